@@ -1,0 +1,598 @@
+"""Train a small byte-level language model on real text.
+
+    python examples/train_lm.py                                        the source files of Python's standard library
+    python examples/train_lm.py --data my_texts/ --steps 2000          a text file, or a folder of them
+    python examples/train_lm.py --set attn_kv_heads=1 --set attn_qk_norm=True        any flag of the model
+    python examples/train_lm.py --out runs/train_lm-001 --resume       go on after an interruption
+
+A byte is a token, so any text will do and nothing has to be tokenized. A run writes to a folder of its own: every
+`--interval` steps a checkpoint (weights in model.safetensors, optimizer, random state and history beside them), at
+the end loss.png. A checkpoint appears as a whole or not at all, and a resumed run gives the same numbers as one that
+never stopped (on the same machine, with the same number of threads). The story starts at `main`, at the end.
+
+Exit codes: 0 done, 1 the training failed, 2 something asked for is not possible, 130 interrupted with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import itertools
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+# a checkout that is not installed works too
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+try:
+    import torch
+    from matplotlib.figure import Figure
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+    from torch import Tensor
+    from torch.nn.utils import clip_grad_norm_
+    from tqdm import tqdm
+
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+except ModuleNotFoundError as missing:
+    print(f'{missing.name} is not installed: pip install "x-transformers[examples]"', file=sys.stderr)
+    raise SystemExit(2) from None
+
+# flags that help a small decoder on little text; --set overrides each
+STACK = dict(rotary_pos_emb=True, shift_tokens=1, use_rmsnorm=True, zero_init_branch_output=True)
+STACK |= dict(ff_glu=True, ff_swish=True, ff_no_bias=True)
+OWN_OPTION = {'dim', 'depth', 'heads', 'num_tokens', 'max_seq_len', 'attn_layers'}
+# the standard library, without its tests and what was installed beside it
+SKIPPED = {'site-packages', 'dist-packages', 'test', 'tests', 'idle_test', '__pycache__'}
+PRECISIONS = ('auto', 'float32', 'bfloat16', 'float16')
+
+
+class Stop(Exception):
+    """End the script with a message and an exit code, by default the one for wishes that cannot be met."""
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+# options
+
+
+def bounded(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], Any]:
+    """A parser of numbers from `low` (left out with `above`) up to, but not including, `high`."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value < high or (above and value == low):
+            words = f'{"an integer" if kind is int else "a number"} {"above" if above else "of at least"} {low}'
+            raise argparse.ArgumentTypeError(f'got {text!r}, it must be {words}')
+        return value
+
+    return parse
+
+
+def some_text(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError('is empty')
+    return text
+
+
+def name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition('=')
+    if not (equals and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f'got {text!r}, it must be NAME=VALUE')
+    return name, value
+
+
+def option(default: Any, kind: Callable[[str], Any], text: str, **more: Any) -> Any:
+    """A field of Config that is an option of the command line as well."""
+    return field(default=default, metadata=dict(help=f'{text} ({default})' if default else text, type=kind, **more))
+
+
+size, positive, not_negative = bounded(int, 1), bounded(float, 0, above=True), bounded(float, 0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that decides the numbers of a run. A checkpoint is resumed with the same values."""
+
+    data: str | None = option(None, some_text, "text file or folder (Python's standard library)", metavar='PATH')
+    max_bytes: int = option(200_000_000, size, 'read no more of it')
+    seed: int = option(0, bounded(int, 0, 2**63), 'of weights, crops and sample (0)')
+    steps: int = option(900, size, 'training steps')
+    batch_size: int = option(8, size, 'sequences per step')
+    seq_len: int = option(256, bounded(int, 2), 'bytes per sequence')
+    dim: int = option(128, size, 'width of the model')
+    depth: int = option(4, size, 'number of layers')
+    heads: int = option(2, size, 'attention heads')
+    lr: float = option(3e-3, positive, 'highest learning rate')
+    weight_decay: float = option(0.1, not_negative, 'of matrices')
+    clip: float = option(1.0, positive, 'largest norm of the gradient')
+    val_windows: int = option(256, size, 'sequences to validate on')
+    precision: str = option('auto', str, 'bfloat16 on CUDA devices that have it, else float32', choices=PRECISIONS)
+    flags: dict[str, str] = field(default_factory=dict)
+
+
+def read_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    for f in fields(Config):
+        if f.metadata:
+            # without a default, so that --resume knows what was said
+            add(f'--{f.name.replace("_", "-")}', default=argparse.SUPPRESS, **f.metadata)
+    help_of_set = 'a flag of the model, as often as needed; python -m x_transformers.flags lists them'
+    add('--set', dest='flags', action='append', type=name_and_value, default=[], metavar='NAME=VALUE', help=help_of_set)
+    add('--out', type=some_text, metavar='DIR', help='folder of the run (runs/train_lm-001, or the next free number)')
+    add('--resume', action='store_true', help='go on from the newest checkpoint in --out')
+    add('--interval', type=size, default=150, help='validate and save every so many steps (150)')
+    add('--device', default='auto', help='cpu, cuda, cuda:1, mps .. (cuda if there is one, else cpu)')
+    add('--compile', action='store_true', help='use torch.compile')
+    add('--prompt', type=some_text, default='def ', help='what the sample at the end starts with ("def ")')
+    add('--sample-bytes', type=size, default=300, help='length of the sample (300)')
+    add('--temperature', type=not_negative, default=0.7, help='of the sample; 0 takes the likeliest byte (0.7)')
+    args = parser.parse_args(argv)
+    if args.resume and args.out is None:
+        parser.error('--resume needs --out, the folder of the run')
+    return args
+
+
+# data
+
+
+def files_below(root: Path, suffix: str, skipped: set[str]) -> list[Path]:
+    """The files below `root` in a fixed order, without hidden ones."""
+    found: list[Path] = []
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name not in skipped and not name.startswith('.')]
+        found += [Path(folder, name) for name in names if name.endswith(suffix) and not name.startswith('.')]
+    return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+
+
+def read_texts(root: Path, paths: list[Path], max_bytes: int) -> list[bytes]:
+    """The bytes of each file, `max_bytes` in all. In a folder, files with a zero byte are taken for binary."""
+    texts, left = [], max_bytes
+    for path in paths:
+        with path.open('rb') as file:
+            text = file.read(left)
+        if text and not (path != root and b'\0' in text[:8192]):
+            texts.append(text)
+            left -= len(text)
+        if left == 0:
+            print(f'note: reading ends after {max_bytes:,} bytes, in {path} (--max-bytes)')
+            break
+    return texts
+
+
+def read_corpus(config: Config) -> tuple[Tensor, Tensor]:
+    """The bytes to train on and to validate on, uint8. Of several files every tenth is for validation, of one its end.
+
+    Raises Stop for a path that cannot be read, no text, or less than a sequence of it.
+    """
+    root = Path(config.data or sysconfig.get_paths()['stdlib'])
+    if not (root.is_file() or root.is_dir()):
+        raise Stop(f'--data {root} {"is no file or folder" if root.exists() else "does not exist"}')
+    suffix, skipped = ('', set()) if config.data else ('.py', SKIPPED)
+    try:
+        texts = read_texts(root, [root] if root.is_file() else files_below(root, suffix, skipped), config.max_bytes)
+    except OSError as error:
+        raise Stop(f'cannot read {error.filename}: {error.strerror}') from None
+    if not texts:
+        raise Stop(f'there is no text in {root}; name a text file, or a folder with some, with --data')
+    if len(texts) == 1:
+        cut = len(texts[0]) * 9 // 10
+        parts = [texts[0][:cut], texts[0][cut:]]
+    else:
+        every = min(10, len(texts))
+        parts = [b''.join(t for i, t in enumerate(texts) if (i % every == every - 1) == val) for val in (False, True)]
+    for part, name in zip(parts, ('train', 'validate'), strict=True):
+        if len(part) < config.seq_len:
+            raise Stop(
+                f'{root} gives {len(part)} bytes to {name} on, fewer than one sequence of {config.seq_len}; '
+                'give more text, or shorter sequences with --seq-len'
+            )
+    print(f'data: {len(texts):,} file(s) of {root}, {len(parts[0]):,} bytes to train on, {len(parts[1]):,} to validate')
+    # a bytearray, since torch warns of memory that cannot be written
+    train, valid = (torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts)
+    return train, valid
+
+
+def random_crops(train: Tensor, config: Config, generator: torch.Generator) -> Tensor:
+    """A batch of sequences from random places: (batch_size, seq_len)."""
+    starts = torch.randint(len(train) - config.seq_len + 1, (config.batch_size, 1), generator=generator)
+    return train[starts + torch.arange(config.seq_len)].long()
+
+
+def fixed_windows(valid: Tensor, config: Config) -> Tensor:
+    """Evenly spaced sequences that do not overlap, always the same: (up to val_windows, seq_len)."""
+    count = min(config.val_windows, len(valid) // config.seq_len)
+    starts = torch.arange(count)[:, None] * (len(valid) - config.seq_len) // max(count - 1, 1)
+    return valid[starts + torch.arange(config.seq_len)].long()
+
+
+# machine and model
+
+
+def choose_machine(device: str, precision: str) -> tuple[torch.device, str]:
+    """What `auto` stands for here. Raises Stop for what this machine does not have."""
+    try:
+        chosen = torch.device(('cuda' if torch.cuda.is_available() else 'cpu') if device == 'auto' else device)
+        torch.zeros(1, device=chosen).item()
+    except (RuntimeError, AssertionError) as error:
+        raise Stop(f'--device {device} cannot be used: {str(error).splitlines()[0]}') from None
+    on_cuda = chosen.type == 'cuda'
+    has_bfloat16 = not on_cuda or torch.cuda.is_bf16_supported(including_emulation=False)
+    if (precision == 'float16' and not on_cuda) or (precision == 'bfloat16' and not has_bfloat16):
+        raise Stop(f'--precision {precision} does not work on {chosen}; float32 always does')
+    if precision == 'auto':
+        precision = 'bfloat16' if on_cuda and has_bfloat16 else 'float32'
+    return chosen, precision
+
+
+def route_flags(flags: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What --set gave, as keywords of the decoder and of the wrapper around it. The flag table says which is whose."""
+    if not flags:
+        return {}, {}
+    try:
+        from x_transformers.flags import accepted, did_you_mean
+    except ModuleNotFoundError:
+        raise Stop('--set needs the flag table, x_transformers.flags, which this installation lacks') from None
+    of_decoder, of_wrapper = accepted(Decoder), accepted(TransformerWrapper)
+    routed: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    for name, text in flags.items():
+        if name in OWN_OPTION:
+            raise Stop(f'--set {name}: this is not set by flag, see --help')
+        if name not in of_decoder and name not in of_wrapper:
+            raise Stop(f'--set {name}: there is no such flag{did_you_mean(name, [*of_decoder, *of_wrapper])}')
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            value = text
+        routed[name not in of_decoder][name] = value
+    return routed
+
+
+def build_model(config: Config) -> AutoregressiveWrapper:
+    if config.dim % config.heads:
+        raise Stop(f'--dim {config.dim} cannot be divided among {config.heads} --heads')
+    decoder, wrapper = route_flags(config.flags)
+    decoder = {**STACK, 'attn_dim_head': config.dim // config.heads, **decoder}
+    try:
+        layers = Decoder(dim=config.dim, depth=config.depth, heads=config.heads, **decoder)
+        net = TransformerWrapper(num_tokens=256, max_seq_len=config.seq_len, attn_layers=layers, **wrapper)
+        return AutoregressiveWrapper(net)
+    except (TypeError, ValueError) as error:
+        raise Stop(f'there is no such model: {error}') from None
+
+
+# a run
+
+
+class Run:
+    """A training in progress: model, optimizer, random state and history."""
+
+    def __init__(self, config: Config, corpus: tuple[Tensor, Tensor], device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.train, self.windows = corpus[0], fixed_windows(corpus[1], config)
+        self.text_digest = hashlib.sha256(b'%d' % len(corpus[0]) + torch.cat(corpus).numpy().data).hexdigest()
+        torch.manual_seed(config.seed)
+        random.seed(config.seed)
+        self.crops = torch.Generator().manual_seed(config.seed)
+        self.model = build_model(config).to(device)
+        self.loss_of: Callable[[Tensor], Tensor] = self.model
+        weights = list(self.model.parameters())
+        groups = [
+            dict(params=[w for w in weights if w.ndim >= 2], weight_decay=config.weight_decay),
+            dict(params=[w for w in weights if w.ndim < 2], weight_decay=0.0),
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == 'float16')
+        self.losses: list[float] = []  # of each step, in nats per byte
+        self.validations: list[tuple[int, float]] = []  # step, bits per byte
+
+    @property
+    def step(self) -> int:
+        return len(self.losses)
+
+    def autocast(self) -> torch.autocast:
+        dtype = getattr(torch, self.config.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def try_out(run: Run, compile: bool) -> None:
+    """Run the model once: a flag may ask for inputs that plain text does not have, and --compile for a compiler."""
+    try:
+        validate(run, run.windows[:1])
+        sample(run, b'\n', 1, temperature=0.0)
+        if compile:
+            run.loss_of = torch.compile(run.model)
+            with run.autocast():
+                loss = run.loss_of(random_crops(run.train, run.config, torch.Generator()).to(run.device))
+            loss.backward()
+            run.model.zero_grad(set_to_none=True)
+    except Exception as error:
+        if not (compile or run.config.flags):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise Stop(
+            f'{"--compile" if compile else "training on plain text with these flags"} fails: {reason}'
+        ) from error
+
+
+# checkpoints
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """The complete checkpoints in `out`, oldest first."""
+    found = [path for path in out.glob('step_*') if re.fullmatch(r'step_\d+', path.name)]
+    return sorted(found, key=lambda path: int(path.name[5:]))
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the list of the files in a folder, is on the disk."""
+    if os.name == 'posix' or path.is_file():
+        handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+        os.fsync(handle)
+        os.close(handle)
+
+
+def save(run: Run, out: Path) -> None:
+    """Write a checkpoint: a whole folder under another name, flushed, then renamed. The latest two are kept."""
+    folder = out / f'step_{run.step:06d}'
+    if folder.exists():
+        return
+    unfinished = folder.with_suffix('.tmp')
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    tensors = {'losses': torch.tensor(run.losses, dtype=torch.float64)}
+    tensors |= {'random.torch': torch.get_rng_state(), 'random.crops': run.crops.get_state()}
+    if run.device.type == 'cuda':
+        tensors['random.cuda'] = torch.cuda.get_rng_state(run.device)
+    for index, moments in run.optimizer.state_dict()['state'].items():
+        tensors |= {f'optimizer.{index}.{name}': tensor for name, tensor in moments.items()}
+    state = dict(config=asdict(run.config), text_digest=run.text_digest, validations=run.validations)
+    state |= dict(scaler=run.scaler.state_dict(), python_random=random.getstate())
+    # cloned, since safetensors refuses weights that share memory
+    weights = {name: tensor.clone() for name, tensor in run.model.net.state_dict().items()}
+    save_file(weights, unfinished / 'model.safetensors')
+    save_file(tensors, unfinished / 'training.safetensors')
+    (unfinished / 'state.json').write_text(json.dumps(state), encoding='utf-8')
+    for path in (*unfinished.iterdir(), unfinished):
+        flush(path)
+    unfinished.rename(folder)
+    flush(out)
+    for old in checkpoints(out)[:-2]:
+        # renamed first: half a folder must not look like a checkpoint
+        shutil.rmtree(old.rename(old.with_suffix('.tmp')))
+
+
+def load(run: Run, folder: Path, state: dict[str, Any]) -> None:
+    """Put the run into the state of a checkpoint."""
+    if state['text_digest'] != run.text_digest:
+        raise Stop(f'cannot resume {folder}: it was trained on other text than {run.config.data or "this Python has"}')
+    try:
+        run.model.net.load_state_dict(load_file(folder / 'model.safetensors'))
+        tensors = load_file(folder / 'training.safetensors')
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith('optimizer.'):
+                _, index, kind = name.split('.')
+                moments.setdefault(int(index), {})[kind] = tensor
+        run.optimizer.load_state_dict({**run.optimizer.state_dict(), 'state': moments})
+        run.scaler.load_state_dict(state['scaler'])
+        run.losses = tensors['losses'].tolist()
+        run.validations = [(step, bits) for step, bits in state['validations']]
+        version, numbers, gauss = state['python_random']
+        random.setstate((version, tuple(numbers), gauss))
+        torch.set_rng_state(tensors['random.torch'])
+        run.crops.set_state(tensors['random.crops'])
+        if run.device.type == 'cuda' and 'random.cuda' in tensors:
+            torch.cuda.set_rng_state(tensors['random.cuda'], run.device)
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        raise Stop(f'{folder} is damaged or of another model: {error}') from None
+
+
+def resume(out: Path, given: dict[str, Any]) -> tuple[Config, Path, dict[str, Any]]:
+    """The newest checkpoint in `out`. What the command line says again has to agree; text is compared by content."""
+    if not checkpoints(out):
+        raise Stop(f'--resume: there is no checkpoint in {out}; leave out --resume to start there')
+    folder = checkpoints(out)[-1]
+    try:
+        state = json.loads((folder / 'state.json').read_text(encoding='utf-8'))
+        stored = Config(**state['config'])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Stop(f'{folder} is damaged ({error}); remove it to resume from the one before') from None
+    text = {name: given.pop(name) for name in ('data', 'max_bytes') if name in given}
+    flags = given.pop('flags') or stored.flags
+    if given.get('precision') == 'auto':
+        del given['precision']
+    pairs = [(f'--{name.replace("_", "-")}', value, getattr(stored, name)) for name, value in given.items()]
+    for name in sorted({*flags, *stored.flags}):
+        pairs.append((f'--set {name}', flags.get(name, 'not set'), stored.flags.get(name, 'not set')))
+    different = [f'{option} is {here} here and {there} there' for option, here, there in pairs if here != there]
+    if different:
+        why = '; the learning rate follows a curve over all steps' if '--steps' in ' '.join(different) else ''
+        raise Stop(f'cannot resume {folder} in another configuration: {", ".join(different)}{why}')
+    return replace(stored, **text), folder, state
+
+
+# training
+
+
+def learning_rate(step: int, config: Config) -> float:
+    """Linear warm-up over the first twentieth, then half a cosine down to a fiftieth."""
+    warm_up = min(1.0, (step + 1) / max(1, config.steps // 20))
+    return config.lr * warm_up * (0.51 + 0.49 * math.cos(math.pi * step / config.steps))
+
+
+def train_step(run: Run) -> float:
+    """One step of the optimizer. Returns the loss in nats per byte, or nan if the gradient is not finite."""
+    for group in run.optimizer.param_groups:
+        group['lr'] = learning_rate(run.step, run.config)
+    with run.autocast():
+        loss = run.loss_of(random_crops(run.train, run.config, run.crops).to(run.device))
+    run.scaler.scale(loss).backward()
+    run.scaler.unscale_(run.optimizer)
+    norm = clip_grad_norm_(run.model.parameters(), run.config.clip)
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    run.optimizer.zero_grad(set_to_none=True)
+    # a scaler meets infinite gradients by leaving out the step
+    return loss.item() if run.scaler.is_enabled() or norm.isfinite() else math.nan
+
+
+@torch.no_grad()
+def validate(run: Run, windows: Tensor) -> float:
+    """Bits per byte over the windows."""
+    run.model.eval()
+    with run.autocast():
+        total = sum(run.model(part.to(run.device)).item() * len(part) for part in windows.split(32))
+    run.model.train()
+    return total / len(windows) / math.log(2)
+
+
+def train(run: Run, out: Path, interval: int) -> None:
+    """Train to the last step. Validate and save every `interval` steps, at the end, and save on Ctrl-C."""
+    config, start, seconds = run.config, run.step, 0.0
+    asked_to_stop: list[int] = []
+    at_once = signal.default_int_handler
+    # Ctrl-C waits for the step to end, a second one does not
+    signal.signal(signal.SIGINT, lambda number, _: asked_to_stop.append(number) or signal.signal(number, at_once))
+    with tqdm(total=config.steps, initial=start, unit='step', dynamic_ncols=True) as bar:
+        while run.step < config.steps and not asked_to_stop:
+            began = time.perf_counter()
+            loss = train_step(run)
+            seconds += time.perf_counter() - began
+            run.losses.append(loss)
+            speed = (run.step - start) * config.batch_size * config.seq_len / seconds
+            bar.set_postfix_str(f'loss {loss:.3f}, bits/byte {loss / math.log(2):.3f}, {speed:,.0f} tokens/s', False)
+            bar.update()
+            at_interval = run.step % interval == 0 or run.step == config.steps
+            bits = validate(run, run.windows) if at_interval and math.isfinite(loss) else 0.0
+            if not math.isfinite(loss + bits):
+                raise Stop(f'step {run.step}: the loss is no longer finite, a lower --lr may help; {saved(out)}', 1)
+            if at_interval:
+                run.validations.append((run.step, bits))
+                bar.write(f'step {run.step:,}: {bits:.3f} bits per byte in validation')
+                save(run, out)
+    signal.signal(signal.SIGINT, at_once)
+    if run.step < config.steps:
+        save(run, out)
+        raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 130)
+
+
+def saved(out: Path) -> str:
+    return f'the last checkpoint is {checkpoints(out)[-1]}' if checkpoints(out) else 'nothing was saved yet'
+
+
+# results
+
+
+def plot(run: Run, path: Path) -> None:
+    """Write the loss curve, under another name first."""
+    bits = torch.tensor(run.losses) / math.log(2)
+    width = max(1, len(bits) // 50)
+    axes = Figure(figsize=(8, 5), layout='constrained').add_subplot()
+    axes.set(title='Byte-level language model', xlabel='step', ylabel='bits per byte')
+    axes.plot(range(1, len(bits) + 1), bits, color='tab:blue', alpha=0.25)
+    axes.plot(range(width, len(bits) + 1), bits.unfold(0, width, 1).mean(-1), label=f'training, mean of {width} steps')
+    axes.plot(*zip(*run.validations, strict=True), 'o-', label='validation')
+    axes.set_ylim(0, min(9, bits.max().item() * 1.05))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    axes.figure.savefig(path.with_suffix('.tmp'), format='png', dpi=120)
+    path.with_suffix('.tmp').replace(path)
+
+
+def sample(run: Run, prompt: bytes, count: int, temperature: float) -> str:
+    """The prompt and `count` bytes that the model adds to it."""
+    limit = run.config.seq_len
+    if len(prompt) > limit:
+        print(f'note: of the {len(prompt)} bytes of the prompt, the model sees the last {limit}')
+    start = torch.tensor(list(prompt[-limit:]), device=run.device)
+    torch.manual_seed(run.config.seed)
+    # past the limit a window slides; with a table of positions, what is cached would then be out of place
+    cache_kv = len(start) + count <= limit or run.model.net.can_cache_kv_outside_max_seq_len
+    with run.autocast():
+        added = run.model.generate(start, count, temperature=temperature, cache_kv=cache_kv)
+    text = (prompt + bytes(added.tolist())).decode('utf-8', errors='replace')
+    return ''.join(c if c.isprintable() or c in '\n\t' else '\N{REPLACEMENT CHARACTER}' for c in text)
+
+
+# the whole
+
+
+def check_out(out: Path) -> None:
+    """Refuse to write where something is already. What a killed run left unfinished does not count."""
+    if out.exists() and not out.is_dir():
+        raise Stop(f'--out {out} is not a folder')
+    if out.exists() and any(path.suffix != '.tmp' for path in out.iterdir()):
+        advice = 'add --resume to go on with the run in it, or ' if checkpoints(out) else ''
+        raise Stop(f'--out {out} is not empty; {advice}choose another folder')
+
+
+def prepare(args: argparse.Namespace, out: Path) -> Run:
+    """The run as it starts. All that can be refused is refused here, before anything is written."""
+    given = {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
+    given['flags'] = dict(args.flags)
+    if args.resume:
+        config, folder, state = resume(out, given)
+    else:
+        check_out(out)
+        config = Config(**given)
+    device, precision = choose_machine(args.device, config.precision)
+    config = replace(config, precision=precision)
+    run = Run(config, read_corpus(config), device)
+    try_out(run, args.compile)
+    if args.resume:
+        load(run, folder, state)
+    return run
+
+
+def work(args: argparse.Namespace) -> None:
+    numbered = (Path('runs', f'train_lm-{number:03d}') for number in itertools.count(1))
+    out = Path(args.out) if args.out else next(path for path in numbered if not path.exists())
+    run = prepare(args, out)
+    out.mkdir(parents=True, exist_ok=True)
+    count = sum(weight.numel() for weight in run.model.parameters())
+    print(f'model: {count:,} parameters, {run.config.precision} on {run.device}')
+    print(f'folder: {out}' + (f', resumed at step {run.step:,}' if args.resume else ''), flush=True)
+    train(run, out, args.interval)
+    plot(run, out / 'loss.png')
+    print(f'loss curve in {out / "loss.png"}, {saved(out)}\n')
+    print(sample(run, os.fsencode(args.prompt), args.sample_bytes, args.temperature))
+    print(f'\nval bits per byte: {run.validations[-1][1]:.3f}')
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the script. Returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors='replace')
+    try:
+        work(read_arguments(argv))
+    except (Stop, OSError) as error:
+        print(f'train_lm.py: {error}', file=sys.stderr)
+        return getattr(error, 'code', 2)
+    except KeyboardInterrupt:
+        print('train_lm.py: interrupted', file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

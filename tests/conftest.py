@@ -1,0 +1,26 @@
+"""What every test starts from: one thread, fixed seeds, and torch's global settings as they were found."""
+
+import os
+import random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# no deadline: a first call compiles and caches, and a busy machine is no failure
+settings.register_profile('suite', deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'suite'))
+
+# on tiny tensors a second thread costs more than it saves
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_start():
+    """Seed the generators before each test, and undo what it changed in torch's global state."""
+    random.seed(0)
+    torch.manual_seed(0)
+    dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.set_default_dtype(dtype)
+    torch.use_deterministic_algorithms(deterministic)

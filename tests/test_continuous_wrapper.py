@@ -1,0 +1,433 @@
+"""The wrapper of models of vectors: its losses against hand sums, its generation against loops that recompute.
+
+`Drift` stands for a model: one exact formula of the vectors it may see, in float64, with a cache of its own.
+"""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from loguru import logger
+from torch import nn
+
+from x_transformers.continuous import ContinuousAutoregressiveWrapper
+from x_transformers.flags import ConfigError, warn_once
+
+DIM = 3
+
+
+@pytest.fixture
+def logged():
+    """The warnings that the library logs while the test runs; a text that came before may come again."""
+    warn_once.cache_clear()
+    texts = []
+    sink = logger.add(texts.append, level='WARNING')
+    yield texts
+    logger.remove(sink)
+
+
+@dataclass
+class Past:
+    """A cache of `Drift`: the vectors themselves."""
+
+    vectors: torch.Tensor
+    tokens: int
+    leading = 0
+
+    @property
+    def cache(self):
+        return self
+
+    @property
+    def length(self):
+        return self.vectors.shape[1]
+
+    def keep_last(self, count):
+        assert 0 <= count <= self.length
+        return Past(self.vectors[:, self.length - count :], self.tokens)
+
+
+class Drift(nn.Module):
+    """The next vector from a sum over the visible past, older ones weighing less."""
+
+    def __init__(self, max_seq_len=None, probabilistic=False, absolute=False, can_cache=True, dim_out=DIM, seed=0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.max_seq_len, self.probabilistic = max_seq_len, probabilistic
+        self.can_cache_kv, self.can_cache_kv_outside_max_seq_len = can_cache, not absolute
+        self.to_out = nn.Parameter(
+            torch.randn(1 + probabilistic, DIM, dim_out, generator=generator, dtype=torch.float64)
+        )
+        self.places = nn.Parameter(absolute * torch.randn(64, DIM, generator=generator, dtype=torch.float64))
+        self.dropout = nn.Dropout(0.5)
+        self.fed = []
+
+    def forward(
+        self,
+        x,
+        mask=None,
+        context=None,
+        seq_start_pos=None,
+        cache=None,
+        input_not_include_cache=False,
+        return_intermediates=False,
+    ):
+        self.fed.append(tuple(x.shape))
+        b, new, _ = x.shape
+        before = 0 if cache is None else cache.tokens
+        start = torch.zeros(b, dtype=torch.long) if seq_start_pos is None else seq_start_pos
+        vectors = x + self.places[(torch.arange(before, before + new) - start[:, None]).clamp(min=0)]
+        if cache is not None:
+            assert input_not_include_cache
+            vectors = torch.cat((cache.vectors, vectors), dim=1)
+        n = vectors.shape[1]
+        real = torch.arange(n) >= start[:, None]
+        real = real if mask is None else real & mask
+        age = torch.arange(n)[:, None] - torch.arange(n)
+        weight = torch.where(age >= 0, 0.8**age, 0.0) * real[:, None]
+        state = self.dropout(weight.double() @ vectors)[:, n - new :]
+        if context is not None:
+            state = state + context[:, None]
+        out = torch.stack([(2 * state).sin() @ w for w in self.to_out])
+        out = torch.stack((out[0], out[1].exp())) if self.probabilistic else out[0]
+        return (out, Past(vectors, before + new)) if return_intermediates else out
+
+
+def wrapped(loss=None, **keywords):
+    return ContinuousAutoregressiveWrapper(Drift(**keywords), **(loss or {})).eval()
+
+
+def vectors(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def entries(prediction, target, kind):
+    """The loss of every entry, from plain numbers."""
+
+    def one(*numbers):
+        if kind == 'nll':
+            mean, variance, y = numbers
+            return 0.5 * (math.log(max(variance, 1e-6)) + (y - mean) ** 2 / max(variance, 1e-6))
+        mean, y = numbers
+        return abs(mean - y) if kind == 'l1' else (mean - y) ** 2
+
+    parts = [*prediction, target] if kind == 'nll' else [prediction, target]
+    flat = [one(*numbers) for numbers in zip(*(part.flatten().tolist() for part in parts), strict=True)]
+    return torch.tensor(flat, dtype=torch.float64).reshape(target.shape)
+
+
+def mean_of(losses, rows):
+    """The mean over the tokens that `rows` names, each averaged over its features."""
+    found = [sum(losses[row, i].tolist()) / DIM for row, places in enumerate(rows) for i in places]
+    return sum(found) / len(found)
+
+
+KINDS = [('square', {}, {}), ('l1', dict(use_l1_loss=True), {}), ('nll', {}, dict(probabilistic=True))]
+kinds = pytest.mark.parametrize('kind, loss, net', KINDS, ids=[kind for kind, _, _ in KINDS])
+
+
+# losses
+
+
+@kinds
+def test_loss_is_the_mean_over_the_next_vectors(kind, loss, net):
+    model, x = wrapped(loss, **net), vectors(2, 5, DIM)
+    losses = entries(model.net(x[:, :-1]), x[:, 1:], kind)
+    assert model(x).item() == pytest.approx(losses.mean().item(), rel=1e-12)
+
+
+@kinds
+def test_padding_is_no_target(kind, loss, net):
+    model, x, lens = wrapped(loss, **net), vectors(3, 6, DIM), torch.tensor([6, 2, 4])
+    mask = torch.arange(6) < lens[:, None]
+    losses = entries(model.net(x[:, :-1], mask=mask[:, :-1]), x[:, 1:], kind)
+    expected = mean_of(losses, [range(5), range(1), range(3)])
+    assert model(x, lens=lens).item() == pytest.approx(expected, rel=1e-12)
+    assert model(x, mask=mask).item() == pytest.approx(expected, rel=1e-12)
+    changed = x.masked_fill(~mask[..., None], 99.0)
+    assert model(changed, lens=lens).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_mask_with_holes_names_the_targets():
+    model, x = wrapped(), vectors(2, 5, DIM)
+    mask = torch.tensor([[True, False, True, True, False], [False, True, True, False, True]])
+    losses = entries(model.net(x[:, :-1], mask=mask[:, :-1]), x[:, 1:], 'square')
+    assert model(x, mask=mask).item() == pytest.approx(mean_of(losses, [[1, 2], [0, 1, 3]]), rel=1e-12)
+
+
+@kinds
+def test_equal_weights_of_rows_average_over_features(kind, loss, net):
+    model, x, lens = (
+        wrapped({**loss, 'equal_loss_weight_batch': True}, **net),
+        vectors(3, 6, DIM),
+        torch.tensor([6, 2, 4]),
+    )
+    mask = torch.arange(6) < lens[:, None]
+    losses = entries(model.net(x[:, :-1], mask=mask[:, :-1]), x[:, 1:], kind)
+    rows = [mean_of(losses[row : row + 1], [range(n - 1)]) for row, n in enumerate(lens.tolist())]
+    assert model(x, lens=lens).item() == pytest.approx(sum(rows) / 3, rel=1e-12)
+    # a row without targets has no loss to weigh
+    assert model(x, lens=torch.tensor([6, 1, 4])).item() == pytest.approx((rows[0] + rows[2]) / 2, rel=1e-12)
+    # rows of the same length count alike anyway
+    assert model(x).item() == pytest.approx(wrapped(loss, **net)(x).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize('equal', [True, False])
+@pytest.mark.parametrize('rollout_steps', [1, 2])
+def test_without_targets_the_loss_is_zero_with_zero_gradients(rollout_steps, equal):
+    model = wrapped(dict(equal_loss_weight_batch=equal))
+    loss = model(vectors(2, 4, DIM), rollout_steps, lens=torch.tensor([1, 1]))
+    assert loss.item() == 0.0
+    loss.backward()
+    assert all((p.grad == 0).all() for p in model.parameters())
+
+
+def test_a_tiny_variance_is_bounded():
+    mean, target = vectors(1, 4, DIM), vectors(1, 4, DIM, seed=1)
+    for variance in (0.0, 1e-9, 1e-6):
+        prediction = torch.stack((mean, torch.full_like(mean, variance)))
+        expected = entries(prediction, target, 'nll').mean().item()
+        assert wrapped(probabilistic=True).loss(prediction, target).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_loss_of_ones_own():
+    def per_token(prediction, target):
+        return (prediction - target).abs().amax(dim=-1)
+
+    x, lens = vectors(2, 5, DIM), torch.tensor([5, 3])
+    model = wrapped(dict(loss_fn=per_token))
+    losses = per_token(model.net(x[:, :-1]), x[:, 1:])
+    assert model(x).item() == pytest.approx(losses.mean().item(), rel=1e-12)
+    expected = (losses[0].sum() + losses[1, :2].sum()) / 6
+    assert model(x, lens=lens).item() == pytest.approx(expected.item(), rel=1e-12)
+
+    reduced = wrapped(dict(loss_fn=nn.MSELoss()))
+    assert reduced(x).item() == wrapped()(x).item()
+    with pytest.raises(ValueError, match=r'`loss_fn` must not reduce where `lens` or `mask` is given: .* shape \(\)'):
+        reduced(x, lens=lens)
+
+
+def test_keywords_reach_the_net():
+    model, x, context = wrapped(), vectors(2, 5, DIM), vectors(2, DIM, seed=1)
+    expected = entries(model.net(x[:, :-1], context=context), x[:, 1:], 'square').mean().item()
+    assert model(x, context=context).item() == pytest.approx(expected, rel=1e-12)
+
+
+# roll-outs
+
+
+def rolled(model, row, start, steps, kind, **inputs):
+    """The loss of `steps` predictions for one row (n d), of which the first `start` vectors are known."""
+    seen, predictions = row[None, :start], []
+    for _ in range(steps):
+        predictions.append(model.net(seen, **inputs)[..., -1:, :])
+        seen = torch.cat((seen, predictions[-1][0] if kind == 'nll' else predictions[-1]), dim=1)
+    return entries(torch.cat(predictions, dim=-2), row[None, start : start + steps], kind).mean().item()
+
+
+@kinds
+@pytest.mark.parametrize('can_cache', [True, False])
+@pytest.mark.parametrize('absolute', [True, False])
+def test_a_rollout_sees_its_own_predictions(absolute, can_cache, kind, loss, net):
+    model = wrapped(loss, absolute=absolute, can_cache=can_cache, **net)
+    x, lens, steps = vectors(4, 7, DIM), torch.tensor([7, 5, 4, 3]), 3
+    candidates = [
+        [rolled(model, row, start, steps, kind) for start in range(1, n - steps + 1)]
+        for row, n in zip(x, lens.tolist(), strict=True)
+    ]
+    # the row of three vectors is too short, and the third leaves no choice
+    assert [len(c) for c in candidates] == [4, 2, 1, 0]
+    possible = sorted((a + b + candidates[2][0]) / 3 for a in candidates[0] for b in candidates[1])
+    found = set()
+    for _ in range(60):
+        loss_value = model(x, steps, lens=lens).item()
+        nearest = min(possible, key=lambda value: abs(value - loss_value))
+        assert loss_value == pytest.approx(nearest, rel=1e-9)
+        found.add(possible.index(nearest))
+    assert len(found) == len(possible), 'not every start is drawn'
+
+
+@pytest.mark.parametrize('can_cache', [True, False])
+def test_a_rollout_over_all_that_is_there(can_cache):
+    model, x, context = wrapped(can_cache=can_cache), vectors(2, 5, DIM), vectors(2, DIM, seed=1)
+    rows = [rolled(model, x[i], 1, 4, 'square', context=context[i : i + 1]) for i in range(2)]
+    assert model(x, 4, context=context).item() == pytest.approx(sum(rows) / 2, rel=1e-12)
+
+
+def test_gradients_of_a_rollout_pass_through_its_predictions():
+    x, grads = vectors(2, 5, DIM), []
+    for can_cache in (True, False):
+        model = wrapped(can_cache=can_cache)
+        model(x, 4).backward()
+        grads.append(model.net.to_out.grad)
+    assert torch.allclose(grads[0], grads[1], rtol=1e-10)
+    nudge = vectors(*model.net.to_out.shape, seed=2)
+
+    def loss(step):
+        with torch.no_grad():
+            model.net.to_out += step * nudge
+            value = model(x, 4).item()
+            model.net.to_out -= step * nudge
+        return value
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    assert (grads[0] * nudge).sum().item() == pytest.approx(slope, rel=1e-6)
+
+
+# generation
+
+
+def brute_force(net, start, steps, window=None, **inputs):
+    out = start
+    net.eval()
+    with torch.no_grad():
+        for _ in range(steps):
+            read = out if not window else out[:, -window:]
+            out = torch.cat((out, net(read, **inputs)[..., -1:, :]), dim=1)
+    return out[:, start.shape[1] :]
+
+
+@pytest.mark.parametrize('cache_kv', [True, False])
+@pytest.mark.parametrize('absolute', [True, False])
+@pytest.mark.parametrize('window', [None, 0, 1, 5])
+def test_generation_is_brute_force(window, absolute, cache_kv):
+    model, start = wrapped(max_seq_len=window, absolute=absolute), vectors(2, 3, DIM)
+    expected = brute_force(model.net, start, 9, window)
+    assert torch.allclose(model.generate(start, 9, cache_kv=cache_kv), expected, rtol=1e-9)
+
+
+def test_with_a_cache_only_new_vectors_are_read():
+    model = wrapped()
+    model.generate(vectors(2, 4, DIM), 3)
+    assert model.net.fed == [(2, 4, DIM), (2, 1, DIM), (2, 1, DIM)]
+
+
+def test_shapes_of_generation():
+    model, start = wrapped(), vectors(2, 4, DIM)
+    out = model.generate(start, 3)
+    assert out.shape == (2, 3, DIM) and not out.requires_grad
+    assert torch.allclose(model.generate(start[0], 3), out[0], rtol=1e-9)
+    assert model.generate(start, 0).shape == (2, 0, DIM)
+    assert torch.equal(start, vectors(2, 4, DIM))
+
+
+def test_keywords_and_a_mask_go_with_generation():
+    model, start, context = wrapped(), vectors(2, 4, DIM), vectors(2, DIM, seed=1)
+    mask = torch.tensor([[True, False, True, True], [False, True, True, True]])
+    out = start
+    for step in range(5):
+        new = model.net(out, context=context, mask=F.pad(mask, (0, step), value=True))[:, -1:]
+        out = torch.cat((out, new), dim=1)
+    for cache_kv in (True, False):
+        found = model.generate(start, 5, cache_kv=cache_kv, context=context, mask=mask)
+        assert torch.allclose(found, out[:, 4:], rtol=1e-9)
+
+
+@pytest.mark.parametrize('window', [None, 5])
+@pytest.mark.parametrize('cache_kv', [True, False])
+def test_padding_before_a_start_is_not_seen(cache_kv, window):
+    model, start = wrapped(max_seq_len=window, absolute=True), vectors(2, 4, DIM)
+    pads = torch.tensor([0, 3])
+    out = model.generate(start, 6, cache_kv=cache_kv, seq_start_pos=pads)
+    for row in range(2):
+        alone = model.generate(start[row, pads[row] :], 6, cache_kv=False)
+        assert torch.allclose(out[row], alone, rtol=1e-9)
+
+
+def test_temperature_scales_the_deviation():
+    model, start = wrapped(probabilistic=True), vectors(1, 4, DIM)
+    mean, variance = model.net(start)[..., -1, :]
+    assert torch.allclose(model.generate(start, 1, temperature=0.0)[:, 0], mean, rtol=1e-12)
+    many = start.expand(4000, -1, -1)
+    for temperature in (0.5, 1.0, 2.0):
+        generator = torch.Generator().manual_seed(0)
+        out = model.generate(many, 1, temperature=temperature, generator=generator)[:, 0]
+        deviation = temperature * variance[0].sqrt()
+        assert ((out.mean(0) - mean[0]).abs() < 4 * deviation / math.sqrt(4000)).all()
+        assert torch.allclose(out.std(0), deviation, rtol=0.05)
+
+
+def test_draws_repeat_with_the_generator_and_do_not_depend_on_the_cache():
+    model, start = wrapped(probabilistic=True), vectors(2, 4, DIM)
+    first = model.generate(start, 5, generator=torch.Generator().manual_seed(1))
+    again = model.generate(start, 5, generator=torch.Generator().manual_seed(1), cache_kv=False)
+    assert torch.allclose(first, again, rtol=1e-8)
+    assert not torch.allclose(first, model.generate(start, 5, generator=torch.Generator().manual_seed(2)))
+
+
+def test_every_training_flag_comes_back():
+    model = wrapped().train()
+    model.net.dropout.eval()
+    model.generate(vectors(1, 2, DIM), 2)
+    assert model.training and model.net.training and not model.net.dropout.training
+    with pytest.raises(TypeError):
+        model.generate(vectors(1, 2, DIM), 2, nonsense=True)
+    assert model.training and model.net.training and not model.net.dropout.training
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    'call, error, words',
+    [
+        (lambda m, x: m(x[0]), ValueError, r'`x` got the shape \(4, 3\), it must be \(b, n, d\) with n of at least 2'),
+        (lambda m, x: m(x[:, :1]), ValueError, r'`x` got the shape \(2, 1, 3\)'),
+        (lambda m, x: m(x.long()), TypeError, r'`x` must be a floating point tensor, got torch.int64'),
+        (lambda m, x: m(x, 0), ValueError, r'`rollout_steps` got 0, it must be an integer of at least 1'),
+        (lambda m, x: m(x, 4), ValueError, r'`x` holds 4 vectors, `rollout_steps` of 4 needs 5'),
+        (lambda m, x: m(x, lens=torch.tensor([1])), ValueError, r'one length for each of the 2 rows'),
+        (lambda m, x: m(x, mask=torch.ones(2, 3).bool()), ValueError, r'`mask` got the shape \(2, 3\)'),
+        (
+            lambda m, x: m(x, mask=torch.ones(2, 4).bool(), lens=torch.tensor([1, 2])),
+            ValueError,
+            r'cannot both be given',
+        ),
+        (
+            lambda m, x: m(x, 2, mask=torch.ones(2, 4).bool()),
+            ValueError,
+            r'`mask` cannot be given with `rollout_steps`',
+        ),
+        (lambda m, x: m(x, prepend_embeds=x), ValueError, r'`prepend_embeds` cannot be given to the loss'),
+        (lambda m, x: m(x, return_hiddens=True), ValueError, r'`return_hiddens` cannot be given to the loss'),
+        (
+            lambda m, x: m.generate(x[0, 0], 1),
+            ValueError,
+            r'`start_tokens` got the shape \(3,\), .*\(n, d\) or \(b, n, d\)',
+        ),
+        (lambda m, x: m.generate(x[:, :0], 1), ValueError, r'`start_tokens` got the shape \(2, 0, 3\)'),
+        (lambda m, x: m.generate(x, -1), ValueError, r'`seq_len` got -1'),
+        (lambda m, x: m.generate(x, 1, temperature=-1.0), ValueError, r'`temperature` got -1.0'),
+        (lambda m, x: m.generate(x, 1, cache=3), ValueError, r'`cache` cannot be given to generate'),
+    ],
+)
+def test_inputs_out_of_range_are_refused_before_computing(call, error, words):
+    model = wrapped()
+    with pytest.raises(error, match=words):
+        call(model, vectors(2, 4, DIM))
+    assert model.net.fed == []
+
+
+def test_only_vectors_of_the_same_width_continue():
+    model = ContinuousAutoregressiveWrapper(Drift(dim_out=5))
+    for call in (lambda: model.generate(vectors(1, 2, DIM), 1), lambda: model(vectors(1, 4, DIM), 2)):
+        with pytest.raises(
+            ValueError, match=r'vectors of 5 features for vectors of 3: .* `dim_out` must be its `dim_in`'
+        ):
+            call()
+
+
+def test_construction(logged):
+    net = Drift(max_seq_len=7)
+    model = ContinuousAutoregressiveWrapper(net)
+    assert model.net is net and model.max_seq_len == 7
+    assert all(name.startswith('net.') for name in model.state_dict())
+    with pytest.raises(ConfigError, match=r'unknown keyword `use_l2_loss`.*did you mean `use_l1_loss`'):
+        ContinuousAutoregressiveWrapper(net, use_l2_loss=True)
+    with pytest.raises(ConfigError, match='`loss_fn` got 3'):
+        ContinuousAutoregressiveWrapper(net, loss_fn=3)
+    assert not logged
+    ContinuousAutoregressiveWrapper(net, loss_fn=nn.MSELoss(), use_l1_loss=True)
+    assert len(logged) == 1 and '`use_l1_loss` has no effect with a `loss_fn`' in logged[0]

@@ -1,0 +1,382 @@
+"""Positions against their formulas: tables, biases and rotations alone, in attention, and in a stack."""
+
+import oracles
+import pytest
+import torch
+from oracles import assert_close, assert_same, bools, randn, randomised
+
+from x_transformers import Attention, CrossAttender, Decoder, Encoder
+from x_transformers.x_transformers import (
+    AbsolutePositionalEmbedding,
+    AlibiPositionalBias,
+    DynamicPositionBias,
+    RelativePositionBias,
+    RotaryEmbedding,
+    ScaledSinusoidalEmbedding,
+    apply_rotary_pos_emb,
+)
+
+# tables are kept in float32
+TABLE = 1e-5
+
+
+def angles(pos, dim=4, scale=1.0, **keywords):
+    return oracles.rotary_angles(pos, oracles.rotary_frequencies(dim, **keywords)), scale
+
+
+# absolute
+
+
+@pytest.mark.parametrize('n', [1, 7])
+def test_learned_positions(n):
+    emb, x = randomised(AbsolutePositionalEmbedding(5, 12)), torch.zeros(2, n, 5)
+    start, pos = torch.tensor([0, 3]), torch.tensor([[4, 2, 9, 0, 1, 1, 11], [0, 1, 2, 3, 4, 5, 6]])[:, :n]
+    shifted = (torch.arange(n) - start[:, None]).clamp(min=0)
+    cases = (
+        ({}, torch.arange(n)),
+        (dict(offset=5), torch.arange(n) + 5),
+        (dict(pos=pos[0]), pos[0]),
+        (dict(pos=pos), pos),
+    )
+    for call, wanted in (*cases, (dict(seq_start_pos=start), shifted)):
+        assert_same(
+            emb,
+            lambda call=call: emb(x, **call),
+            lambda w, wanted=wanted: oracles.learned_positions(w, wanted),
+        )
+
+
+def test_learned_positions_of_unit_length():
+    emb = randomised(AbsolutePositionalEmbedding(5, 12, l2norm_embed=True))
+    assert_close(emb(torch.zeros(2, 7, 5)), oracles.unit(emb.emb.weight[:7]))
+
+
+def test_learned_positions_refuse_what_is_beyond_the_table():
+    emb = AbsolutePositionalEmbedding(5, 6)
+    for call in (dict(x=torch.zeros(2, 7, 5)), dict(x=torch.zeros(2, 4, 5), offset=3)):
+        with pytest.raises(ValueError, match='max_seq_len'):
+            emb(**call)
+
+
+@pytest.mark.parametrize('theta', [10000, 30])
+@pytest.mark.parametrize('n', [1, 7])
+def test_sinusoid(n, theta):
+    emb, x = randomised(ScaledSinusoidalEmbedding(6, theta=theta)), torch.zeros(2, n, 6)
+    start, pos = torch.tensor([0, 3]), torch.tensor([[4, 2, 900, 0, 1, 1, 11], [0, 1, 2, 3, 4, 5, 6]])[:, :n]
+    shifted = (torch.arange(n) - start[:, None]).clamp(min=0)
+    cases = (
+        ({}, torch.arange(n)),
+        (dict(offset=5), torch.arange(n) + 5),
+        (dict(pos=pos[0]), pos[0]),
+        (dict(pos=pos), pos),
+    )
+    for call, wanted in (*cases, (dict(seq_start_pos=start), shifted)):
+        assert_same(
+            emb,
+            lambda call=call: emb(x, **call).double(),
+            lambda w, wanted=wanted: oracles.sinusoid(w, wanted, 6, theta),
+            tolerance=1e-4,
+        )
+
+
+def test_sinusoid_starts_small_and_needs_an_even_width():
+    assert_close(ScaledSinusoidalEmbedding(6).scale.double(), torch.tensor([6**-0.5]).double(), tolerance=TABLE)
+    with pytest.raises(ValueError, match='even'):
+        ScaledSinusoidalEmbedding(5)
+
+
+# rotary
+
+
+@pytest.mark.parametrize('dim', [2, 4, 14])
+@pytest.mark.parametrize('factor', [1.0, 2.5])
+@pytest.mark.parametrize('base', [10000, 17])
+def test_rotary_angles(dim, factor, base):
+    rotary = RotaryEmbedding(dim, interpolation_factor=factor, base=base)
+    frequencies = oracles.rotary_frequencies(dim, base)
+    assert_close(rotary.inv_freq.double(), frequencies, tolerance=TABLE)
+    for pos in (torch.arange(7), torch.tensor([3]), torch.tensor([[5, 0, 2], [-4, 1, 1000]])):
+        freqs, scale = rotary(pos)
+        assert scale == 1.0
+        assert_close(freqs.double(), oracles.rotary_angles(pos, frequencies, factor), tolerance=TABLE)
+    assert torch.equal(rotary.forward_from_seq_len(7)[0], rotary(torch.arange(7))[0])
+
+
+def test_rotary_base_rescaling():
+    rescaled = RotaryEmbedding(8, base_rescale_factor=3.0).inv_freq.double()
+    assert_close(rescaled, oracles.rotary_frequencies(8, rescale=3.0), tolerance=TABLE)
+    # its purpose: the longest wave is stretched by the factor, the shortest keeps its length
+    plain = RotaryEmbedding(8).inv_freq.double()
+    assert_close(plain[[0, -1]] / rescaled[[0, -1]], torch.tensor([1.0, 3.0]).double(), tolerance=TABLE)
+
+
+@pytest.mark.parametrize('scale_base', [512, 9])
+def test_xpos_scale(scale_base):
+    rotary = RotaryEmbedding(6, use_xpos=True, scale_base=scale_base)
+    for pos in (torch.arange(7), torch.arange(1), torch.tensor([4, 2, 9, 30])):
+        freqs, scale = rotary(pos)
+        assert_close(freqs.double(), oracles.rotary_angles(pos, oracles.rotary_frequencies(6)), tolerance=TABLE)
+        assert_close(scale.double(), oracles.xpos_scale(pos, oracles.xpos_decays(6), scale_base), tolerance=TABLE)
+    assert rotary(torch.tensor([[0, 1, 2], [5, 6, 7]]))[1].shape == (2, 3, 6)
+
+
+@pytest.mark.parametrize('width', [2, 4, 6])
+@pytest.mark.parametrize('longer', [0, 3])
+@pytest.mark.parametrize('scaled', [False, True])
+@pytest.mark.parametrize('rows', [1, 2])
+def test_rotation(width, longer, scaled, rows):
+    """The first features turn, the rest stays; a table longer than the sequence gives its last rows."""
+    pos = torch.arange(5 + longer) * torch.tensor([[1], [3]])[:rows]
+    freqs, _ = angles(pos, width)
+    scale = oracles.xpos_scale(pos, oracles.xpos_decays(width), 10) if scaled else 1.0
+    t, turned = randn(2, 3, 5, 6).requires_grad_(), randn(2, 3, 5, 6).requires_grad_()
+    ours, theirs = apply_rotary_pos_emb(t, freqs, scale), oracles.rotate(turned, freqs, scale)
+    assert_close(ours, theirs)
+    assert torch.equal(ours[..., width:], t[..., width:])
+    ours.pow(3).sum().backward()
+    theirs.pow(3).sum().backward()
+    assert_close(t.grad, turned.grad, 'gradient')
+
+
+def test_rotation_without_heads():
+    freqs, t = angles(torch.arange(5), 4)[0], randn(2, 5, 6)
+    assert_close(apply_rotary_pos_emb(t, freqs), oracles.rotate(t[:, None], freqs)[:, 0])
+    assert_close(
+        apply_rotary_pos_emb(t, freqs, 0.5),
+        oracles.rotate(t[:, None], freqs)[:, 0] * torch.tensor([0.5] * 4 + [1.0] * 2),
+    )
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rotation_keeps_the_dtype(dtype):
+    freqs, scale = RotaryEmbedding(4, use_xpos=True)(torch.arange(5))
+    assert apply_rotary_pos_emb(torch.randn(2, 3, 5, 6, dtype=dtype), freqs, scale).dtype == dtype
+
+
+@pytest.mark.parametrize('scale_base', [None, 11])
+def test_rotated_products_depend_on_distance_only(scale_base):
+    q, k = randn(1, 1, 1, 6).expand(1, 1, 9, 6), randn(1, 1, 1, 6, seed=1).expand(1, 1, 9, 6)
+    rotary = RotaryEmbedding(6, use_xpos=scale_base is not None, scale_base=scale_base or 512).double()
+    freqs, scale = rotary(torch.arange(9))
+    scores = (apply_rotary_pos_emb(q, freqs, scale) @ apply_rotary_pos_emb(k, freqs, 1 / scale).transpose(-1, -2))[0, 0]
+    for distance in range(-8, 9):
+        line = scores.diagonal(distance)
+        assert_close(line, line[:1].expand_as(line), tolerance=1e-6)
+    assert scores[0].unique().numel() == 9
+
+
+@pytest.mark.parametrize('flash', [False, True, None])
+@pytest.mark.parametrize(
+    'flags',
+    [{}, dict(kv_heads=2, num_mem_kv=2), dict(one_kv_head=True, qk_norm=True), dict(add_zero_kv=True, qk_rmsnorm=True)],
+)
+@pytest.mark.parametrize('scaled', [False, True])
+@pytest.mark.parametrize('causal', [False, True])
+def test_rotary_attention(flags, flash, scaled, causal):
+    """Queries and keys are rotated after their norms, learned keys and values never."""
+    pos = torch.tensor([[5, 0, 2, 9, 1], [0, 1, 2, 3, 4]])
+    call = dict(
+        rotary_pos_emb=angles(pos, 4, oracles.xpos_scale(pos, oracles.xpos_decays(4), 10) if scaled else 1.0),
+        mask=bools(2, 5, seed=1),
+    )
+    known = dict(heads=4, dim_head=6, causal=causal, **flags)
+    module = randomised(Attention(dim=7, flash=flash, **known))
+    assert_same(
+        module, lambda x: module(x, **call), lambda w, x: oracles.attention(w, x, **known, **call), randn(2, 5, 7)
+    )
+
+
+@pytest.mark.parametrize('flash', [False, True, None])
+@pytest.mark.parametrize('scaled', [False, True])
+def test_rotary_cross_attention(scaled, flash):
+    pos, context_pos = torch.tensor([5, 0, 2, 9, 1]), torch.tensor([7, 3, 4])
+    scales = (oracles.xpos_scale(p, oracles.xpos_decays(4), 10) if scaled else 1.0 for p in (pos, context_pos))
+    tables = [angles(p, 4, scale) for p, scale in zip((pos, context_pos), scales, strict=True)]
+    call = dict(rotary_pos_emb=tables[0], context_rotary_pos_emb=tables[1])
+    module = randomised(Attention(dim=7, dim_context=5, heads=4, dim_head=6, flash=flash))
+    assert_same(
+        module,
+        lambda x, context: module(x, context, **call),
+        lambda w, x, context: oracles.attention(w, x, context, heads=4, dim_head=6, **call),
+        randn(2, 5, 7),
+        randn(2, 3, 5),
+    )
+
+
+def test_rotary_refusals():
+    with pytest.raises(ValueError, match='interpolation_factor'):
+        RotaryEmbedding(4, interpolation_factor=0.5)
+    for flags, words in (
+        (dict(rotary_pos_emb=True, rotary_emb_dim=10), 'rotary_emb_dim'),
+        (
+            dict(rotary_pos_emb=True, rotary_interpolation_factor=0.5),
+            'rotary_interpolation_factor|interpolation_factor',
+        ),
+        (dict(rotary_xpos=True), 'rotary_xpos'),
+        (dict(rel_pos_bias=True, alibi_pos_bias=True), 'rel_pos_bias.*alibi_pos_bias|alibi_pos_bias.*rel_pos_bias'),
+        (
+            dict(rel_pos_bias=True, dynamic_pos_bias=True),
+            'rel_pos_bias.*dynamic_pos_bias|dynamic_pos_bias.*rel_pos_bias',
+        ),
+        (dict(rel_pos_bias=True, attn_flash=True), 'rel_pos_bias'),
+        (dict(dynamic_pos_bias=True, attn_flash=True), 'dynamic_pos_bias'),
+        (dict(rel_pos_bias=True, rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets'),
+        (dict(alibi_pos_bias=True, alibi_num_heads=5), 'alibi_num_heads'),
+        (dict(dynamic_pos_bias=True, dynamic_pos_bias_mlp_depth=0), 'dynamic_pos_bias_mlp_depth'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Encoder(dim=8, depth=1, heads=4, attn_dim_head=8, **flags)
+
+
+# biases
+
+
+@pytest.mark.parametrize('heads', [1, 2, 3, 4, 5, 6, 7, 8, 12, 16])
+def test_alibi_slopes(heads):
+    bias = AlibiPositionalBias(heads)(1, 2).double()
+    assert_close(-bias[:, 0, 0], torch.tensor(oracles.alibi_slopes(heads)).double(), tolerance=1e-6)
+
+
+def test_alibi_slopes_of_the_paper():
+    """2108.12409, section 3: for 8 heads the slopes halve from one half on."""
+    assert_close(-AlibiPositionalBias(8)(1, 2)[:, 0, 0].double(), 0.5 ** torch.arange(1, 9).double())
+
+
+def test_alibi_positions_and_slopes_of_the_user():
+    alibi = AlibiPositionalBias(2, 3, slopes=[0.3, 7.0])
+    pos = torch.tensor([[5, 0, 2], [-1, 1, 10]])
+    for q_pos, k_pos in ((pos[0], pos[0]), (pos, pos), (pos[:, :2], pos)):
+        wanted = oracles.alibi_bias(q_pos, k_pos, [0.3, 7.0], 3)
+        assert_close(alibi.forward_custom_pos(q_pos, k_pos).double(), wanted, tolerance=1e-6)
+    assert_close(alibi.forward_custom_pos(pos).double(), oracles.alibi_bias(pos, pos, [0.3, 7.0], 3), tolerance=1e-6)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('sizes', [(32, 128), (8, 20), (6, 6)])
+@pytest.mark.parametrize(('i', 'j'), [(1, 1), (1, 7), (7, 7), (3, 150)])
+def test_t5_bias(i, j, sizes, causal):
+    buckets = dict(num_buckets=sizes[0], max_distance=sizes[1], causal=causal)
+    module = randomised(RelativePositionBias(scale=2.5, heads=3, **buckets))
+    assert_same(module, lambda: module(i, j), lambda w: oracles.t5_bias(w, i, j, 2.5, **buckets))
+
+
+@pytest.mark.parametrize('log_distance', [False, True])
+@pytest.mark.parametrize(('depth', 'norm'), [(1, False), (2, True), (3, True), (3, False)])
+@pytest.mark.parametrize(('i', 'j'), [(1, 1), (7, 7), (1, 7), (3, 5)])
+def test_dynamic_bias(i, j, depth, norm, log_distance):
+    module = randomised(DynamicPositionBias(6, heads=3, depth=depth, log_distance=log_distance, norm=norm))
+    # the logarithm of a distance may be taken in float32
+    tolerance = TABLE if log_distance else None
+    assert_same(
+        module, lambda: module(i, j), lambda w: oracles.dynamic_bias(w, i, j, log_distance), tolerance=tolerance
+    )
+
+
+# in a stack
+
+STACK = dict(dim=7, depth=2, heads=4, attn_dim_head=8, ff_mult=1)
+FUSED = {
+    'rotary': dict(rotary_pos_emb=True),
+    'rotary_partial': dict(rotary_pos_emb=True, rotary_emb_dim=6, attn_kv_heads=2),
+    'rotary_two_features': dict(rotary_pos_emb=True, rotary_emb_dim=2),
+    'rotary_whole_head': dict(rotary_pos_emb=True, rotary_emb_dim=8, attn_qk_norm=True, attn_num_mem_kv=2),
+    'rotary_interpolated': dict(rotary_pos_emb=True, rotary_interpolation_factor=2.5),
+    'rotary_rescaled': dict(rotary_pos_emb=True, rotary_base_rescale_factor=3.0),
+    'rotary_xpos': dict(rotary_xpos=True, rotary_xpos_scale_base=20),
+    'alibi': dict(alibi_pos_bias=True, attn_num_mem_kv=1),
+    'alibi_some_heads': dict(alibi_pos_bias=True, alibi_num_heads=2, attn_kv_heads=2),
+    'alibi_and_rotary': dict(alibi_pos_bias=True, rotary_pos_emb=True),
+}
+EAGER = {
+    't5': dict(rel_pos_bias=True, rel_pos_num_buckets=6, rel_pos_max_distance=7, attn_num_mem_kv=1),
+    't5_and_rotary': dict(rel_pos_bias=True, rotary_pos_emb=True),
+    'dynamic': dict(dynamic_pos_bias=True, dynamic_pos_bias_log_distance=True, attn_kv_heads=2),
+    'dynamic_deep': dict(dynamic_pos_bias=True, dynamic_pos_bias_mlp_depth=3, dynamic_pos_bias_norm=True),
+}
+SCHEMES = {**FUSED, **EAGER}
+# the logarithm of a distance and the exponents of xpos may be taken in float32
+TOLERANCES = {'dynamic': 1e-5, 'rotary_xpos': 1e-6}
+KERNELS = [(name, flash) for name in SCHEMES for flash in ((False, None, True) if name in FUSED else (False, None))]
+
+
+def stack_calls(name):
+    pos = torch.tensor([[5, 0, 2, 9, 1], [0, 1, 2, 3, 4]])
+    mems = [randn(2, 3, 7, seed=5), randn(2, 3, 7, seed=6)]
+    calls = {
+        'plain': {},
+        'mask': dict(mask=bools(2, 5, seed=4)),
+        'left padding': dict(seq_start_pos=torch.tensor([2, 0])),
+        'memories': dict(mems=mems, mask=bools(2, 5, seed=4), mem_masks=[bools(2, 3), bools(2, 3, seed=1)]),
+    }
+    if name in FUSED:
+        calls |= {'pos': dict(pos=pos[0]), 'pos of each row': dict(pos=pos)}
+    return calls.values()
+
+
+def agree(kind, flags, call, *inputs, tolerance=None):
+    net = randomised(kind(**flags))
+    flags = {**flags, 'causal': kind is Decoder}
+    if kind is CrossAttender:
+        flags |= dict(cross_attend=True, only_cross=True)
+    assert_same(
+        net,
+        lambda *t: net(*t, **call),
+        lambda w, *t: oracles.stack(w, *t, **flags, **call),
+        *inputs,
+        tolerance=tolerance,
+    )
+
+
+@pytest.mark.parametrize('kind', [Encoder, Decoder])
+@pytest.mark.parametrize(('name', 'flash'), KERNELS)
+def test_stack(name, flash, kind):
+    if name == 'rotary_xpos' and kind is Encoder:
+        pytest.skip('xpos is for causal stacks')
+    for call in stack_calls(name):
+        agree(
+            kind, {**STACK, **SCHEMES[name], 'attn_flash': flash}, call, randn(2, 5, 7), tolerance=TOLERANCES.get(name)
+        )
+
+
+@pytest.mark.parametrize(('name', 'flash'), KERNELS)
+def test_stack_on_one_token(name, flash):
+    agree(Decoder, {**STACK, **SCHEMES[name], 'attn_flash': flash}, {}, randn(1, 1, 7))
+
+
+@pytest.mark.parametrize('flash', [False, True, None])
+@pytest.mark.parametrize('name', ['rotary', 'rotary_partial', 'rotary_xpos'])
+@pytest.mark.parametrize('context_pos', [None, torch.tensor([3, 8, 1]), torch.tensor([[3, 8, 1], [0, 1, 2]])])
+def test_context_is_rotated_by_its_own_positions(context_pos, name, flash):
+    flags = {**STACK, **SCHEMES[name], 'cross_attend': True, 'attn_flash': flash, 'cross_attn_dim_context': 6}
+    call = {} if context_pos is None else dict(context_pos=context_pos)
+    agree(Decoder, flags, call, randn(2, 5, 7), randn(2, 3, 6), tolerance=TOLERANCES.get(name))
+
+
+@pytest.mark.parametrize('name', ['t5', 'dynamic'])
+def test_biases_of_distances_refuse_custom_positions(name):
+    with pytest.raises(ValueError, match='pos'):
+        Encoder(**STACK, **SCHEMES[name])(torch.randn(2, 5, 7), pos=torch.arange(5))
+
+
+def test_state_dict_names():
+    names = {
+        'rotary': {'rotary_pos_emb.inv_freq': (2,)},
+        'rotary_xpos': {'rotary_pos_emb.inv_freq': (2,), 'rotary_pos_emb.scale': (2,)},
+        'alibi': {},
+        't5': {'rel_pos.relative_attention_bias.weight': (6, 4)},
+        'dynamic': {
+            **{'rel_pos.mlp.0.0.weight': (1, 1), 'rel_pos.mlp.0.0.bias': (1,), 'rel_pos.mlp.1.0.weight': (1, 1)},
+            **{'rel_pos.mlp.1.0.bias': (1,), 'rel_pos.mlp.2.weight': (4, 1), 'rel_pos.mlp.2.bias': (4,)},
+        },
+    }
+    plain = Decoder(**STACK).state_dict().keys()
+    for name, wanted in names.items():
+        flags = {key: value for key, value in SCHEMES[name].items() if not key.startswith('attn_')}
+        state = Decoder(**STACK, **flags).state_dict()
+        assert {key: tuple(t.shape) for key, t in state.items() if key not in plain} == wanted
+
+
+def test_absolute_positions_are_off_where_a_scheme_replaces_them():
+    for name, off in (('rotary', True), ('t5', True), ('alibi', False), ('dynamic', False)):
+        assert Decoder(**STACK, **SCHEMES[name]).disable_abs_pos_emb == off
+        assert Decoder(**STACK, **SCHEMES[name], disable_abs_pos_emb=not off).disable_abs_pos_emb != off

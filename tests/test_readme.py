@@ -1,0 +1,165 @@
+"""The README keeps its word: its snippets run, its shapes are true, its keywords and commands exist."""
+
+import ast
+import importlib
+import io
+import re
+import subprocess
+import tokenize
+from pathlib import Path
+
+import pytest
+
+import x_transformers
+from x_transformers.flags import accepted
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest brings the same parser
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
+SHAPE = re.compile(r'#\s*\(((?:\d+(?:, ?\d+)*,?)?)\)\s*$')
+
+
+def snippets():
+    """Every python block with its heading, its number under that heading and the line it starts on."""
+    heading, count, start, found = '', 0, None, []
+    for number, line in enumerate(README.splitlines(), 1):
+        if start is not None and line == '```':
+            source = '\n'.join(README.splitlines()[start : number - 1])
+            found.append(pytest.param(source, start, id=f'{heading}-{count}'))
+            start, count = None, count + 1
+        elif line == '```python':
+            start = number
+        elif line.startswith('#') and start is None:
+            heading, count = re.sub(r'\W+', '-', line.strip('# ').lower()), 0
+    return found
+
+
+def promised_shapes(source):
+    """`{line: shape}` of the comments that consist of a shape, such as `# (2, 64)`."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = ((token.start[0], SHAPE.match(token.string)) for token in tokens if token.type == tokenize.COMMENT)
+    return {line: tuple(map(int, re.findall(r'\d+', match[1]))) for line, match in comments if match}
+
+
+class HoldShapes(ast.NodeTransformer):
+    """Behind each assignment whose last line promises a shape, put a check of the first name assigned."""
+
+    def __init__(self, promises, first_line):
+        self.promises, self.first_line = promises, first_line
+
+    def visit_Assign(self, statement):
+        shape = self.promises.pop(statement.end_lineno, None)
+        if shape is None:
+            return statement
+        target = statement.targets[0]
+        target = target.elts[0] if isinstance(target, ast.Tuple) else target
+        check = ast.parse(f'_expect({ast.unparse(target)}, {shape}, {statement.end_lineno + self.first_line})').body[0]
+        return [statement, ast.increment_lineno(check, statement.end_lineno - 1)]
+
+
+def expect(value, shape, line):
+    assert tuple(value.shape) == shape, f'README.md line {line} promises {shape}, got {tuple(value.shape)}'
+
+
+def run(source, first_line=0):
+    """Execute a snippet, holding every promised shape against the tensor assigned on that line."""
+    promises = promised_shapes(source)
+    tree = HoldShapes(promises, first_line).visit(ast.parse(source))
+    assert not promises, f'shapes promised where no assignment ends, lines {sorted(promises)} of the snippet'
+    exec(compile(ast.increment_lineno(tree, first_line), ROOT / 'README.md', 'exec'), {'_expect': expect})
+
+
+@pytest.mark.parametrize(('source', 'line'), snippets())
+def test_snippet(source, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(source, line)
+
+
+def test_a_wrong_shape_is_found():
+    run('import torch\nfor n in (3,):\n    x = torch.zeros(2, n)  # (2, 3)\ny, _ = x.sum(), 1  # ()')
+    with pytest.raises(AssertionError, match=r'line 12 promises \(3, 2\), got \(2, 3\)'):
+        run('import torch\nx = torch.zeros(2, 3)  # (3, 2)', first_line=10)
+    with pytest.raises(AssertionError, match=r'no assignment ends, lines \[1\]'):
+        run('print(1)  # (3, 2)')
+
+
+def command(name):
+    """The one command line that README marks with this name."""
+    (block,) = re.findall(rf'<!-- command: {name} -->\n```bash\n(.*?)```', README, re.DOTALL)
+    (line,) = block.splitlines()
+    return line
+
+
+def test_ci_runs_the_readme_command():
+    printed = subprocess.run(
+        ['bash', ROOT / '.ci' / 'run', '--print'], capture_output=True, text=True, check=True, cwd='/'
+    )
+    assert printed.stdout == command('test') + '\n'
+
+
+def test_commands_install_extras_and_run_files_that_exist():
+    extras = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['optional-dependencies']
+    for name in ('run', 'test'):
+        (wanted,) = re.findall(r"pip install -e '\.\[(.*?)\]'", command(name))
+        assert set(wanted.split(',')) <= set(extras)
+    (script,) = re.findall(r'python (\S+\.py)', command('run'))
+    assert (ROOT / script).is_file()
+
+
+def tables():
+    """Every table as `(header cells, rows of cells)`."""
+    for block in re.findall(r'(?:^\|.*\|\n)+', README, re.MULTILINE):
+        rows = [[cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]] for line in block.splitlines()]
+        yield rows[0], rows[2:]
+
+
+def column(header):
+    """The cells of every column whose title matches `header`, with the match."""
+    for titles, rows in tables():
+        for index, title in enumerate(titles):
+            if match := re.fullmatch(header, title):
+                yield match, [row[index] for row in rows]
+
+
+def names(cell):
+    """The identifiers in backticks; what follows them, such as `=True` or a call's brackets, is left out."""
+    return re.findall(r'`([A-Za-z_][\w.]*)[^`]*`', cell)
+
+
+def test_tables_are_rectangular():
+    for titles, rows in tables():
+        assert all(len(row) == len(titles) for row in rows), titles
+
+
+def test_tables_name_keywords_that_exist():
+    checked = 0
+    for match, cells in column(r'`(\w+)` keywords?'):
+        known = accepted(getattr(x_transformers, match[1]))
+        for name in (name for cell in cells for name in names(cell)):
+            assert name in known, f'{match[1]} takes no {name}'
+            checked += 1
+    assert checked > 20
+
+
+def test_tables_name_classes_that_exist():
+    cells = [cell for _, column_cells in column('class') for cell in column_cells]
+    assert len(cells) > 10
+    for name in (name for cell in cells for name in names(cell)):
+        module, _, attribute = f'x_transformers.{name}'.rpartition('.')
+        assert isinstance(getattr(importlib.import_module(module), attribute), type), name
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r'\]\(([^)#]+)\)', README):
+        if not target.startswith(('http://', 'https://')):
+            assert (ROOT / target).exists(), target
+
+
+def test_version_is_the_one_of_the_package():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    assert x_transformers.__version__ == project['version']
+    assert f'## [{project["version"]}]' in (ROOT / 'CHANGELOG.md').read_text()

@@ -1,0 +1,179 @@
+"""The attention operator: kernels behind one signature, with one result.
+
+    eager     the plain formula, with a place for every feature that changes scores or weights; the definition of truth
+    fused     torch's scaled_dot_product_attention, for additive terms and masks only
+
+What belongs here: the kernels, the choice between them, and what a call of the operator leaves behind. A kernel gets
+q (b h i d), k and v (b k j d) with k dividing h, the `Call` (bias, mask, triangle, scale) and the features of the
+layer. Query head h reads key head h mod k. A row without any visible key gives zeros, on every kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.cache import KeysValues
+
+if TYPE_CHECKING:
+    from x_transformers.flags import Features
+    from x_transformers.x_transformers import Call
+
+# a feature at one of these stages sees what the fused kernel never forms
+EAGER_STAGES = ('similarity', 'prior', 'scores', 'logits', 'rows', 'normaliser', 'weights', 'mix')
+
+
+class Attend(nn.Module):
+    """Keeps the parameters of the features that act on attention scores, under `attend.` in checkpoints."""
+
+
+def lowest(t: Tensor) -> float:
+    """The most negative finite number of a tensor's dtype."""
+    return torch.finfo(t.dtype).min
+
+
+def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
+    """Softmax over keys, in float32 if the logits are in half precision."""
+    half = sim.dtype in (torch.float16, torch.bfloat16)
+    return sim.softmax(dim=-1, dtype=torch.float32 if half else sim.dtype)
+
+
+def tile_heads(t: Tensor, heads: int) -> Tensor:
+    """Repeat key heads so that query head h finds key head h mod k:  b k j d -> b h j d."""
+    if t.shape[1] == heads:
+        return t
+    return t.expand(-1, heads, -1, -1) if t.shape[1] == 1 else t.repeat(1, heads // t.shape[1], 1, 1)
+
+
+def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
+    """Scaled similarities:  b h i d, b k j d -> b h i j."""
+    return (q * call.scale) @ tile_heads(k, q.shape[1]).transpose(-1, -2)
+
+
+# eager
+
+
+def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
+    """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
+    sim = similarities = sum(on.gather('prior', call), on.choose('similarity', dot_product)(q, k, call))
+    sim = on.down('scores', sim, call)
+    if call.bias is not None:
+        sim = sim + call.bias.to(sim.dtype)
+    sim = on.down('logits', sim, call)
+    seen = call.seen()
+    if seen is not None:
+        sim = sim.masked_fill(~seen, lowest(sim))
+    sim = on.down('rows', sim, call)
+    attn = on.choose('normaliser', softmax)(sim, call).to(q.dtype)
+    attn = on.up('weights', attn, call)
+    if seen is not None and call.may_be_blind:
+        attn = attn.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
+    return similarities, sim, attn
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """Attention by its formula, every stage open to the features."""
+    maps = attention_maps(q, k, call, on)
+    call.keep_maps(maps)
+    attn = on.up('mix', maps[-1], call)
+    return attn @ tile_heads(v, attn.shape[1])
+
+
+# fused
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
+    square = q.shape[-2] == k.shape[-2]
+    if call.bias is None and call.mask is None and (square or not call.triangle):
+        return grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)
+    seen = call.seen()
+    if seen is None:
+        return grouped_sdpa(q, k, v, call.bias.to(q.dtype), call)
+    sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
+    if sighted is not None:
+        seen = seen | ~sighted  # a blind row looks everywhere, for finite gradients, and is zeroed below
+    mask = seen if call.bias is None else call.bias.to(q.dtype).masked_fill(~seen, lowest(q) / 2)
+    out = grouped_sdpa(q, k, v, mask, call)
+    return out if sighted is None else out.masked_fill(~sighted, 0.0)
+
+
+def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, is_causal: bool = False) -> Tensor:
+    """SDPA with fewer key than query heads. A single query per head folds its group into the rows instead of
+    copying the keys."""
+    heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
+    options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
+    if kv_heads < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
+        folded = q.unflatten(1, (heads // kv_heads, kv_heads)).squeeze(-2).transpose(1, 2)
+        out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, **options)
+        return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
+    if mask is not None:
+        mask = mask.expand(-1, -1, rows, -1)
+    k, v = tile_heads(k, heads), tile_heads(v, heads)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
+
+
+# what a call leaves behind
+
+
+class Intermediates:
+    """What one attention call leaves behind.
+
+    The maps are computed when they are first read, from the queries and keys that were kept, so that asking for the
+    cache costs nothing.
+
+        qk_similarities     b h i j    scaled similarities, before biases and masks
+        pre_softmax_attn    b h i j    the logits that enter the softmax; hidden ones hold the lowest finite number
+        post_softmax_attn   b h i j    the weights, before dropout
+        values              b k j d    values as projected
+        cached_kv           (b k n d, b k n d)    keys (not yet rotated) and values of all tokens so far
+        layer_type          'a' or 'c'
+    """
+
+    def __init__(
+        self,
+        qk_similarities: Tensor | None = None,
+        pre_softmax_attn: Tensor | None = None,
+        post_softmax_attn: Tensor | None = None,
+        values: Tensor | None = None,
+        cached_kv: tuple[Tensor, Tensor] | KeysValues | None = None,
+        layer_type: str | None = None,
+        hybrid_hidden: Any = None,
+        log_probs: Tensor | None = None,
+        *,
+        compute_maps: Callable[[], tuple[Tensor, Tensor, Tensor]] | None = None,
+    ) -> None:
+        self.compute_maps = compute_maps
+        self.maps = [qk_similarities, pre_softmax_attn, post_softmax_attn]
+        self.values, self.layer_type = values, layer_type
+        self.hybrid_hidden, self.log_probs = hybrid_hidden, log_probs
+        self.past = KeysValues.of(cached_kv)
+
+    def map(self, index: int) -> Tensor | None:
+        if self.maps[index] is None and self.compute_maps is not None:
+            computed = self.compute_maps()
+            self.maps = [given if given is not None else map for given, map in zip(self.maps, computed, strict=True)]
+            self.compute_maps = None
+        return self.maps[index]
+
+    def set_map(self, index: int, value: Tensor | None) -> None:
+        self.maps = [value if i == index else map for i, map in enumerate(self.maps)]
+
+    qk_similarities = property(lambda self: self.map(0), lambda self, value: self.set_map(0, value))
+    pre_softmax_attn = property(lambda self: self.map(1), lambda self, value: self.set_map(1, value))
+    post_softmax_attn = property(lambda self: self.map(2), lambda self, value: self.set_map(2, value))
+
+    @property
+    def cached_kv(self) -> tuple[Tensor, Tensor] | None:
+        return None if self.past is None else self.past.pair
+
+    @cached_kv.setter
+    def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
+        self.past = KeysValues.of(pair)
+
+    def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn

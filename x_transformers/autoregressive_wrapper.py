@@ -1,0 +1,697 @@
+"""Language models: the next-token loss, and generation.
+
+What belongs here: `AutoregressiveWrapper`, and what its generation is made of. A `Reader` reads a growing sequence with
+one net and its cache; `Decoding` is the state of a generation, one token per step; `Beams` the state of a beam search.
+The choice of tokens from logits is in `sampling.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from einops import pack, rearrange, repeat, unpack
+from torch import Generator, Tensor, nn
+
+from x_transformers.flags import (
+    Configurable,
+    an_instance,
+    boolean,
+    integer,
+    is_int,
+    is_number,
+    probability,
+    warn_once,
+)
+from x_transformers.sampling import (
+    FILTER_LOGITS_FN,
+    accurate,
+    align_right,
+    check_ids,
+    check_mask,
+    contrastive_decode_fn,
+    filter_named,
+    gumbel_noise,
+    min_p,
+    padded_prompts,
+    require,
+    sample,
+    top_a,
+    top_k,
+    top_p,
+)
+
+__all__ = [
+    'FILTER_LOGITS_FN',
+    'AutoregressiveWrapper',
+    'align_right',
+    'cast_tuple',
+    'contrastive_decode_fn',
+    'default',
+    'eval_decorator',
+    'exists',
+    'identity',
+    'join',
+    'min_p',
+    'pack',
+    'top_a',
+    'top_k',
+    'top_p',
+    'unpack',
+]
+
+T = TypeVar('T')
+
+
+# helpers
+
+
+def exists(val: Any) -> bool:
+    return val is not None
+
+
+def default(val: T | None, d: T) -> T:
+    return val if val is not None else d
+
+
+def identity(t: T, *args: Any, **kwargs: Any) -> T:
+    return t
+
+
+def cast_tuple(t: Any, length: int = 1) -> tuple:
+    """`t` itself if it is a tuple, else a tuple that holds it `length` times."""
+    return t if isinstance(t, tuple) else (t,) * length
+
+
+def join(arr: Sequence[str], delimiter: str = ', ') -> str:
+    return delimiter.join(arr)
+
+
+@contextmanager
+def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Without gradients and in eval mode inside; afterwards each module has its own training flag back."""
+    training = [module for module in modules if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def eval_decorator(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that runs in eval mode, and leaves each module's training flag as it was. Gradients are kept."""
+
+    @functools.wraps(fn)
+    def inner(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        training = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            return fn(self, *args, **kwargs)
+        finally:
+            for module in training:
+                module.training = True
+
+    return inner
+
+
+def with_old_spellings(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Accept `start_tokens` for `prompts` and `filter_thres` for `filter_kwargs`, with a warning."""
+
+    @functools.wraps(fn)
+    def inner(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if 'start_tokens' in kwargs:
+            warn_once('`start_tokens` is now `prompts`, the old name will go')
+            kwargs['prompts'] = kwargs.pop('start_tokens')
+        if 'filter_thres' in kwargs:
+            warn_once('`filter_thres` is now `filter_kwargs = dict(thres = ...)`, the old name will go')
+            kwargs['filter_kwargs'] = {'thres': kwargs.pop('filter_thres'), **(kwargs.get('filter_kwargs') or {})}
+        return fn(self, *args, **kwargs)
+
+    return inner
+
+
+# checks
+
+
+def check_net(net: nn.Module) -> None:
+    """Refuse what cannot learn the next token: models that see it, or give no output for each place."""
+    name = type(net).__name__
+    if not hasattr(net, 'max_seq_len'):
+        raise ValueError(
+            f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
+        )
+    stack = getattr(net, 'attn_layers', None)
+    # the stack of a prefix language model is not causal itself, it is called with a mask that is
+    is_prefix = any(kind.__name__ == 'PrefixDecoder' for kind in type(stack).__mro__)
+    if not getattr(stack, 'causal', True) and not is_prefix:
+        raise ValueError(
+            f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
+        )
+    features = getattr(getattr(net, 'features', None), 'active', ())
+    switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
+    for flag, reason in HEADLESS.items():
+        if flag in switched_on or getattr(net, flag, False) is True:
+            raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
+
+
+HEADLESS = {
+    'return_only_embed': 'it has no head',
+    'average_pool_embed': 'it gives one vector for the whole sequence',
+    'use_cls_token': 'it reads its output from the cls tokens',
+    'attn_pool': 'it pools its output',
+}
+
+
+def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
+    """Refuse keywords of the net that only the wrapper can set."""
+    for name, value in inputs.items():
+        if value is not None and (name in own or name.startswith('return_')):
+            raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
+
+
+SET_BY_LOSS = {'cache': ': a cache is for generation', 'input_not_include_cache': ': a cache is for generation'}
+SET_BY_GENERATION = {
+    'cache': ', it keeps its own: see `cache_kv`',
+    'input_not_include_cache': ', it keeps its own cache: see `cache_kv`',
+    'seq_start_pos': ', give `prompt_lens` or a list of prompts',
+    'self_attn_kv_mask': ', give `mask`',
+}
+
+
+# loss
+
+
+def next_token_loss(logits: Tensor, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False) -> Tensor:
+    """Mean cross entropy of `targets` (b n) under `logits` (b n l), in nats, over the targets that are not ignored.
+
+    Zero, and still joined to the graph, if all are ignored. In float32 at least; the logits are not copied to it.
+    """
+    measure = F.nll_loss if is_log_prob else F.cross_entropy
+    losses = measure(
+        rearrange(logits, 'b n l -> (b n) l'),
+        rearrange(targets, 'b n -> (b n)'),
+        ignore_index=ignore_index,
+        reduction='none',
+    )
+    count = (targets != ignore_index).sum().clamp(min=1)
+    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32)) / count
+
+
+def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
+    """Forgetful causal masking: True (b n) for the keys that stay; `mask_prob` of each row is hidden, never the first.
+
+    Liu et al. 2022, arXiv:2210.13432
+    """
+    b, n = x.shape
+    chance = torch.randn((b, n), device=x.device)
+    chance[:, 0] = -torch.finfo(chance.dtype).max
+    hidden = chance.topk(min(int(n * mask_prob), n - 1), dim=-1).indices
+    return torch.ones_like(x, dtype=torch.bool).scatter(1, hidden, False)
+
+
+def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str, float]]]:
+    """Each amateur's net with its keywords for the contrast."""
+    models = () if models is None else cast_tuple(tuple(models) if isinstance(models, list) else models)
+    contrasts = cast_tuple({} if contrasts is None else contrasts, len(models))
+    if len(contrasts) != len(models):
+        given = f'`contrastive_decode_kwargs` holds {len(contrasts)} dicts for {len(models)} amateurs'
+        raise ValueError(f'{given}, give one for all or one for each')
+    nets = [model.net if isinstance(model, AutoregressiveWrapper) else model for model in models]
+    for net in nets:
+        check_net(net)
+    return list(zip(nets, contrasts, strict=True))
+
+
+# reading
+
+
+def rows_of(inputs: Any, rows: Tensor, b: int) -> Any:
+    """Take the given rows of every tensor, in containers too, whose first axis is the batch of size `b`."""
+    if torch.is_tensor(inputs):
+        return inputs[rows] if inputs.ndim > 0 and inputs.shape[0] == b else inputs
+    if isinstance(inputs, dict):
+        return {name: rows_of(value, rows, b) for name, value in inputs.items()}
+    if type(inputs) in (list, tuple):
+        return type(inputs)(rows_of(value, rows, b) for value in inputs)
+    return inputs
+
+
+class Reader:
+    """One net that reads a sequence as it grows.
+
+    With a cache, only what is new enters the net. Past `max_seq_len` the window slides: the oldest tokens leave the
+    cache; where that would change what the rest means, the cache is given up and the window read again each time.
+
+        inputs     keywords of every call of the net; a `mask` (b t) is continued with True
+        cache_kv   use the cache, if the net can
+        restrict   never read more than the last `max_seq_len` tokens
+    """
+
+    def __init__(self, net: nn.Module, inputs: dict[str, Any], *, cache_kv: bool = True, restrict: bool = True) -> None:
+        limit = net.max_seq_len
+        self.net, self.inputs = net, inputs
+        self.window = limit if restrict and limit is not None and limit > 0 else None
+        self.caching = cache_kv and bool(getattr(net, 'can_cache_kv', False))
+        self.intermediates: Any = None
+        self.seen = 0
+
+    def read(self, sequence: Tensor, pads: Tensor | None = None) -> Tensor:
+        """What the net gives at the last place of `sequence` (b n ...), of which `pads` (b) places are padding."""
+        length = sequence.shape[1]
+        start = 0 if self.window is None else max(length - self.window, 0)
+        if start > 0 and self.caching and (reason := self.cannot_slide()):
+            warn_once(f'generation went past `max_seq_len`, and now reads its window again for every token: {reason}')
+            self.caching, self.intermediates = False, None
+
+        inputs = self.inputs_at(length, start, pads)
+        if not self.caching:
+            return self.last(self.net(sequence[:, start:], **inputs))
+        cache = self.remembered(length, start)
+        if cache is not None:
+            start = self.seen
+            inputs |= dict(cache=cache, input_not_include_cache=True)
+        out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
+        self.seen = length
+        return self.last(out)
+
+    def cannot_slide(self) -> str | None:
+        """Why the oldest keys cannot just leave the cache, or None if they can."""
+        if not getattr(self.net, 'can_cache_kv_outside_max_seq_len', False):
+            return 'absolute positions change as the window slides'
+        if self.intermediates is not None and self.intermediates.cache.leading > 0:
+            return 'what stands in front of the tokens stays while they leave'
+        return None
+
+    def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:
+        """The keywords of a call that reads the places `start` to `length`."""
+        inputs = dict(self.inputs)
+        if inputs.get('mask') is not None:
+            mask = inputs['mask']
+            inputs['mask'] = F.pad(mask, (0, length - mask.shape[1]), value=True)[:, start:]
+        if pads is not None:
+            inputs['seq_start_pos'] = (pads - start).clamp(min=0)
+        return inputs
+
+    def remembered(self, length: int, start: int) -> Any:
+        """The cache of what was read before, without what has left the window. None if that is nothing."""
+        if self.intermediates is None:
+            return None
+        # let go of the other intermediates before the next pass
+        cache, self.intermediates = self.intermediates.cache, None
+        if start == 0:
+            return cache
+        kept = self.window - (length - self.seen)
+        return cache.keep_last(min(kept, cache.length)) if kept > 0 else None
+
+    @staticmethod
+    def last(out: Any) -> Tensor:
+        # of several heads, which all learn the same, the first speaks
+        return (out[0] if isinstance(out, tuple) else out)[..., -1, :]
+
+    def select(self, rows: Tensor, b: int) -> None:
+        """Go on with the given rows of the batch of size `b`; they may repeat."""
+        if len(rows) != b:
+            self.inputs = rows_of(self.inputs, rows, b)
+        if self.intermediates is not None:
+            self.intermediates = Selected(self.intermediates.cache.reorder(rows))
+
+
+@dataclass
+class Selected:
+    """Stands for intermediates of which only the cache is left."""
+
+    cache: Any
+
+
+# generation
+
+
+@dataclass
+class Decoding:
+    """The state of a generation. `step` adds one token to every row.
+
+    ids       b t      the prompts, padded on the left, then room for what is generated
+    pads      b        number of paddings, if any
+    length             places of `ids` that are filled
+    finished  b        rows that have said `eos_token`; only padding follows
+    """
+
+    expert: Reader
+    amateurs: list[tuple[Reader, dict[str, float]]]
+    choose: Callable[[Tensor], Tensor]
+    modules: list[nn.Module]
+    ids: Tensor
+    pads: Tensor | None
+    length: int
+    leading: torch.Size
+    pad_value: int
+    eos_token: int | None = None
+    finished: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.finished = torch.zeros(self.ids.shape[0], dtype=torch.bool, device=self.ids.device)
+
+    def next_logits(self) -> Tensor:
+        """Logits (b l) of the next token, contrasted with those of the amateurs."""
+        sequence = self.ids[:, : self.length]
+        logits = self.expert.read(sequence, self.pads)
+        for amateur, weights in self.amateurs:
+            logits = contrastive_decode_fn(logits, amateur.read(sequence, self.pads), **weights)
+        return logits
+
+    def step(self) -> Tensor:
+        """Choose the next token of every row, and return them (b)."""
+        with evaluating(self.modules):
+            tokens = self.choose(self.next_logits())
+        if self.eos_token is not None:
+            tokens = tokens.masked_fill(self.finished, self.pad_value)
+            self.finished = self.finished | (tokens == self.eos_token)
+        self.ids[:, self.length] = tokens
+        self.length += 1
+        return tokens
+
+    def run(self, seq_len: int) -> Iterator[Tensor]:
+        """At most `seq_len` steps, until every row is finished. Gives tokens in the leading axes of the prompts."""
+        for _ in range(seq_len):
+            if self.eos_token is not None and self.finished.all():
+                return
+            yield self.step().reshape(self.leading)
+
+
+@dataclass
+class Beams:
+    """The hypotheses of a beam search, best first.
+
+    ids      b h t    the prompts, padded on the left, then room for what is generated
+    scores   b h      summed log probabilities, in nats
+    rank              from logits (.. l) to what the candidates of one hypothesis are picked by
+    """
+
+    reader: Reader
+    rank: Callable[[Tensor], Tensor]
+    beams: int
+    ids: Tensor
+    pads: Tensor | None
+    length: int
+    scores: Tensor
+
+    def step(self) -> None:
+        """Continue each hypothesis with its best tokens, and keep the best of all continuations."""
+        b, h, _ = self.ids.shape
+        pads = None if self.pads is None else repeat(self.pads, 'b -> (b h)', h=h)
+        logits = self.reader.read(rearrange(self.ids[..., : self.length], 'b h t -> (b h) t'), pads)
+        ranks, tokens = self.rank(logits).topk(min(self.beams, logits.shape[-1]), dim=-1)
+        # what a filter left out must not come back where too few tokens remain
+        gains = accurate(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(ranks.isneginf(), -torch.inf)
+
+        count = tokens.shape[-1]
+        totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
+        totals, tokens = totals.flatten(1), rearrange(tokens, '(b h) k -> b (h k)', h=h)
+        self.scores, best = totals.topk(min(self.beams, h * count), dim=-1)
+
+        parents = torch.div(best, count, rounding_mode='floor')
+        batch = torch.arange(b, device=best.device)[:, None]
+        self.ids = self.ids[batch, parents]
+        self.ids[..., self.length] = tokens.gather(1, best)
+        self.length += 1
+        self.reader.select((batch * h + parents).flatten(), b * h)
+
+
+# the wrapper
+
+
+class AutoregressiveWrapper(Configurable):
+    """A model of tokens with its next-token loss, and generation.
+
+        forward   b n    ids in, the mean cross entropy of each token given those before it out
+
+    It has no parameters of its own; those of the model are stored under `net.`.
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'id for padding: in place of `ignore_index`, before prompts, after the end', integer
+        ] = 0,
+        mask_prob: Annotated[float, 'part of the keys hidden in the loss, arXiv:2210.13432', probability] = 0.0,
+        add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention scores', boolean] = False,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        self.net = net
+        self.max_seq_len = net.max_seq_len
+        self.ignore_index = ignore_index
+        self.pad_value = pad_value
+        self.mask_prob = mask_prob
+        self.add_attn_z_loss = add_attn_z_loss
+
+    def forward(
+        self,
+        x: Tensor,
+        return_outputs: bool = False,
+        prepend_embeds: Tensor | None = None,
+        lens: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The mean loss of predicting each token of `x` from those before it, in nats.
+
+        x               b n     ids, n of at least 2; `ignore_index` marks what is no target
+        return_outputs          also return `(logits, intermediates)`, the logits being (b, n - 1, l)
+        prepend_embeds  b p e   vectors in front of the tokens, which are no targets
+        lens            b       number of real tokens of each row; later ones are no targets
+        **kwargs                to the net: `mask` (b n), `context`, `mems`, ...
+        returns                 scalar; 0 if there is no target; the mean over heads if there are several
+        raises                  ValueError or TypeError for inputs of another shape or kind
+        """
+        check_ids(x, 'x', 2)
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        x = x.long()
+        b, n = x.shape
+        if lens is not None:
+            if lens.shape != (b,):
+                raise ValueError(
+                    f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}'
+                )
+            x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
+        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+
+        if self.mask_prob > 0.0:
+            seen = kwargs.get('self_attn_kv_mask')
+            kept = hidden_keys(x, self.mask_prob)
+            kept = kept if seen is None else kept & seen
+            # what stands in front of the tokens is never hidden
+            front = 0 if prepend_embeds is None else prepend_embeds.shape[1]
+            front += getattr(self.net, 'num_memory_tokens', None) or 0
+            kwargs['self_attn_kv_mask'] = F.pad(kept, (front, 0), value=True)
+        if prepend_embeds is not None:
+            kwargs['prepend_embeds'] = prepend_embeds
+        wanted = return_outputs or self.add_attn_z_loss
+        if self.add_attn_z_loss:
+            kwargs['return_attn_z_loss'] = True
+        out = self.net(ids, return_intermediates=wanted, **kwargs)
+        out, intermediates = out if wanted else (out, None)
+
+        heads = out if isinstance(out, tuple) else (out,)
+        lead = heads[0].shape[1] - n
+        targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
+        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
+        measure = functools.partial(next_token_loss, ignore_index=self.ignore_index, is_log_prob=is_log_prob)
+        loss = sum(measure(head, targets) for head in heads) / len(heads)
+        if self.add_attn_z_loss:
+            loss = loss + intermediates.attn_z_loss
+        if not return_outputs:
+            return loss
+        logits = tuple(head[:, lead:-1] for head in heads)
+        return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
+
+    @with_old_spellings
+    def generate(
+        self,
+        prompts: Tensor | Sequence[Tensor],
+        seq_len: int,
+        eos_token: int | None = None,
+        temperature: float = 1.0,
+        prompt_lens: Tensor | None = None,
+        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        restrict_to_max_seq_len: bool = True,
+        amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
+        filter_kwargs: dict[str, Any] | None = None,
+        contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
+        cache_kv: bool = True,
+        return_intermediates: bool = False,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
+
+            prompts           ... n   ids with any leading axes, or a list of 1-D tensors of unequal length
+            seq_len                   number of tokens to generate; fewer if every row ends before
+            eos_token                 id that ends a row: it is kept, `pad_value` follows. In the prompt it does nothing
+            temperature       0 ..    0 takes the most probable token, without a filter
+            prompt_lens       ...     number of real tokens of each prompt, padded on the right
+            filter_logits_fn          a filter of `sampling.py` by name, or a callable; not used with amateurs
+            filter_kwargs             its keywords
+            restrict_to_max_seq_len   read only the last `max_seq_len` tokens
+            amateur_model             weak models to contrast with, arXiv:2309.09117
+            contrastive_decode_kwargs `alpha` and `beta`, the same for all amateurs, or a dict for each
+            cache_kv                  use the cache, if the net can
+            return_intermediates      also return the last intermediates of the net; None without a cache
+            generator                 source of the draws, on the device of the net
+            **kwargs                  to every call of the net: `context`, `prepend_embeds`, ..., and a `mask` of the
+                                      prompts, which is continued with True
+            returns           ... s   the new tokens only
+            raises                    ValueError or TypeError for arguments out of range
+
+        Past `max_seq_len` the cached keys of deeper layers still carry what has left the window, so the result differs
+        from that without a cache.
+        """
+        decoding = self.decoding(
+            prompts,
+            seq_len,
+            eos_token=eos_token,
+            temperature=temperature,
+            prompt_lens=prompt_lens,
+            filter_logits_fn=filter_logits_fn,
+            restrict_to_max_seq_len=restrict_to_max_seq_len,
+            amateur_model=amateur_model,
+            filter_kwargs=filter_kwargs,
+            contrastive_decode_kwargs=contrastive_decode_kwargs,
+            cache_kv=cache_kv,
+            generator=generator,
+            **kwargs,
+        )
+        start = decoding.length
+        for _ in decoding.run(seq_len):
+            pass
+        generated = decoding.ids[:, start : decoding.length]
+        generated = generated.reshape(*decoding.leading, generated.shape[-1])
+        return (generated, decoding.expert.intermediates) if return_intermediates else generated
+
+    @with_old_spellings
+    def stream(self, prompts: Tensor | Sequence[Tensor], seq_len: int, **options: Any) -> Iterator[Tensor]:
+        """The tokens of `generate`, which has the same keywords, one step at a time.
+
+        Yields `(b,)` tokens per step, or in whatever axes the prompts have before the last. Between the steps, the
+        model is in the mode it was in before.
+        """
+        return self.decoding(prompts, seq_len, **options).run(seq_len)
+
+    def decoding(
+        self,
+        prompts: Tensor | Sequence[Tensor],
+        seq_len: int,
+        *,
+        eos_token: int | None = None,
+        temperature: float = 1.0,
+        prompt_lens: Tensor | None = None,
+        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        restrict_to_max_seq_len: bool = True,
+        amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
+        filter_kwargs: dict[str, Any] | None = None,
+        contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
+        cache_kv: bool = True,
+        generator: Generator | None = None,
+        **inputs: Any,
+    ) -> Decoding:
+        """The state of a generation before its first step. The keywords are those of `generate`."""
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        refuse_own(inputs, 'generate', SET_BY_GENERATION)
+        ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
+        check_mask(inputs.get('mask'), ids, alone=prompt_lens is None and torch.is_tensor(prompts))
+        reader = functools.partial(Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
+
+        amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
+        # amateurs leave tokens out themselves, and the most probable token is in every filter's choice
+        filtered = not amateurs and temperature != 0
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {})) if filtered else identity
+        models = (self, *(amateur for amateur, _ in amateurs))
+        return Decoding(
+            expert=reader(self.net),
+            amateurs=[(reader(amateur), contrast) for amateur, contrast in amateurs],
+            choose=lambda logits: sample(keep(logits), temperature, generator),
+            modules=[module for model in models for module in model.modules()],
+            ids=F.pad(ids, (0, seq_len), value=self.pad_value),
+            pads=pads,
+            length=ids.shape[1],
+            leading=leading,
+            pad_value=self.pad_value,
+            eos_token=eos_token,
+        )
+
+    @with_old_spellings
+    def beam_search(
+        self,
+        prompts: Tensor | Sequence[Tensor],
+        seq_len: int,
+        beams: int = 4,
+        return_beams_and_scores: bool = False,
+        eos_token: int | None = None,
+        temperature: float = 1.0,
+        stochastic: bool = False,
+        prompt_lens: Tensor | None = None,
+        filter_logits_fn: str | Callable[..., Tensor] = identity,
+        restrict_to_max_seq_len: bool = True,
+        filter_kwargs: dict[str, Any] | None = None,
+        cache_kv: bool = True,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Continue the prompts by the most probable `seq_len` tokens that a search with several hypotheses finds.
+
+        Each hypothesis is continued by its `beams` most probable tokens; of all continuations the `beams` with the
+        largest sum of log probabilities stay. No length normalisation. With `beams` past what can be told apart, the
+        search is exhaustive, and fewer hypotheses come back.
+
+            prompts           ... n   as in `generate`, like the keywords that are not named here
+            beams             1 ..    hypotheses kept per prompt
+            return_beams_and_scores   return `(tokens (h ... s), scores (h ...))` of all hypotheses, best first
+            eos_token                 must be None
+            stochastic                candidates of a hypothesis are drawn without replacement from its distribution
+                                      after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores stay those
+                                      of the model. Without it, filter and temperature have no effect
+            returns           ... s   the new tokens of the best hypothesis
+            raises                    ValueError or TypeError for arguments out of range
+        """
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
+        require(eos_token is None, 'eos_token', eos_token, 'None: all hypotheses have the same length')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
+        ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
+        check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None and torch.is_tensor(prompts))
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+
+        def perturbed(logits: Tensor) -> Tensor:
+            return accurate(keep(logits)) / temperature + gumbel_noise(logits, generator)
+
+        b, t = ids.shape
+        state = Beams(
+            reader=Reader(self.net, kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len),
+            rank=perturbed if stochastic and temperature != 0 else identity,
+            beams=beams,
+            ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),
+            pads=pads,
+            length=t,
+            scores=torch.zeros((b, 1), device=ids.device),
+        )
+        with evaluating(list(self.modules())):
+            for _ in range(seq_len):
+                state.step()
+        tokens = rearrange(state.ids[..., t:], 'b h s -> h b s')
+        kept = len(tokens)
+        if not return_beams_and_scores:
+            return tokens[0].reshape(*leading, seq_len)
+        scores = rearrange(state.scores, 'b h -> h b')
+        return tokens.reshape(kept, *leading, seq_len), scores.reshape(kept, *leading)

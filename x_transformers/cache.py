@@ -1,0 +1,298 @@
+"""The state of a running model: keys, values, and whatever else its features remember of the past.
+
+What belongs here: buffers that grow along the tokens, and the `Cache` that holds those of a whole model. Appending
+writes into memory allocated ahead, so a token costs no copy of its past. A cache is a value: crop, reorder and their
+like return a new one, and continuing twice from the same cache gives two independent continuations.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORMAT = 'x-transformers cache 1'
+
+
+class Storage:
+    """Memory shared by all buffers that continue one another; `filled` tells how far it has been written."""
+
+    __slots__ = ('filled', 'tensor')
+
+    def __init__(self, tensor: Tensor, filled: int) -> None:
+        self.tensor, self.filled = tensor, filled
+
+
+class Buffer:
+    """Rows of tokens, (..., n, d), that grow at the end. The tokens start at `start` of the storage."""
+
+    __slots__ = ('length', 'start', 'storage')
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.storage, self.start, self.length = Storage(tensor, tensor.shape[-2]), 0, tensor.shape[-2]
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.storage.tensor.narrow(-2, self.start, self.length)
+
+    def part(self, start: int, length: int) -> Buffer:
+        """A window on the same memory."""
+        new = object.__new__(Buffer)
+        new.storage, new.start, new.length = self.storage, self.start + start, length
+        return new
+
+    def append(self, new: Tensor) -> Buffer:
+        """This buffer followed by `new` (..., m, d), in place where nobody else has continued it."""
+        old, count = self.storage.tensor, new.shape[-2]
+        if count == 0:
+            return self
+        if torch.is_grad_enabled() and (new.requires_grad or old.requires_grad):
+            return Buffer(torch.cat((self.tensor, new), dim=-2))
+        end = self.start + self.length
+        fits = self.storage.filled == end and end + count <= old.shape[-2]
+        frozen = old.is_inference() and not torch.is_inference_mode_enabled()
+        grown = self.part(0, self.length) if fits and not frozen else self.moved(2 * (self.length + count))
+        end = grown.start + grown.length
+        grown.storage.tensor.narrow(-2, end, count).copy_(new)
+        grown.storage.filled = end + count
+        grown.length += count
+        return grown
+
+    def moved(self, capacity: int) -> Buffer:
+        """A copy in memory of its own, with room for `capacity` tokens."""
+        *leading, _, width = self.storage.tensor.shape
+        new = Buffer(self.storage.tensor.new_empty(*leading, capacity, width))
+        new.tensor.narrow(-2, 0, self.length).copy_(self.tensor)
+        new.storage.filled = new.length = self.length
+        return new
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Buffer:
+        return Buffer(function(self.tensor))
+
+
+class KeysValues:
+    """The keys and values of one attention layer, for all tokens so far. The values may be absent (None)."""
+
+    __slots__ = ('buffers',)
+
+    def __init__(self, buffers: tuple[Buffer | None, ...]) -> None:
+        self.buffers = buffers
+
+    @classmethod
+    def of(cls, pair: Any) -> KeysValues | None:
+        """From a pair of tensors, as users hold it."""
+        if pair is None or isinstance(pair, KeysValues):
+            return pair
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f'`cached_kv` got {type(pair).__name__}, it must be a pair of tensors (b k n d)')
+        return cls(tuple(None if t is None else Buffer(t) for t in pair))
+
+    @property
+    def pair(self) -> tuple[Tensor, ...]:
+        return tuple(None if b is None else b.tensor for b in self.buffers)
+
+    @property
+    def length(self) -> int:
+        return self.buffers[0].length
+
+    def append(self, *new: Tensor | None) -> KeysValues:
+        return KeysValues(tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True)))
+
+    def each(self, function: Callable[[Buffer], Buffer]) -> KeysValues:
+        return KeysValues(tuple(None if b is None else function(b) for b in self.buffers))
+
+
+@dataclass
+class Cache:
+    """What a model remembers of the tokens it has seen.
+
+    layers    one per executed attention, in order
+    kinds     'a' for self-attention, 'c' for cross-attention, one per layer
+    states    what features remember, by name; rows of tokens, like keys
+    seen      tokens processed so far; the position of the next one
+    leading   how many of them stood in front of the sequence: memory, class and prepended tokens
+    """
+
+    layers: list[KeysValues | None] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    states: dict[str, Buffer] = field(default_factory=dict)
+    seen: int = 0
+    leading: int = 0
+
+    @property
+    def length(self) -> int:
+        """The tokens held. Less than `seen` after the oldest were dropped."""
+        own = [
+            layer.length
+            for layer, kind in zip(self.layers, self.kinds, strict=True)
+            if kind == 'a' and layer is not None
+        ]
+        if own:
+            return own[0]
+        return max((state.length for state in self.states.values()), default=self.seen)
+
+    def crop(self, length: int) -> Cache:
+        """Keep the first `length` tokens: take back the last ones.  Raises ValueError outside 0..length."""
+        held = self.length
+        self.check('length', length, held)
+        cropped = self.each_own(lambda buffer: buffer.part(0, max(buffer.length - (held - length), 0)))
+        cropped.seen = self.seen - (held - length)
+        return cropped
+
+    def keep_last(self, count: int) -> Cache:
+        """Keep the last `count` tokens: a sliding window. Positions go on counting."""
+        held = self.length
+        self.check('count', count, held)
+        drop = held - count
+        return self.each_own(lambda buffer: buffer.part(min(drop, buffer.length), max(buffer.length - drop, 0)))
+
+    def reorder(self, rows: Tensor) -> Cache:
+        """Take the given rows of the batch (k,), which may repeat or be left out."""
+        if rows.ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
+            raise ValueError(
+                f'`rows` got {rows.dtype} of shape {tuple(rows.shape)}, it must be a list of row numbers (k,)'
+            )
+        return self.each(lambda buffer: buffer.map(lambda t: t.index_select(0, rows.to(t.device))))
+
+    def expand(self, beams: int) -> Cache:
+        """Repeat each row of the batch `beams` times, side by side."""
+        return self.each(lambda buffer: buffer.map(lambda t: t.repeat_interleave(beams, dim=0)))
+
+    def detach(self) -> Cache:
+        return self.each(lambda buffer: buffer.map(Tensor.detach))
+
+    def to(self, device: torch.device | str) -> Cache:
+        return self.each(lambda buffer: buffer.map(lambda t: t.to(device)))
+
+    def each(self, function: Callable[[Buffer], Buffer]) -> Cache:
+        """A cache with `function` applied to every buffer."""
+        layers = [None if layer is None else layer.each(function) for layer in self.layers]
+        return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
+
+    def each_own(self, function: Callable[[Buffer], Buffer]) -> Cache:
+        """The same, leaving alone the keys of a context."""
+        layers = [
+            layer if layer is None or kind == 'c' else layer.each(function)
+            for layer, kind in zip(self.layers, self.kinds, strict=True)
+        ]
+        return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
+
+    def with_parts(self, layers: list[KeysValues | None], states: dict[str, Buffer]) -> Cache:
+        return Cache(layers, list(self.kinds), states, self.seen, self.leading)
+
+    def check(self, name: str, value: int, held: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= held:
+            raise ValueError(f'`{name}` got {value!r}, it must be an integer from 0 to {held}, the tokens held')
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cache to a file, atomically."""
+        content = {
+            'format': FORMAT,
+            'seen': self.seen,
+            'leading': self.leading,
+            'kinds': list(self.kinds),
+            'layers': [
+                None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
+                for layer in self.layers
+            ],
+            'states': {name: state.tensor.contiguous() for name, state in self.states.items()},
+        }
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f'{target.name}.')
+        try:
+            with os.fdopen(handle, 'wb') as file:
+                torch.save(content, file)
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> Cache:
+        """Read a cache from a file.  Raises ValueError if the file is not a cache, or is damaged."""
+        try:
+            content = torch.load(path, map_location=device, weights_only=True)
+        except FileNotFoundError:
+            raise
+        except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+            raise ValueError(
+                f'`{path}` cannot be read as a cache, the file is damaged or of another kind: {error}'
+            ) from error
+        if not isinstance(content, dict) or content.get('format') != FORMAT:
+            raise ValueError(f'`{path}` is not a cache of this library')
+        layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
+        states = {name: Buffer(t) for name, t in content['states'].items()}
+        return cls(layers, content['kinds'], states, content['seen'], content['leading'])
+
+
+@dataclass
+class LayerIntermediates:
+    """What a stack leaves behind, and a wrapper adds to. Passed back as `cache`, it continues the sequence.
+
+    hiddens              inputs of the self-attention layers, before their norm; the next memories
+    last_hidden          the output of the stack
+    attn_intermediates   one `Intermediates` per executed attention
+    layer_hiddens        the input of every executed branch, then the state after the last
+    cache_length         tokens processed so far
+    aux_losses           losses that features ask to be added, already weighted, by name
+    """
+
+    hiddens: list[Tensor] | None = None
+    last_hidden: Tensor | None = None
+    attn_intermediates: list[Any] | None = None
+    layer_hiddens: list[Tensor] | None = None
+    attn_z_loss: Tensor | None = None
+    mems: list[Tensor] | None = None
+    last_layer_hiddens: Tensor | None = None
+    initial_embeds: Tensor | None = None
+    attn_pooled_tokens: Tensor | None = None
+    memory_tokens: Tensor | None = None
+    logit_entropies: Tensor | None = None
+    logits: Tensor | None = None
+    exit_logits: list[Tensor] | None = None
+    all_pred_logits: list[Tensor] | None = None
+    exit_indices: Tensor | None = None
+    looped_prompt_kv_cache: list[Any] | None = None
+    block_hiddens: list[Tensor] | None = None
+    cache_length: int = 0
+    aux_losses: dict[str, Tensor] = field(default_factory=dict)
+    states: dict[str, Buffer] = field(default_factory=dict)
+    leading: int = 0
+
+    @property
+    def cache(self) -> Cache:
+        """The state that continues this sequence, including keys and values that were edited in place."""
+        attended = self.attn_intermediates or []
+        layers = [inter.past for inter in attended]
+        kinds = [inter.layer_type for inter in attended]
+        return Cache(layers, kinds, dict(self.states), self.cache_length, self.leading)
+
+    def __copy__(self) -> LayerIntermediates:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        if self.attn_intermediates is not None:
+            new.attn_intermediates = [copy.copy(inter) for inter in self.attn_intermediates]
+        if self.block_hiddens is not None:
+            new.block_hiddens = list(self.block_hiddens)
+        return new
+
+
+def cache_of(given: Any) -> Cache | None:
+    """The cache in what a user passes as `cache`.  Raises TypeError for anything else."""
+    if given is None or isinstance(given, Cache):
+        return given
+    if isinstance(given, LayerIntermediates):
+        if given.attn_intermediates is None:
+            raise ValueError(
+                '`cache` got intermediates without `attn_intermediates`: nothing was kept to continue from'
+            )
+        return given.cache
+    raise TypeError(f'`cache` got {type(given).__name__}, it must be the intermediates of an earlier call, or a Cache')

@@ -1,0 +1,247 @@
+"""What a pass through a stack or a model keeps track of: what is new, what stands in front, masks and positions.
+
+Also the checks of what comes in from users. The pass through one attention layer, `Call`, stands in the core file.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.attend import Intermediates
+from x_transformers.cache import Buffer, Cache, LayerIntermediates
+from x_transformers.flags import Features, did_you_mean
+
+if TYPE_CHECKING:
+    from x_transformers.x_transformers import Layer
+
+
+# checks
+
+
+def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], where: str) -> None:
+    """Refuse keywords of a forward call that nothing reads."""
+    for name in inputs:
+        if name not in own and not any(name in feature.takes for feature in features.active):
+            known = itertools.chain(own, *(feature.takes for feature in features.active))
+            raise TypeError(f'{where} got an unexpected input `{name}`{did_you_mean(name, known)}')
+
+
+def as_mask(mask: Tensor | None, name: str, *shape: int | None) -> Tensor | None:
+    """A mask as booleans, with its shape checked; None in `shape` is any length."""
+    if mask is None:
+        return None
+    if mask.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, mask.shape, strict=True)):
+        wanted = ', '.join('any' if want is None else str(want) for want in shape)
+        raise ValueError(f'`{name}` got shape {tuple(mask.shape)}, it must be ({wanted}): True is a real token')
+    return mask if mask.dtype == torch.bool else mask.bool()
+
+
+def to_4d(t: Tensor) -> Tensor:
+    return t[(None,) * (4 - t.ndim)]
+
+
+def check_ids(x: Tensor, num_tokens: int) -> None:
+    """Refuse what is no batch of token ids.  The range is checked where that costs no synchronisation."""
+    if x.ndim != 2 or x.is_floating_point() or x.is_complex():
+        raise ValueError(f'`x` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
+    if x.device.type != 'cpu' or torch.compiler.is_compiling() or x.numel() == 0:
+        return
+    low, high = (int(t) for t in x.aminmax())
+    if low < 0 or high >= num_tokens:
+        raise ValueError(f'`x` got token ids from {low} to {high}, they must be from 0 to {num_tokens - 1}')
+
+
+# calls
+
+
+@dataclass
+class StackCall:
+    """One pass through a stack: the past, the masks, and what its layers are called with.
+
+    The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
+    ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped.
+    """
+
+    inputs: dict[str, Any]
+    cache: Cache | None
+    held: int
+    seen: int
+    new: int
+    given: int
+    mems: Sequence[Tensor | None]
+    mem_masks: Sequence[Tensor | None]
+    context_length: int = 0
+    leading: int = 0
+    start: Tensor | None = None
+    real: Tensor | None = None
+    shared: dict[str, dict[str, Any]] = field(default_factory=lambda: {'a': {}, 'c': {}, 'f': {}})
+    norm_inputs: dict[str, Tensor] = field(default_factory=dict)
+    condition: Tensor | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    trace: LayerIntermediates = field(default_factory=LayerIntermediates)
+    step: int = 0
+    attended: int = 0
+    self_attended: int = 0
+
+    @property
+    def memories(self) -> int:
+        return next((mem.shape[1] for mem in self.mems if mem is not None), 0)
+
+    @property
+    def tokens(self) -> int:
+        """Cached and new."""
+        return self.held + self.new
+
+    def only_new(self, t: Tensor, name: str) -> Tensor:
+        """The rows of `t` (b n d) that belong to new tokens."""
+        if t.shape[1] in (1, self.new):
+            return t
+        if t.shape[1] in (self.tokens, self.given):
+            return t[:, -self.new :]
+        raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')
+
+    def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
+        return x if norm is None else norm(x, **self.norm_inputs)
+
+    def row_positions(self) -> Tensor | None:
+        """Places of the keys in rows that have padding between what stands in front and the first token:  b j."""
+        if self.start is None or self.leading + self.memories == 0:
+            return None
+        index = torch.arange(self.tokens, device=self.start.device)
+        places = torch.where(index < self.leading, index, index - self.start.unsqueeze(-1))
+        memories = torch.arange(-self.memories, 0, device=self.start.device)
+        return torch.cat((memories.expand(len(self.start), -1), places), dim=-1)
+
+    def key_positions(self, x: Tensor) -> Tensor:
+        """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
+        pos = self.shared['a'].get('pos')
+        if pos is None:
+            pos = self.shared['a'].get('index')
+        first = self.seen - self.held - self.memories
+        return torch.arange(first, self.seen + self.new, device=x.device) if pos is None else pos
+
+    def user_positions(self, pos: Tensor) -> Tensor:
+        """Positions given by the user, for all cached and new tokens, with those of memories in front."""
+        if pos.is_floating_point() or pos.ndim not in (1, 2) or pos.shape[-1] != self.tokens:
+            raise ValueError(
+                f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
+                f'it must be whole numbers, ({self.tokens},) or (b, {self.tokens})'
+            )
+        memories = torch.arange(-self.memories, 0, device=pos.device)
+        return torch.cat((memories.expand(*pos.shape[:-1], -1), pos), dim=-1)
+
+    def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
+        """What a branch is called with: shared masks and positions, and its own past."""
+        inputs = dict(self.shared[layer.kind])
+        if layer.kind == 'f':
+            return inputs
+        if self.cache is not None and self.attended < len(self.cache.layers):
+            inputs['cache'] = Intermediates(cached_kv=self.cache.layers[self.attended])
+        self.attended += 1
+        if layer.kind == 'a':
+            at = self.self_attended
+            self.self_attended += 1
+            if at < len(self.mems) and self.mems[at] is not None:
+                inputs['mem'] = self.norm(norm, self.mems[at])
+                if at < len(self.mem_masks) and self.mem_masks[at] is not None:
+                    inputs['mem_mask'] = self.mem_masks[at]
+        return inputs
+
+    def leave_out(self, layer: Layer, x: Tensor) -> None:
+        """Count a layer that is left out, so that the next ones still find their own past."""
+        self.attended += layer.kind != 'f'
+        if layer.kind == 'a':
+            self.self_attended += 1
+            self.trace.hiddens.append(x)
+
+    def recall(self, name: str) -> Callable[[Tensor], Tensor]:
+        """A function that adds new tokens (b n d) to those remembered under a name, and returns all of them."""
+        past = None if self.cache is None else self.cache.states.get(name)
+
+        def remember(new: Tensor) -> Tensor:
+            self.trace.states[name] = Buffer(new) if past is None else past.append(new)
+            return self.trace.states[name].tensor
+
+        return remember
+
+
+@dataclass
+class ModelCall:
+    """One pass through a model: what is new, what stands in front of it, and the masks.
+
+    The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
+    `continues` says that the leading tokens are in the cache already.
+    """
+
+    inputs: dict[str, Any]
+    cache: Cache | None
+    tokens: int
+    given: int
+    new: int
+    offset: int
+    like_tokens: Tensor | None = None
+    mask: Tensor | None = None
+    leading: int = 0
+    taken: int = 0
+    front: list[tuple[int, Tensor | None]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    trace: LayerIntermediates = field(default_factory=LayerIntermediates)
+
+    @property
+    def continues(self) -> bool:
+        return self.cache is not None and self.cache.length > 0
+
+    def put_in_front(self, tokens: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Put tokens (m d) or (b m d) in front of `x`, unless they are in the cache already."""
+        self.front.insert(0, (tokens.shape[-2], mask))
+        self.leading += tokens.shape[-2]
+        return x if self.continues else torch.cat((tokens.expand(len(x), -1, -1), x), dim=1)
+
+    def take_off(self, x: Tensor, count: int, behind: int) -> tuple[Tensor, Tensor]:
+        """Tokens that were put in front when `behind` others stood there, and the rest."""
+        start = self.leading - behind - count - self.taken
+        self.taken += count
+        rest = x[:, start + count :]
+        return x[:, start : start + count], rest if start == 0 else torch.cat((x[:, :start], rest), dim=1)
+
+    def only_new(self, t: Tensor, name: str) -> Tensor:
+        """The part of a per-token input, (n ...) or (b n ...), that belongs to new tokens."""
+        axis = 0 if t.ndim == 1 or (t.ndim == 2 and t.is_floating_point()) else 1
+        if t.shape[axis] == self.new or (t.shape[axis] == 1 and t.ndim == 3):
+            return t
+        if t.shape[axis] in (self.given, self.tokens):
+            return t.narrow(axis, t.shape[axis] - self.new, self.new)
+        raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
+
+    def full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
+        """The mask of all tokens, leading ones included, or None if nothing is hidden."""
+        masks = [m for _, m in self.front] + [mask]
+        if all(m is None for m in masks):
+            return None
+        if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
+            raise ValueError(
+                f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'
+            )
+        counts = [count for count, _ in self.front] + [self.tokens]
+        known = [
+            torch.ones(batch, c, dtype=torch.bool, device=device) if m is None else m
+            for c, m in zip(counts, masks, strict=True)
+        ]
+        return torch.cat([as_mask(m, 'mask', batch, c) for m, c in zip(known, counts, strict=True)], dim=1)
+
+
+def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
+    """Settle which of the `given` tokens are new: those beyond the cached ones; all, if too few or `only_new` says so."""
+    if cache is None:
+        return ModelCall(inputs, None, given, given, given, 0)
+    in_front = max(cache.leading - (cache.seen - cache.length), 0)
+    held = cache.length - in_front
+    if only_new or given <= held:
+        return ModelCall(inputs, cache, held + given, given, given, cache.seen - cache.leading)
+    return ModelCall(inputs, cache, given, given, given - held, held)

@@ -1,0 +1,15 @@
+"""The rooms: one class per paper, in the file of what it touches, in the order in which features run.
+
+levels        the stages of each level, and what a feature may do there
+positions     where tokens are: rotary, ALiBi, T5, dynamic bias, tables
+sources       what becomes queries, keys and values: memories, extra keys, value residuals
+heads         per-head transforms of queries and keys
+scores        from logits to weights
+outputs       gates and scales on what attention gives
+norms         norms and scales of a branch
+residuals     how a branch joins the stream
+feedforward   activations and gated units
+layouts       which branch runs when
+embeddings    tokens, extra ids, memory and cls tokens
+readouts      from hidden states to logits
+"""

@@ -1,0 +1,235 @@
+"""What a model adds to token embeddings, and the tokens that it puts in front of the sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.features.levels import ModelFeature
+from x_transformers.features.norms import LayerNorm
+from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
+from x_transformers.flags import Check, a_mapping, count, flag, is_number, none, probability, size
+
+
+class TokenEmbedding(nn.Module):
+    """A vector per token; with `l2norm_embed` of unit length.  ids b n -> b n d"""
+
+    def __init__(self, dim: int, num_tokens: int, l2norm_embed: bool = False) -> None:
+        super().__init__()
+        self.l2norm_embed = l2norm_embed
+        self.emb = nn.Embedding(num_tokens, dim)
+
+    def init_(self) -> None:
+        """Initial values: variance 2 / dim, or almost zero before the normalisation to unit length."""
+        if self.l2norm_embed:
+            nn.init.normal_(self.emb.weight, std=1e-5)
+        else:
+            nn.init.kaiming_normal_(self.emb.weight)
+
+    @property
+    def table(self) -> Tensor:
+        return F.normalize(self.emb.weight, dim=-1) if self.l2norm_embed else self.emb.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedded = self.emb(x.long())
+        return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
+
+
+class AbsolutePositions(ModelFeature):
+    """A vector per position, added to the tokens: learned, or sines and cosines.
+
+    Left out if the stack has a scheme of its own that says so (rotary, T5), or without a `max_seq_len`.
+    """
+
+    paper = 'Attention Is All You Need, arXiv:1706.03762'
+    use_abs_pos_emb = flag(True, 'add a vector per position, unless the stack has positions of its own')
+    scaled_sinu_pos_emb = flag(False, 'sines and cosines with a learned scale, instead of a table')
+    takes = {'pos': 'n | b n, positions; or a float tensor to add'}
+    stored_as = {'module': 'pos_emb'}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return True
+
+    def setup(self, host: Any) -> None:
+        host.pos_emb = None
+        if not self.use_abs_pos_emb or host.max_seq_len <= 0 or host.attn_layers.disable_abs_pos_emb:
+            return
+        if self.scaled_sinu_pos_emb:
+            self.module = ScaledSinusoidalEmbedding(host.emb_dim)
+            return
+        self.module = AbsolutePositionalEmbedding(host.emb_dim, host.max_seq_len, host.l2norm_embed)
+        if host.l2norm_embed:
+            nn.init.normal_(host.pos_emb.emb.weight, std=1e-5)
+
+    def embed(self, call: Any) -> Tensor | None:
+        pos = call.inputs.get('pos')
+        if pos is not None and pos.is_floating_point():
+            return call.only_new(pos, 'pos')
+        if self.host.pos_emb is None:
+            return None
+        pos = None if pos is None else call.only_new(pos, 'pos')
+        return self.host.pos_emb(
+            call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
+        )
+
+
+class ExtraIds(ModelFeature):
+    """Further ids per token, each with an embedding of its own, all summed."""
+
+    embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', a_mapping)
+    takes = {'embed_ids': 'name -> ids b n'}
+    stored_as = {'tables': 'embeds'}
+
+    def setup(self, host: Any) -> None:
+        tables = {f'{name}_embed': nn.Embedding(tokens, host.emb_dim) for name, tokens in self.embed_num_tokens.items()}
+        self.tables = nn.ModuleDict(tables)
+
+    def embed(self, call: Any) -> Tensor:
+        ids = call.inputs.get('embed_ids') or {}
+        if set(ids) != set(self.embed_num_tokens):
+            raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
+        return sum(self.tables[f'{name}_embed'](call.only_new(t, f'embed_ids[{name!r}]')) for name, t in ids.items())
+
+
+class SumEmbeds(ModelFeature):
+    """Vectors from the caller, added to the tokens."""
+
+    takes = {'sum_embeds': 'b n e'}
+
+    def embed(self, call: Any) -> Tensor | None:
+        given = call.inputs.get('sum_embeds')
+        return None if given is None else call.only_new(given, 'sum_embeds')
+
+
+class PostEmbNorm(ModelFeature):
+    """A layer norm on the summed embeddings."""
+
+    post_emb_norm = flag(False, 'layer norm after the embeddings are summed')
+    stored_as = {'norm': 'post_emb_norm'}
+
+    def setup(self, host: Any) -> None:
+        self.norm = LayerNorm(host.emb_dim)
+
+    def embedded(self, x: Tensor, call: Any) -> Tensor:
+        return self.norm(x)
+
+
+class PrependEmbeds(ModelFeature):
+    """Vectors from the caller in front of the tokens: a prefix, an image, a condition."""
+
+    takes = {'prepend_embeds': 'b p e', 'prepend_mask': 'b p'}
+
+    def embedded(self, x: Tensor, call: Any) -> Tensor:
+        return self.prepend(x, call)
+
+    def prepend(self, x: Tensor, call: Any) -> Tensor:
+        prefix, mask = call.inputs.get('prepend_embeds'), call.inputs.get('prepend_mask')
+        if prefix is None:
+            if mask is not None:
+                raise ValueError('`prepend_mask` got a mask, but there are no `prepend_embeds`')
+            return x
+        if prefix.ndim != 3 or prefix.shape[-1] != x.shape[-1] or prefix.shape[0] != x.shape[0]:
+            raise ValueError(
+                f'`prepend_embeds` got shape {tuple(prefix.shape)}, it must be ({x.shape[0]}, p, {x.shape[-1]})'
+            )
+        return call.put_in_front(prefix, x, mask)
+
+
+class PrependInputs(PrependEmbeds):
+    """Vectors from the caller in front of everything, memory tokens included."""
+
+    embedded = None
+
+    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+        return self.prepend(x, call)
+
+
+class EmbFracGradient(ModelFeature):
+    """Scale down the gradient that reaches the embeddings."""
+
+    paper = 'GLM-130B, arXiv:2210.02414'
+    emb_frac_gradient = flag(
+        1.0,
+        'fraction of the gradient that reaches the embeddings',
+        Check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1),
+    )
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['emb_frac_gradient'] != 1
+
+    def embedded(self, x: Tensor, call: Any) -> Tensor:
+        return x * self.emb_frac_gradient + x.detach() * (1 - self.emb_frac_gradient)
+
+
+class ClassTokens(ModelFeature):
+    """Learned tokens in front, from which the output is read."""
+
+    paper = 'BERT, arXiv:1810.04805'
+    use_cls_token = flag(False, 'read the output from learned tokens in front')
+    num_cls_tokens = flag(1, 'how many', size)
+    stored_as = {'tokens': 'cls_token'}
+    can_cache = False
+
+    def setup(self, host: Any) -> None:
+        self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, host.dim) * 0.02)
+
+    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['behind cls'] = call.leading
+        return call.put_in_front(self.tokens, x)
+
+    def shorten(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['cls'], x = call.take_off(x, self.num_cls_tokens, call.notes['behind cls'])
+        return x
+
+    def pool(self, x: Tensor, call: Any) -> Tensor:
+        cls = call.notes['cls']
+        return cls.squeeze(1) if self.num_cls_tokens == 1 else cls
+
+
+class MemoryTokens(ModelFeature):
+    """Learned tokens in front of everything, which take part in the layers and are taken off again."""
+
+    paper = 'Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588'
+    num_memory_tokens = flag(None, 'how many', count | none)
+    stored_as = {'tokens': 'memory_tokens'}
+
+    def setup(self, host: Any) -> None:
+        self.tokens = nn.Parameter(torch.randn(self.num_memory_tokens, host.dim))
+
+    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['behind memory'] = call.leading
+        return call.put_in_front(self.tokens, x)
+
+    def shorten(self, x: Tensor, call: Any) -> Tensor:
+        if call.continues:
+            return x
+        call.trace.memory_tokens, x = call.take_off(x, self.num_memory_tokens, call.notes['behind memory'])
+        return x
+
+
+class EmbDropout(ModelFeature):
+    """Dropout on what enters the stack, tokens in front included."""
+
+    emb_dropout = flag(0.0, 'dropout on the embeddings', probability)
+
+    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+        return F.dropout(x, self.emb_dropout, training=self.host.training)
+
+
+class AveragePool(ModelFeature):
+    """Read the output from the mean of all real tokens."""
+
+    average_pool_embed = flag(False, 'mean over tokens before the head')
+    clashes = {'use_cls_token': 'both say where the output is read'}
+    can_cache = False
+
+    def pool(self, x: Tensor, call: Any) -> Tensor:
+        if call.mask is None:
+            return x.mean(dim=1)
+        real = call.mask[:, -x.shape[1] :].unsqueeze(-1)
+        return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)

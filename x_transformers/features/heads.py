@@ -1,0 +1,64 @@
+"""Per-head transforms of queries and keys, before they meet the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.norms import MultiheadRMSNorm, l2norm
+from x_transformers.flags import ConfigError, flag, positive, size
+
+Heads = tuple[Tensor, Tensor, Tensor]
+
+
+class QKNorm(AttentionFeature):
+    """Queries and keys of unit length, by groups of features; scores are cosines times a scale."""
+
+    paper = 'Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442'
+    qk_norm = flag(False, 'cosine similarity attention')
+    qk_norm_groups = flag(1, 'parts of a head that are normed on their own', size)
+    qk_norm_scale = flag(10, 'the fixed scale of the cosines', positive)
+    qk_norm_dim_scale = flag(False, 'learned scales per feature instead')
+    stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
+
+    def setup(self, host: Any) -> None:
+        shape, groups = host.shape, self.qk_norm_groups
+        if shape.dim_head % groups or shape.dim_head // groups <= 2:
+            raise ConfigError(
+                f'`qk_norm_groups` got {groups}, '
+                f'it must divide the head width {shape.dim_head} into parts of more than 2 features'
+            )
+        if self.qk_norm_dim_scale:
+            start = shape.dim_head**0.25
+            self.q_scale = nn.Parameter(torch.full((shape.heads, 1, shape.dim_head), start))
+            self.k_scale = nn.Parameter(torch.full((shape.kv_heads, 1, shape.dim_head), start))
+        else:
+            host.logit_scale = self.qk_norm_scale
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        q = l2norm(q, self.qk_norm_groups)
+        return q * self.q_scale if self.qk_norm_dim_scale else q, self.stored_keys(k), v
+
+    def stored_keys(self, k: Tensor) -> Tensor:
+        k = l2norm(k, self.qk_norm_groups)
+        return k * self.k_scale if self.qk_norm_dim_scale else k
+
+
+class QKRMSNorm(AttentionFeature):
+    """RMS norm of each query and key head, with learned gains."""
+
+    paper = 'ViT-22B, arXiv:2302.05442'
+    qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
+    stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
+
+    def setup(self, host: Any) -> None:
+        self.q_norm = MultiheadRMSNorm(host.shape.dim_head, host.shape.heads)
+        self.k_norm = MultiheadRMSNorm(host.shape.dim_head, host.shape.kv_heads)
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return self.q_norm(q), self.k_norm(k), v

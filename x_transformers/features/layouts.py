@@ -1,0 +1,105 @@
+"""Which branch stands where, and in which order the layers run. No tensors here.
+
+'a' is self-attention, 'c' cross-attention, 'f' feedforward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from x_transformers.features.levels import StackFeature
+from x_transformers.features.norms import Scale
+from x_transformers.flags import Check, ConfigError, at_least, count, each, flag, none
+
+KINDS = ('a', 'c', 'f')
+
+
+class Macaron(StackFeature):
+    """A second feedforward in front of each block; all feedforwards count half."""
+
+    paper = 'Macaron Net, arXiv:1906.02762'
+    macaron = flag(False, 'feedforward before and after attention, each at half weight')
+
+    def block(self, block: list[str]) -> list[str]:
+        return ['f', *block]
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        return Scale(0.5, branch) if kind == 'f' else branch
+
+
+class CustomLayers(StackFeature):
+    """The kinds of all layers, spelt out."""
+
+    needs_no_depth = True
+
+    custom_layers = flag(
+        None,
+        "kinds of all layers, such as ('a', 'f', 'a', 'f')",
+        each(Check("'a', 'c' or 'f'", lambda kind: kind in KINDS)) | none,
+    )
+
+    def layout(self, block: list[str], depth: int | None) -> list[str]:
+        return list(self.custom_layers)
+
+
+class ParRatio(StackFeature):
+    """Attention early, feedforwards late, after the search of the PAR Transformer."""
+
+    paper = 'PAR Transformer, arXiv:2009.04534'
+    par_ratio = flag(None, 'one attention to so many layers', at_least(2) | none)
+
+    def layout(self, block: list[str], depth: int) -> list[str]:
+        total = depth * len(block)
+        if self.par_ratio > total:
+            raise ConfigError(f'`par_ratio` got {self.par_ratio}, it must be at most the number of layers, {total}')
+        attention = [kind for kind in block if kind != 'f']
+        groups, cut = total // self.par_ratio, total * 2 // 3
+        width = (cut + cut // groups) // groups
+        if len(attention) > width:
+            raise ConfigError(f'`par_ratio` got {self.par_ratio}, which leaves no room for feedforwards')
+        head = [*attention, *['f'] * (width - len(attention))] * groups
+        return head + ['f'] * (total - len(head))
+
+
+class SandwichCoef(StackFeature):
+    """Attention first, feedforwards last, ordinary blocks between."""
+
+    paper = 'Sandwich Transformers, arXiv:1911.03864'
+    sandwich_coef = flag(None, 'how many attention layers come first, and feedforwards last', at_least(1) | none)
+
+    def layout(self, block: list[str], depth: int) -> list[str]:
+        coef = self.sandwich_coef
+        if coef > depth:
+            raise ConfigError(f'`sandwich_coef` got {coef}, it must be at most `depth`, {depth}')
+        return ['a'] * coef + block * (depth - coef) + ['f'] * coef
+
+
+class WeightTying(StackFeature):
+    """One block of layers, run `depth` times."""
+
+    paper = 'ALBERT, arXiv:1909.11942'
+    weight_tie_layers = flag(False, 'share one block between all depths')
+
+    def layout(self, block: list[str], depth: int) -> list[str]:
+        return block
+
+    def order(self, layers: int, depth: int) -> tuple[int, ...]:
+        return tuple(range(layers)) * depth
+
+
+class ExecuteOrder(StackFeature):
+    """The order in which layers run; they may repeat."""
+
+    layers_execute_order = flag(None, 'indices of layers, in the order in which they run', each(count) | none)
+
+    def order(self, layers: int, depth: int) -> tuple[int, ...]:
+        return checked_order(self.layers_execute_order, layers)
+
+
+def checked_order(order: Any, layers: int) -> tuple[int, ...]:
+    """An execution order as a tuple.  Raises ConfigError for an index without a layer."""
+    if not all(isinstance(index, int) and 0 <= index < layers for index in order):
+        raise ConfigError(f'`layers_execute_order` got {tuple(order)!r}, its indices must be from 0 to {layers - 1}')
+    return tuple(order)

@@ -1,0 +1,147 @@
+"""The levels of a transformer and their stages. A feature derives from the level that it plugs into.
+
+A stage is a `ring` (value in, value out, in the order of the catalogue, or in reverse on the way `out`), a `term`
+(gathered from all features), a `choice` (replaces the one way), or a `build` step (runs at construction).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from x_transformers.flags import Feature
+
+
+class AttentionFeature(Feature):
+    """A feature of one attention layer. Its stages, in running order:
+
+    project_out   choice   () -> Module                       the output projection, given by the host's sizes
+    initialise    build    () -> None                         last word on initial values
+    sources       ring     (q_in, k_in, v_in)                 b n d, before projection
+    heads         ring     (q, k, v)                          b h n d, before the cache
+    stored_keys   ring     k                                  keys that no token gave: as `heads` treats real ones
+    place         ring     (q, k)                             after the cache: rotations
+    mask          term     () -> bool, broadcasts to b h i j  ANDed; True may be attended
+    bias          term     () -> float, to b h i j            summed
+    keys          term     () -> (k, v)                       prepended, always visible
+    enter, leave  ring     (q, k, v), then out                around the kernel; `leave` runs in reverse order
+    bare_keys     term     () -> (k, v)                       prepended after `enter`
+    similarity    choice   (q, k, call) -> b h i j            scaled
+    prior         term     () -> b h i j                      logits from elsewhere
+    scores        ring     b h i j                            before the bias
+    logits        ring     b h i j                            after the bias, before the mask
+    rows          ring     b h i j                            after the mask
+    normaliser    choice   (logits, call) -> weights
+    weights       ring out b h i j                            recorded after this
+    mix           ring out b h i j                            dropout and mixing, not recorded
+    attended      ring     b h i d                            per-head outputs
+    output        ring     b i (h d)                          merged heads, before the projection
+    """
+
+    stages: ClassVar[dict[str, str]] = {
+        'project_out': 'choice',
+        'initialise': 'build',
+        'sources': 'ring',
+        'heads': 'ring',
+        'stored_keys': 'ring',
+        'place': 'ring',
+        'mask': 'term',
+        'bias': 'term',
+        'keys': 'term',
+        'enter': 'ring',
+        'bare_keys': 'term',
+        'similarity': 'choice',
+        'prior': 'term',
+        'scores': 'ring',
+        'logits': 'ring',
+        'rows': 'ring',
+        'normaliser': 'choice',
+        'weights': 'ring',
+        'mix': 'ring',
+        'leave': 'ring',
+        'attended': 'ring',
+        'output': 'ring',
+    }
+
+
+class FeedForwardFeature(Feature):
+    """A feature of a feedforward. Its stages:
+
+    activation   choice   () -> Module        replaces GELU
+    widen        choice   (activation) -> Module   dim -> inner width, activation included
+    inner        build    () -> Module        modules between the activation and the dropout
+    initialise   build    () -> None          last word on initial values
+    """
+
+    stages: ClassVar[dict[str, str]] = {
+        'activation': 'choice',
+        'widen': 'choice',
+        'inner': 'build',
+        'initialise': 'build',
+    }
+
+
+class StackFeature(Feature):
+    """A feature of a stack of layers. Its stages, in running order:
+
+        block            build    list of kinds -> list of kinds           the repeated block
+        layout           choice   (block, depth) -> list of kinds          which branch stands where
+        order            choice   () -> tuple of layer indices             in which order they run
+        norm             choice   () -> Module                             a norm of the stream
+        norm_branch      choice   () -> Module                             a norm of what a branch gives
+        branch_flags     build    (flags, kind, number) -> flags           keywords of the n-th branch of a kind
+        wrap             build    (branch, kind, index) -> Module          around a branch, first feature innermost
+        residual_options build    dict -> dict                             arguments of the residual
+        residual         choice   (dim, layer_index, ...) -> Module        how a branch joins the stream
+        open             ring     x                                        before the first layer; may fill the call
+        skips            term     (layer) -> bool                          leave this layer out, this time
+        inputs           ring     keywords of the branch                   what the branch is called with
+        read             ring     x                                        the input of a branch, before its norm
+        attended         term     (layer, intermediates) -> None           after an attention layer has run
+        close            ring out x                                        after the last layer, before the final norm
+
+    `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
+    """
+
+    gives_positions: ClassVar[bool] = False
+    needs_no_depth: ClassVar[bool] = False
+
+    stages: ClassVar[dict[str, str]] = {
+        'block': 'build',
+        'layout': 'choice',
+        'order': 'choice',
+        'norm': 'choice',
+        'norm_branch': 'choice',
+        'branch_flags': 'build',
+        'wrap': 'build',
+        'residual_options': 'build',
+        'residual': 'choice',
+        'open': 'ring',
+        'skips': 'term',
+        'inputs': 'ring',
+        'read': 'ring',
+        'attended': 'term',
+        'close': 'ring',
+    }
+
+
+class ModelFeature(Feature):
+    """A feature of a model around a stack. Its stages, in running order:
+
+    embed      term     () -> b n e        added to the token embeddings
+    embedded   ring     b n e              the sum: norms, prefixes, gradients
+    lengthen   ring     b n d              tokens in front
+    shorten    ring out b n d              takes them off again
+    pool       ring     b n d              from tokens to what is read
+    readout    choice   () -> Module       built once: hidden -> logits
+    logits     ring     b n l
+    """
+
+    stages: ClassVar[dict[str, str]] = {
+        'embed': 'term',
+        'embedded': 'ring',
+        'lengthen': 'ring',
+        'shorten': 'ring',
+        'pool': 'ring',
+        'readout': 'choice',
+        'logits': 'ring',
+    }

@@ -1,0 +1,285 @@
+"""Norms of the stream, and scales on what a branch gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.features.levels import StackFeature
+from x_transformers.flags import ConfigError, at_least, flag, none, number, size
+
+
+def l2norm(t: Tensor, groups: int = 1) -> Tensor:
+    """Divide each of `groups` equal parts of the last axis by its 2-norm."""
+    if groups == 1:
+        return F.normalize(t, dim=-1)
+    return F.normalize(t.unflatten(-1, (groups, -1)), dim=-1).flatten(-2)
+
+
+def per_token(condition: Tensor) -> Tensor:
+    """A condition per row (b d) as one per token (b 1 d)."""
+    return condition.unsqueeze(1) if condition.ndim == 2 else condition
+
+
+class LayerNorm(nn.Module):
+    """Layer norm without bias. With `unit_offset` the gain is stored as its difference from one.
+
+    Ba et al. 2016, arXiv:1607.06450
+    """
+
+    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.unit_offset = float(unit_offset)
+        self.gamma = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.gamma.shape, weight=self.gamma + self.unit_offset)
+
+
+class RMSNorm(nn.Module):
+    """x / |x| * sqrt(dim) * gain.  Zhang & Sennrich 2019, arXiv:1910.07467"""
+
+    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.unit_offset, self.scale = float(unit_offset), dim**0.5
+        self.g = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return l2norm(x) * (self.scale * (self.g + self.unit_offset))
+
+
+class ScaleNorm(RMSNorm):
+    """RMSNorm with one gain for all features.  Nguyen & Salazar 2019, arXiv:1910.05895"""
+
+    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+        super().__init__(dim, unit_offset)
+        self.g = nn.Parameter(torch.full((1,), 1.0 - self.unit_offset))
+
+
+class SimpleRMSNorm(nn.Module):
+    """RMSNorm without a gain.  Qin et al. 2023, arXiv:2307.14995"""
+
+    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.scale = dim**0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return l2norm(x) * self.scale
+
+
+class MultiheadRMSNorm(nn.Module):
+    """RMSNorm of each head, with gains of its own:  b h n d -> b h n d."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.scale = dim**0.5
+        self.gamma = nn.Parameter(torch.zeros(heads, 1, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return l2norm(x) * (self.scale * (self.gamma + 1.0))
+
+
+class AdaptiveLayerNorm(nn.Module):
+    """Layer norm whose gain comes from a condition, (b d) or (b n d).  Peebles & Xie 2022, arXiv:2212.09748"""
+
+    def __init__(self, dim: int, dim_condition: int | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.to_gamma = nn.Linear(dim_condition or dim, dim, bias=False)
+        nn.init.zeros_(self.to_gamma.weight)
+
+    def normed(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (self.dim,))
+
+    def forward(self, x: Tensor, *, condition: Tensor) -> Tensor:
+        return self.normed(x) * (self.to_gamma(per_token(condition)) + 1.0)
+
+
+class AdaptiveRMSNorm(AdaptiveLayerNorm):
+    """RMSNorm whose gain comes from a condition, (b d) or (b n d)."""
+
+    def normed(self, x: Tensor) -> Tensor:
+        return l2norm(x) * self.dim**0.5
+
+
+class Scale(nn.Module):
+    """A branch times a constant; of a tuple, only the first entry is scaled."""
+
+    def __init__(self, scale: float, fn: nn.Module) -> None:
+        super().__init__()
+        self.scale, self.fn = scale, fn
+
+    def forward(self, x: Tensor, **inputs: Any) -> Any:
+        return on_first(self.fn(x, **inputs), lambda out: out * self.scale)
+
+
+class LayerScale(nn.Module):
+    """A branch times a learned gain per feature.  Touvron et al. 2021, arXiv:2103.17239"""
+
+    def __init__(self, fn: nn.Module, dim: int, init_value: float = 0.0, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.fn, self.unit_offset = fn, float(unit_offset)
+        self.gamma = nn.Parameter(torch.full((dim,), init_value - self.unit_offset))
+
+    def forward(self, x: Tensor, **inputs: Any) -> Any:
+        return on_first(self.fn(x, **inputs), lambda out: out * (self.gamma + self.unit_offset))
+
+
+class AdaptiveLayerScale(nn.Module):
+    """A branch times a gate that comes from a condition, almost closed at first.
+
+    Peebles & Xie 2022, arXiv:2212.09748
+    """
+
+    def __init__(
+        self, fn: nn.Module, dim: int, dim_condition: int | None = None, init_bias_value: float = -2.0
+    ) -> None:
+        super().__init__()
+        self.fn = fn
+        self.to_gamma = nn.Linear(dim_condition or dim, dim)
+        nn.init.zeros_(self.to_gamma.weight)
+        nn.init.constant_(self.to_gamma.bias, init_bias_value)
+
+    def forward(self, x: Tensor, *, condition: Tensor, **inputs: Any) -> Any:
+        gate = self.to_gamma(per_token(condition)).sigmoid()
+        return on_first(self.fn(x, **inputs), lambda out: out * gate)
+
+
+def on_first(value: Any, function: Any) -> Any:
+    """Apply `function` to a tensor, or to the first entry of a tuple."""
+    return (function(value[0]), *value[1:]) if isinstance(value, tuple) else function(value)
+
+
+# the features
+
+
+class UseScaleNorm(StackFeature):
+    """One learned gain for the whole norm."""
+
+    paper = 'Transformers without Tears, arXiv:1910.05895'
+    use_scalenorm = flag(False, 'ScaleNorm in place of LayerNorm')
+
+    def norm(self) -> nn.Module:
+        return ScaleNorm(self.host.dim, self.host.norm_add_unit_offset)
+
+
+class UseRMSNorm(StackFeature):
+    """Normalise by the root mean square alone."""
+
+    paper = 'Root Mean Square Layer Normalization, arXiv:1910.07467'
+    use_rmsnorm = flag(False, 'RMSNorm in place of LayerNorm')
+
+    def norm(self) -> nn.Module:
+        return RMSNorm(self.host.dim, self.host.norm_add_unit_offset)
+
+
+class UseSimpleRMSNorm(StackFeature):
+    """RMSNorm without a gain."""
+
+    paper = 'TransNormer, arXiv:2307.14995'
+    use_simple_rmsnorm = flag(False, 'RMSNorm without a gain, in place of LayerNorm')
+
+    def norm(self) -> nn.Module:
+        return SimpleRMSNorm(self.host.dim)
+
+
+class Condition(StackFeature):
+    """The condition (b d) or (b n d) that adaptive norms and scales read, if they are on."""
+
+    dim_condition = flag(None, 'width of the condition, `dim` if None', size | none)
+    adaptive_condition_mlp = flag(False, 'expand the condition by a linear layer and SiLU first')
+    adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1))
+    takes = {'condition': 'b d | b n d'}
+    stored_as = {'mlp': 'adaptive_mlp'}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return any(
+            values.get(name) for name in ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale')
+        )
+
+    def setup(self, host: Any) -> None:
+        self.given_width = self.dim_condition or host.dim
+        self.width = self.given_width
+        if self.adaptive_condition_mlp:
+            self.width *= self.adaptive_condition_mlp_expansion
+            self.mlp = nn.Sequential(nn.Linear(self.given_width, self.width, bias=False), nn.SiLU())
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        condition = call.inputs.get('condition')
+        if condition is None:
+            raise ValueError('`condition` is missing: adaptive norms and scales need it, (b d) or (b n d)')
+        if condition.ndim not in (2, 3) or condition.shape[-1] != self.given_width or len(condition) not in (1, len(x)):
+            raise ValueError(
+                f'`condition` got shape {tuple(condition.shape)}, it must be ({len(x)}, {self.given_width}) or '
+                f'({len(x)}, n, {self.given_width})'
+            )
+        condition = call.only_new(per_token(condition), 'condition')
+        call.condition = self.mlp(condition) if self.adaptive_condition_mlp else condition
+        return x
+
+
+class UseAdaptiveLayerNorm(StackFeature):
+    """Layer norm with its gain from a condition."""
+
+    paper = 'Scalable Diffusion Models with Transformers, arXiv:2212.09748'
+    use_adaptive_layernorm = flag(False, 'layer norm with the gain from `condition`')
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        call.norm_inputs = {'condition': call.condition}
+        return x
+
+    def norm(self) -> nn.Module:
+        return AdaptiveLayerNorm(self.host.dim, self.host.features.find(Condition).width)
+
+
+class UseAdaptiveRMSNorm(StackFeature):
+    """RMSNorm with its gain from a condition."""
+
+    use_adaptive_rmsnorm = flag(False, 'RMSNorm with the gain from `condition`')
+    open = UseAdaptiveLayerNorm.open
+
+    def norm(self) -> nn.Module:
+        return AdaptiveRMSNorm(self.host.dim, self.host.features.find(Condition).width)
+
+
+class UseLayerScale(StackFeature):
+    """A learned gain per feature on each branch."""
+
+    paper = 'Going deeper with Image Transformers, arXiv:2103.17239'
+    use_layerscale = flag(False, 'learned gain per feature on every branch')
+    layerscale_init_value = flag(0.0, 'its effective initial value', number)
+    clashes = {'use_adaptive_layerscale': 'both scale the branch'}
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        return LayerScale(branch, self.host.dim, self.layerscale_init_value, self.host.norm_add_unit_offset)
+
+
+class UseAdaptiveLayerScale(StackFeature):
+    """A gate on each branch, from a condition."""
+
+    paper = 'Scalable Diffusion Models with Transformers, arXiv:2212.09748'
+    use_adaptive_layerscale = flag(False, 'gate every branch by a sigmoid of `condition`')
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        return AdaptiveLayerScale(branch, self.host.dim, self.host.features.find(Condition).width)
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        return {**inputs, 'condition': call.condition}
+
+
+class SandwichNorm(StackFeature):
+    """A second norm on the output of each branch."""
+
+    paper = 'CogView, arXiv:2105.13290'
+    sandwich_norm = flag(False, 'norm the output of every branch as well')
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`sandwich_norm` needs `pre_norm`: it norms a branch on both sides')
+
+    def norm_branch(self) -> nn.Module:
+        return self.host.new_norm()

@@ -1,0 +1,517 @@
+"""Where tokens are: rotations of queries and keys, biases of their scores, windows, and vectors added to the input.
+
+Everything here is a function of the positions of queries and keys, never of the size of a grid. So decoding with a
+cache, memories, left padding and positions given by the user need no case of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    count,
+    flag,
+    is_number,
+    none,
+    positive,
+    size,
+    warn_once,
+)
+
+
+class KeepsPrecision(nn.Module):
+    """A module whose buffers stay in float32 at least, whatever the model is cast to: angles need the digits."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeepsPrecision:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in self._buffers.items():
+            if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):
+                self._buffers[name] = before[name].to(buffer.device)
+        return self
+
+
+# vectors added to the input
+
+
+def positions_of(length: int, pos: Tensor | None, seq_start_pos: Tensor | None, offset: int, device: Any) -> Tensor:
+    """Positions (n,) or (b n), counted from the first real token of each row, never below 0."""
+    if pos is None:
+        pos = torch.arange(offset, offset + length, device=device)
+    return pos if seq_start_pos is None else (pos - seq_start_pos[:, None]).clamp(min=0)
+
+
+class AbsolutePositionalEmbedding(nn.Module):
+    """A learned vector per position, times dim ** -0.5, or of unit length with `l2norm_embed`.
+
+    x        b n ...      only its length and device are used
+    pos      n | b n      positions, 0.. if None
+    returns  n d | b n d
+    """
+
+    def __init__(self, dim: int, max_seq_len: int, l2norm_embed: bool = False) -> None:
+        super().__init__()
+        self.scale = 1.0 if l2norm_embed else dim**-0.5
+        self.max_seq_len, self.l2norm_embed = max_seq_len, l2norm_embed
+        self.emb = nn.Embedding(max_seq_len, dim)
+
+    def forward(
+        self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
+    ) -> Tensor:
+        length = x.shape[1]
+        if pos is None and offset + length > self.max_seq_len:
+            raise ValueError(
+                f'the sequence has {offset + length} tokens, more than the table of absolute positions, '
+                f'`max_seq_len={self.max_seq_len}`'
+            )
+        embedded = self.emb(positions_of(length, pos, seq_start_pos, offset, x.device))
+        return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded * self.scale
+
+
+class ScaledSinusoidalEmbedding(KeepsPrecision):
+    """Sines and cosines of the position, times one learned scale.  Vaswani et al. 2017, arXiv:1706.03762
+
+    pos      n | b n      positions, 0.. if None
+    returns  n d | b n d
+    """
+
+    def __init__(self, dim: int, theta: float = 10000) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ConfigError(f'the sinusoidal embedding got width {dim}, it must be even')
+        self.scale = nn.Parameter(torch.full((1,), dim**-0.5))
+        half = dim // 2
+        self.register_buffer('inv_freq', theta ** -(torch.arange(half).float() / half), persistent=False)
+
+    def forward(
+        self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
+    ) -> Tensor:
+        pos = positions_of(x.shape[1], pos, seq_start_pos, offset, x.device)
+        angles = pos.unsqueeze(-1) * self.inv_freq
+        return torch.cat((angles.sin(), angles.cos()), dim=-1).to(self.scale.dtype) * self.scale
+
+
+# rotations
+
+
+class RotaryEmbedding(KeepsPrecision):
+    """The angles of rotary positions, each repeated for the two features of a pair.
+
+        pos      n | b n                       positions
+        returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
+
+    Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        use_xpos: bool = False,
+        scale_base: float = 512,
+        interpolation_factor: float = 1.0,
+        base: float = 10000,
+        base_rescale_factor: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if dim < 2 or dim % 2:
+            raise ConfigError(
+                f'rotary positions got width {dim}, it must be even and at least 2: features turn in pairs'
+            )
+        if interpolation_factor < 1:
+            raise ConfigError(f'`rotary_interpolation_factor` got {interpolation_factor}, it must be at least 1')
+        if base_rescale_factor != 1:
+            base *= base_rescale_factor ** (dim / max(dim - 2, 1))
+        pairs = torch.arange(0, dim, 2).float()
+        self.dim, self.interpolation_factor, self.scale_base = dim, interpolation_factor, scale_base
+        self.register_buffer('inv_freq', base ** -(pairs / dim))
+        self.register_buffer('scale', (pairs + 0.4 * dim) / (1.4 * dim) if use_xpos else None)
+
+    def forward_from_seq_len(self, seq_len: int) -> tuple[Tensor, Tensor | float]:
+        return self.forward(torch.arange(seq_len, device=self.inv_freq.device))
+
+    def forward(self, pos: Tensor, offset: int = 0) -> tuple[Tensor, Tensor | float]:
+        pos = pos.unsqueeze(0) if pos.ndim == 1 else pos
+        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq / self.interpolation_factor
+        angles = angles.repeat_interleave(2, dim=-1)
+        if self.scale is None:
+            return angles, 1.0
+        centre = (pos.max() + 1) // 2
+        power = (pos - centre).unsqueeze(-1) / self.scale_base
+        return angles, (self.scale**power).repeat_interleave(2, dim=-1)
+
+
+def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
+    """Turn the first features of `t` by the angles of its positions.
+
+    t        b n d | b h n d      the last positions of `freqs` are those of `t`
+    freqs    (1 or b) n r | n r   angles, r <= d, equal for the two features of a pair
+    scale    number, None or like freqs
+    returns  like t, in its dtype; features beyond r are left alone
+    """
+    length, width = t.shape[-2], freqs.shape[-1]
+    freqs = freqs[..., -length:, :]
+    if t.ndim == 4 and freqs.ndim == 3:
+        freqs = freqs.unsqueeze(1)
+    if torch.is_tensor(scale):
+        scale = scale[..., -length:, :]
+        scale = scale.unsqueeze(1) if t.ndim == 4 and scale.ndim == 3 else scale
+    first, rest = t[..., :width], t[..., width:]
+    even, odd = first.unflatten(-1, (-1, 2)).to(freqs.dtype).unbind(dim=-1)
+    angles = freqs[..., ::2]
+    cos, sin = angles.cos(), angles.sin()
+    turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+    if scale is not None and not (isinstance(scale, (int, float)) and scale == 1):
+        turned = turned * scale
+    turned = turned.to(t.dtype)
+    return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
+
+
+# biases: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
+
+
+def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """How far each key lies behind each query, q - k:  i, j -> i j, or with rows b i j."""
+    return q_pos.unsqueeze(-1) - k_pos.unsqueeze(-2)
+
+
+class PositionBias(nn.Module):
+    """A bias of attention scores, one per head, from the distance between query and key."""
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        """(...) whole numbers -> (... h)"""
+        raise NotImplementedError
+
+    def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The bias for given positions:  i, j -> h i j, or with rows b h i j."""
+        return self.of_distance(distances(q_pos, k_pos)).movedim(-1, -3)
+
+    def forward(self, i: int, j: int) -> Tensor:
+        """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
+        device = next(iter((*self.parameters(), *self.buffers()))).device
+        table = self.of_distance(torch.arange(1 - i, j, device=device))
+        index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
+        return table[index + i - 1].movedim(-1, -3)
+
+    def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
+        return self.at(pos_i, pos_i if pos_j is None else pos_j)
+
+
+class AlibiPositionalBias(KeepsPrecision, PositionBias):
+    """A penalty on distance, with a slope per head.  Press et al. 2021, arXiv:2108.12409"""
+
+    def __init__(self, heads: int, total_heads: int | None = None, slopes: list[float] | None = None) -> None:
+        super().__init__()
+        self.heads, self.total_heads = heads, total_heads or heads
+        slopes = self.slopes_for(heads) if slopes is None else slopes
+        if len(slopes) != heads:
+            raise ConfigError(f'`slopes` got {len(slopes)} numbers, it must have one per head with a slope, {heads}')
+        padded = [*slopes, *[0.0] * (self.total_heads - heads)]
+        self.register_buffer('slopes', torch.tensor(padded, dtype=torch.float32), persistent=False)
+
+    @staticmethod
+    def slopes_for(heads: int) -> list[float]:
+        """2 ** (-8 k / heads) for a power of two, else those of the power below, and every other one of twice it."""
+        below = 2 ** math.floor(math.log2(heads))
+        slopes = [2 ** (-8 * k / below) for k in range(1, below + 1)]
+        between = [2 ** (-8 * k / (2 * below)) for k in range(1, 2 * below + 1, 2)]
+        return slopes + between[: heads - below]
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return distance.abs().unsqueeze(-1) * -self.slopes
+
+
+class RelativePositionBias(PositionBias):
+    """A learned bias per bucket of distances; far ones share logarithmic buckets.
+
+    Raffel et al. 2019, arXiv:1910.10683
+    """
+
+    def __init__(
+        self, scale: float, causal: bool = False, num_buckets: int = 32, max_distance: int = 128, heads: int = 8
+    ) -> None:
+        super().__init__()
+        self.scale, self.causal, self.num_buckets, self.max_distance = scale, causal, num_buckets, max_distance
+        self.relative_attention_bias = nn.Embedding(num_buckets, heads)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        buckets, first = self.num_buckets, 0
+        if self.causal:
+            distance = distance.clamp(min=0)
+        else:
+            buckets //= 2
+            first, distance = (distance < 0) * buckets, distance.abs()
+        exact = buckets // 2
+        far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (buckets - exact)
+        far = (exact + far.long()).clamp(max=buckets - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return self.relative_attention_bias(self.bucket(distance)) * self.scale
+
+
+class DynamicPositionBias(PositionBias):
+    """A bias that a small network computes from the distance.  Wang et al. 2021, arXiv:2108.00154
+
+    With `log_distance` it sees sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
+    """
+
+    def __init__(self, dim: int, *, heads: int, depth: int, log_distance: bool = False, norm: bool = False) -> None:
+        from x_transformers.features.norms import LayerNorm
+
+        super().__init__()
+        self.log_distance = log_distance
+        self.mlp = nn.ModuleList()
+        for layer in range(depth):
+            linear = nn.Linear(dim if layer else 1, dim)
+            kind = nn.LayerNorm if layer else LayerNorm
+            self.mlp.append(nn.Sequential(linear, kind(dim) if norm else nn.Identity(), nn.SiLU()))
+        self.mlp.append(nn.Linear(dim, heads))
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        x = distance.to(self.mlp[-1].weight.dtype).unsqueeze(-1)
+        if self.log_distance:
+            x = x.sign() * (x.abs() + 1).log()
+        for layer in self.mlp:
+            x = layer(x)
+        return x
+
+
+# features of attention
+
+
+class Rotary(AttentionFeature):
+    """Turn queries and keys by their positions:  (x + iy) e^(i p theta), so that scores depend on distances."""
+
+    paper = 'RoFormer, arXiv:2104.09864'
+    takes = {
+        'rotary_pos_emb': '(angles (1 or b) j r, scale)',
+        'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
+    }
+
+    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        own = call.inputs.get('rotary_pos_emb')
+        if own is None:
+            return qk
+        q, k = qk
+        angles, scale = own
+        q = self.turn(q, angles, scale)
+        other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
+        if other is None:
+            raise ValueError(
+                '`context_rotary_pos_emb` is missing: with `rotary_pos_emb`, the keys of a context need angles too'
+            )
+        angles, scale = other
+        if angles.shape[-2] < k.shape[-2]:
+            raise ValueError(f'the rotary angles cover {angles.shape[-2]} positions, the keys have {k.shape[-2]}')
+        return q, self.turn(k, angles, 1.0 if scale is None else scale**-1)
+
+    def turn(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
+        # through the module of the core, where users have always replaced it
+        from x_transformers import x_transformers as core
+
+        return core.apply_rotary_pos_emb(t, angles, scale)
+
+
+class RelativeBias(AttentionFeature):
+    """A bias from the positions of queries and keys, by a module shared between layers."""
+
+    takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j, positions of the keys; the last are the queries'}
+
+    def bias(self, call: Any) -> Tensor | None:
+        rel_pos, pos = call.inputs.get('rel_pos'), call.inputs.get('pos')
+        if rel_pos is None:
+            return None
+        if pos is None:
+            pos = call.inputs.get('index')
+        if pos is None:
+            return rel_pos(call.rows, call.keys)
+        if not hasattr(rel_pos, 'at'):
+            raise ValueError('`pos` got positions, but `rel_pos` is a module that knows only lengths')
+        return rel_pos.at(pos[..., -call.rows :], pos)
+
+
+class AttnBias(AttentionFeature):
+    """A bias given by the caller."""
+
+    takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+
+    def bias(self, call: Any) -> Tensor | None:
+        return call.inputs.get('attn_bias')
+
+
+class Window(AttentionFeature):
+    """See no further back than a number of tokens. The future is left to `causal`."""
+
+    max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none)
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['max_attend_past'] is not None
+
+    def setup(self, host: Any) -> None:
+        host.max_attend_past = self.max_attend_past
+
+    def mask(self, call: Any) -> Tensor:
+        if call.context is not None:
+            raise ValueError(
+                '`max_attend_past` counts back to keys of the same sequence, it has no meaning for a context'
+            )
+        index = call.inputs.get('index')
+        if index is None:
+            index = torch.arange(call.keys, device=call.x.device)
+        near = distances(index[..., -call.rows :], index) <= self.max_attend_past
+        return near if near.ndim == 2 else near.unsqueeze(1)
+
+
+# features of a stack
+
+
+class RotaryPositions(StackFeature):
+    """Rotary positions for all self-attention layers of a stack."""
+
+    paper = 'RoFormer, arXiv:2104.09864'
+    rotary_pos_emb = flag(False, 'rotate queries and keys by their positions')
+    rotary_emb_dim = flag(None, 'how many features of a head turn, half of them if None', size | none)
+    rotary_xpos = flag(False, 'decay with distance as well (xPos)')
+    rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive)
+    rotary_interpolation_factor = flag(
+        1.0, 'divide positions by this', Check('a number of at least 1', lambda v: is_number(v) and v >= 1)
+    )
+    rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive)
+    takes = {'rotary_pos_emb': '(angles, scale), computed elsewhere', 'context_pos': 'm | b m'}
+    stored_as = {'angles': 'rotary_pos_emb'}
+    gives_positions = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return bool(values['rotary_pos_emb'] or values['rotary_xpos'])
+
+    def setup(self, host: Any) -> None:
+        if self.rotary_xpos and not host.causal:
+            raise ConfigError('`rotary_xpos` needs `causal`: its decay looks backwards only')
+        width = self.rotary_emb_dim or host.attn_dim_head // 4 * 2 or 2
+        if width > host.attn_dim_head:
+            raise ConfigError(f'`rotary_emb_dim` got {width}, it must be at most the head width, {host.attn_dim_head}')
+        if width < 32 and host.verbose:
+            warn_once(f'rotary positions turn {width} features per head: below 32 models are known to suffer')
+        self.angles = RotaryEmbedding(
+            width,
+            use_xpos=bool(self.rotary_xpos),
+            scale_base=self.rotary_xpos_scale_base,
+            interpolation_factor=self.rotary_interpolation_factor,
+            base_rescale_factor=self.rotary_base_rescale_factor,
+        )
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        own = call.inputs.get('rotary_pos_emb')
+        call.shared['a']['rotary_pos_emb'] = self.angles(call.key_positions(x)) if own is None else own
+        context_pos = call.inputs.get('context_pos')
+        if context_pos is not None:
+            if context_pos.shape[-1] != call.context_length:
+                raise ValueError(
+                    f'`context_pos` got {context_pos.shape[-1]} positions, the context has {call.context_length}'
+                )
+            call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
+            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos)
+        return x
+
+
+class StackBias(StackFeature):
+    """Hands the bias module of a stack to its self-attention layers."""
+
+    stored_as = {'module': 'rel_pos'}
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        call.shared['a']['rel_pos'] = SharedBias(self.module)
+        return x
+
+
+class SharedBias:
+    """A bias module for one pass through a stack: computes once what all layers add."""
+
+    def __init__(self, module: PositionBias) -> None:
+        self.module = module
+        self.known: dict[tuple[int, int], Tensor] = {}
+
+    def __call__(self, i: int, j: int) -> Tensor:
+        if (i, j) not in self.known:
+            self.known[i, j] = self.module(i, j)
+        return self.known[i, j]
+
+    def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        sizes = (q_pos.shape[-1], k_pos.shape[-1])
+        if sizes not in self.known:
+            self.known[sizes] = self.module.at(q_pos, k_pos)
+        return self.known[sizes]
+
+
+class Alibi(StackBias):
+    """Linear penalty on the distance, a slope per head:  -slope |q - k|"""
+
+    paper = 'Train Short, Test Long, arXiv:2108.12409'
+    alibi_pos_bias = flag(False, 'penalise distance linearly')
+    alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none)
+    clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
+
+    def setup(self, host: Any) -> None:
+        heads = self.alibi_num_heads or host.attn_heads
+        if heads > host.attn_heads:
+            raise ConfigError(
+                f'`alibi_num_heads` got {heads}, it must be at most the number of heads, {host.attn_heads}'
+            )
+        self.module = AlibiPositionalBias(heads, host.attn_heads, **host.rel_pos_kwargs)
+
+
+class T5Bias(StackBias):
+    """A learned bias per bucket of distances."""
+
+    paper = 'T5, arXiv:1910.10683'
+    rel_pos_bias = flag(False, 'learned bias per bucket of distances')
+    rel_pos_num_buckets = flag(32, 'number of buckets', size)
+    rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size)
+    clashes = {'dynamic_pos_bias': 'one position bias at a time'}
+    gives_positions = True
+
+    def setup(self, host: Any) -> None:
+        if self.rel_pos_num_buckets > self.rel_pos_max_distance:
+            raise ConfigError(
+                f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '
+                f'it must be at most `rel_pos_max_distance`, {self.rel_pos_max_distance}'
+            )
+        self.module = RelativePositionBias(
+            scale=host.attn_dim_head**0.5,
+            causal=host.causal,
+            heads=host.attn_heads,
+            num_buckets=self.rel_pos_num_buckets,
+            max_distance=self.rel_pos_max_distance,
+            **host.rel_pos_kwargs,
+        )
+
+
+class DynamicBias(StackBias):
+    """A bias computed from the distance by a small network."""
+
+    paper = 'CrossFormer, arXiv:2108.00154; Swin v2, arXiv:2111.09883'
+    dynamic_pos_bias = flag(False, 'a small network turns distances into biases')
+    dynamic_pos_bias_log_distance = flag(False, 'it sees the signed logarithm of the distance')
+    dynamic_pos_bias_mlp_depth = flag(2, 'its hidden layers', size)
+    dynamic_pos_bias_norm = flag(False, 'norms inside it')
+
+    def setup(self, host: Any) -> None:
+        self.module = DynamicPositionBias(
+            dim=max(host.dim // 4, 1),
+            heads=host.attn_heads,
+            depth=self.dynamic_pos_bias_mlp_depth,
+            log_distance=bool(self.dynamic_pos_bias_log_distance),
+            norm=bool(self.dynamic_pos_bias_norm),
+            **host.rel_pos_kwargs,
+        )

@@ -1,0 +1,629 @@
+"""Flags: every keyword of the library is declared once, in the feature that it switches.
+
+What belongs here: `flag`, `Feature` (one paper), `Features` (the features of one module, resolved to a tuple per
+stage) and `Configurable` (a module built from flags). Signatures, `help()`, checks, refusals, suggestions, the config
+as JSON and `explain()` are all derived from the declarations. No tensors.
+
+    python -m x_transformers.flags             the table of all flags
+    python -m x_transformers.flags rotary      what one flag, or every flag like it, does
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import sys
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+REQUIRED = inspect.Parameter.empty
+
+
+class ConfigError(ValueError):
+    """Flags that are unknown, out of range, or do not go together. The message names them."""
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Log `message` as a warning, the first time only."""
+    from loguru import logger
+
+    logger.warning(message)
+
+
+# checks: what a value must be, in words and as a test
+
+
+@dataclass(frozen=True)
+class Check:
+    """A test of a flag's value, with the words for what is allowed."""
+
+    words: str
+    test: Callable[[Any], bool]
+
+    def __or__(self, other: Check) -> Check:
+        return Check(f'{self.words} or {other.words}', lambda value: self.test(value) or other.test(value))
+
+
+def is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def at_least(least: int) -> Check:
+    return Check(f'an integer of at least {least}', lambda value: is_int(value) and value >= least)
+
+
+def one_of(*allowed: Any) -> Check:
+    return Check(
+        'one of ' + ', '.join(map(repr, allowed)), lambda value: any(value is a or value == a for a in allowed)
+    )
+
+
+def each(check: Check) -> Check:
+    """A list or tuple whose entries all pass `check`."""
+
+    def test(value: Any) -> bool:
+        return isinstance(value, (tuple, list)) and len(value) > 0 and all(map(check.test, value))
+
+    return Check(f'a tuple with one entry per layer, each {check.words}', test)
+
+
+def an_instance(*kinds: type) -> Check:
+    return Check('an instance of ' + ' or '.join(k.__name__ for k in kinds), lambda value: isinstance(value, kinds))
+
+
+none = Check('None', lambda value: value is None)
+boolean = Check('True or False', lambda value: value is None or isinstance(value, bool) or value in (0, 1))
+integer = Check('an integer', is_int)
+size = at_least(1)
+count = at_least(0)
+number = Check('a number', is_number)
+positive = Check('a positive number', lambda value: is_number(value) and value > 0)
+probability = Check(
+    'a probability from 0 up to, but not including, 1', lambda value: is_number(value) and 0 <= value < 1
+)
+a_callable = Check('a callable', callable)
+a_mapping = Check('a dict', lambda value: isinstance(value, Mapping))
+
+
+# declarations
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A keyword: its default, what it does, and what its value must be."""
+
+    default: Any
+    doc: str
+    check: Check | None = None
+    name: str = ''
+    feature: type[Feature] | None = None
+
+    def refusal(self, value: Any, name: str = '') -> str | None:
+        """The reason why `value` is not allowed, or None."""
+        if self.check is None or self.check.test(value):
+            return None
+        return f'`{name or self.name}` got {shown(value)}, it must be {self.check.words}'
+
+
+def shown(value: Any) -> str:
+    """`value` for a message: a tensor by its shape, anything long cut."""
+    if torch.is_tensor(value):
+        return f'a tensor of shape {tuple(value.shape)}'
+    text = repr(value)
+    return text if len(text) <= 80 else f'{text[:77]}...'
+
+
+def flag(default: Any, doc: str, check: Check | None = None) -> Any:
+    """Declare a flag in the body of a feature. Its check, if left out, follows from the default."""
+    if check is None and isinstance(default, bool):
+        check = boolean
+    return Flag(default, doc, check)
+
+
+class Feature:
+    """One paper: its flags, its parameters and its formula, plugged in at the stages of one level.
+
+    The first flag is the switch. `setup` creates what the feature owns: a parameter, buffer or module assigned to
+    `self` is kept by the host module under the name that `stored_as` gives (dots lead into submodules), so that
+    checkpoints keep the names they always had. A method named after a stage of its level runs at that stage.
+
+        needs      flag -> reason: a flag of the same level that must be on
+        clashes    flag -> reason: a flag of the same level that must be off
+        takes      name -> shape: inputs of the forward call that the feature reads
+        fuses      True if the fused kernel does the feature's work itself
+        can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
+    """
+
+    stages: ClassVar[dict[str, str]] = {}
+    paper: ClassVar[str] = ''
+    flags: ClassVar[dict[str, Flag]] = {}
+    needs: ClassVar[dict[str, str]] = {}
+    clashes: ClassVar[dict[str, str]] = {}
+    takes: ClassVar[dict[str, str]] = {}
+    stored_as: ClassVar[dict[str, str]] = {}
+    fuses: ClassVar[bool] = False
+    can_cache: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
+        cls.flags = own or cls.flags
+        for name in own:
+            delattr(cls, name)
+
+    def __init__(self, host: nn.Module, values: Mapping[str, Any]) -> None:
+        owned: dict[str, tuple[str, ...]] = {}
+        self.__dict__.update(host=host, owned=owned, **{name: values[name] for name in self.flags})
+
+    def setup(self, host: Any) -> None:
+        """Create parameters and modules, and check sizes against those of the host."""
+
+    @classmethod
+    def is_on(cls, values: Mapping[str, Any]) -> bool:
+        """Whether the switch is on. A feature without flags answers to its inputs, and is always there."""
+        return not cls.flags or bool(values[next(iter(cls.flags))])
+
+    @classmethod
+    def runs_at(cls) -> tuple[str, ...]:
+        return tuple(stage for stage in cls.stages if getattr(cls, stage, None) is not None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(value, (torch.Tensor, nn.Module)):
+            self.__dict__[name] = value
+            return
+        *path, last = self.stored_as.get(name, name).split('.')
+        keeper = functools.reduce(getattr, path, self.host)
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            keeper.register_buffer(last, value, persistent=name in self.stored_as)
+        else:
+            setattr(keeper, last, value)
+        self.owned[name] = (*path, last)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__') or name in ('owned', 'host') or name not in self.owned:
+            raise AttributeError(f'{type(self).__name__} has no attribute {name!r}')
+        found = self.host
+        for part in self.owned[name]:
+            found = getattr(found, part)
+        return found
+
+
+class Features:
+    """The features of one module that are switched on, as a tuple per stage, in running order."""
+
+    def __init__(self, host: nn.Module, catalogue: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
+        self.active = tuple(cls(host, values) for cls in catalogue if cls.is_on(values))
+        stages = dict.fromkeys(stage for feature in self.active for stage in feature.stages)
+        self.at = {stage: tuple(f for f in self.active if stage in f.runs_at()) for stage in stages}
+
+    def setup(self) -> Features:
+        """Let every feature create what it owns."""
+        for feature in self.active:
+            feature.setup(feature.host)
+        return self
+
+    def down(self, stage: str, value: Any, *call: Any) -> Any:
+        """Pass `value` through the rings of a stage, the first feature first."""
+        for feature in self.at.get(stage, ()):
+            value = getattr(feature, stage)(value, *call)
+        return value
+
+    def up(self, stage: str, value: Any, *call: Any) -> Any:
+        """Pass `value` through the rings of a stage on the way out, the last feature first."""
+        for feature in reversed(self.at.get(stage, ())):
+            value = getattr(feature, stage)(value, *call)
+        return value
+
+    def gather(self, stage: str, *call: Any) -> list[Any]:
+        """The terms of a stage, without the absent ones."""
+        terms = (getattr(feature, stage)(*call) for feature in self.at.get(stage, ()))
+        return [term for term in terms if term is not None]
+
+    def choose(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """The one way of a stage: a feature's, or the default."""
+        chosen = self.at.get(stage, ())
+        return getattr(chosen[0], stage) if chosen else default
+
+    def find(self, kind: type[Feature]) -> Any:
+        """The active feature of this kind, or None."""
+        return next((feature for feature in self.active if isinstance(feature, kind)), None)
+
+
+# resolution: from the keywords that were given to the values of all flags
+
+
+def flags_of(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
+    """The flags of a catalogue, by name."""
+    return {name: flag for cls in catalogue for name, flag in cls.flags.items()}
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """', did you mean `...`?' with the names closest to a misspelt one, or an empty string."""
+    known = list(names)
+    joined = {known_name.replace('_', ''): known_name for known_name in known}
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
+    close += [joined[c] for c in difflib.get_close_matches(name.replace('_', ''), joined, n=1, cutoff=0.75)]
+    ending = [k for k in known if k.endswith(f'_{name}') or k.startswith(f'{name}_')]
+    found = list(dict.fromkeys(ending[:3] if ending and not close else close))
+    return f', did you mean {" or ".join(f"`{c}`" for c in found)}?' if found else ''
+
+
+def resolve(
+    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, prefix: str = ''
+) -> dict[str, Any]:
+    """The value of every flag of `catalogue`, with all refusals checked.
+
+    `where` names what is being built; `prefix` is how its flags were addressed, for the messages.
+    Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
+    """
+    catalogue = tuple(catalogue)
+    known = flags_of(catalogue)
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f'unknown keyword `{prefix}{name}` of {where}{did_you_mean(name, known)}')
+        if reason := known[name].refusal(value, prefix + name):
+            raise ConfigError(reason)
+    values = {name: given.get(name, flag.default) for name, flag in known.items()}
+    refuse_clashes(catalogue, values, given, prefix)
+    return values
+
+
+def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
+    """The flag that switched the feature on."""
+    return next(
+        (name for name in cls.flags if values[name] and values[name] != cls.flags[name].default),
+        next(iter(cls.flags), ''),
+    )
+
+
+def refuse_clashes(
+    catalogue: tuple[type[Feature], ...], values: Mapping[str, Any], given: Mapping[str, Any], prefix: str
+) -> None:
+    known = flags_of(catalogue)
+    on = [cls for cls in catalogue if cls.flags and cls.is_on(values)]
+    chosen: dict[str, str] = {}
+    for cls in on:
+        name = switch_of(cls, values)
+        for need, reason in cls.needs.items():
+            if need in known and not is_set(known, values, need):
+                raise ConfigError(f'`{prefix}{name}` needs `{prefix}{need}`: {reason}')
+        for other, reason in cls.clashes.items():
+            if other in known and is_set(known, values, other):
+                raise ConfigError(f'`{prefix}{name}` does not go with `{prefix}{other}`: {reason}')
+        for stage in cls.runs_at():
+            if cls.stages[stage] != 'choice':
+                continue
+            if stage in chosen:
+                raise ConfigError(
+                    f'`{prefix}{chosen[stage]}` and `{prefix}{name}` both choose the {stage}, set only one'
+                )
+            chosen[stage] = name
+    for cls in catalogue:
+        if not cls.flags or cls in on:
+            continue
+        for name in cls.flags:
+            if name in given and given[name] != cls.flags[name].default and name != next(iter(cls.flags)):
+                warn_once(f'`{prefix}{name}` has no effect unless `{prefix}{next(iter(cls.flags))}` is set')
+
+
+def is_set(known: Mapping[str, Flag], values: Mapping[str, Any], name: str) -> bool:
+    """Whether a flag is on: its feature is, if the flag is the switch, else it differs from its default."""
+    owner = known[name].feature
+    if owner is not None and name == next(iter(owner.flags)):
+        return owner.is_on(values)
+    return values[name] != known[name].default
+
+
+# modules built from flags
+
+
+class DerivedSignature:
+    """The signature of a class, derived from its flags when somebody asks."""
+
+    def __get__(self, instance: Any, cls: type[Configurable]) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError('__signature__')
+        return signature_of(cls)
+
+
+class Configurable(nn.Module):
+    """A module built from keywords: checked, documented, and able to say how it was built.
+
+    A subclass declares its own arguments in the signature of `__init__`, as `Annotated[type, doc, check]`, and the
+    features it is composed of in `catalogue`.
+    """
+
+    catalogue: ClassVar[tuple[type[Feature], ...]] = ()
+    kinds: ClassVar[dict[str, type[Configurable]]] = {}
+    renamed: ClassVar[dict[str, str]] = {}
+    removed: ClassVar[dict[str, str]] = {}
+    __signature__ = DerivedSignature()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Configurable.kinds.setdefault(cls.__name__, cls)
+        if '__init__' in vars(cls):
+            cls.__init__ = remembering(cls.__init__)
+
+    @classmethod
+    def arguments(cls) -> dict[str, Flag]:
+        """The arguments that the class declares itself, outside of features."""
+        found: dict[str, Flag] = {}
+        for base in reversed(cls.__mro__):
+            init = vars(base).get('__init__')
+            if init is None or not issubclass(base, Configurable) or base is Configurable:
+                continue
+            declared = declared_arguments(inspect.unwrap(init))
+            found = {**declared, **{n: f for n, f in found.items() if n not in declared}}
+        hidden = cls.settled()
+        return {name: flag for name, flag in found.items() if name not in hidden}
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        """Arguments that a subclass has settled, and no longer accepts."""
+        return {}
+
+    @classmethod
+    def accepted(cls) -> dict[str, Flag]:
+        """Every keyword of the class: its own arguments, then the flags of its features."""
+        return {**cls.arguments(), **flags_of(cls.catalogue)}
+
+    @classmethod
+    def translate(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Renamed keywords under their present names, with a warning; removed ones are refused with what to write."""
+        for old, new in cls.renamed.items():
+            if old in given:
+                warn_once(f'`{old}` is now `{new}`, the old name will go')
+                given[new] = given.pop(old)
+        for old, advice in cls.removed.items():
+            if old in given and old not in cls.accepted():
+                raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {advice}')
+        return given
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
+
+        Raises ValueError for a value that JSON cannot hold, such as a function.
+        """
+        return encode(self, type(self).__name__)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str) -> Configurable:
+        """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
+        config = json.loads(config) if isinstance(config, str) else dict(config)
+        kind = cls.kinds.get(config.get('class', cls.__name__))
+        if kind is None or not issubclass(kind, cls):
+            raise ConfigError(
+                f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
+            )
+        return decode({**config, 'class': kind.__name__})
+
+    def explain(self) -> str:
+        """What runs in this model, stage by stage, in order."""
+        return '\n'.join(explained(self))
+
+
+@functools.cache
+def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
+    """The `Annotated` parameters of an `__init__`, as flags."""
+    hints = typing.get_type_hints(init, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(init).parameters.items():
+        notes = getattr(hints.get(name), '__metadata__', ())
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in ('self', 'features'):
+            continue
+        doc = next((note for note in notes if isinstance(note, str)), '')
+        check = next((note for note in notes if isinstance(note, Check)), None)
+        found[name] = Flag(parameter.default, doc, check, name)
+    return found
+
+
+def signature_of(cls: type[Configurable]) -> inspect.Signature:
+    """The signature for `help()`: the declared arguments, then every flag as a keyword."""
+    init = inspect.unwrap(cls.__init__)
+    own = list(inspect.signature(init).parameters.values())[1:]
+    var_keyword = [p for p in own if p.kind is p.VAR_KEYWORD]
+    named = [p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if var_keyword:
+        names = {p.name for p in named}
+        extra = [(n, f) for n, f in cls.accepted().items() if n not in names]
+        named += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.default) for n, f in extra]
+    return inspect.Signature(named)
+
+
+def remembering(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`."""
+    shape = inspect.signature(init)
+    arguments: dict[str, Flag] = {}
+
+    @functools.wraps(init)
+    def wrapped(self: Configurable, *args: Any, **kwargs: Any) -> None:
+        outermost = '_given' not in self.__dict__
+        if outermost:
+            kwargs = type(self).translate(kwargs)
+            for name, value in type(self).settled().items():
+                if name in kwargs:
+                    raise ConfigError(
+                        f'`{name}` got {shown(kwargs[name])}, but {type(self).__name__} settles it: it is {value!r}'
+                    )
+        try:
+            bound = shape.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise unbound(type(self), shape, args, kwargs, error) from None
+        given = {k: v for k, v in bound.arguments.items() if k != 'self'}
+        for name, parameter in shape.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given |= given.pop(name, {})
+        if outermost:
+            self.__dict__['_given'] = dict(given)
+        if not arguments:
+            arguments.update(declared_arguments(init))
+        for name, value in given.items():
+            if name in arguments and value is not arguments[name].default:
+                if reason := arguments[name].refusal(value):
+                    raise ConfigError(f'{type(self).__name__}: {reason}')
+        init(self, *args, **kwargs)
+
+    return wrapped
+
+
+def unbound(
+    cls: type[Configurable], shape: inspect.Signature, args: tuple, kwargs: dict[str, Any], error: TypeError
+) -> Exception:
+    """The error for arguments that do not fit a signature, with a suggestion for a misspelt one."""
+    known = cls.accepted()
+    for name in kwargs:
+        if name not in known and name not in shape.parameters:
+            return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{did_you_mean(name, known)}')
+    return TypeError(f'{cls.__name__}: {error}')
+
+
+# config as JSON
+
+
+def encode(value: Any, name: str) -> Any:
+    if isinstance(value, Configurable):
+        known = type(value).accepted()
+        given = {k: v for k, v in value._given.items() if k not in known or not same(v, known[k].default)}
+        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in given.items()}}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [encode(v, name) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(
+        f'`{name}` got {shown(value)}, which a config cannot hold: '
+        f'only numbers, texts, tuples and dicts can be written as JSON'
+    )
+
+
+def same(value: Any, default: Any) -> bool:
+    return value is default or (
+        type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
+    )
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, Mapping) and 'class' in value:
+        rest = {k: decode(v) for k, v in value.items() if k != 'class'}
+        if value['class'] not in Configurable.kinds:
+            raise ConfigError(
+                f'`class` got {value["class"]!r}, it must be one of {", ".join(sorted(Configurable.kinds))}'
+            )
+        return Configurable.kinds[value['class']](**rest)
+    if isinstance(value, Mapping):
+        return {k: decode(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(decode(v) for v in value)
+    return value
+
+
+# explanations
+
+
+def explained(module: nn.Module, name: str = '', depth: int = 0) -> Iterator[str]:
+    """Lines that say what runs in `module`: its features by stage, then the modules inside."""
+    indent = '  ' * depth
+    if isinstance(module, Configurable):
+        yield f'{indent}{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
+        features = getattr(module, 'features', None)
+        for stage, active in features.at.items() if isinstance(features, Features) else ():
+            for feature in active:
+                switched = [
+                    f'{n}={shown(feature.__dict__[n])}'
+                    for n, f in feature.flags.items()
+                    if not same(feature.__dict__[n], f.default)
+                ]
+                if switched or not feature.flags:
+                    what = (inspect.getdoc(type(feature)) or '').split('\n')[0]
+                    inputs = ', '.join(feature.takes) if not feature.flags else ''
+                    when = ', '.join(switched) or 'if given ' + inputs
+                    yield f'{indent}  {stage:<12} {type(feature).__name__} ({when}): {what}'
+        depth += 1
+    for child_name, child in module.named_children():
+        yield from explained(
+            child, f'{name}.{child_name}' if name and not isinstance(module, Configurable) else child_name, depth
+        )
+
+
+def headline(module: Configurable) -> str:
+    known = type(module).arguments()
+    sizes = {k: v for k, v in module._given.items() if k in known and isinstance(v, (bool, int, float, str, tuple))}
+    return ', '.join(f'{k}={v}' for k, v in sizes.items())
+
+
+def table() -> list[tuple[str, str, Flag]]:
+    """Every flag of the library as rows (where, name, flag)."""
+    import x_transformers
+
+    rows, seen = [], set()
+    for public in x_transformers.__all__:
+        cls = getattr(x_transformers, public)
+        if not (isinstance(cls, type) and issubclass(cls, Configurable)):
+            continue
+        for name, declared in {**cls.arguments(), **flags_of(cls.catalogue)}.items():
+            key = (name, declared.feature) if declared.feature else (name, cls)
+            if key not in seen:
+                seen.add(key)
+                rows.append((cls.__name__, name, declared))
+    return rows
+
+
+def describe(where: str, name: str, declared: Flag) -> str:
+    """One flag as a paragraph: what it does, its default, its range, its paper and its conflicts."""
+    default = 'required' if declared.default is REQUIRED else f'default {declared.default!r}'
+    lines = [f'{name}  ({where}, {default})', f'    {declared.doc}']
+    if declared.check is not None:
+        lines.append(f'    must be {declared.check.words}')
+    if declared.feature is not None:
+        feature = declared.feature
+        lines += ['    ' + line for line in (inspect.getdoc(feature) or '').split('\n')]
+        if feature.paper:
+            lines.append(f'    paper: {feature.paper}')
+        lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]
+        lines += [f'    not with `{other}`: {reason}' for other, reason in feature.clashes.items()]
+    return '\n'.join(line.rstrip() for line in lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table of flags, or explain those whose name holds the given text."""
+    rows = table()
+    if not arguments:
+        for where, name, declared in rows:
+            default = 'required' if declared.default is REQUIRED else repr(declared.default)
+            print(f'{where:<24} {name:<34} {default:<12} {declared.doc}')
+        return 0
+    wanted = arguments[0]
+    bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')
+    found = [row for row in rows if row[1] in (wanted, bare)] or [row for row in rows if wanted in row[1]]
+    if not found:
+        print(f'unknown flag `{wanted}`{did_you_mean(wanted, (row[1] for row in rows))}', file=sys.stderr)
+        return 2
+    print('\n\n'.join(describe(*row) for row in found))
+    return 0
+
+
+def accepted(cls: type[Configurable]) -> dict[str, Flag]:
+    """Every keyword that `cls` accepts, with its declaration."""
+    return cls.accepted()
+
+
+if __name__ == '__main__':
+    # under -m this file would be a second copy of the module that the package has already imported
+    from x_transformers.flags import main as run
+
+    sys.exit(run(sys.argv[1:]))

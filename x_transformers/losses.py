@@ -1,0 +1,52 @@
+"""Functions of logits and hidden states that models and their wrappers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def each_head(function: Callable[[Tensor], Tensor], logits: Any) -> Any:
+    return tuple(map(function, logits)) if isinstance(logits, tuple) else function(logits)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of the distribution over the last axis, in nats."""
+    log_probs = logits.log_softmax(dim=-1)
+    return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None, weight: float = 1.0) -> Tensor:
+    """Weighted mean over queries of the squared log-sum-exps of attention logits, summed over layers, then heads.
+
+        pre_softmax_attns    one b h i j per layer
+        mask                 b i
+
+    Zoph et al. 2022, arXiv:2202.08906
+    """
+    total = sum(logits.logsumexp(dim=-1) for logits in pre_softmax_attns)
+    loss = total.square().sum(dim=1)
+    if mask is None:
+        return loss.mean() * weight
+    return (loss * mask).sum() / mask.sum().clamp(min=1e-5) * weight
+
+
+def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
+    """Keep a random part of the tokens of each row, real ones first:  b n d -> b m d.
+
+    With a mask, a row keeps that fraction of its real tokens.
+    """
+    batch, length = seq.shape[:2]
+    scores = torch.randn(batch, length, device=seq.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    keep = max(1, int((1 - dropout) * length))
+    chosen = scores.topk(keep, dim=1).indices
+    kept = seq.gather(1, chosen.unsqueeze(-1).expand(-1, -1, seq.shape[-1]))
+    if mask is None:
+        return kept, None
+    counts = ((1 - dropout) * mask.sum(dim=1, keepdim=True)).ceil()
+    return kept, torch.arange(keep, device=seq.device) < counts

@@ -1,0 +1,1176 @@
+"""The model, read from top to bottom: a call, attention, feedforward, a layer, the stack, and the wrappers around it.
+
+Axis letters, here and in all of the package: b batch, n i j positions, h heads, k key heads, d features, l logits.
+Masks are boolean, True may be attended. Papers are not named here: each is a feature that plugs in at a stage, in the
+order of the tuples below. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import ModuleList
+
+from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused
+from x_transformers.cache import Cache, KeysValues, LayerIntermediates, cache_of
+from x_transformers.calls import ModelCall, StackCall, as_mask, check_ids, check_inputs, model_call, to_4d
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK, catalogue_for
+from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.feedforward import GLU, ReluSquared
+from x_transformers.features.layouts import checked_order
+from x_transformers.features.norms import (
+    AdaptiveLayerNorm,
+    AdaptiveLayerScale,
+    AdaptiveRMSNorm,
+    LayerNorm,
+    LayerScale,
+    MultiheadRMSNorm,
+    RMSNorm,
+    Scale,
+    ScaleNorm,
+    SimpleRMSNorm,
+    l2norm,
+)
+from x_transformers.features.positions import (
+    AbsolutePositionalEmbedding,
+    AlibiPositionalBias,
+    DynamicPositionBias,
+    RelativePositionBias,
+    RotaryEmbedding,
+    ScaledSinusoidalEmbedding,
+    apply_rotary_pos_emb,
+)
+from x_transformers.features.residuals import GRUGating, Residual, ShiftTokens
+from x_transformers.features.scores import softclamp
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    Feature,
+    Features,
+    a_mapping,
+    an_instance,
+    boolean,
+    count,
+    did_you_mean,
+    flags_of,
+    none,
+    number,
+    positive,
+    probability,
+    resolve,
+    size,
+    warn_once,
+)
+from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
+
+# attention
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of an attention layer."""
+
+    heads: int
+    kv_heads: int
+    dim_head: int
+    dim_value: int
+    dim_out: int
+
+    @property
+    def dim_inner(self) -> int:
+        return self.heads * self.dim_value
+
+
+@dataclass
+class Call:
+    """One pass through an attention layer: what came in, and what its stages tell one another."""
+
+    x: Tensor
+    context: Tensor | None
+    query_mask: Tensor | None
+    causal: bool
+    scale: float
+    dropout: float
+    inputs: dict[str, Any]
+    past: KeysValues | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    trace: Intermediates = field(default_factory=Intermediates)
+    value_source: Tensor | None = None
+    keys: int = 0
+    total_keys: int = 0
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    may_be_blind: bool = False
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def memories(self) -> int:
+        """How many keys come from the memory of an earlier segment."""
+        mem = self.inputs.get('mem')
+        return 0 if mem is None else mem.shape[1]
+
+    @property
+    def triangle(self) -> bool:
+        """Whether the causal triangle hides anything."""
+        return self.causal and self.rows > 1
+
+    def with_past(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Memories, then cached, then new keys and values; the cache keeps the last two."""
+        new = [t[..., self.memories :, :] for t in (k, v)]
+        past = KeysValues.of(new) if self.past is None else self.past.append(*new)
+        self.trace.past = past
+        if self.past is None:
+            return k, v
+        if self.memories == 0:
+            return past.pair
+        return tuple(
+            torch.cat((t[..., : self.memories, :], kept), dim=-2) for t, kept in zip((k, v), past.pair, strict=True)
+        )
+
+    def key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
+        """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
+        own, mem_mask = self.context is None, self.inputs.get('mem_mask')
+        name = 'context_mask' if context_mask is not None else 'mask'
+        keep = context_mask if context_mask is not None else mask if own else None
+        if keep is None and mem_mask is None:
+            return None
+        if keep is None:
+            keep = mem_mask.new_ones(self.batch, self.keys - self.memories, dtype=torch.bool)
+        if own and self.memories and keep.ndim == 2 and keep.shape[1] != self.keys:
+            front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask
+            keep = torch.cat((as_mask(front, 'mem_mask', self.batch, self.memories).to(keep.dtype), keep), dim=1)
+        if keep.ndim == 2 and keep.shape[1] < self.keys and self.past is not None:
+            raise ValueError(
+                f'`{name}` got shape {tuple(keep.shape)}: '
+                f'with a cache it must cover all {self.keys} keys, cached and new'
+            )
+        return as_mask(keep, name, self.batch, self.keys)
+
+    def widen(self, t: Tensor, name: str, filler: float) -> Tensor:
+        """A mask or bias (... j) for the keys of the call, padded in front for those that features add."""
+        added, width = self.total_keys - self.keys, t.shape[-1]
+        if width not in (1, self.keys, self.total_keys):
+            raise ValueError(
+                f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
+            )
+        if width == self.total_keys:
+            return t
+        return F.pad(t.expand(*t.shape[:-1], self.keys), (added, 0), value=filler)
+
+    def seen(self) -> Tensor | None:
+        """Which keys each query sees, broadcasting to b h i j; None for all."""
+        if not self.triangle:
+            return self.mask
+        total = self.total_keys
+        ends = torch.arange(total - self.rows, total, device=self.x.device)
+        triangle = torch.arange(total, device=self.x.device) <= ends.unsqueeze(-1)
+        return triangle[None, None] if self.mask is None else self.mask & triangle
+
+    def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
+        if self.inputs.get('keep_maps'):
+            self.trace.maps, self.trace.compute_maps = list(maps), None
+
+
+class Attention(Configurable):
+    """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
+
+    x          b n dim
+    context    b j dim_context, for cross-attention
+    returns    b n dim_out, or with `return_intermediates` a pair with its `Intermediates`
+    """
+
+    catalogue = ATTENTION
+    own_inputs = ('keep_maps', 'index')
+
+    def __init__(
+        self,
+        dim: Annotated[int, 'width of the input', size],
+        dim_head: Annotated[int, 'width of a query or key head', size] = 64,
+        dim_context: Annotated[int | None, 'width of the context, `dim` if None', size | none] = None,
+        heads: Annotated[int, 'number of query heads', size] = 8,
+        causal: Annotated[bool, 'a token sees only itself and what came before', boolean] = False,
+        flash: Annotated[
+            bool | None, 'None: the fastest exact kernel; True: the fused one; False: the formula', boolean | none
+        ] = None,
+        *,
+        kv_heads: Annotated[int | None, 'number of key heads, shared between query heads', size | none] = None,
+        one_kv_head: Annotated[bool, 'one key head for all query heads', boolean] = False,
+        value_dim_head: Annotated[int | None, 'width of a value head, `dim_head` if None', size | none] = None,
+        dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        if one_kv_head and kv_heads is not None:
+            raise ConfigError('`one_kv_head` and `kv_heads` both set the number of key heads, set only one')
+        kv_heads = 1 if one_kv_head else kv_heads or heads
+        if heads % kv_heads:
+            raise ConfigError(f'`kv_heads` got {kv_heads}, it must divide the number of heads, {heads}')
+        self.shape = Shape(heads, kv_heads, dim_head, value_dim_head or dim_head, dim_out or dim)
+        self.dim, self.dim_kv_in = dim, dim_context or dim
+        self.heads, self.kv_heads, self.causal, self.flash = heads, kv_heads, bool(causal), flash
+        self.scale = self.logit_scale = dim_head**-0.5
+        self.dropout, self.max_attend_past = 0.0, None
+        self.to_q = nn.Linear(dim, heads * dim_head, bias=False)
+        self.to_k = nn.Linear(self.dim_kv_in, kv_heads * dim_head, bias=False)
+        self.to_v = nn.Linear(self.dim_kv_in, kv_heads * self.shape.dim_value, bias=False)
+        self.attend = Attend()
+        catalogue = catalogue_for(ATTENTION, features)
+        self.features = Features(self, catalogue, resolve(catalogue, flags, 'Attention')).setup()
+        self.to_out = self.features.choose('project_out', self.project_out)()
+        for feature in self.features.at.get('initialise', ()):
+            feature.initialise()
+        self.choose_kernel()
+
+    def project_out(self) -> nn.Module:
+        shape = self.shape
+        if shape.heads == 1 and self.dim == shape.dim_out == shape.dim_inner:
+            return nn.Identity()
+        return nn.Linear(shape.dim_inner, shape.dim_out, bias=False)
+
+    def choose_kernel(self) -> None:
+        """Fused, unless a feature works on scores; then it is refused or replaced by the formula."""
+        sees_scores = [f for f in self.features.active if not f.fuses and set(f.runs_at()) & set(EAGER_STAGES)]
+        switched = [next(iter(f.flags)) for f in sees_scores if f.flags]
+        if self.flash and switched:
+            raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
+        self.eager_inputs = tuple(name for f in sees_scores if not f.flags for name in f.takes)
+        self.kernel = eager if switched or self.flash is False else fused
+
+    @property
+    def can_cache_kv(self) -> bool:
+        return all(feature.can_cache for feature in self.features.active)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        cache: Intermediates | None = None,
+        return_intermediates: bool = False,
+        **inputs: Any,
+    ) -> Tensor | tuple[Tensor, Intermediates]:
+        call, on = self.open(x, context, mask, causal, cache, inputs), self.features
+        kernel = self.kernel_for(inputs)
+        source = x if context is None else context
+        q_in, k_in, v_in = on.down('sources', (x, source, source), call)
+        call.value_source = v_in
+        q = self.to_q(q_in).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
+        k, v = (
+            to(t).unflatten(-1, (self.shape.kv_heads, -1)).transpose(1, 2)
+            for to, t in ((self.to_k, k_in), (self.to_v, v_in))
+        )
+        call.trace.values = v
+        q, k, v = on.down('heads', (q, k, v), call)
+        k, v = call.with_past(k, v)
+        q, k = on.down('place', (q, k), call)
+        call.keys = k.shape[-2]
+        q, k, v = self.look(call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
+        if return_intermediates:
+            call.trace.compute_maps = functools.partial(attention_maps, q, k, call, on)
+        out = on.up('leave', kernel(q, k, v, call, on), call)
+        out = on.down('attended', out, call)
+        out = on.down('output', rearrange(out, 'b h n d -> b n (h d)'), call)
+        out = self.to_out(out)
+        if call.query_mask is not None:
+            out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
+        return (out, call.trace) if return_intermediates else out
+
+    def open(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        causal: bool | None,
+        cache: Any,
+        inputs: dict[str, Any],
+    ) -> Call:
+        """Check what came in."""
+        check_inputs(inputs, self.features, self.own_inputs, 'Attention')
+        if x.ndim != 3 or x.shape[-1] != self.dim:
+            raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {self.dim})')
+        if context is not None and (context.ndim != 3 or context.shape[-1] != self.dim_kv_in or len(context) != len(x)):
+            raise ValueError(f'`context` got shape {tuple(context.shape)}, it must be ({len(x)}, j, {self.dim_kv_in})')
+        if context is None and self.dim_kv_in != self.dim:
+            raise ValueError(f'`context` is missing: the layer reads keys from a context of width {self.dim_kv_in}')
+        if cache is not None and not self.can_cache_kv:
+            raise ValueError('`cache` was given, but a feature of this layer cannot be cached')
+        past = getattr(cache, 'past', None)
+        query_mask = as_mask(mask, 'mask', len(x), None)
+        if query_mask is not None and query_mask.shape[1] < x.shape[1]:
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {x.shape[1]} tokens')
+        if query_mask is not None and past is None and query_mask.shape[1] != x.shape[1]:
+            raise ValueError(
+                f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(x.shape[:2])}: True is a real token'
+            )
+        causal = self.causal if causal is None else causal
+        dropout = self.dropout if self.training else 0.0
+        return Call(x, context, query_mask, causal, self.logit_scale, dropout, inputs, past)
+
+    def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
+        given = [name for name in self.eager_inputs if inputs.get(name) is not None]
+        if given and self.flash:
+            raise ValueError(f'`{given[0]}` does not go with `flash=True`: the fused kernel forms no scores')
+        return eager if given or inputs.get('keep_maps') else self.kernel
+
+    def look(
+        self, call: Call, qkv: tuple[Tensor, Tensor, Tensor], key_mask: Tensor | None, attn_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Settle what every query sees, with which bias, and the keys that features add in front."""
+        on = self.features
+        keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', call)
+        added = sum(k.shape[-2] for k, _ in (*keys, *bare_keys))
+        call.total_keys = call.keys + added
+        masks = [to_4d(term) for term in on.gather('mask', call)]
+        masks += [] if key_mask is None else [key_mask[:, None, None]]
+        masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
+        masks = [call.widen(mask, 'attn_mask', True) for mask in masks]
+        biases = [call.widen(to_4d(term), 'attn_bias', 0.0) for term in on.gather('bias', call)]
+        call.mask = functools.reduce(torch.logical_and, masks) if masks else None
+        call.bias = sum(biases[1:], biases[0]) if biases else None
+        call.may_be_blind = not added and (bool(masks) or (call.triangle and call.keys < call.rows))
+        q, k, v = qkv
+        k, v = in_front(keys, k, v)
+        q, k, v = on.down('enter', (q, k, v), call)
+        return q, *in_front(bare_keys, k, v)
+
+    @staticmethod
+    def own_mask(attn_mask: Tensor) -> Tensor:
+        if not 2 <= attn_mask.ndim <= 4:
+            raise ValueError(
+                f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
+            )
+        return to_4d(attn_mask.bool())
+
+
+def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Put further keys and values in front."""
+    for extra_k, extra_v in terms:
+        k, v = torch.cat((extra_k.to(k.dtype), k), dim=-2), torch.cat((extra_v.to(v.dtype), v), dim=-2)
+    return k, v
+
+
+# feedforward
+
+
+class FeedForward(Configurable):
+    """Two linear layers with an activation between them:  b n dim -> b n dim_out.  arXiv:1706.03762"""
+
+    catalogue = FEEDFORWARD
+
+    def __init__(
+        self,
+        dim: Annotated[int, 'width of the input', size],
+        dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
+        mult: Annotated[float, 'inner width as a multiple of `dim`', positive] = 4,
+        *,
+        no_bias: Annotated[bool, 'linear layers without bias; a gated unit keeps its own', boolean] = False,
+        dropout: Annotated[float, 'dropout before the output projection', probability] = 0.0,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        self.dim, self.dim_inner = dim, int(dim * mult)
+        if self.dim_inner < 1:
+            raise ConfigError(f'`mult` got {mult}, which leaves no inner features of {dim}')
+        self.no_bias = bool(no_bias)
+        catalogue = catalogue_for(FEEDFORWARD, features)
+        on = self.features = Features(self, catalogue, resolve(catalogue, flags, 'FeedForward')).setup()
+        widened = on.choose('widen', self.widen)(on.choose('activation', nn.GELU)())
+        inner = [feature.inner() for feature in on.at.get('inner', ())]
+        output = nn.Linear(self.dim_inner, dim_out or dim, bias=not no_bias)
+        self.ff = nn.Sequential(widened, *inner, nn.Dropout(dropout), output)
+        for feature in on.at.get('initialise', ()):
+            feature.initialise()
+
+    def widen(self, activation: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.dim:
+            raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
+        return self.ff(x)
+
+
+# a layer
+
+
+class Layer(ModuleList):
+    """One branch with its norms and its residual. Unpacks as (norms, branch, residual), each of which can be replaced.
+
+    The norms are those before the branch, after the branch, and after the residual; an absent one is None.
+    """
+
+    def __init__(
+        self, kind: str, index: int, norms: Sequence[nn.Module | None], branch: nn.Module, residual: nn.Module
+    ) -> None:
+        super().__init__([ModuleList(norms), branch, residual])
+        self.kind, self.index = kind, index
+
+    def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
+        (before, after, outside), branch, residual = self
+        if self.kind == 'a':
+            call.trace.hiddens.append(x)
+        x, skip, extra = residual.prepare(x)
+        call.trace.layer_hiddens.append(x)
+        x = on.down('read', x, call)
+        x = call.norm(before, x)
+        inputs = on.down('inputs', call.branch_inputs(self, before), self, call)
+        if self.kind == 'f':
+            out = branch(x, **inputs)
+        else:
+            out, intermediates = branch(x, return_intermediates=True, **inputs)
+            intermediates.layer_type = self.kind
+            call.trace.attn_intermediates.append(intermediates)
+            on.gather('attended', self, intermediates, call)
+        out = call.norm(after, out)
+        return call.norm(outside, residual(out, skip, **extra))
+
+
+# the stack
+
+
+class AttentionLayers(Configurable):
+    """A stack of attention and feedforward layers:  b n dim -> b n dim.
+
+    Flags of the attention layers take the prefix `attn_`, of cross-attention `cross_attn_` (it starts from the former),
+    of feedforwards `ff_`; a tuple with one value per layer of that kind gives each its own.
+    """
+
+    catalogue = STACK
+
+    def __init__(
+        self,
+        dim: Annotated[int, 'width of the stream', size],
+        depth: Annotated[int | None, 'number of blocks', size | none] = None,
+        heads: Annotated[int, 'attention heads of every layer', size] = 8,
+        causal: Annotated[bool, 'a token sees only itself and what came before', boolean] = False,
+        *,
+        cross_attend: Annotated[bool, 'blocks also attend to a context', boolean] = False,
+        only_cross: Annotated[bool, 'blocks attend to the context only', boolean] = False,
+        pre_norm: Annotated[bool, 'norm the input of every branch, else the stream after it', boolean] = True,
+        pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = True,
+        norm_add_unit_offset: Annotated[bool, 'store gains as their difference from one', boolean] = True,
+        disable_abs_pos_emb: Annotated[
+            bool | None, 'no absolute positions in the wrapper; by default if the stack has its own', boolean | none
+        ] = None,
+        rel_pos_kwargs: Annotated[dict | None, 'further arguments of the position bias', a_mapping | none] = None,
+        residual_fn_kwargs: Annotated[dict | None, 'further arguments of the residuals', a_mapping | none] = None,
+        verbose: Annotated[bool, 'warn of choices known to hurt', boolean] = True,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        self.dim, self.depth, self.attn_heads, self.causal = dim, depth, heads, bool(causal)
+        self.cross_attend, self.pre_norm, self.norm_add_unit_offset = (
+            cross_attend,
+            bool(pre_norm),
+            bool(norm_add_unit_offset),
+        )
+        self.rel_pos_kwargs, self.residual_fn_kwargs = rel_pos_kwargs or {}, residual_fn_kwargs or {}
+        self.verbose = verbose
+        self.given_features = features
+        catalogue = catalogue_for(STACK, features)
+        own, self.branch_flags = self.route(flags)
+        values = resolve(catalogue, own, type(self).__name__)
+        on = self.features = Features(self, catalogue, values)
+        self.lay_out(cross_attend, only_cross, depth)
+        on.setup()
+        own_positions = any(feature.gives_positions for feature in on.active)
+        self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
+        self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
+        self.final_norm = self.new_norm() if pre_norm and pre_norm_has_final_norm else None
+        attention = [module for module in self.modules() if isinstance(module, Attention)]
+        self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
+
+    # construction
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        routed = {}
+        for prefix, kind, settled in cls.prefixes():
+            routed |= {prefix + name: flag for name, flag in kind.accepted().items() if name not in settled}
+        return {**super().accepted(), **routed}
+
+    @staticmethod
+    def prefixes() -> Iterator[tuple[str, type[Configurable], tuple[str, ...]]]:
+        """Each prefix, what it addresses, and the arguments there that the stack settles itself."""
+        settled = ('dim', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads')
+        yield 'ff_', FeedForward, ('dim', 'dim_out')
+        yield 'cross_attn_', Attention, settled
+        yield 'attn_', Attention, (*settled, 'dim_context')
+
+    def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Split keywords into those of the stack, and those of its branches by kind."""
+        own: dict[str, Any] = {}
+        branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
+        kinds = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
+        accepted, stack_flags = self.accepted(), flags_of(catalogue_for(STACK, self.given_features))
+        strangers = flags_of(catalogue_for(ATTENTION, self.given_features))
+        for name, value in flags.items():
+            prefix = next((p for p, _, _ in self.prefixes() if name.startswith(p)), None)
+            if name in stack_flags:
+                own[name] = value
+            elif prefix is not None and (name in accepted or name.removeprefix(prefix) in strangers):
+                branch[kinds[prefix]][name.removeprefix(prefix)] = value
+            elif name in strangers and name not in flags_of(ATTENTION):
+                branch['a'][name] = value
+            else:
+                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self.hint(name)}')
+        return own, branch
+
+    def hint(self, name: str) -> str:
+        prefixed = [p + name for p in ('attn_', 'ff_') if p + name in self.accepted()]
+        if prefixed:
+            return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
+        return did_you_mean(name, self.accepted())
+
+    def lay_out(self, cross_attend: bool, only_cross: bool, depth: int | None) -> None:
+        """Settle which kind of branch stands where, and in which order the layers run."""
+        on = self.features
+        if only_cross and not cross_attend:
+            warn_once('`only_cross` has no effect unless `cross_attend` is set')
+        block = [*('a' if not (only_cross and cross_attend) else ''), *('c' if cross_attend else ''), 'f']
+        block = on.down('block', block)
+        if depth is None and not any(getattr(f, 'needs_no_depth', False) for f in on.active):
+            raise ConfigError('`depth` is missing: it must be the number of blocks')
+        kinds = on.choose('layout', lambda block, depth: block * depth)(block, depth)
+        if 'c' in kinds and not cross_attend:
+            raise ConfigError("`custom_layers` has cross-attention ('c'), which needs `cross_attend=True`")
+        self.layer_types = tuple(kinds)
+        order = on.choose('order', lambda layers, depth: tuple(range(layers)))
+        self.layers_execute_order = order(len(kinds), depth)
+        self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(kinds.count, 'acf')
+        self.depth = depth or len(self.layers_execute_order)
+
+    def new_norm(self) -> nn.Module:
+        return self.features.choose('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
+
+    def build_layer(self, index: int, kind: str) -> Layer:
+        on, number = self.features, self.layer_types[:index].count(kind)
+        flags = on.down('branch_flags', self.flags_for(kind, number), kind, number)
+        if kind == 'f':
+            branch = FeedForward(self.dim, features=self.given_features, **flags)
+        else:
+            causal = self.causal and kind == 'a'
+            branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
+        branch = on.down('wrap', branch, kind, index)
+        options = on.down('residual_options', dict(self.residual_fn_kwargs))
+        residual = on.choose('residual', Residual)(self.dim, layer_index=index, **options)
+        after = on.choose('norm_branch', lambda: None)()
+        norms = (self.new_norm(), after, None) if self.pre_norm else (None, after, self.new_norm())
+        return Layer(kind, index, norms, branch, residual)
+
+    def flags_for(self, kind: str, number: int) -> dict[str, Any]:
+        """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
+        layers = self.layer_types.count(kind)
+        flags = self.branch_flags[kind]
+        if kind == 'c':
+            inherited = {n: v for n, v in self.branch_flags['a'].items() if not is_per_layer(v, self.num_attn_layers)}
+            flags = {**inherited, **flags}
+        return {name: value[number] if is_per_layer(value, layers) else value for name, value in flags.items()}
+
+    @property
+    def attn_dim_head(self) -> int:
+        width = self.branch_flags['a'].get('dim_head', 64)
+        if not isinstance(width, int):
+            raise ConfigError(
+                f'`attn_dim_head` got {width!r}, it must be one width for all layers: they share their positions'
+            )
+        return width
+
+    # running
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        self_attn_kv_mask: Tensor | None = None,
+        mems: Sequence[Tensor | None] | None = None,
+        mem_masks: Sequence[Tensor | None] | None = None,
+        seq_start_pos: Tensor | None = None,
+        seq_pos_offset: int | None = None,
+        cache: LayerIntermediates | Cache | None = None,
+        input_not_include_cache: bool = False,
+        cache_age: int | None = None,
+        return_hiddens: bool = False,
+        *,
+        leading: int = 0,
+        causal: bool | None = None,
+        layers_execute_order: Sequence[int] | None = None,
+        **inputs: Any,
+    ) -> Tensor | tuple[Tensor, LayerIntermediates]:
+        on = self.features
+        self.check(x, context, cache, attn_mask, inputs)
+        call = self.open(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
+        self.settle_masks(call, x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, leading, causal)
+        if context is not None:
+            call.context_length = context.shape[1]
+            call.shared['c']['context'] = context if call.cache is None else context[:, :0]
+        x = on.down('open', call.only_new(x, 'x'), call)
+        order = self.layers_execute_order
+        if layers_execute_order is not None:
+            order = checked_order(layers_execute_order, len(self.layers))
+        for call.step, index in enumerate(order):
+            layer = self.layers[index]
+            if on.gather('skips', layer, call):
+                call.leave_out(layer, x)
+                continue
+            x = layer(x, call, on)
+        call.trace.layer_hiddens.append(x)
+        x = call.norm(self.final_norm, on.up('close', x, call))
+        call.trace.last_hidden = x
+        call.trace.cache_length = call.seen + call.new
+        return (x, call.trace) if return_hiddens else x
+
+    def check(
+        self, x: Tensor, context: Tensor | None, cache: Any, attn_mask: Tensor | None, inputs: dict[str, Any]
+    ) -> None:
+        check_inputs(inputs, self.features, ('pos', 'attn_bias'), type(self).__name__)
+        if x.ndim != 3 or x.shape[-1] != self.dim:
+            raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {self.dim})')
+        if self.cross_attend and context is None:
+            raise ValueError('`context` is missing: the stack has cross-attention')
+        if not self.cross_attend and context is not None:
+            raise ValueError(
+                '`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`'
+            )
+        if cache is not None and not self.causal:
+            raise ValueError('`cache` needs a causal stack: later tokens would change what was cached')
+        if cache is not None and attn_mask is not None:
+            raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
+        if cache is not None and not self.can_cache_kv:
+            raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
+
+    def open(
+        self,
+        x: Tensor,
+        given_cache: Any,
+        only_new: bool,
+        cache_age: int | None,
+        offset: int | None,
+        mems: Sequence[Tensor | None] | None,
+        mem_masks: Sequence[Tensor | None] | None,
+        inputs: dict[str, Any],
+    ) -> StackCall:
+        """Settle what is new. `x` holds the cached tokens too, unless it is too short or `only_new` says no."""
+        cache, given = cache_of(given_cache), x.shape[1]
+        held = 0 if cache is None else cache.length
+        new = given if only_new or given <= held else given - held
+        if cache is not None and cache_age and not only_new:
+            new = min(cache_age, given)
+        seen = (0 if cache is None else cache.seen) if offset is None else offset
+        return StackCall(inputs, cache, held, seen, new, given, mems or (), mem_masks or (), trace=fresh_trace())
+
+    def settle_masks(
+        self,
+        call: StackCall,
+        x: Tensor,
+        mask: Tensor | None,
+        context_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        kv_mask: Tensor | None,
+        start: Tensor | None,
+        leading: int,
+        causal: bool | None,
+    ) -> None:
+        """Share out masks and positions between self- and cross-attention."""
+        call.real, call.leading, call.start = as_mask(mask, 'mask', len(x), None), leading, start
+        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), None)
+        if start is not None:
+            if start.shape != (len(x),):
+                raise ValueError(f'`seq_start_pos` got shape {tuple(start.shape)}, it must be ({len(x)},)')
+            index = torch.arange(call.tokens, device=x.device)
+            begun = (index < leading) | (index >= leading + start.unsqueeze(-1))
+            call.real = begun if call.real is None else begun & call.real
+            kv_mask = call.real if kv_mask is None else begun & kv_mask
+        own = dict(mask=mask, context_mask=kv_mask, attn_mask=attn_mask, index=call.row_positions())
+        own |= dict(attn_bias=call.inputs.get('attn_bias'), causal=causal)
+        if call.inputs.get('pos') is not None:
+            own['pos'] = call.user_positions(call.inputs['pos'])
+        call.shared['a'] |= {name: value for name, value in own.items() if value is not None}
+        across = dict(mask=mask, context_mask=context_mask)
+        call.shared['c'] |= {name: value for name, value in across.items() if value is not None}
+
+
+def fresh_trace() -> LayerIntermediates:
+    return LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[])
+
+
+def is_per_layer(value: Any, layers: int) -> bool:
+    return isinstance(value, tuple) and len(value) == layers
+
+
+class Encoder(AttentionLayers):
+    """A stack in which every token sees every other."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        return {'causal': False}
+
+
+class Decoder(AttentionLayers):
+    """A causal stack."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(causal=True, **kwargs)
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        return {'causal': True}
+
+
+class PrefixDecoder(AttentionLayers):
+    """A causal stack whose first `prefix_attn_len` tokens, one number or one per row, see one another."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        return {'causal': False}
+
+    def forward(
+        self,
+        x: Tensor,
+        *args: Any,
+        attn_mask: Tensor | None = None,
+        prefix_attn_len: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        place = torch.arange(x.shape[1], device=x.device)
+        seen = place.unsqueeze(-1) >= place
+        if torch.is_tensor(prefix_attn_len) and prefix_attn_len.ndim:
+            seen = seen | (place < prefix_attn_len[:, None, None, None])
+        elif prefix_attn_len is not None:
+            seen = seen | (place < prefix_attn_len)
+        if attn_mask is not None:
+            seen = to_4d(seen) & Attention.own_mask(attn_mask)
+        return super().forward(x, *args, attn_mask=seen, **kwargs)
+
+
+class CrossAttender(AttentionLayers):
+    """A stack that attends to a context only."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(cross_attend=True, only_cross=True, **kwargs)
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        return {'cross_attend': True, 'only_cross': True}
+
+
+# the model around a stack
+
+
+class Wrapper(Configurable):
+    """What models around a stack share: running it with what stands in front, memories, and return values."""
+
+    catalogue = MODEL
+
+    def run_stack(self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, kwargs: dict[str, Any]) -> Tensor:
+        """Lengthen the sequence, run the stack, and take off again what was put in front."""
+        on = self.features
+        x = on.down('lengthen', x, call)
+        if call.continues and call.leading not in (0, call.cache.leading):
+            raise ValueError(
+                f'the cache was made with {call.cache.leading} tokens in front of the sequence, '
+                f'now there are {call.leading}'
+            )
+        if call.continues and not call.front and call.cache.leading:
+            call.front, call.leading = [(call.cache.leading, None)], call.cache.leading
+        call.mask = call.full_mask(mask, len(x), x.device)
+        pos = call.inputs.get('pos')
+        if pos is not None and not pos.is_floating_point():
+            ahead = torch.arange(-call.leading, 0, device=pos.device)
+            kwargs = {**kwargs, 'pos': torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)}
+        leading = min(call.leading, call.cache.length) if call.continues else call.leading
+        x, trace = self.attn_layers(
+            x,
+            mask=call.mask,
+            mems=mems,
+            cache=call.cache,
+            input_not_include_cache=True,
+            leading=leading,
+            return_hiddens=True,
+            **kwargs,
+        )
+        trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
+        x = on.up('shorten', x, call)
+        trace.last_layer_hiddens = x
+        return x
+
+    def new_mems(self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool) -> list[Tensor]:
+        """The last `max_mem_len` hidden states of each self-attention layer, earlier memories included."""
+        longer = trace.hiddens
+        if mems:
+            pairs = itertools.zip_longest(mems[: len(longer)], longer)
+            longer = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
+        kept = [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in longer]
+        return [t.detach() for t in kept] if detach else kept
+
+    @property
+    def can_cache_kv(self) -> bool:
+        can = self.attn_layers.causal and self.attn_layers.can_cache_kv
+        return can and all(feature.can_cache for feature in self.features.active)
+
+    @property
+    def can_cache_kv_outside_max_seq_len(self) -> bool:
+        return self.pos_emb is None
+
+
+class TransformerWrapper(Wrapper):
+    """Tokens in, logits out:  ids b n -> b n l, around any stack."""
+
+    def __init__(
+        self,
+        *,
+        num_tokens: Annotated[int, 'size of the vocabulary', size],
+        max_seq_len: Annotated[int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'],
+        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
+        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
+        l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
+        logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
+        return_only_embed: Annotated[bool, 'no head: the output is embeddings', boolean] = False,
+        token_emb: Annotated[nn.Module | None, 'a token embedding of your own'] = None,
+        to_logits: Annotated[nn.Module | None, 'a head of your own'] = None,
+        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
+        shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
+        attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
+        input_not_include_cache: Annotated[bool, 'with a cache, calls pass new tokens only', boolean] = False,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
+        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.l2norm_embed, self.logits_dim, self.return_only_embed = bool(l2norm_embed), logits_dim, return_only_embed
+        self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
+        self.input_not_include_cache = input_not_include_cache
+        self.attn_layers = attn_layers
+        if token_emb is None:
+            token_emb = TokenEmbedding(self.emb_dim, num_tokens, self.l2norm_embed)
+            token_emb.init_()
+        self.token_emb = token_emb
+        catalogue = catalogue_for(MODEL, features)
+        self.features = Features(self, catalogue, resolve(catalogue, flags, 'TransformerWrapper')).setup()
+        self.num_memory_tokens = next(
+            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
+        )
+        self.emb_dropout = nn.Dropout(emb_dropout)
+        self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
+        self.to_logits = (
+            None if return_only_embed else self.features.choose('readout', lambda: to_logits or self.new_head())()
+        )
+
+    # what wrappers of this wrapper ask for
+    output_is_log_prob, add_continuous_pred_head, looped, recycling = False, False, False, False
+
+    def new_head(self) -> nn.Module:
+        return nn.Linear(self.dim, self.logits_dim or self.num_tokens, bias=False)
+
+    def forward(
+        self,
+        x: Tensor | None,
+        return_embeddings: bool = False,
+        return_logits_and_embeddings: bool = False,
+        return_intermediates: bool = False,
+        return_embeddings_and_intermediates: bool = False,
+        return_logit_entropies: bool = False,
+        mask: Tensor | None = None,
+        return_mems: bool = False,
+        return_attn: bool = False,
+        mems: Sequence[Tensor | None] | None = None,
+        detach_mems: bool = True,
+        return_attn_z_loss: bool = False,
+        attn_z_loss_weight: float | None = None,
+        cache: LayerIntermediates | Cache | None = None,
+        input_not_include_cache: bool | None = None,
+        excise_prepend_embeds: bool = False,
+        token_emb_kwargs: dict[str, Any] | None = None,
+        to_logits_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
+        x = self.check(x, kwargs, (return_logits_and_embeddings or return_logit_entropies))
+        read = {name for feature in self.features.active for name in feature.takes}
+        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
+        call = model_call(
+            inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}, x.shape[1], cache_of(cache), only_new
+        )
+        x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
+        if mems:
+            mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
+        x = self.run_stack(x, call, mask, mems, kwargs)
+        trace = call.trace
+        prefix = (
+            inputs['prepend_embeds'].shape[1] if inputs.get('prepend_embeds') is not None and not call.continues else 0
+        )
+        if excise_prepend_embeds:
+            x = x[:, prefix:]
+        x = self.features.down('pool', x, call)
+        only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
+        logits = None
+        if not only_embed or return_logits_and_embeddings:
+            logits = self.to_logits(x, **(to_logits_kwargs or {}))
+            logits = each_head(lambda one: self.features.down('logits', one, call), logits)
+        trace.logits = logits
+        if return_logit_entropies:
+            trace.logit_entropies = each_head(entropy, logits)
+        if return_attn_z_loss:
+            weight = self.attn_z_loss_weight if attn_z_loss_weight is None else attn_z_loss_weight
+            trace.attn_z_loss = calc_z_loss(
+                [inter.pre_softmax_attn for inter in trace.attn_intermediates], weight=weight
+            )
+        if return_mems:
+            trace.mems = self.new_mems(trace, mems, detach_mems)
+        out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
+        wants_all = (
+            return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
+        )
+        return returned(out, trace, wants_all, return_mems, return_attn)
+
+    def check(self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool) -> Tensor:
+        """Check ids; None stands for no tokens after prepended embeddings."""
+        if wants_logits and self.to_logits is None:
+            raise ValueError(
+                'logits were asked for, but the model has no head: it was built with `return_only_embed=True`'
+            )
+        if x is None:
+            prefix = kwargs.get('prepend_embeds')
+            if prefix is None:
+                raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
+            return prefix.new_empty(len(prefix), 0, dtype=torch.long)
+        if isinstance(self.token_emb, TokenEmbedding):
+            check_ids(x, self.num_tokens)
+        return x
+
+    def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
+        """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
+        call.like_tokens = ids
+        x = sum(self.features.gather('embed', call), self.token_emb(ids, **token_emb_kwargs))
+        x = self.features.down('embedded', x, call)
+        call.trace.initial_embeds = x
+        return self.project_emb(self.emb_dropout(x))
+
+
+def returned(out: Any, trace: LayerIntermediates, wants_all: bool, wants_mems: bool, wants_maps: bool) -> Any:
+    """The output, with what was asked for beside it."""
+    if wants_all:
+        return out, trace
+    if wants_mems:
+        return out, trace.mems
+    if wants_maps:
+        return out, [inter.post_softmax_attn for inter in trace.attn_intermediates]
+    return out
+
+
+class ViTransformerWrapper(Configurable):
+    """Images in, classes or patch embeddings out:  b c height width -> b classes.
+
+    Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
+    """
+
+    def __init__(
+        self,
+        *,
+        image_size: Annotated[int, 'height and width of an image, in pixels', size],
+        patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
+        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        channels: Annotated[int, 'channels of an image', size] = 3,
+        num_classes: Annotated[int | None, 'width of the head; None for the mean embedding', size | none] = None,
+        post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
+        num_register_tokens: Annotated[int, 'learned tokens beside the patches', count] = 0,
+        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
+    ) -> None:
+        super().__init__()
+        if image_size % patch_size:
+            raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
+        dim, dim_patch = attn_layers.dim, channels * patch_size**2
+        self.patch_size, self.channels, self.image_size = patch_size, channels, image_size
+        self.pos_embedding = nn.Parameter(torch.randn(1, (image_size // patch_size) ** 2, dim))
+        self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
+        self.patch_to_embedding = nn.Sequential(LayerNorm(dim_patch), nn.Linear(dim_patch, dim), LayerNorm(dim))
+        self.post_emb_norm = LayerNorm(dim) if post_emb_norm else nn.Identity()
+        self.dropout = nn.Dropout(emb_dropout)
+        self.attn_layers = attn_layers
+        self.mlp_head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
+
+    def forward(self, img: Tensor, return_embeddings: bool = False, return_logits_and_embeddings: bool = False) -> Any:
+        """Logits; or patch embeddings b n d; or both."""
+        if return_embeddings and return_logits_and_embeddings:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+        height, width = img.shape[-2:]
+        if img.ndim != 4 or img.shape[1] != self.channels or height % self.patch_size or width % self.patch_size:
+            raise ValueError(
+                f'`img` got shape {tuple(img.shape)}, '
+                f'it must be (b, {self.channels}, height, width) in multiples of {self.patch_size} pixels'
+            )
+        if height * width > self.image_size**2:
+            raise ValueError(
+                f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
+            )
+        side = self.patch_size
+        patches = rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side)
+        x = self.patch_to_embedding(patches)
+        x = self.dropout(self.post_emb_norm(x + self.pos_embedding[:, : x.shape[1]]))
+        count = x.shape[1]
+        if self.register_tokens is not None:
+            x = torch.cat((x, self.register_tokens.expand(len(x), -1, -1)), dim=1)
+        embeddings = self.attn_layers(x)[:, :count]
+        if return_embeddings:
+            return embeddings
+        logits = self.mlp_head(embeddings.mean(dim=1))
+        return (logits, embeddings) if return_logits_and_embeddings else logits
+
+
+class XTransformer(Configurable):
+    """Encoder and decoder:  ids b n, ids b m -> loss.  Vaswani et al. 2017, arXiv:1706.03762
+
+    Keywords with `enc_` and `dec_` go to the two models, each a TransformerWrapper around its stack.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: Annotated[int, 'width of both stacks', size],
+        tie_token_emb: Annotated[bool, 'one token table for both', boolean] = False,
+        ignore_index: Annotated[int, 'target id without a loss'] = -100,
+        pad_value: Annotated[int, 'id that fills up sequences'] = 0,
+        cross_attn_tokens_dropout: Annotated[float, 'fraction of encoder tokens hidden in training', probability] = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+
+        super().__init__()
+        encoder, decoder = self.split(kwargs)
+        self.cross_attn_tokens_dropout = cross_attn_tokens_dropout
+        enc_wrapper, enc_stack = split_model_flags(encoder, 'enc_', Encoder)
+        dec_wrapper, dec_stack = split_model_flags(decoder, 'dec_', Decoder)
+        if tie_token_emb and encoder['num_tokens'] != decoder['num_tokens']:
+            raise ConfigError(
+                '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table'
+            )
+        self.encoder = TransformerWrapper(
+            **enc_wrapper, return_only_embed=True, attn_layers=Encoder(dim=dim, **enc_stack)
+        )
+        stack = Decoder(dim=dim, cross_attend=True, **dec_stack)
+        if tie_token_emb:
+            dec_wrapper['token_emb'] = self.encoder.token_emb
+        net = TransformerWrapper(**dec_wrapper, attn_layers=stack)
+        self.decoder = AutoregressiveWrapper(net, ignore_index=ignore_index, pad_value=pad_value)
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        return {
+            **cls.arguments(),
+            **{p + n: f for p, stack in (('enc_', Encoder), ('dec_', Decoder)) for n, f in model_flags(stack).items()},
+        }
+
+    def split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Keywords of the encoder and of the decoder, their prefix taken off."""
+        accepted = self.accepted()
+        for name in kwargs:
+            if name not in accepted:
+                raise ConfigError(f'unknown keyword `{name}` of XTransformer{did_you_mean(name, accepted)}')
+        for name in ('enc_num_tokens', 'enc_max_seq_len', 'dec_num_tokens', 'dec_max_seq_len'):
+            if name not in kwargs:
+                raise ConfigError(f'`{name}` is missing')
+        return tuple({n.removeprefix(p): v for n, v in kwargs.items() if n.startswith(p)} for p in ('enc_', 'dec_'))
+
+    def encode(
+        self, src: Tensor, mask: Tensor | None, attn_mask: Tensor | None, prefix: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The context for the decoder, and its mask."""
+        given = {} if attn_mask is None else {'attn_mask': attn_mask}
+        context = self.encoder(src, mask=mask, prepend_embeds=prefix, **given)
+        if prefix is not None and mask is not None:
+            mask = F.pad(mask, (prefix.shape[1], 0), value=True)
+        return context, mask
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        src_prepend_embeds: Tensor | None = None,
+        *,
+        src_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The next-token loss of the target."""
+        context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
+        if self.training and self.cross_attn_tokens_dropout > 0:
+            context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
+        return self.decoder(tgt, context=context, context_mask=mask)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        seq_in: Tensor,
+        seq_out_start: Tensor,
+        seq_len: int,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        *,
+        src_prepend_embeds: Tensor | None = None,
+        src_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
+        training = {module: module.training for module in self.modules()}
+        self.eval()
+        try:
+            context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
+            return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
+        finally:
+            for module, was in training.items():
+                module.training = was
+
+
+def renamed_mask(mask: Tensor | None, src_mask: Tensor | None) -> Tensor | None:
+    if src_mask is None:
+        return mask
+    if mask is not None:
+        raise ValueError('`mask` and `src_mask` were both given: `src_mask` is the old name of `mask`')
+    warn_once('`src_mask` is now `mask`, the old name will go')
+    return src_mask
+
+
+def model_flags(stack: type[AttentionLayers]) -> dict[str, Any]:
+    """The keywords of a token model around a kind of stack, those that it settles itself left out."""
+    settled = ('attn_layers', 'dim', 'cross_attend', 'only_cross', 'return_only_embed')
+    both = {**stack.accepted(), **TransformerWrapper.accepted()}
+    return {name: flag for name, flag in both.items() if name not in settled}
+
+
+def split_model_flags(
+    flags: dict[str, Any], prefix: str, stack: type[AttentionLayers]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the keywords of a model into those of the wrapper and those of its stack."""
+    wrapper = TransformerWrapper.accepted()
+    return {n: v for n, v in flags.items() if n in wrapper}, {n: v for n, v in flags.items() if n not in wrapper}
