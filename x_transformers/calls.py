@@ -237,7 +237,7 @@ class ModelCall:
 
 
 def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
-    """Settle which of the `given` tokens are new: those beyond the cached ones; all, if too few or `only_new` says so."""
+    """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
     if cache is None:
         return ModelCall(inputs, None, given, given, given, 0)
     in_front = max(cache.leading - (cache.seen - cache.length), 0)

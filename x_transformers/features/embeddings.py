@@ -80,7 +80,7 @@ class AbsolutePositions(ModelFeature):
 class ExtraIds(ModelFeature):
     """Further ids per token, each with an embedding of its own, all summed."""
 
-    embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', a_mapping)
+    embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', a_mapping, example={'extra': 5})
     takes = {'embed_ids': 'name -> ids b n'}
     stored_as = {'tables': 'embeds'}
 
@@ -156,6 +156,7 @@ class EmbFracGradient(ModelFeature):
         1.0,
         'fraction of the gradient that reaches the embeddings',
         Check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1),
+        example=0.5,
     )
 
     @classmethod
@@ -171,7 +172,7 @@ class ClassTokens(ModelFeature):
 
     paper = 'BERT, arXiv:1810.04805'
     use_cls_token = flag(False, 'read the output from learned tokens in front')
-    num_cls_tokens = flag(1, 'how many', size)
+    num_cls_tokens = flag(1, 'how many', size, example=2)
     stored_as = {'tokens': 'cls_token'}
     can_cache = False
 
@@ -195,7 +196,7 @@ class MemoryTokens(ModelFeature):
     """Learned tokens in front of everything, which take part in the layers and are taken off again."""
 
     paper = 'Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588'
-    num_memory_tokens = flag(None, 'how many', count | none)
+    num_memory_tokens = flag(None, 'how many', count | none, example=2)
     stored_as = {'tokens': 'memory_tokens'}
 
     def setup(self, host: Any) -> None:
@@ -215,7 +216,7 @@ class MemoryTokens(ModelFeature):
 class EmbDropout(ModelFeature):
     """Dropout on what enters the stack, tokens in front included."""
 
-    emb_dropout = flag(0.0, 'dropout on the embeddings', probability)
+    emb_dropout = flag(0.0, 'dropout on the embeddings', probability, example=0.2)
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
         return F.dropout(x, self.emb_dropout, training=self.host.training)

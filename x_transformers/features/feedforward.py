@@ -42,7 +42,10 @@ class CustomActivation(FeedForwardFeature):
     """An activation of your own; each layer gets a copy."""
 
     custom_activation = flag(
-        None, 'module in place of GELU', Check('a torch module', lambda value: isinstance(value, nn.Module)) | none
+        None,
+        'module in place of GELU',
+        Check('a torch module', lambda value: isinstance(value, nn.Module)) | none,
+        example=nn.Tanh(),
     )
 
     @classmethod

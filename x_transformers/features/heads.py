@@ -19,8 +19,8 @@ class QKNorm(AttentionFeature):
 
     paper = 'Query-Key Normalization, arXiv:2010.04245; learned scales: ViT-22B, arXiv:2302.05442'
     qk_norm = flag(False, 'cosine similarity attention')
-    qk_norm_groups = flag(1, 'parts of a head that are normed on their own', size)
-    qk_norm_scale = flag(10, 'the fixed scale of the cosines', positive)
+    qk_norm_groups = flag(1, 'parts of a head that are normed on their own', size, example=2)
+    qk_norm_scale = flag(10, 'the fixed scale of the cosines', positive, example=4)
     qk_norm_dim_scale = flag(False, 'learned scales per feature instead')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
 

@@ -38,6 +38,7 @@ class CustomLayers(StackFeature):
         None,
         "kinds of all layers, such as ('a', 'f', 'a', 'f')",
         each(Check("'a', 'c' or 'f'", lambda kind: kind in KINDS)) | none,
+        example=('a', 'f', 'a', 'f'),
     )
 
     def layout(self, block: list[str], depth: int | None) -> list[str]:
@@ -48,7 +49,7 @@ class ParRatio(StackFeature):
     """Attention early, feedforwards late, after the search of the PAR Transformer."""
 
     paper = 'PAR Transformer, arXiv:2009.04534'
-    par_ratio = flag(None, 'one attention to so many layers', at_least(2) | none)
+    par_ratio = flag(None, 'one attention to so many layers', at_least(2) | none, example=3)
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         total = depth * len(block)
@@ -67,7 +68,9 @@ class SandwichCoef(StackFeature):
     """Attention first, feedforwards last, ordinary blocks between."""
 
     paper = 'Sandwich Transformers, arXiv:1911.03864'
-    sandwich_coef = flag(None, 'how many attention layers come first, and feedforwards last', at_least(1) | none)
+    sandwich_coef = flag(
+        None, 'how many attention layers come first, and feedforwards last', at_least(1) | none, example=1
+    )
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         coef = self.sandwich_coef
@@ -92,7 +95,9 @@ class WeightTying(StackFeature):
 class ExecuteOrder(StackFeature):
     """The order in which layers run; they may repeat."""
 
-    layers_execute_order = flag(None, 'indices of layers, in the order in which they run', each(count) | none)
+    layers_execute_order = flag(
+        None, 'indices of layers, in the order in which they run', each(count) | none, example=(0, 1, 0, 1)
+    )
 
     def order(self, layers: int, depth: int) -> tuple[int, ...]:
         return checked_order(self.layers_execute_order, layers)

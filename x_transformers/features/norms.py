@@ -189,9 +189,9 @@ class UseSimpleRMSNorm(StackFeature):
 class Condition(StackFeature):
     """The condition (b d) or (b n d) that adaptive norms and scales read, if they are on."""
 
-    dim_condition = flag(None, 'width of the condition, `dim` if None', size | none)
+    dim_condition = flag(None, 'width of the condition, `dim` if None', size | none, example=12)
     adaptive_condition_mlp = flag(False, 'expand the condition by a linear layer and SiLU first')
-    adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1))
+    adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1), example=2)
     takes = {'condition': 'b d | b n d'}
     stored_as = {'mlp': 'adaptive_mlp'}
 
@@ -251,7 +251,7 @@ class UseLayerScale(StackFeature):
 
     paper = 'Going deeper with Image Transformers, arXiv:2103.17239'
     use_layerscale = flag(False, 'learned gain per feature on every branch')
-    layerscale_init_value = flag(0.0, 'its effective initial value', number)
+    layerscale_init_value = flag(0.0, 'its effective initial value', number, example=0.5)
     clashes = {'use_adaptive_layerscale': 'both scale the branch'}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:

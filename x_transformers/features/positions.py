@@ -351,7 +351,7 @@ class AttnBias(AttentionFeature):
 class Window(AttentionFeature):
     """See no further back than a number of tokens. The future is left to `causal`."""
 
-    max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none)
+    max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none, example=3)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -380,13 +380,13 @@ class RotaryPositions(StackFeature):
 
     paper = 'RoFormer, arXiv:2104.09864'
     rotary_pos_emb = flag(False, 'rotate queries and keys by their positions')
-    rotary_emb_dim = flag(None, 'how many features of a head turn, half of them if None', size | none)
+    rotary_emb_dim = flag(None, 'how many features of a head turn, half of them if None', size | none, example=4)
     rotary_xpos = flag(False, 'decay with distance as well (xPos)')
-    rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive)
+    rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive, example=64)
     rotary_interpolation_factor = flag(
-        1.0, 'divide positions by this', Check('a number of at least 1', lambda v: is_number(v) and v >= 1)
+        1.0, 'divide positions by this', Check('a number of at least 1', lambda v: is_number(v) and v >= 1), example=2.0
     )
-    rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive)
+    rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
     takes = {'rotary_pos_emb': '(angles, scale), computed elsewhere', 'context_pos': 'm | b m'}
     stored_as = {'angles': 'rotary_pos_emb'}
     gives_positions = True
@@ -459,7 +459,7 @@ class Alibi(StackBias):
 
     paper = 'Train Short, Test Long, arXiv:2108.12409'
     alibi_pos_bias = flag(False, 'penalise distance linearly')
-    alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none)
+    alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none, example=2)
     clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
 
     def setup(self, host: Any) -> None:
@@ -476,8 +476,8 @@ class T5Bias(StackBias):
 
     paper = 'T5, arXiv:1910.10683'
     rel_pos_bias = flag(False, 'learned bias per bucket of distances')
-    rel_pos_num_buckets = flag(32, 'number of buckets', size)
-    rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size)
+    rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
+    rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size, example=64)
     clashes = {'dynamic_pos_bias': 'one position bias at a time'}
     gives_positions = True
 
@@ -503,7 +503,7 @@ class DynamicBias(StackBias):
     paper = 'CrossFormer, arXiv:2108.00154; Swin v2, arXiv:2111.09883'
     dynamic_pos_bias = flag(False, 'a small network turns distances into biases')
     dynamic_pos_bias_log_distance = flag(False, 'it sees the signed logarithm of the distance')
-    dynamic_pos_bias_mlp_depth = flag(2, 'its hidden layers', size)
+    dynamic_pos_bias_mlp_depth = flag(2, 'its hidden layers', size, example=3)
     dynamic_pos_bias_norm = flag(False, 'norms inside it')
 
     def setup(self, host: Any) -> None:

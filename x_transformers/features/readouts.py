@@ -35,7 +35,7 @@ class TieEmbedding(ModelFeature):
 
     paper = 'Using the Output Embedding to Improve Language Models, arXiv:1608.05859'
     tie_embedding = flag(False, 'logits from the token table')
-    tie_embedding_scale = flag(None, 'factor of tied logits, dim ** -0.5 if None', number | none)
+    tie_embedding_scale = flag(None, 'factor of tied logits, dim ** -0.5 if None', number | none, example=0.3)
     clashes = {'num_output_heads': 'there is one token table'}
 
     def readout(self) -> nn.Module:
@@ -60,7 +60,7 @@ class TieEmbedding(ModelFeature):
 class OutputHeads(ModelFeature):
     """Several heads on the same hidden states."""
 
-    num_output_heads = flag(1, 'how many heads; the logits become a tuple', at_least(1))
+    num_output_heads = flag(1, 'how many heads; the logits become a tuple', at_least(1), example=2)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

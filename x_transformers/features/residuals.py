@@ -105,7 +105,10 @@ class TokenShift(StackFeature):
 
     paper = 'RWKV, github.com/BlinkDL/RWKV-LM (token shift)'
     shift_tokens = flag(
-        0, 'by how many tokens features are shifted, or a tuple with one number per layer', count | each(count)
+        0,
+        'by how many tokens features are shifted, or a tuple with one number per layer',
+        count | each(count),
+        example=1,
     )
     stored_as = {}
 
@@ -135,9 +138,12 @@ class ResidualScale(StackFeature):
 
     paper = 'NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555'
     scale_residual = flag(
-        False, 'learned scale per feature on the residual; a number also scales every branch', boolean | number
+        False,
+        'learned scale per feature on the residual; a number also scales every branch',
+        boolean | number,
+        example=True,
     )
-    scale_residual_constant = flag(1.0, 'constant factor of the residual', number)
+    scale_residual_constant = flag(1.0, 'constant factor of the residual', number, example=0.5)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -173,6 +179,7 @@ class LayerDropout(StackFeature):
         0.0,
         'probability of leaving a layer out in training, or a tuple with one per layer',
         probability | each(probability),
+        example=0.5,
     )
 
     @classmethod
@@ -203,7 +210,7 @@ class SoftclampOutput(StackFeature):
     paper = 'Gemma 2, arXiv:2408.00118'
     softclamp_output = flag(False, 'bound the output of the last layer smoothly')
     softclamp_output_value = flag(
-        30.0, 'the bound c', Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf)
+        30.0, 'the bound c', Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf), example=2.0
     )
 
     def close(self, x: Tensor, call: Any) -> Tensor:

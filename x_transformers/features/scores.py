@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -86,7 +87,7 @@ class AttentionDropout(AttentionFeature):
 
     paper = 'arXiv:1706.03762'
     fuses = True
-    dropout = flag(0.0, 'probability of dropping an attention weight', probability)
+    dropout = flag(0.0, 'probability of dropping an attention weight', probability, example=0.2)
 
     def setup(self, host: Any) -> None:
         host.dropout = self.dropout
@@ -100,7 +101,7 @@ class SoftclampLogits(AttentionFeature):
 
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
     softclamp_logits = flag(False, 'bound the attention logits smoothly')
-    logit_softclamp_value = flag(50.0, 'the bound c, in logits', positive)
+    logit_softclamp_value = flag(50.0, 'the bound c, in logits', positive, example=2.0)
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
         return softclamp(sim, self.logit_softclamp_value)
@@ -110,7 +111,7 @@ class SparseTopk(AttentionFeature):
     """Softmax over the k largest logits of each row; ties with the k-th stay."""
 
     paper = 'Explicit Sparse Transformer, arXiv:1912.11637; straight-through: arXiv:2505.22074'
-    sparse_topk = flag(None, 'how many keys a query keeps', size | none)
+    sparse_topk = flag(None, 'how many keys a query keeps', size | none, example=3)
     sparse_topk_straight_through = flag(False, 'with the gradient of the full softmax')
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -135,7 +136,7 @@ class SigmoidAttention(AttentionFeature):
 class CustomNormaliser(AttentionFeature):
     """A function of your own from logits to weights; hidden logits hold the lowest finite number."""
 
-    custom_attn_fn = flag(None, 'callable, logits b h i j -> weights', a_callable | none)
+    custom_attn_fn = flag(None, 'callable, logits b h i j -> weights', a_callable | none, example=torch.sigmoid)
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return self.custom_attn_fn(sim)

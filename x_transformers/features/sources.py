@@ -59,7 +59,7 @@ class MemoryKV(AttentionFeature):
     """Learned keys and values that every query can attend to."""
 
     paper = 'Augmenting Self-attention with Persistent Memory, arXiv:1907.01470'
-    num_mem_kv = flag(0, 'number of learned key/value pairs', count)
+    num_mem_kv = flag(0, 'number of learned key/value pairs', count, example=2)
     stored_as = {'k': 'mem_k', 'v': 'mem_v'}
 
     def setup(self, host: Any) -> None:

@@ -14,7 +14,6 @@ import difflib
 import functools
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -109,6 +108,7 @@ class Flag:
     check: Check | None = None
     name: str = ''
     feature: type[Feature] | None = None
+    example: Any = None
 
     def refusal(self, value: Any, name: str = '') -> str | None:
         """The reason why `value` is not allowed, or None."""
@@ -125,11 +125,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f'{text[:77]}...'
 
 
-def flag(default: Any, doc: str, check: Check | None = None) -> Any:
-    """Declare a flag in the body of a feature. Its check, if left out, follows from the default."""
-    if check is None and isinstance(default, bool):
-        check = boolean
-    return Flag(default, doc, check)
+def flag(default: Any, doc: str, check: Check | None = None, example: Any = None) -> Any:
+    """Declare a flag in the body of a feature.
+
+    `example` is a value that switches it on in a small model: documentation and tests use it. It may be left out for
+    a flag that is True or False, and so may its check.
+    """
+    if isinstance(default, bool):
+        check, example = check or boolean, not default if example is None else example
+    return Flag(default, doc, check, example=example)
 
 
 class Feature:
@@ -566,6 +570,196 @@ def headline(module: Configurable) -> str:
     return ', '.join(f'{k}={v}' for k, v in sizes.items())
 
 
+def accepted(cls) -> dict[str, Flag]:
+        """Every keyword of the class: its own arguments, then the flags of its features."""
+        return {**cls.arguments(), **flags_of(cls.catalogue)}
+
+    @classmethod
+    def translate(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Renamed keywords under their present names, with a warning; removed ones are refused with what to write."""
+        for old, new in cls.renamed.items():
+            if old in given:
+                warn_once(f'`{old}` is now `{new}`, the old name will go')
+                given[new] = given.pop(old)
+        for old, advice in cls.removed.items():
+            if old in given and old not in cls.accepted():
+                raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {advice}')
+        return given
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
+
+        Raises ValueError for a value that JSON cannot hold, such as a function.
+        """
+        return encode(self, type(self).__name__)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str) -> Configurable:
+        """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
+        config = json.loads(config) if isinstance(config, str) else dict(config)
+        kind = cls.kinds.get(config.get('class', cls.__name__))
+        if kind is None or not issubclass(kind, cls):
+            raise ConfigError(
+                f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
+            )
+        return decode({**config, 'class': kind.__name__})
+
+    def explain(self) -> str:
+        """What runs in this model, stage by stage, in order."""
+        return '\n'.join(explained(self))
+
+
+@functools.cache
+def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
+    """The `Annotated` parameters of an `__init__`, as flags."""
+    hints = typing.get_type_hints(init, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(init).parameters.items():
+        notes = getattr(hints.get(name), '__metadata__', ())
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in ('self', 'features'):
+            continue
+        doc = next((note for note in notes if isinstance(note, str)), '')
+        check = next((note for note in notes if isinstance(note, Check)), None)
+        found[name] = Flag(parameter.default, doc, check, name)
+    return found
+
+
+def signature_of(cls: type[Configurable]) -> inspect.Signature:
+    """The signature for `help()`: the declared arguments, then every flag as a keyword."""
+    init = inspect.unwrap(cls.__init__)
+    own = list(inspect.signature(init).parameters.values())[1:]
+    var_keyword = [p for p in own if p.kind is p.VAR_KEYWORD]
+    named = [p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if var_keyword:
+        names = {p.name for p in named}
+        extra = [(n, f) for n, f in cls.accepted().items() if n not in names]
+        named += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.default) for n, f in extra]
+    return inspect.Signature(named)
+
+
+def remembering(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`."""
+    shape = inspect.signature(init)
+    arguments: dict[str, Flag] = {}
+
+    @functools.wraps(init)
+    def wrapped(self: Configurable, *args: Any, **kwargs: Any) -> None:
+        outermost = '_given' not in self.__dict__
+        if outermost:
+            kwargs = type(self).translate(kwargs)
+            for name, value in type(self).settled().items():
+                if name in kwargs:
+                    raise ConfigError(
+                        f'`{name}` got {shown(kwargs[name])}, but {type(self).__name__} settles it: it is {value!r}'
+                    )
+        try:
+            bound = shape.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise unbound(type(self), shape, args, kwargs, error) from None
+        given = {k: v for k, v in bound.arguments.items() if k != 'self'}
+        for name, parameter in shape.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given |= given.pop(name, {})
+        if outermost:
+            self.__dict__['_given'] = dict(given)
+        if not arguments:
+            arguments.update(declared_arguments(init))
+        for name, value in given.items():
+            if name in arguments and value is not arguments[name].default:
+                if reason := arguments[name].refusal(value):
+                    raise ConfigError(f'{type(self).__name__}: {reason}')
+        init(self, *args, **kwargs)
+
+    return wrapped
+
+
+def unbound(
+    cls: type[Configurable], shape: inspect.Signature, args: tuple, kwargs: dict[str, Any], error: TypeError
+) -> Exception:
+    """The error for arguments that do not fit a signature, with a suggestion for a misspelt one."""
+    known = cls.accepted()
+    for name in kwargs:
+        if name not in known and name not in shape.parameters:
+            return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{did_you_mean(name, known)}')
+    return TypeError(f'{cls.__name__}: {error}')
+
+
+# config as JSON
+
+
+def encode(value: Any, name: str) -> Any:
+    if isinstance(value, Configurable):
+        known = type(value).accepted()
+        given = {k: v for k, v in value._given.items() if k not in known or not same(v, known[k].default)}
+        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in given.items()}}
+    if isinstance(value, Mapping):
+        return {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [encode(v, name) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(
+        f'`{name}` got {shown(value)}, which a config cannot hold: '
+        f'only numbers, texts, tuples and dicts can be written as JSON'
+    )
+
+
+def same(value: Any, default: Any) -> bool:
+    return value is default or (
+        type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
+    )
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, Mapping) and 'class' in value:
+        rest = {k: decode(v) for k, v in value.items() if k != 'class'}
+        if value['class'] not in Configurable.kinds:
+            raise ConfigError(
+                f'`class` got {value["class"]!r}, it must be one of {", ".join(sorted(Configurable.kinds))}'
+            )
+        return Configurable.kinds[value['class']](**rest)
+    if isinstance(value, Mapping):
+        return {k: decode(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(decode(v) for v in value)
+    return value
+
+
+# explanations
+
+
+def explained(module: nn.Module, name: str = '', depth: int = 0) -> Iterator[str]:
+    """Lines that say what runs in `module`: its features by stage, then the modules inside."""
+    indent = '  ' * depth
+    if isinstance(module, Configurable):
+        yield f'{indent}{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
+        features = getattr(module, 'features', None)
+        for stage, active in features.at.items() if isinstance(features, Features) else ():
+            for feature in active:
+                switched = [
+                    f'{n}={shown(feature.__dict__[n])}'
+                    for n, f in feature.flags.items()
+                    if not same(feature.__dict__[n], f.default)
+                ]
+                if switched or not feature.flags:
+                    what = (inspect.getdoc(type(feature)) or '').split('\n')[0]
+                    inputs = ', '.join(feature.takes) if not feature.flags else ''
+                    when = ', '.join(switched) or 'if given ' + inputs
+                    yield f'{indent}  {stage:<12} {type(feature).__name__} ({when}): {what}'
+        depth += 1
+    for child_name, child in module.named_children():
+        yield from explained(
+            child, f'{name}.{child_name}' if name and not isinstance(module, Configurable) else child_name, depth
+        )
+
+
+def headline(module: Configurable) -> str:
+    known = type(module).arguments()
+    sizes = {k: v for k, v in module._given.items() if k in known and isinstance(v, (bool, int, float, str, tuple))}
+    return ', '.join(f'{k}={v}' for k, v in sizes.items())
+
+
 def table() -> list[tuple[str, str, Flag]]:
     """Every flag of the library as rows (where, name, flag)."""
     import x_transformers
@@ -589,6 +783,8 @@ def describe(where: str, name: str, declared: Flag) -> str:
     lines = [f'{name}  ({where}, {default})', f'    {declared.doc}']
     if declared.check is not None:
         lines.append(f'    must be {declared.check.words}')
+    if declared.example is not None:
+        lines.append(f'    for example {name}={shown(declared.example)}')
     if declared.feature is not None:
         feature = declared.feature
         lines += ['    ' + line for line in (inspect.getdoc(feature) or '').split('\n')]
@@ -620,10 +816,3 @@ def main(arguments: list[str]) -> int:
 def accepted(cls: type[Configurable]) -> dict[str, Flag]:
     """Every keyword that `cls` accepts, with its declaration."""
     return cls.accepted()
-
-
-if __name__ == '__main__':
-    # under -m this file would be a second copy of the module that the package has already imported
-    from x_transformers.flags import main as run
-
-    sys.exit(run(sys.argv[1:]))
