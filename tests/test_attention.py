@@ -277,6 +277,15 @@ def test_rows_without_visible_keys_are_zero(case, name, flash):
 
 
 @pytest.mark.parametrize('flash', [False, True, None])
+@pytest.mark.parametrize(
+    'flags', [dict(num_mem_kv=1), dict(num_mem_kv=3, kv_heads=2), dict(num_mem_kv=1, add_zero_kv=True)]
+)
+def test_learned_keys_are_visible_to_rows_without_any_other(flags, flash):
+    for call, _ in dead_rows().values():
+        check(randn(2, 7, DIM), flags, call, flash)
+
+
+@pytest.mark.parametrize('flash', [False, True, None])
 def test_a_row_hidden_from_one_head_only(flash):
     mask = torch.ones(4, 7, 7, dtype=torch.bool)
     mask[1, 3] = False

@@ -33,7 +33,7 @@ class Past:
     """A cache of `Drift`: the vectors themselves."""
 
     vectors: torch.Tensor
-    tokens: int
+    seen: int
     leading = 0
 
     @property
@@ -46,7 +46,7 @@ class Past:
 
     def keep_last(self, count):
         assert 0 <= count <= self.length
-        return Past(self.vectors[:, self.length - count :], self.tokens)
+        return Past(self.vectors[:, self.length - count :], self.seen)
 
 
 class Drift(nn.Module):
@@ -76,7 +76,7 @@ class Drift(nn.Module):
     ):
         self.fed.append(tuple(x.shape))
         b, new, _ = x.shape
-        before = 0 if cache is None else cache.tokens
+        before = 0 if cache is None else cache.seen
         start = torch.zeros(b, dtype=torch.long) if seq_start_pos is None else seq_start_pos
         vectors = x + self.places[(torch.arange(before, before + new) - start[:, None]).clamp(min=0)]
         if cache is not None:

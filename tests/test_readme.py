@@ -1,7 +1,7 @@
 """The README keeps its word: its snippets run, its shapes are true, its keywords and commands exist."""
 
 import ast
-import importlib
+import inspect
 import io
 import re
 import subprocess
@@ -9,6 +9,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
+import torch
 
 import x_transformers
 from x_transformers.flags import accepted
@@ -146,11 +147,59 @@ def test_tables_name_keywords_that_exist():
 
 
 def test_tables_name_classes_that_exist():
-    cells = [cell for _, column_cells in column('class') for cell in column_cells]
-    assert len(cells) > 10
-    for name in (name for cell in cells for name in names(cell)):
-        module, _, attribute = f'x_transformers.{name}'.rpartition('.')
-        assert isinstance(getattr(importlib.import_module(module), attribute), type), name
+    (cells,) = (column_cells for _, column_cells in column('class'))
+    classes = [name for cell in cells for name in names(cell)]
+    assert len(classes) > len(cells) > 1
+    assert all(isinstance(getattr(x_transformers, name), type) for name in classes)
+
+
+def test_table_of_returns_names_keywords_that_exist():
+    (calls,) = (cells for _, cells in column('call'))
+    keywords = set(re.findall(r'return_\w+', ' '.join(calls)))
+    functions = (
+        x_transformers.AttentionLayers.forward,
+        x_transformers.TransformerWrapper.forward,
+        x_transformers.AutoregressiveWrapper.forward,
+        x_transformers.AutoregressiveWrapper.beam_search,
+    )
+    assert len(keywords) > 5
+    assert keywords <= {name for function in functions for name in inspect.signature(function).parameters}
+
+
+# the shapes of the table for b = h = 2, n = 5, m = p = 3
+MASKS = {
+    'mask': [(2, 5)],
+    'self_attn_kv_mask': [(2, 5)],
+    'context_mask': [(2, 3)],
+    'attn_mask': [(5, 5), (2, 5, 5), (2, 1, 5, 5), (2, 2, 5, 5)],
+    'prepend_mask': [(2, 3)],
+    'mem_masks': [(2, 3)],
+}
+
+
+def test_table_of_masks_names_them_all():
+    (cells,) = (cells for _, cells in column('mask'))
+    assert [names(cell) for cell in cells] == [[name] for name in MASKS]
+
+
+@pytest.mark.parametrize(('name', 'shape'), [(name, shape) for name, shapes in MASKS.items() for shape in shapes])
+def test_masks_have_the_shape_and_the_sense_of_the_table(name, shape):
+    stack = x_transformers.Encoder(dim=8, depth=1, heads=2, cross_attend=name == 'context_mask')
+    model = x_transformers.TransformerWrapper(num_tokens=9, max_seq_len=5, attn_layers=stack).eval()
+    inputs = {
+        'context_mask': {'context': torch.randn(2, 3, 8)},
+        'prepend_mask': {'prepend_embeds': torch.randn(2, 3, 8)},
+        'mem_masks': {'mems': [torch.randn(2, 3, 8)]},
+    }.get(name, {})
+    ids, real = torch.randint(0, 9, (2, 5)), torch.ones(shape, dtype=torch.bool)
+    hidden = real.clone()
+    hidden[..., 1] = False
+
+    def last(mask):
+        return model(ids, **inputs, **{name: [mask] if name == 'mem_masks' else mask})[:, -1]
+
+    assert torch.allclose(last(real), model(ids, **inputs)[:, -1], atol=1e-6)
+    assert (last(hidden) - last(real)).abs().max() > 1e-4
 
 
 def test_links_lead_somewhere():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -309,7 +309,11 @@ class Reader:
         if start == 0:
             return cache
         kept = self.window - (length - self.seen)
-        return cache.keep_last(min(kept, cache.length)) if kept > 0 else None
+        if kept <= 0:
+            return None
+        cache = cache.keep_last(min(kept, cache.length))
+        # places count from the start of the window, as in a pass over it
+        return replace(cache, seen=cache.length)
 
     @staticmethod
     def last(out: Any) -> Tensor:

@@ -13,5 +13,56 @@ import x_transformers
 from x_transformers.flags import REQUIRED, Configurable, Flag, did_you_mean, flags_of, shown
 
 
+def table() -> list[tuple[str, str, Flag]]:
+    """Every flag of the library as rows (where, name, flag)."""
+    rows, seen = [], set()
+    for public in x_transformers.__all__:
+        cls = getattr(x_transformers, public)
+        if not (isinstance(cls, type) and issubclass(cls, Configurable)):
+            continue
+        for name, declared in {**cls.arguments(), **flags_of(cls.catalogue)}.items():
+            key = (name, declared.feature) if declared.feature else (name, cls)
+            if key not in seen:
+                seen.add(key)
+                rows.append((cls.__name__, name, declared))
+    return rows
+
+
+def describe(where: str, name: str, declared: Flag) -> str:
+    """One flag as a paragraph: what it does, its default, its range, its paper and its conflicts."""
+    default = 'required' if declared.default is REQUIRED else f'default {declared.default!r}'
+    lines = [f'{name}  ({where}, {default})', f'    {declared.doc}']
+    if declared.check is not None:
+        lines.append(f'    must be {declared.check.words}')
+    if declared.example is not None:
+        lines.append(f'    for example {name}={shown(declared.example)}')
+    if declared.feature is not None:
+        feature = declared.feature
+        lines += ['    ' + line for line in (inspect.getdoc(feature) or '').split('\n')]
+        if feature.paper:
+            lines.append(f'    paper: {feature.paper}')
+        lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]
+        lines += [f'    not with `{other}`: {reason}' for other, reason in feature.clashes.items()]
+    return '\n'.join(line.rstrip() for line in lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table of flags, or explain those whose name holds the given text."""
+    rows = table()
+    if not arguments:
+        for where, name, declared in rows:
+            default = 'required' if declared.default is REQUIRED else repr(declared.default)
+            print(f'{where:<24} {name:<34} {default:<12} {declared.doc}')
+        return 0
+    wanted = arguments[0]
+    bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')
+    found = [row for row in rows if row[1] in (wanted, bare)] or [row for row in rows if wanted in row[1]]
+    if not found:
+        print(f'unknown flag `{wanted}`{did_you_mean(wanted, (row[1] for row in rows))}', file=sys.stderr)
+        return 2
+    print('\n\n'.join(describe(*row) for row in found))
+    return 0
+
+
 if __name__ == '__main__':
     sys.exit(main(sys.argv[1:]))
