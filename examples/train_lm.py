@@ -316,22 +316,22 @@ class Run:
 
 def try_out(run: Run, compile: bool) -> None:
     """Run the model once: a flag may ask for inputs that plain text does not have, and --compile for a compiler."""
+    tried = 'a language model with these flags'
     try:
         validate(run, run.windows[:1])
         sample(run, b'\n', 1, temperature=0.0)
         if compile:
+            tried = '--compile'
             run.loss_of = torch.compile(run.model)
             with run.autocast():
                 loss = run.loss_of(random_crops(run.train, run.config, torch.Generator()).to(run.device))
             loss.backward()
             run.model.zero_grad(set_to_none=True)
     except Exception as error:
-        if not (compile or run.config.flags):
+        if tried != '--compile' and not run.config.flags:
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise Stop(
-            f'{"--compile" if compile else "training on plain text with these flags"} fails: {reason}'
-        ) from error
+        raise Stop(f'{tried} does not work here: {reason}') from error
 
 
 # checkpoints

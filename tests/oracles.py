@@ -196,6 +196,11 @@ def rotate(t: Tensor, angles: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     return torch.cat((torch.stack(pairs, dim=-1).flatten(-2), t[..., width:]), dim=-1)
 
 
+def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Query minus key: (i,), (j,) -> i j, or b i, b j -> b i j."""
+    return q_pos[..., :, None] - k_pos[..., None, :]
+
+
 def alibi_slopes(heads: int) -> list[float]:
     """2108.12409; between powers of two, every other slope of the next power is appended."""
     power = 2 ** int(math.log2(heads))
@@ -207,8 +212,7 @@ def alibi_slopes(heads: int) -> list[float]:
 def alibi_bias(q_pos: Tensor, k_pos: Tensor, slopes: list[float], total_heads: int) -> Tensor:
     """(i,), (j,) -> h i j, or b i, b j -> b h i j; heads without a slope get zeros."""
     slopes = [*slopes, *([0.0] * (total_heads - len(slopes)))]
-    distance = (q_pos[..., :, None] - k_pos[..., None, :]).abs().double()
-    return torch.stack([-slope * distance for slope in slopes], dim=-3)
+    return torch.stack([-slope * distances(q_pos, k_pos).abs().double() for slope in slopes], dim=-3)
 
 
 def t5_bucket(distance: int, causal: bool, num_buckets: int = 32, max_distance: int = 128) -> int:
@@ -231,17 +235,18 @@ def t5_bucket(distance: int, causal: bool, num_buckets: int = 32, max_distance: 
     return offset + exact + t
 
 
-def t5_bias(weights: Weights, i: int, j: int, scale: float, **bucket: Any) -> Tensor:
-    """h i j"""
-    table = weights['relative_attention_bias.weight']
-    rows = [[table[t5_bucket(j - i + q - k, **bucket)] for k in range(j)] for q in range(i)]
-    return torch.stack([torch.stack(row) for row in rows]).permute(2, 0, 1) * scale
+def t5_bias(weights: Weights, q_pos: Tensor, k_pos: Tensor, scale: float, **bucket: Any) -> Tensor:
+    """(i,), (j,) -> h i j, or b i, b j -> b h i j"""
+    away = distances(q_pos, k_pos)
+    buckets = torch.tensor([t5_bucket(distance, **bucket) for distance in away.flatten().tolist()]).view(away.shape)
+    return weights['relative_attention_bias.weight'][buckets].movedim(-1, -3) * scale
 
 
-def dynamic_bias(weights: Weights, i: int, j: int, log_distance: bool = False) -> Tensor:
-    """2108.00154 (2111.09883 with the logarithm): a small network of the signed distance; h i j"""
-    distance = torch.tensor([[[float(j - i + q - k)] for k in range(j)] for q in range(i)], dtype=torch.float64)
-    t = distance.sign() * (distance.abs() + 1).log() if log_distance else distance
+def dynamic_bias(weights: Weights, q_pos: Tensor, k_pos: Tensor, log_distance: bool = False) -> Tensor:
+    """2108.00154 (2111.09883 with the logarithm): a small network of the signed distance; shapes as for T5."""
+    t = distances(q_pos, k_pos)[..., None].double()
+    if log_distance:
+        t = t.sign() * (t.abs() + 1).log()
     layer = 0
     while f'mlp.{layer}.0.weight' in weights:
         t = linear(weights, f'mlp.{layer}.0', t)
@@ -251,7 +256,7 @@ def dynamic_bias(weights: Weights, i: int, j: int, log_distance: bool = False) -
             t = layer_norm(t, weights[f'mlp.{layer}.1.weight']) + weights[f'mlp.{layer}.1.bias']
         t = t * torch.sigmoid(t)
         layer += 1
-    return linear(weights, f'mlp.{layer}', t).permute(2, 0, 1)
+    return linear(weights, f'mlp.{layer}', t).movedim(-1, -3)
 
 
 # attention
@@ -566,16 +571,16 @@ def token_shift(x: Tensor, amount: int, causal: bool, mask: Tensor | None) -> Te
 
 def position_bias(weights: Weights, i: int, j: int, attn: dict, o: dict[str, Any]) -> Tensor | None:
     """What is added to the logits of every self-attention."""
+    q_pos, k_pos = (torch.arange(j)[-i:], torch.arange(j)) if o['pos'] is None else (o['pos'], o['pos'])
     if o['alibi_pos_bias']:
         slopes = alibi_slopes(o['heads'] if o['alibi_num_heads'] is None else o['alibi_num_heads'])
-        q_pos, k_pos = (torch.arange(j)[-i:], torch.arange(j)) if o['pos'] is None else (o['pos'], o['pos'])
         return alibi_bias(q_pos, k_pos, slopes, o['heads'])
     weights = sub(weights, 'rel_pos.')
     if o['rel_pos_bias']:
         buckets = dict(num_buckets=o['rel_pos_num_buckets'], max_distance=o['rel_pos_max_distance'])
-        return t5_bias(weights, i, j, attn.get('dim_head', 64) ** 0.5, causal=o['causal'], **buckets)
+        return t5_bias(weights, q_pos, k_pos, attn.get('dim_head', 64) ** 0.5, causal=o['causal'], **buckets)
     if o['dynamic_pos_bias']:
-        return dynamic_bias(weights, i, j, o['dynamic_pos_bias_log_distance'])
+        return dynamic_bias(weights, q_pos, k_pos, o['dynamic_pos_bias_log_distance'])
     return o['attn_bias']
 
 

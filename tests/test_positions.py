@@ -24,6 +24,11 @@ def angles(pos, dim=4, scale=1.0, **keywords):
     return oracles.rotary_angles(pos, oracles.rotary_frequencies(dim, **keywords)), scale
 
 
+def places(i, j):
+    """Of queries and keys, the last query at the last key."""
+    return torch.arange(j - i, j), torch.arange(j)
+
+
 # absolute
 
 
@@ -203,29 +208,9 @@ def test_rotary_cross_attention(scaled, flash):
     )
 
 
-def test_rotary_refusals():
+def test_interpolation_cannot_extrapolate():
     with pytest.raises(ValueError, match='interpolation_factor'):
         RotaryEmbedding(4, interpolation_factor=0.5)
-    for flags, words in (
-        (dict(rotary_pos_emb=True, rotary_emb_dim=10), 'rotary_emb_dim'),
-        (
-            dict(rotary_pos_emb=True, rotary_interpolation_factor=0.5),
-            'rotary_interpolation_factor|interpolation_factor',
-        ),
-        (dict(rotary_xpos=True), 'rotary_xpos'),
-        (dict(rel_pos_bias=True, alibi_pos_bias=True), 'rel_pos_bias.*alibi_pos_bias|alibi_pos_bias.*rel_pos_bias'),
-        (
-            dict(rel_pos_bias=True, dynamic_pos_bias=True),
-            'rel_pos_bias.*dynamic_pos_bias|dynamic_pos_bias.*rel_pos_bias',
-        ),
-        (dict(rel_pos_bias=True, attn_flash=True), 'rel_pos_bias'),
-        (dict(dynamic_pos_bias=True, attn_flash=True), 'dynamic_pos_bias'),
-        (dict(rel_pos_bias=True, rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets'),
-        (dict(alibi_pos_bias=True, alibi_num_heads=5), 'alibi_num_heads'),
-        (dict(dynamic_pos_bias=True, dynamic_pos_bias_mlp_depth=0), 'dynamic_pos_bias_mlp_depth'),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Encoder(dim=8, depth=1, heads=4, attn_dim_head=8, **flags)
 
 
 # biases
@@ -257,7 +242,7 @@ def test_alibi_positions_and_slopes_of_the_user():
 def test_t5_bias(i, j, sizes, causal):
     buckets = dict(num_buckets=sizes[0], max_distance=sizes[1], causal=causal)
     module = randomised(RelativePositionBias(scale=2.5, heads=3, **buckets))
-    assert_same(module, lambda: module(i, j), lambda w: oracles.t5_bias(w, i, j, 2.5, **buckets))
+    assert_same(module, lambda: module(i, j), lambda w: oracles.t5_bias(w, *places(i, j), 2.5, **buckets))
 
 
 @pytest.mark.parametrize('log_distance', [False, True])
@@ -268,7 +253,10 @@ def test_dynamic_bias(i, j, depth, norm, log_distance):
     # the logarithm of a distance may be taken in float32
     tolerance = TABLE if log_distance else None
     assert_same(
-        module, lambda: module(i, j), lambda w: oracles.dynamic_bias(w, i, j, log_distance), tolerance=tolerance
+        module,
+        lambda: module(i, j),
+        lambda w: oracles.dynamic_bias(w, *places(i, j), log_distance),
+        tolerance=tolerance,
     )
 
 
@@ -299,7 +287,7 @@ TOLERANCES = {'dynamic': 1e-5, 'rotary_xpos': 1e-6}
 KERNELS = [(name, flash) for name in SCHEMES for flash in ((False, None, True) if name in FUSED else (False, None))]
 
 
-def stack_calls(name):
+def stack_calls():
     pos = torch.tensor([[5, 0, 2, 9, 1], [0, 1, 2, 3, 4]])
     mems = [randn(2, 3, 7, seed=5), randn(2, 3, 7, seed=6)]
     calls = {
@@ -307,9 +295,9 @@ def stack_calls(name):
         'mask': dict(mask=bools(2, 5, seed=4)),
         'left padding': dict(seq_start_pos=torch.tensor([2, 0])),
         'memories': dict(mems=mems, mask=bools(2, 5, seed=4), mem_masks=[bools(2, 3), bools(2, 3, seed=1)]),
+        'pos': dict(pos=pos[0]),
+        'pos of each row': dict(pos=pos, mask=bools(2, 5, seed=4)),
     }
-    if name in FUSED:
-        calls |= {'pos': dict(pos=pos[0]), 'pos of each row': dict(pos=pos)}
     return calls.values()
 
 
@@ -332,7 +320,7 @@ def agree(kind, flags, call, *inputs, tolerance=None):
 def test_stack(name, flash, kind):
     if name == 'rotary_xpos' and kind is Encoder:
         pytest.skip('xpos is for causal stacks')
-    for call in stack_calls(name):
+    for call in stack_calls():
         agree(
             kind, {**STACK, **SCHEMES[name], 'attn_flash': flash}, call, randn(2, 5, 7), tolerance=TOLERANCES.get(name)
         )
@@ -352,10 +340,25 @@ def test_context_is_rotated_by_its_own_positions(context_pos, name, flash):
     agree(Decoder, flags, call, randn(2, 5, 7), randn(2, 3, 6), tolerance=TOLERANCES.get(name))
 
 
-@pytest.mark.parametrize('name', ['t5', 'dynamic'])
-def test_biases_of_distances_refuse_custom_positions(name):
-    with pytest.raises(ValueError, match='pos'):
-        Encoder(**STACK, **SCHEMES[name])(torch.randn(2, 5, 7), pos=torch.arange(5))
+@pytest.mark.parametrize(
+    ('flags', 'words'),
+    [
+        (dict(rotary_pos_emb=True, rotary_emb_dim=10), 'rotary_emb_dim'),
+        (dict(rotary_pos_emb=True, rotary_interpolation_factor=0.5), 'interpolation_factor'),
+        (dict(rotary_xpos=True), 'rotary_xpos'),
+        (dict(rel_pos_bias=True, alibi_pos_bias=True), 'rel_pos_bias.*alibi_pos_bias|alibi_pos_bias.*rel_pos_bias'),
+        (
+            dict(rel_pos_bias=True, dynamic_pos_bias=True),
+            'rel_pos_bias.*dynamic_pos_bias|dynamic_pos_bias.*rel_pos_bias',
+        ),
+        (dict(rel_pos_bias=True, rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets'),
+        (dict(alibi_pos_bias=True, alibi_num_heads=5), 'alibi_num_heads'),
+        (dict(dynamic_pos_bias=True, dynamic_pos_bias_mlp_depth=0), 'dynamic_pos_bias_mlp_depth'),
+    ],
+)
+def test_refusals(flags, words):
+    with pytest.raises(ValueError, match=words):
+        Encoder(dim=8, depth=1, heads=4, attn_dim_head=8, **flags)
 
 
 def test_state_dict_names():

@@ -60,6 +60,10 @@ def check_ids(x: Tensor, num_tokens: int) -> None:
 # calls
 
 
+def no_shared_inputs() -> dict[str, dict[str, Any]]:
+    return {'a': {}, 'c': {}, 'f': {}}
+
+
 @dataclass
 class StackCall:
     """One pass through a stack: the past, the masks, and what its layers are called with.
@@ -68,6 +72,7 @@ class StackCall:
     ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped.
     """
 
+    trace: LayerIntermediates
     inputs: dict[str, Any]
     cache: Cache | None
     held: int
@@ -80,11 +85,10 @@ class StackCall:
     leading: int = 0
     start: Tensor | None = None
     real: Tensor | None = None
-    shared: dict[str, dict[str, Any]] = field(default_factory=lambda: {'a': {}, 'c': {}, 'f': {}})
+    shared: dict[str, dict[str, Any]] = field(default_factory=no_shared_inputs)
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
     condition: Tensor | None = None
     notes: dict[str, Any] = field(default_factory=dict)
-    trace: LayerIntermediates = field(default_factory=LayerIntermediates)
     step: int = 0
     attended: int = 0
     self_attended: int = 0
@@ -179,6 +183,7 @@ class ModelCall:
     `continues` says that the leading tokens are in the cache already.
     """
 
+    trace: LayerIntermediates
     inputs: dict[str, Any]
     cache: Cache | None
     tokens: int
@@ -191,7 +196,6 @@ class ModelCall:
     taken: int = 0
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
-    trace: LayerIntermediates = field(default_factory=LayerIntermediates)
 
     @property
     def continues(self) -> bool:
@@ -239,9 +243,9 @@ class ModelCall:
 def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
     if cache is None:
-        return ModelCall(inputs, None, given, given, given, 0)
+        return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0)
     in_front = max(cache.leading - (cache.seen - cache.length), 0)
     held = cache.length - in_front
     if only_new or given <= held:
-        return ModelCall(inputs, cache, held + given, given, given, cache.seen - cache.leading)
-    return ModelCall(inputs, cache, given, given, given - held, held)
+        return ModelCall(LayerIntermediates(), inputs, cache, held + given, given, given, cache.seen - cache.leading)
+    return ModelCall(LayerIntermediates(), inputs, cache, given, given, given - held, held)

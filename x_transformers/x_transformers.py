@@ -98,9 +98,9 @@ class Call:
     scale: float
     dropout: float
     inputs: dict[str, Any]
-    past: KeysValues | None = None
+    past: KeysValues | None
+    trace: Intermediates
     notes: dict[str, Any] = field(default_factory=dict)
-    trace: Intermediates = field(default_factory=Intermediates)
     value_source: Tensor | None = None
     keys: int = 0
     total_keys: int = 0
@@ -322,7 +322,7 @@ class Attention(Configurable):
             )
         causal = self.causal if causal is None else causal
         dropout = self.dropout if self.training else 0.0
-        return Call(x, context, query_mask, causal, self.logit_scale, dropout, inputs, past)
+        return Call(x, context, query_mask, causal, self.logit_scale, dropout, inputs, past, Intermediates())
 
     def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
         given = [name for name in self.eager_inputs if inputs.get(name) is not None]
@@ -680,7 +680,7 @@ class AttentionLayers(Configurable):
         if cache is not None and cache_age and not only_new:
             new = min(cache_age, given)
         seen = (0 if cache is None else cache.seen) if offset is None else offset
-        return StackCall(inputs, cache, held, seen, new, given, mems or (), mem_masks or (), trace=fresh_trace())
+        return StackCall(fresh_trace(), inputs, cache, held, seen, new, given, mems or (), mem_masks or ())
 
     def settle_masks(
         self,
