@@ -93,13 +93,6 @@ def some_text(text: str) -> str:
     return text
 
 
-def name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition('=')
-    if not (equals and name.isidentifier()):
-        raise argparse.ArgumentTypeError(f'got {text!r}, it must be NAME=VALUE')
-    return name, value
-
-
 def option(default: Any, kind: Callable[[str], Any], text: str, **more: Any) -> Any:
     """A field of Config that is an option of the command line as well."""
     return field(default=default, metadata=dict(help=f'{text} ({default})' if default else text, type=kind, **more))
@@ -137,7 +130,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
             # without a default, so that --resume knows what was said
             add(f'--{f.name.replace("_", "-")}', default=argparse.SUPPRESS, **f.metadata)
     help_of_set = 'a flag of the model, as often as needed; python -m x_transformers.flags lists them'
-    add('--set', dest='flags', action='append', type=name_and_value, default=[], metavar='NAME=VALUE', help=help_of_set)
+    add('--set', dest='flags', action='append', default=[], metavar='NAME=VALUE', help=help_of_set)
     add('--out', type=some_text, metavar='DIR', help='folder of the run (runs/train_lm-001, or the next free number)')
     add('--resume', action='store_true', help='go on from the newest checkpoint in --out')
     add('--interval', type=size, default=150, help='validate and save every so many steps (150)')
@@ -147,6 +140,8 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--sample-bytes', type=size, default=300, help='length of the sample (300)')
     add('--temperature', type=not_negative, default=0.7, help='of the sample; 0 takes the likeliest byte (0.7)')
     args = parser.parse_args(argv)
+    if wrong := [text for text in args.flags if '=' not in text]:
+        parser.error(f'--set got {wrong[0]!r}, it must be NAME=VALUE')
     if args.resume and args.out is None:
         parser.error('--resume needs --out, the folder of the run')
     return args
@@ -202,10 +197,8 @@ def read_corpus(config: Config) -> tuple[Tensor, Tensor]:
         parts = [b''.join(t for i, t in enumerate(texts) if (i % every == every - 1) == val) for val in (False, True)]
     for part, name in zip(parts, ('train', 'validate'), strict=True):
         if len(part) < config.seq_len:
-            raise Stop(
-                f'{root} gives {len(part)} bytes to {name} on, fewer than one sequence of {config.seq_len}; '
-                'give more text, or shorter sequences with --seq-len'
-            )
+            few = f'{root} gives {len(part)} bytes to {name} on, fewer than one sequence of {config.seq_len}'
+            raise Stop(f'{few}; give more text, or shorter sequences with --seq-len')
     print(f'data: {len(texts):,} file(s) of {root}, {len(parts[0]):,} bytes to train on, {len(parts[1]):,} to validate')
     # a bytearray, since torch warns of memory that cannot be written
     train, valid = (torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts)
@@ -295,11 +288,9 @@ class Run:
         self.crops = torch.Generator().manual_seed(config.seed)
         self.model = build_model(config).to(device)
         self.loss_of: Callable[[Tensor], Tensor] = self.model
-        weights = list(self.model.parameters())
-        groups = [
-            dict(params=[w for w in weights if w.ndim >= 2], weight_decay=config.weight_decay),
-            dict(params=[w for w in weights if w.ndim < 2], weight_decay=0.0),
-        ]
+        matrices = [weight for weight in self.model.parameters() if weight.ndim >= 2]
+        vectors = [weight for weight in self.model.parameters() if weight.ndim < 2]
+        groups = [dict(params=matrices, weight_decay=config.weight_decay), dict(params=vectors, weight_decay=0.0)]
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == 'float16')
         self.losses: list[float] = []  # of each step, in nats per byte
@@ -549,7 +540,7 @@ def check_out(out: Path) -> None:
 def prepare(args: argparse.Namespace, out: Path) -> Run:
     """The run as it starts. All that can be refused is refused here, before anything is written."""
     given = {f.name: getattr(args, f.name) for f in fields(Config) if hasattr(args, f.name)}
-    given['flags'] = dict(args.flags)
+    given['flags'] = dict(text.split('=', 1) for text in args.flags)
     if args.resume:
         config, folder, state = resume(out, given)
     else:

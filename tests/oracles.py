@@ -556,32 +556,36 @@ def gru(weights: Weights, out: Tensor, residual: Tensor) -> Tensor:
 
 
 def token_shift(x: Tensor, amount: int, causal: bool, mask: Tensor | None) -> Tensor:
-    """Equal groups of features move 0 .. amount places on (or -amount .. amount); what is left over stays."""
-    if mask is not None:
-        x = x * mask[..., None]
+    """Equal groups of features move 0 .. amount places on (or -amount .. amount); what is left over stays.
+
+    What moves away from a hidden token is zeroed.
+    """
     shifts = range(0 if causal else -amount, amount + 1)
     width, length = x.shape[-1] // len(shifts), x.shape[1]
     parts = []
     for index, shift in enumerate(shifts):
         part = x[..., index * width : (index + 1) * width]
+        if mask is not None and shift:
+            part = part * mask[..., None]
         moved = [part[:, t - shift] if 0 <= t - shift < length else torch.zeros_like(part[:, t]) for t in range(length)]
         parts.append(torch.stack(moved, dim=1))
     return torch.cat((*parts, x[..., len(shifts) * width :]), dim=-1)
 
 
 def position_bias(weights: Weights, i: int, j: int, attn: dict, o: dict[str, Any]) -> Tensor | None:
-    """What is added to the logits of every self-attention."""
+    """What is added to the logits of every self-attention: that of the user, and that of the positions."""
     q_pos, k_pos = (torch.arange(j)[-i:], torch.arange(j)) if o['pos'] is None else (o['pos'], o['pos'])
+    terms = [] if o['attn_bias'] is None else [o['attn_bias']]
     if o['alibi_pos_bias']:
         slopes = alibi_slopes(o['heads'] if o['alibi_num_heads'] is None else o['alibi_num_heads'])
-        return alibi_bias(q_pos, k_pos, slopes, o['heads'])
+        terms.append(alibi_bias(q_pos, k_pos, slopes, o['heads']))
     weights = sub(weights, 'rel_pos.')
     if o['rel_pos_bias']:
         buckets = dict(num_buckets=o['rel_pos_num_buckets'], max_distance=o['rel_pos_max_distance'])
-        return t5_bias(weights, q_pos, k_pos, attn.get('dim_head', 64) ** 0.5, causal=o['causal'], **buckets)
+        terms.append(t5_bias(weights, q_pos, k_pos, attn.get('dim_head', 64) ** 0.5, causal=o['causal'], **buckets))
     if o['dynamic_pos_bias']:
-        return dynamic_bias(weights, q_pos, k_pos, o['dynamic_pos_bias_log_distance'])
-    return o['attn_bias']
+        terms.append(dynamic_bias(weights, q_pos, k_pos, o['dynamic_pos_bias_log_distance']))
+    return sum(terms) if terms else None
 
 
 def rotary(weights: Weights, n: int, past: int, o: dict[str, Any]) -> dict[str, Any]:
@@ -671,7 +675,11 @@ class Stack:
             weights, scale = sub(weights, 'fn.'), scale * torch.sigmoid(linear(weights, 'to_gamma', self.condition))
         shift = o['shift_tokens'] if isinstance(o['shift_tokens'], int) else o['shift_tokens'][index]
         if shift:
-            weights, x = sub(weights, 'fn.'), token_shift(x, shift, o['causal'], o['mask'])
+            real = o['mask']
+            if o['seq_start_pos'] is not None:
+                started = torch.arange(x.shape[1]) >= o['seq_start_pos'][:, None]
+                real = started if real is None else real & started
+            weights, x = sub(weights, 'fn.'), token_shift(x, shift, o['causal'], real)
         if self.types[index] != 'f':
             return self.attend(index, weights, x) * scale
         if o['macaron']:  # 1906.02762
@@ -705,6 +713,7 @@ class Stack:
             mem = self.norm(f'layers.{index}.0.0', mem)
         keys = o['self_attn_kv_mask']
         if o['seq_start_pos'] is not None:
+            keys = o['mask'] if keys is None else keys
             started = torch.arange(n) >= o['seq_start_pos'][:, None]
             keys = started if keys is None else keys & started
         bias = position_bias(self.weights, n, n + past, self.attn, o)

@@ -3,6 +3,7 @@
 `Drift` stands for a model: one exact formula of the vectors it may see, in float64, with a cache of its own.
 """
 
+import json
 import math
 from dataclasses import dataclass
 
@@ -12,7 +13,8 @@ import torch.nn.functional as F
 from loguru import logger
 from torch import nn
 
-from x_transformers.continuous import ContinuousAutoregressiveWrapper
+from x_transformers import Decoder, Encoder
+from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.flags import ConfigError, warn_once
 
 DIM = 3
@@ -431,3 +433,101 @@ def test_construction(logged):
     assert not logged
     ContinuousAutoregressiveWrapper(net, loss_fn=nn.MSELoss(), use_l1_loss=True)
     assert len(logged) == 1 and '`use_l1_loss` has no effect with a `loss_fn`' in logged[0]
+
+
+# on real models
+
+
+def real_model(*, limit=16, depth=2, around=None, **stack):
+    torch.manual_seed(0)
+    attn_layers = Decoder(dim=16, depth=depth, heads=2, attn_dim_head=8, **stack)
+    net = ContinuousTransformerWrapper(
+        dim_in=DIM, dim_out=DIM, max_seq_len=limit, attn_layers=attn_layers, **(around or {})
+    )
+    return ContinuousAutoregressiveWrapper(net).double().eval()
+
+
+MODELS = {
+    'absolute': {},
+    'rotary': dict(rotary_pos_emb=True),
+    'alibi': dict(alibi_pos_bias=True, around=dict(use_abs_pos_emb=False)),
+    'memory tokens': dict(around=dict(num_memory_tokens=2)),
+    'no limit': dict(rotary_pos_emb=True, limit=None),
+    'probabilistic': dict(around=dict(probabilistic=True)),
+}
+models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
+
+
+def steps_of(net, start, steps, window=None):
+    out = start
+    with torch.no_grad():
+        for _ in range(steps):
+            new = net(out if not window else out[:, -window:])
+            out = torch.cat((out, (new[0] if net.probabilistic else new)[:, -1:]), dim=1)
+    return out[:, start.shape[1] :]
+
+
+@models
+def test_models_generate_alike_with_and_without_cache(keywords):
+    model, start = real_model(**keywords), vectors(2, 4, DIM)
+    expected = steps_of(model.net, start, 8)
+    for cache_kv in (True, False):
+        assert torch.allclose(model.generate(start, 8, temperature=0.0, cache_kv=cache_kv), expected, rtol=1e-9)
+
+
+@models
+def test_models_treat_a_padded_start_as_alone(keywords):
+    model, start, pads = real_model(**keywords), vectors(2, 5, DIM), torch.tensor([0, 3])
+    for cache_kv in (True, False):
+        out = model.generate(start, 6, temperature=0.0, cache_kv=cache_kv, seq_start_pos=pads)
+        for row in range(2):
+            alone = steps_of(model.net, start[row : row + 1, pads[row] :], 6)[0]
+            assert torch.allclose(out[row], alone, rtol=1e-9)
+
+
+@models
+def test_models_past_their_window(keywords):
+    # with one layer, a key holds nothing but its own vector
+    model, start = real_model(**{'limit': 6, **keywords, 'depth': 1}), vectors(2, 4, DIM)
+    expected = steps_of(model.net, start, 9, window=model.max_seq_len)
+    for cache_kv in (True, False):
+        assert torch.allclose(model.generate(start, 9, temperature=0.0, cache_kv=cache_kv), expected, rtol=1e-9)
+
+
+@models
+def test_losses_of_models(keywords, monkeypatch):
+    model, x, lens = real_model(**keywords), vectors(2, 7, DIM), torch.tensor([7, 4])
+    kind = 'nll' if model.probabilistic else 'square'
+    losses = entries(model.net(x[:, :-1]), x[:, 1:], kind)
+    assert model(x, lens=lens).item() == pytest.approx(mean_of(losses, [range(6), range(3)]), rel=1e-9)
+    # in a roll-out of all but one vector, there is one place to start
+    expected = sum(rolled(model, x[row], 1, 6, kind) for row in range(2)) / 2
+    assert model(x, 6).item() == pytest.approx(expected, rel=1e-9)
+
+    found = []
+    for can_cache in (True, False):
+        monkeypatch.setattr(type(model.net), 'can_cache_kv', can_cache)
+        torch.manual_seed(1)
+        loss = model(x, 3, lens=lens)
+        found.append((loss, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)))
+    for cached, plain in zip(*found, strict=True):
+        assert (cached is None) == (plain is None)
+        assert cached is None or torch.allclose(cached, plain, rtol=1e-9, atol=1e-12)
+
+
+def test_a_model_comes_back_from_its_config():
+    model, start = real_model(), vectors(2, 4, DIM)
+    again = ContinuousAutoregressiveWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.generate(start, 3), model.generate(start, 3))
+
+
+def test_models_that_see_the_answer_or_pool_are_refused():
+    for stack, around, words in (
+        (Encoder, {}, r'`net` must be causal, .* its stack is Encoder'),
+        (Decoder, dict(average_pool_embed=True), r'`average_pool_embed` is set'),
+    ):
+        attn_layers = stack(dim=16, depth=1, heads=2, attn_dim_head=8)
+        net = ContinuousTransformerWrapper(dim_in=DIM, dim_out=DIM, attn_layers=attn_layers, **around)
+        with pytest.raises(ValueError, match=words):
+            ContinuousAutoregressiveWrapper(net)

@@ -50,6 +50,7 @@ FEATURES = {
     'scale_residual_constant': dict(scale_residual_constant=0.7),
     'residual_attn': dict(residual_attn=True, attn_pre_talking_heads=True, attn_num_mem_kv=1),
     'residual_attn_biased': dict(residual_attn=True, alibi_pos_bias=True, attn_softclamp_logits=True),
+    'residual_attn_scale_post': dict(residual_attn=True, attn_pre_scale_post_talking_heads=True, attn_kv_heads=2),
     'residual_attn_post_norm': dict(residual_attn=True, pre_norm=False),
     'value_residual': dict(add_value_residual=True),
     'value_residual_half': dict(add_value_residual=True, learned_value_residual_mix=False, attn_value_dim_head=2),
@@ -107,7 +108,7 @@ def test_gains_start_at_one(kind):
     x = randn(2, 7, 5)
     plain, offset = kind(5).double(), kind(5, unit_offset=True).double()
     assert_close(plain(x), offset(x))
-    assert [float(p.unique()) for p in (*plain.parameters(), *offset.parameters())] == [1.0, 0.0]
+    assert (plain.state_dict().popitem()[1] == 1).all() and (offset.state_dict().popitem()[1] == 0).all()
 
 
 @pytest.mark.parametrize(('kind', 'name'), [(AdaptiveLayerNorm, 'adaptive_layer'), (AdaptiveRMSNorm, 'adaptive_rms')])
@@ -255,12 +256,21 @@ def test_masks_of_the_call(kind, flash):
         dict(attn_mask=bools(5, 5) | torch.eye(5).bool()),
         dict(attn_mask=bools(4, 5, 5) | torch.eye(5).bool(), mask=bools(2, 5)),
         dict(self_attn_kv_mask=bools(2, 5)),
+        dict(seq_start_pos=torch.tensor([2, 0]), mask=torch.arange(5) < torch.tensor([[4], [5]])),
         dict(self_attn_kv_mask=bools(2, 5), mask=bools(2, 5, seed=1)),
         dict(attn_bias=randn(4, 5, 5)),
         dict(attn_bias=randn(2, 4, 5, 5), mask=bools(2, 5)),
         dict(mems=[randn(2, 3, 6, seed=5), randn(2, 3, 6, seed=6)]),
     ):
         agree(kind, dict(attn_flash=flash, attn_num_mem_kv=1, depth=2), call)
+        if 'mems' not in call:
+            agree(kind, dict(attn_flash=flash, shift_tokens=1, depth=2), call)
+
+
+@pytest.mark.parametrize('flash', [False, None])
+@pytest.mark.parametrize('flags', [dict(alibi_pos_bias=True), dict(rel_pos_bias=True), dict(dynamic_pos_bias=True)])
+def test_a_bias_of_the_call_is_added_to_that_of_the_positions(flags, flash):
+    agree(Decoder, dict(attn_flash=flash, attn_num_mem_kv=1, depth=2, **flags), dict(attn_bias=randn(4, 5, 5)))
 
 
 @pytest.mark.parametrize('built', [False, True])
@@ -453,7 +463,6 @@ def test_return_hiddens():
     [
         (dict(use_rmsnorm=True, use_scalenorm=True), 'use_rmsnorm.*use_scalenorm|use_scalenorm.*use_rmsnorm'),
         (dict(pre_norm=False, sandwich_norm=True), 'sandwich_norm'),
-        (dict(gate_residual=True, orthog_residual=True), 'gate_residual'),
         (dict(use_layerscale=True, use_adaptive_layerscale=True), 'layerscale'),
         (dict(weight_tie_layers=True, par_ratio=2), 'weight_tie_layers'),
         (dict(residual_attn=True, attn_flash=True), 'residual_attn'),
@@ -486,7 +495,7 @@ def test_refusals(flags, words):
         (dict(use_adaptive_layernorm=True, **CONDITION), {}, 'condition'),
         (dict(use_adaptive_layernorm=True, **CONDITION), dict(condition=torch.randn(2, 4)), 'condition'),
         ({}, dict(condition=torch.randn(2, 5)), 'condition'),
-        (dict(alibi_pos_bias=True), dict(attn_bias=torch.randn(4, 5, 5)), 'attn_bias'),
+        ({}, dict(attn_bias=torch.randn(4, 5, 6)), 'attn_bias'),
         ({}, dict(mask=torch.ones(2, 4).bool()), 'mask'),
         ({}, dict(layers_execute_order=(7,)), 'layers_execute_order'),
     ],

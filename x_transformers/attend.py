@@ -88,7 +88,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
 
 def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
-    square = q.shape[-2] == k.shape[-2]
+    square = call.rows == call.keys == call.total_keys
     if call.bias is None and call.mask is None and (square or not call.triangle):
         return grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)
     seen = call.seen()

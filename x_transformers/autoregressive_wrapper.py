@@ -260,6 +260,7 @@ class Reader:
         self.net, self.inputs = net, inputs
         self.window = limit if restrict and limit is not None and limit > 0 else None
         self.caching = cache_kv and bool(getattr(net, 'can_cache_kv', False))
+        self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
 
@@ -269,7 +270,7 @@ class Reader:
         start = 0 if self.window is None else max(length - self.window, 0)
         if start > 0 and self.caching and (reason := self.cannot_slide()):
             warn_once(f'generation went past `max_seq_len`, and now reads its window again for every token: {reason}')
-            self.caching, self.intermediates = False, None
+            self.caching, self.cache, self.intermediates = False, None, None
 
         inputs = self.inputs_at(length, start, pads)
         if not self.caching:
@@ -278,15 +279,17 @@ class Reader:
         if cache is not None:
             start = self.seen
             inputs |= dict(cache=cache, input_not_include_cache=True)
+        # let go of the last ones, whose memory the next pass may need
+        self.intermediates = None
         out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
-        self.seen = length
+        self.cache, self.seen = self.intermediates.cache, length
         return self.last(out)
 
     def cannot_slide(self) -> str | None:
         """Why the oldest keys cannot just leave the cache, or None if they can."""
         if not getattr(self.net, 'can_cache_kv_outside_max_seq_len', False):
             return 'absolute positions change as the window slides'
-        if self.intermediates is not None and self.intermediates.cache.leading > 0:
+        if self.cache is not None and self.cache.leading > 0:
             return 'what stands in front of the tokens stays while they leave'
         return None
 
@@ -302,16 +305,12 @@ class Reader:
 
     def remembered(self, length: int, start: int) -> Any:
         """The cache of what was read before, without what has left the window. None if that is nothing."""
-        if self.intermediates is None:
-            return None
-        # let go of the other intermediates before the next pass
-        cache, self.intermediates = self.intermediates.cache, None
-        if start == 0:
-            return cache
-        kept = self.window - (length - self.seen)
+        kept = None if start == 0 else self.window - (length - self.seen)
+        if self.cache is None or kept is None:
+            return self.cache
         if kept <= 0:
             return None
-        cache = cache.keep_last(min(kept, cache.length))
+        cache = self.cache.keep_last(min(kept, self.cache.length))
         # places count from the start of the window, as in a pass over it
         return replace(cache, seen=cache.length)
 
@@ -324,15 +323,8 @@ class Reader:
         """Go on with the given rows of the batch of size `b`; they may repeat."""
         if len(rows) != b:
             self.inputs = rows_of(self.inputs, rows, b)
-        if self.intermediates is not None:
-            self.intermediates = Selected(self.intermediates.cache.reorder(rows))
-
-
-@dataclass
-class Selected:
-    """Stands for intermediates of which only the cache is left."""
-
-    cache: Any
+        if self.cache is not None:
+            self.cache, self.intermediates = self.cache.reorder(rows), None
 
 
 # generation
@@ -490,13 +482,7 @@ class AutoregressiveWrapper(Configurable):
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
 
         if self.mask_prob > 0.0:
-            seen = kwargs.get('self_attn_kv_mask')
-            kept = hidden_keys(x, self.mask_prob)
-            kept = kept if seen is None else kept & seen
-            # what stands in front of the tokens is never hidden
-            front = 0 if prepend_embeds is None else prepend_embeds.shape[1]
-            front += getattr(self.net, 'num_memory_tokens', None) or 0
-            kwargs['self_attn_kv_mask'] = F.pad(kept, (front, 0), value=True)
+            kwargs['self_attn_kv_mask'] = self.forgetful_mask(x, prepend_embeds, kwargs.get('self_attn_kv_mask'))
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss
@@ -517,6 +503,14 @@ class AutoregressiveWrapper(Configurable):
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)
         return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
+
+    def forgetful_mask(self, x: Tensor, prepend_embeds: Tensor | None, given: Tensor | None) -> Tensor:
+        """The keys that stay, those of what stands in front of the tokens included."""
+        kept = hidden_keys(x, self.mask_prob)
+        kept = kept if given is None else kept & given
+        front = 0 if prepend_embeds is None else prepend_embeds.shape[1]
+        front += getattr(self.net, 'num_memory_tokens', None) or 0
+        return F.pad(kept, (front, 0), value=True)
 
     @with_old_spellings
     def generate(
@@ -551,8 +545,8 @@ class AutoregressiveWrapper(Configurable):
             cache_kv                  use the cache, if the net can
             return_intermediates      also return the last intermediates of the net; None without a cache
             generator                 source of the draws, on the device of the net
-            **kwargs                  to every call of the net: `context`, `prepend_embeds`, ..., and a `mask` of the
-                                      prompts, which is continued with True
+            **kwargs                  to every call of the net: `context`, ..., and a `mask` of the prompts, which is
+                                      continued with True
             returns           ... s   the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
@@ -608,18 +602,15 @@ class AutoregressiveWrapper(Configurable):
         **inputs: Any,
     ) -> Decoding:
         """The state of a generation before its first step. The keywords are those of `generate`."""
-        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
-        ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
-        check_mask(inputs.get('mask'), ids, alone=prompt_lens is None and torch.is_tensor(prompts))
+        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, temperature, inputs.get('mask'))
         reader = functools.partial(Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
 
         amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
         # amateurs leave tokens out themselves, and the most probable token is in every filter's choice
-        filtered = not amateurs and temperature != 0
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {})) if filtered else identity
+        keep = identity if amateurs or temperature == 0 else keep
         models = (self, *(amateur for amateur, _ in amateurs))
         return Decoding(
             expert=reader(self.net),
@@ -633,6 +624,16 @@ class AutoregressiveWrapper(Configurable):
             pad_value=self.pad_value,
             eos_token=eos_token,
         )
+
+    def opening(
+        self, prompts: Any, prompt_lens: Any, seq_len: int, temperature: float, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, torch.Size]:
+        """The prompts as ids, paddings and leading axes, with what every generation checks before it starts."""
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
+        check_mask(mask, ids, alone=prompt_lens is None and torch.is_tensor(prompts))
+        return ids, pads, leading
 
     @with_old_spellings
     def beam_search(
@@ -655,8 +656,7 @@ class AutoregressiveWrapper(Configurable):
         """Continue the prompts by the most probable `seq_len` tokens that a search with several hypotheses finds.
 
         Each hypothesis is continued by its `beams` most probable tokens; of all continuations the `beams` with the
-        largest sum of log probabilities stay. No length normalisation. With `beams` past what can be told apart, the
-        search is exhaustive, and fewer hypotheses come back.
+        largest sum of log probabilities stay. No length normalisation. Fewer come back where there are fewer.
 
             prompts           ... n   as in `generate`, like the keywords that are not named here
             beams             1 ..    hypotheses kept per prompt
@@ -668,13 +668,10 @@ class AutoregressiveWrapper(Configurable):
             returns           ... s   the new tokens of the best hypothesis
             raises                    ValueError or TypeError for arguments out of range
         """
-        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
         require(eos_token is None, 'eos_token', eos_token, 'None: all hypotheses have the same length')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
-        ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
-        check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None and torch.is_tensor(prompts))
+        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, temperature, kwargs.get('mask'))
         keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
 
         def perturbed(logits: Tensor) -> Tensor:

@@ -174,9 +174,11 @@ class Call:
         """Which keys each query sees, broadcasting to b h i j; None for all."""
         if not self.triangle:
             return self.mask
-        total = self.total_keys
-        ends = torch.arange(total - self.rows, total, device=self.x.device)
-        triangle = torch.arange(total, device=self.x.device) <= ends.unsqueeze(-1)
+        added = self.total_keys - self.keys
+        place = torch.arange(-added, self.keys, device=self.x.device)
+        triangle = place <= torch.arange(self.keys - self.rows, self.keys, device=self.x.device).unsqueeze(-1)
+        if added and self.keys < self.rows:
+            triangle = triangle | (place < 0)
         return triangle[None, None] if self.mask is None else self.mask & triangle
 
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -42,12 +42,16 @@ class ValueResidual(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if self.learned_value_residual_mix:
-            self.to_mix = nn.Sequential(nn.Linear(host.dim_kv_in, host.shape.kv_heads), nn.Sigmoid())
+            self.to_mix = nn.Sequential(nn.Linear(host.dim, host.shape.kv_heads), nn.Sigmoid())
 
     def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('value_residual')
         if residual is None:
             return qkv
+        if self.learned_value_residual_mix and call.context is not None:
+            raise ValueError(
+                '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
+            )
         q, k, v = qkv
         if residual.shape != v.shape:
             raise ValueError(f'`value_residual` got shape {tuple(residual.shape)}, the values have {tuple(v.shape)}')

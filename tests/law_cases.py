@@ -1,0 +1,494 @@
+"""What the laws are checked on: a case per flag, per argument and per input, the small model of each, and its inputs.
+
+The cases of flags come from the catalogue, so that a new feature has its cases the moment it exists. Written by hand
+is only what a declaration cannot say: which other flags an option needs (SETTINGS), and cases of arguments and inputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers import (
+    ContinuousTransformerWrapper,
+    CrossAttender,
+    Decoder,
+    Encoder,
+    PrefixDecoder,
+    TransformerWrapper,
+)
+from x_transformers.continuous import CONTINUOUS
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.flags import ConfigError, Feature
+from x_transformers.x_transformers import AttentionLayers, Wrapper
+
+STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=6, ff_mult=2, verbose=False)
+TOKENS, LONGEST, CONTEXT, PREFIX = 17, 24, 5, 2
+MODEL_SIZES = {
+    TransformerWrapper: dict(num_tokens=TOKENS, max_seq_len=LONGEST),
+    ContinuousTransformerWrapper: dict(dim_in=5, dim_out=7, max_seq_len=LONGEST),
+}
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model that differs from the plain one in `flag`, and in what that needs.
+
+    flag      the keyword on trial, or '' where the case is about an input
+    stack     keywords of the stack
+    model     keywords of the model around it
+    inputs    further inputs that its forward calls get
+    default   what `flag` is when it is not given
+    """
+
+    name: str
+    flag: str = ''
+    stack: Values = field(default_factory=dict)
+    model: Values = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    kind: type[AttentionLayers] = Decoder
+    wrapper: type[Wrapper] = TransformerWrapper
+    default: Any = None
+    feature: type[Feature] | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+    def having(self, **keywords: Any) -> Case:
+        """The same with further keywords of the stack."""
+        return replace(self, stack={**self.stack, **keywords})
+
+    def switched(self, to_default: bool) -> Case:
+        """The same with the flag on trial at its default, or not given at all."""
+        parts = {}
+        for place in ('stack', 'model'):
+            rest = {name: value for name, value in getattr(self, place).items() if name != self.flag}
+            given = self.flag in getattr(self, place)
+            parts[place] = {**rest, self.flag: self.default} if to_default and given else rest
+        return replace(self, **parts)
+
+    def together(self, other: Case) -> Case:
+        """Both cases in one model; where they set the same keyword, the later one counts."""
+        kind = other.kind if self.kind is Decoder else self.kind
+        return Case(
+            f'{self} + {other}',
+            stack={**self.stack, **other.stack},
+            model={**self.model, **other.model},
+            inputs=tuple(dict.fromkeys((*self.inputs, *other.inputs))),
+            kind=kind,
+            wrapper=self.wrapper,
+        )
+
+
+# cases of flags, from the catalogue
+
+# what a flag needs beyond the switch of its own feature
+SETTINGS: dict[str, Values] = {
+    'dim_condition': dict(use_adaptive_layernorm=True),
+    'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),
+    'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
+    'rotary_xpos_scale_base': dict(rotary_xpos=True),
+    'cross_residual_attn': dict(cross_attend=True),
+    'layers_execute_order': dict(depth=1),
+}
+# in a causal stack, tokens in front see nothing of what follows
+KINDS: dict[str, type[AttentionLayers]] = {'use_cls_token': Encoder, 'num_cls_tokens': Encoder}
+# settled by the stack: how it is switched on there
+THROUGH_THE_STACK: dict[str, Values] = {'attn_learned_value_residual_mix': dict(add_value_residual=True)}
+# a second value worth a case of its own
+FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
+    'attn_kv_heads': (1,),
+    'scale_residual': (0.5,),
+    'shift_tokens': (2, (1, 0, 0, 2)),
+    'layer_dropout': ((0.0, 0.5, 0.0, 0.5),),
+    'attn_max_attend_past': (0, (2, 4)),
+    'attn_sparse_topk': (1, 50),
+    'attn_num_mem_kv': ((1, 3),),
+    'sandwich_coef': (2,),
+    'layers_execute_order': ((0, 1, 1, 0),),
+}
+
+
+def needed(cls: type[Feature], name: str) -> Values:
+    """The flag with its example, and the other flags of its level that it needs."""
+    flag = cls.flags[name]
+    values = {**{n: f.default for n, f in cls.flags.items()}, name: flag.example}
+    switch = next(iter(cls.flags))
+    is_on = name == switch or cls.is_on({**SETTINGS.get(name, {}), **values})
+    by_switch = {} if is_on else {switch: cls.flags[switch].example}
+    return {**by_switch, name: flag.example}
+
+
+def flag_cases(catalogue: Iterable[type[Feature]], prefix: str, place: str, **rest: Any) -> Iterator[Case]:
+    mark = 'continuous.' if rest.get('wrapper') is ContinuousTransformerWrapper else ''
+    for cls in catalogue:
+        for bare, flag in cls.flags.items():
+            name = prefix + bare
+            kind = KINDS.get(name, Decoder)
+            base = Case(mark + name, name, kind=kind, default=flag.default, feature=cls, **rest)
+            if name in THROUGH_THE_STACK:
+                yield replace(base, flag='', stack=THROUGH_THE_STACK[name])
+                continue
+            keywords = {**{prefix + n: v for n, v in needed(cls, bare).items()}, **SETTINGS.get(name, {})}
+            yield replace(base, **{place: keywords})
+            for value in FURTHER_EXAMPLES.get(name, ()):
+                text = str(value).replace(' ', '')
+                yield replace(base, name=f'{mark}{name}={text}', **{place: {**keywords, name: value}})
+
+
+FLAG_CASES = (
+    *flag_cases(ATTENTION, 'attn_', 'stack'),
+    *flag_cases(FEEDFORWARD, 'ff_', 'stack'),
+    *flag_cases(STACK, '', 'stack'),
+    *flag_cases(MODEL, '', 'model'),
+    *flag_cases(CONTINUOUS, '', 'model', wrapper=ContinuousTransformerWrapper),
+)
+
+
+# cases of arguments: what a class declares itself
+
+
+class Doubled(nn.Embedding):
+    """A token embedding of a user's own."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) * 2
+
+
+def argument(name: str, value: Any, default: Any, place: str = 'stack', id: str = '', **rest: Any) -> Case:
+    """A case of one argument; `stack`, `kind` and the like in `rest` is what it needs."""
+    keywords = {**rest.pop(place, {}), name: value}
+    return Case(id or f'{name}={value}', name, **{place: keywords}, default=default, **rest)
+
+
+def of_model(name: str, value: Any, default: Any, **rest: Any) -> Case:
+    return argument(name, value, default, place='model', **rest)
+
+
+def of_vectors(name: str, value: Any, default: Any) -> Case:
+    return of_model(name, value, default, id=f'continuous.{name}', wrapper=ContinuousTransformerWrapper)
+
+
+CROSS = dict(cross_attend=True)
+ARGUMENT_CASES = (
+    Case('plain'),
+    Case('encoder', kind=Encoder),
+    Case('prefix_decoder', kind=PrefixDecoder),
+    Case('cross_attender', kind=CrossAttender),
+    Case('causal', 'causal', dict(causal=True), kind=AttentionLayers, default=False),
+    argument('cross_attend', True, False),
+    argument('only_cross', True, False, stack=CROSS),
+    argument('cross_attn_dim_context', 10, None, stack=CROSS, inputs=('wide_context',)),
+    argument('cross_attn_num_mem_kv', 2, 0, stack=CROSS),
+    argument('cross_attn_heads_of_self_attention', None, None, id='cross_attend+kv_heads', stack=CROSS)
+    .switched(False)
+    .having(attn_kv_heads=2, cross_attn_kv_heads=1),
+    argument('attn_dim_head', 8, 64),
+    argument('heads', 2, 8),
+    argument('attn_kv_heads', 2, None),
+    argument('attn_one_kv_head', True, False),
+    argument('attn_value_dim_head', 5, None),
+    argument('attn_flash', True, None),
+    argument('attn_flash', False, None),
+    argument('ff_mult', 1.5, 4),
+    argument('ff_no_bias', True, False),
+    argument('ff_dropout', 0.2, 0.0),
+    argument('pre_norm', False, True),
+    argument('pre_norm_has_final_norm', False, True),
+    argument('norm_add_unit_offset', False, True),
+    argument('disable_abs_pos_emb', True, None),
+    argument('rel_pos_kwargs', dict(slopes=[0.5, 1.0, 1.5, 2.0]), None, stack=dict(alibi_pos_bias=True)),
+    argument('residual_fn_kwargs', dict(scale_residual=True), None),
+    of_model('emb_dim', 10, None),
+    of_model('emb_dropout', 0.2, 0.0),
+    of_model('l2norm_embed', True, False),
+    of_model('logits_dim', 9, None),
+    of_model('return_only_embed', True, False),
+    of_model('token_emb', Doubled(TOKENS, 16), None, id='token_emb'),
+    of_model('to_logits', nn.Linear(16, TOKENS), None, id='to_logits'),
+    of_model('max_mem_len', 4, 0),
+    of_model('shift_mem_down', 1, 0, model=dict(max_mem_len=4)),
+    of_model('attn_z_loss_weight', 0.5, 1e-4),
+    of_model('input_not_include_cache', True, False),
+    of_model('max_seq_len', 0, LONGEST),
+    Case('continuous', wrapper=ContinuousTransformerWrapper),
+    Case('continuous.encoder', kind=Encoder, wrapper=ContinuousTransformerWrapper),
+    of_vectors('dim_in', 16, None),
+    of_vectors('dim_out', 3, None),
+    of_vectors('project_in', nn.Linear(5, 16), None),
+    of_vectors('project_out', nn.Linear(16, 3), None),
+    of_vectors('max_mem_len', 4, 0),
+    of_vectors('probabilistic', True, False),
+    of_vectors('use_identity_if_same_dim', True, False),
+    of_vectors('max_seq_len', None, LONGEST),
+)
+
+# arguments without a case, and why
+WITHOUT_CASE = {
+    'dim': 'a size: every case has one',
+    'depth': 'a size: every case has one',
+    'num_tokens': 'a size: every case has one',
+    'attn_layers': 'the stack: every case has one',
+    'verbose': 'only about warnings: see test_flags',
+    'attn_heads': 'settled by the stack: see `heads`',
+    'attn_causal': 'settled by the stack: see `causal`',
+    'attn_dim': 'settled by the stack',
+    'attn_dim_context': 'settled by the stack: see `cross_attn_dim_context`',
+    'ff_dim': 'settled by the stack',
+    'ff_dim_out': 'settled by the stack',
+    'attn_dim_out': 'a branch gives back the width of the stream',
+}
+
+# cases of inputs
+
+INPUT_CASES = (
+    Case('condition per row', stack=dict(use_adaptive_rmsnorm=True), inputs=('condition_per_row',)),
+    Case('condition with layerscale', stack=dict(use_adaptive_rmsnorm=True, use_adaptive_layerscale=True)),
+    Case('pos', inputs=('pos',)),
+    Case('pos, rotary', stack=dict(rotary_pos_emb=True), inputs=('pos',)),
+    Case('pos, xpos', stack=dict(rotary_xpos=True), inputs=('pos',)),
+    Case('pos, alibi', stack=dict(alibi_pos_bias=True), inputs=('pos',)),
+    Case('pos, T5', stack=dict(rel_pos_bias=True), inputs=('pos',)),
+    Case('pos, dynamic bias', stack=dict(dynamic_pos_bias=True), inputs=('pos',)),
+    Case('pos, memory tokens', stack=dict(rotary_pos_emb=True), model=dict(num_memory_tokens=2), inputs=('pos',)),
+    Case('sum_embeds', inputs=('sum_embeds',)),
+    Case('prepend_embeds', inputs=('prepend_embeds',)),
+    Case('prepend_mask', inputs=('prepend_embeds', 'prepend_mask')),
+    Case('prepend_embeds, rotary', stack=dict(rotary_pos_emb=True), inputs=('prepend_embeds',)),
+    Case('prepend_embeds, shift_tokens', stack=dict(shift_tokens=1), inputs=('prepend_embeds',)),
+    Case('prepend_embeds, memory tokens', model=dict(num_memory_tokens=2), inputs=('prepend_embeds',)),
+    Case('continuous.prepend_embeds', inputs=('prepend_embeds',), wrapper=ContinuousTransformerWrapper),
+    Case('continuous.sum_embeds', inputs=('sum_embeds',), wrapper=ContinuousTransformerWrapper),
+    Case('context_mask', stack=CROSS, inputs=('context_mask',)),
+    Case('context_pos', stack=dict(cross_attend=True, rotary_pos_emb=True), inputs=('context_pos',)),
+    Case('attn_bias', inputs=('attn_bias',)),
+    Case('attn_bias, alibi', stack=dict(alibi_pos_bias=True), inputs=('attn_bias',)),
+    Case('rotary_pos_emb', stack=dict(rotary_pos_emb=True), inputs=('rotary_pos_emb',)),
+)
+
+# inputs of single layers, which the stack gives them
+GIVEN_BY_THE_STACK = {'prev_attn', 'value_residual', 'rel_pos', 'mem', 'mem_mask', 'context_rotary_pos_emb'}
+
+
+def in_cross_attention(case: Case) -> Case:
+    return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS}, inputs=('context_mask',))
+
+
+CASES = (*ARGUMENT_CASES, *INPUT_CASES, *FLAG_CASES)
+CROSS_CASES = tuple(in_cross_attention(case) for case in FLAG_CASES if case.flag.startswith('attn_'))
+CROSS_CASES += tuple(in_cross_attention(Case(f.__name__, feature=f)) for f in ())
+BY_NAME = {case.name: case for case in (*CASES, *CROSS_CASES)}
+
+
+# models
+
+
+def build(case: Case, seed: int = 0) -> Wrapper:
+    """The model of a case with the values it starts from, in float32."""
+    torch.manual_seed(seed)
+    stack = case.kind(**{**STACK_SIZES, **case.stack})
+    return case.wrapper(attn_layers=stack, **{**MODEL_SIZES[case.wrapper], **copy.deepcopy(case.model)})
+
+
+def randomise(net: nn.Module, seed: int = 0, scale: float = 0.4) -> nn.Module:
+    """In evaluation mode, with every parameter drawn anew by its name: zeros, ones and identities hide mistakes."""
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * scale)
+    return net.eval()
+
+
+@functools.cache
+def model_of(case: Case) -> Wrapper:
+    """The randomised model of a case, in float64. Shared between tests: copy it before changing it."""
+    return randomise(build(case).double())
+
+
+def refused(case: Case) -> str | None:
+    """The words with which a case is refused, or None."""
+    try:
+        model_of(case)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+# inputs
+
+
+def ids(batch: int, length: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, TOKENS, (batch, length), generator=generator)
+
+
+def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: int = 0) -> Values:
+    """The inputs of a forward call, `x` and those that the model or the case asks for."""
+    generator = torch.Generator().manual_seed(seed)
+    stack = net.attn_layers
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    vectors = not isinstance(net, TransformerWrapper)
+    width_in = getattr(getattr(net, 'project_in', None), 'in_features', stack.dim)
+    inputs = {'x': normal(batch, length, width_in) if vectors else ids(batch, length, generator)}
+    takes = {name for host in (net, stack) for feature in host.features.active for name in feature.takes}
+    width = 10 if 'wide_context' in case.inputs else stack.dim
+    builders: dict[str, Callable[[], Any]] = {
+        'condition': lambda: normal(batch, length, case.stack.get('dim_condition', stack.dim)),
+        'condition_per_row': lambda: normal(batch, stack.dim),
+        'embed_ids': lambda: {
+            name: torch.randint(0, size, (batch, length), generator=generator)
+            for name, size in case.model.get('embed_num_tokens', {}).items()
+        },
+        'sum_embeds': lambda: normal(batch, length, net.emb_dim),
+        'pos': lambda: torch.randint(1, 4, (batch, length), generator=generator).cumsum(dim=-1),
+        'prepend_embeds': lambda: normal(batch, PREFIX, net.emb_dim),
+        'prepend_mask': lambda: torch.tensor([False, True]).repeat(batch, 1),
+        'context': lambda: normal(batch, CONTEXT, width),
+        'context_mask': lambda: torch.arange(CONTEXT) < torch.arange(1, batch + 1)[:, None],
+        'context_pos': lambda: torch.randint(0, 9, (batch, CONTEXT), generator=generator),
+        'attn_bias': lambda: normal(batch, stack.attn_heads, length, length),
+        'rotary_pos_emb': lambda: stack.features.active and stack.rotary_pos_emb(torch.arange(length) * 3),
+    }
+    wanted = [name for name in ('condition', 'embed_ids') if name in takes]
+    wanted = ['condition_per_row'] if 'condition_per_row' in case.inputs else wanted
+    wanted += ['context'] if stack.cross_attend else []
+    wanted += [name for name in case.inputs if name in builders and name not in wanted]
+    inputs |= {name.removesuffix('_per_row'): builders[name]() for name in wanted}
+    return inputs
+
+
+# how inputs are cut; ids and vectors count tokens along axis 1
+PER_TOKEN = ('x', 'sum_embeds', 'embed_ids')
+
+
+def each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: each_tensor(function, v) for name, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(each_tensor(function, v) for v in value)
+    return function(value) if torch.is_tensor(value) else value
+
+
+def is_per_token(name: str, value: Any) -> bool:
+    return name in PER_TOKEN or (name == 'condition' and value.ndim == 3)
+
+
+def tokens(inputs: Values, start: int, stop: int, only_new: bool = False) -> Values:
+    """The inputs of a call whose new tokens are `start` to `stop`; those before come again unless `only_new`."""
+    cut = {}
+    for name, value in inputs.items():
+        if is_per_token(name, value):
+            value = each_tensor(lambda t: t[:, start if only_new else 0 : stop], value)
+        elif name in ('pos', 'mask'):
+            value = value[:, :stop]
+        elif name == 'attn_bias':
+            value = value[..., start:stop, :stop]
+        elif name == 'rotary_pos_emb':
+            value = each_tensor(lambda t: t[:, :stop], value)
+        cut[name] = value
+    return cut
+
+
+def rows(inputs: Values, index: Any) -> Values:
+    """The inputs of some rows of the batch."""
+    index = torch.as_tensor(index)
+    return {
+        name: value if name == 'rotary_pos_emb' else each_tensor(lambda t: t[index], value)
+        for name, value in inputs.items()
+    }
+
+
+def changed(inputs: Values, where: Tensor, seed: int = 99) -> Values:
+    """Other content for the tokens marked in `where` (b n)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def other(t: Tensor) -> Tensor:
+        if t.is_floating_point():
+            return torch.randn(t.shape, generator=generator, dtype=t.dtype)
+        return (t + 1) % (int(t.max()) + 1)
+
+    def replaced(t: Tensor) -> Tensor:
+        return torch.where(where if t.ndim == 2 else where.unsqueeze(-1), other(t), t)
+
+    return {n: each_tensor(replaced, v) if is_per_token(n, v) else v for n, v in inputs.items()}
+
+
+def padded(inputs: Values, left: int, right: int, seed: int = 5) -> Values:
+    """The inputs with tokens of arbitrary content on both sides."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def filled(t: Tensor) -> Tensor:
+        def side(count: int) -> Tensor:
+            shape = (t.shape[0], count, *t.shape[2:])
+            if t.is_floating_point():
+                return torch.randn(shape, generator=generator, dtype=t.dtype)
+            return torch.randint(0, int(t.max()) + 1, shape, generator=generator)
+
+        return torch.cat((side(left), t, side(right)), dim=1)
+
+    wider = {n: each_tensor(filled, v) if is_per_token(n, v) else v for n, v in inputs.items()}
+    if 'pos' in inputs:
+        pos = inputs['pos']
+        wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1)
+    if 'attn_bias' in inputs:
+        wider['attn_bias'] = nn.functional.pad(inputs['attn_bias'], (left, right, left, right), value=0.3)
+    return wider
+
+
+# runs
+
+
+def is_pooled(net: Wrapper) -> bool:
+    """Whether the output is read from the whole sequence, and has no axis of tokens."""
+    return bool(net.features.at.get('pool'))
+
+
+def as_one(net: Wrapper, out: Any) -> Tensor:
+    """An output as one tensor, batch first: several heads, or mean and variance, stand last."""
+    if isinstance(out, tuple):
+        return torch.stack(out, dim=-1)
+    return out.movedim(0, -1) if getattr(net, 'probabilistic', False) else out
+
+
+def run(net: Wrapper, inputs: Values, **options: Any) -> Any:
+    """The output as one tensor; with `return_intermediates` also those."""
+    out = net(**inputs, **options)
+    if options.get('return_intermediates'):
+        return as_one(net, out[0]), out[1]
+    return as_one(net, out)
+
+
+def per_token(net: Wrapper, inputs: Values, **options: Any) -> Tensor:
+    """An output per token, without prepended ones; of a model that pools them, what it pools."""
+    out, trace = run(net, inputs, return_intermediates=True, **options)
+    out = trace.last_layer_hiddens if is_pooled(net) else out
+    return out[:, out.shape[1] - inputs['x'].shape[1] :]
+
+
+def weighted(out: Tensor) -> Tensor:
+    """A scalar of an output with a gradient for each entry, different in sign and size."""
+    return (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out).sin()).sum()
+
+
+def gradients(net: Wrapper, inputs: Values, **options: Any) -> dict[str, Tensor | None]:
+    """The gradient of every parameter, None where there is none."""
+    names, parameters = zip(*net.named_parameters(), strict=True)
+    loss = weighted(run(net, inputs, **options))
+    return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
+
+
+def is_token_table(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, TokenEmbedding))
