@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +26,6 @@ from x_transformers import (
 )
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import ConfigError, Feature
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
@@ -191,9 +191,7 @@ ARGUMENT_CASES = (
     argument('only_cross', True, False, stack=CROSS),
     argument('cross_attn_dim_context', 10, None, stack=CROSS, inputs=('wide_context',)),
     argument('cross_attn_num_mem_kv', 2, 0, stack=CROSS),
-    argument('cross_attn_heads_of_self_attention', None, None, id='cross_attend+kv_heads', stack=CROSS)
-    .switched(False)
-    .having(attn_kv_heads=2, cross_attn_kv_heads=1),
+    argument('cross_attn_kv_heads', 1, None, stack=dict(cross_attend=True, attn_kv_heads=2)),
     argument('attn_dim_head', 8, 64),
     argument('heads', 2, 8),
     argument('attn_kv_heads', 2, None),
@@ -287,7 +285,6 @@ def in_cross_attention(case: Case) -> Case:
 
 CASES = (*ARGUMENT_CASES, *INPUT_CASES, *FLAG_CASES)
 CROSS_CASES = tuple(in_cross_attention(case) for case in FLAG_CASES if case.flag.startswith('attn_'))
-CROSS_CASES += tuple(in_cross_attention(Case(f.__name__, feature=f)) for f in ())
 BY_NAME = {case.name: case for case in (*CASES, *CROSS_CASES)}
 
 
@@ -305,7 +302,7 @@ def randomise(net: nn.Module, seed: int = 0, scale: float = 0.4) -> nn.Module:
     """In evaluation mode, with every parameter drawn anew by its name: zeros, ones and identities hide mistakes."""
     with torch.no_grad():
         for name, parameter in net.named_parameters():
-            generator = torch.Generator().manual_seed(seed + sum(map(ord, name)))
+            generator = torch.Generator().manual_seed(seed + zlib.crc32(name.encode()))
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * scale)
     return net.eval()
 
@@ -360,7 +357,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
         'context_mask': lambda: torch.arange(CONTEXT) < torch.arange(1, batch + 1)[:, None],
         'context_pos': lambda: torch.randint(0, 9, (batch, CONTEXT), generator=generator),
         'attn_bias': lambda: normal(batch, stack.attn_heads, length, length),
-        'rotary_pos_emb': lambda: stack.features.active and stack.rotary_pos_emb(torch.arange(length) * 3),
+        'rotary_pos_emb': lambda: stack.rotary_pos_emb(torch.arange(length) * 3),
     }
     wanted = [name for name in ('condition', 'embed_ids') if name in takes]
     wanted = ['condition_per_row'] if 'condition_per_row' in case.inputs else wanted
@@ -488,7 +485,3 @@ def gradients(net: Wrapper, inputs: Values, **options: Any) -> dict[str, Tensor 
     names, parameters = zip(*net.named_parameters(), strict=True)
     loss = weighted(run(net, inputs, **options))
     return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
-
-
-def is_token_table(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Embedding, TokenEmbedding))

@@ -258,6 +258,22 @@ def test_a_rollout_over_all_that_is_there(can_cache):
     assert model(x, 4, context=context).item() == pytest.approx(sum(rows) / 2, rel=1e-12)
 
 
+def test_a_rollout_is_not_cut_to_a_window():
+    model, x = wrapped(max_seq_len=3), vectors(1, 7, DIM)
+    possible = [rolled(model, x[0], start, 2, 'square') for start in range(1, 6)]
+    for _ in range(20):
+        loss = model(x, 2).item()
+        assert min(abs(loss / p - 1) for p in possible) < 1e-9
+
+
+def test_rows_much_too_short_for_a_rollout_count_for_nothing():
+    model, x = wrapped(), vectors(2, 7, DIM)
+    possible = [rolled(model, x[0], start, 5, 'square') for start in (1, 2)]
+    for _ in range(20):
+        loss = model(x, 5, lens=torch.tensor([7, 1])).item()
+        assert min(abs(loss / p - 1) for p in possible) < 1e-9
+
+
 def test_gradients_of_a_rollout_pass_through_its_predictions():
     x, grads = vectors(2, 5, DIM), []
     for can_cache in (True, False):

@@ -472,6 +472,18 @@ def test_amateurs_are_contrasted_with(window, cache_kv):
         assert torch.equal(out, expected)
 
 
+def test_no_filter_runs_for_the_most_probable_token_or_with_amateurs():
+    def refuses(logits):
+        raise AssertionError('the filter ran')
+
+    model, prompts = wrapped(), ids_of(2, 4)
+    expected = model.generate(prompts, 4, temperature=0.0)
+    assert torch.equal(model.generate(prompts, 4, temperature=0.0, filter_logits_fn=refuses), expected)
+    model.generate(prompts, 4, amateur_model=History(seed=7), filter_logits_fn=refuses)
+    with pytest.raises(AssertionError, match='the filter ran'):
+        model.generate(prompts, 4, filter_logits_fn=refuses)
+
+
 def test_each_amateur_needs_its_own_weights_or_the_same():
     with pytest.raises(ValueError, match=r'`contrastive_decode_kwargs` holds 2 dicts for 1 amateurs'):
         wrapped().generate(ids_of(1, 2), 1, amateur_model=History(), contrastive_decode_kwargs=({}, {}))
@@ -741,9 +753,11 @@ def test_stochastic_beams_are_drawn_without_replacement():
 
 def test_a_filter_of_stochastic_beams_holds_where_too_few_tokens_remain():
     model = AutoregressiveWrapper(Fixed([1.0, -1.0, 0.0, 0.5, -2.0]))
-    options = dict(stochastic=True, filter_logits_fn='top_k', filter_kwargs=dict(k=2), beams=4)
-    tokens, scores = model.beam_search(torch.zeros(1).long(), 3, return_beams_and_scores=True, **options)
-    assert scores.isfinite().all() and set(tokens.flatten().tolist()) == {0, 3}
+    options = dict(stochastic=True, filter_logits_fn=lambda logits: logits.masked_fill(logits > 0, -math.inf))
+    tokens = model.beam_search(torch.zeros(50, 1).long(), 3, beams=4, **options)
+    assert set(tokens.flatten().tolist()) <= {1, 2, 4}
+    tokens, scores = model.beam_search(torch.zeros(1).long(), 1, beams=5, return_beams_and_scores=True, **options)
+    assert tokens[:3, 0].tolist() == [2, 1, 4] and scores.isneginf().tolist() == [False] * 3 + [True] * 2
 
 
 def test_stochastic_beams_at_temperature_zero_are_the_deterministic_ones():

@@ -63,13 +63,31 @@ def call(script, *arguments):
         return stop.code
 
 
-def start(*arguments, cwd=ROOT, **more):
-    """Run the script as a user does, in a process of its own."""
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', **more}
-    command = [sys.executable, str(Path('examples', 'train_lm.py')), *map(str, arguments)]
-    return subprocess.Popen(
-        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8'
-    )
+@pytest.fixture
+def start(tmp_path_factory):
+    """Run the script as a user does, in a process of its own. `finish` waits, and gives its code and what it said."""
+    processes = []
+
+    def begin(*arguments, **environment):
+        # files, since a process waits when nobody empties its pipes
+        folder = tmp_path_factory.mktemp('said')
+        command = [sys.executable, str(Path('examples', 'train_lm.py')), *map(str, arguments)]
+        environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', **environment}
+        with open(folder / 'out', 'wb') as out, open(folder / 'err', 'wb') as err:
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err)
+
+        def finish():
+            process.wait(timeout=300)
+            return process.returncode, *((folder / name).read_text(encoding='utf-8') for name in ('out', 'err'))
+
+        process.finish = finish
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def digests(folder):
@@ -94,11 +112,11 @@ def write(path, content):
 # a run
 
 
-def test_a_run_from_start_to_end(text, tmp_path):
+def test_a_run_from_start_to_end(start, text, tmp_path):
     out = tmp_path / 'new' / 'run'
     process = start(*TINY, '--data', text, '--out', out, '--steps', '60', '--interval', '25', '--lr', '0.01')
-    printed, progress = process.communicate()
-    assert process.returncode == 0, progress
+    code, printed, progress = process.finish()
+    assert code == 0, progress
     assert re.fullmatch(r'val bits per byte: \d\.\d{3}', printed.splitlines()[-1])
     for shown in ('60/60', 'loss ', 'bits/byte ', 'tokens/s'):
         assert shown in progress
@@ -233,19 +251,19 @@ def test_a_loss_that_is_not_finite_stops_the_run(script, text, tmp_path, monkeyp
 def wait_for(condition, process, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None, process.communicate()[1]
+        assert process.poll() is None, process.finish()
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
-def test_ctrl_c_saves_and_says_how_to_go_on(script, text, tmp_path, capsys):
+def test_ctrl_c_saves_and_says_how_to_go_on(start, text, tmp_path):
     long = [*TINY, '--steps', '100000', '--interval', '7', '--data', text]
     process = start(*long, '--out', tmp_path / 'run')
     wait_for(lambda: any((tmp_path / 'run').glob('step_*')), process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate()[1]
-    assert process.returncode == 130
+    code, _, said = process.finish()
+    assert code == 130
     assert f'--resume --out {tmp_path / "run"}' in said
     name = contents(tmp_path / 'run')[0]
     losses = load_file(tmp_path / 'run' / name / 'training.safetensors')['losses']
@@ -254,7 +272,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(script, text, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
-def test_killed_at_random_moments_again_and_again(script, text, tmp_path):
+def test_killed_at_random_moments_again_and_again(start, text, tmp_path):
     # an interval of one step: most of the time goes into saving
     arguments = [*TINY, '--steps', '400', '--interval', '1', '--set', 'ff_dropout=0.2', '--data', text]
     chance = random.Random()
@@ -265,13 +283,11 @@ def test_killed_at_random_moments_again_and_again(script, text, tmp_path):
         wait_for(lambda name=there: any(p.name >= name for p in (tmp_path / 'killed').glob('step_??????')), process)
         time.sleep(chance.uniform(0, 0.5))
         process.send_signal(signal.SIGKILL)
-        process.communicate()
+        assert process.finish()[0] == -signal.SIGKILL
         reached, resume = int(contents(tmp_path / 'killed')[0][5:]), ['--resume']
         assert 0 < reached < 400
-    environment = dict(OMP_NUM_THREADS='1')
     for out, more in (('killed', ['--resume']), ('straight', [])):
-        process = start(*arguments, '--out', tmp_path / out, *more, **environment)
-        assert process.wait(timeout=300) == 0
+        assert start(*arguments, '--out', tmp_path / out, *more).finish()[0] == 0
     assert contents(tmp_path / 'killed') == contents(tmp_path / 'straight')
 
 
@@ -366,11 +382,11 @@ def test_weights_of_another_model_are_refused(script, straight, text, tmp_path, 
     assert 'is damaged or of another model' in capsys.readouterr().err
 
 
-def test_a_missing_package_is_named(text, tmp_path):
+def test_a_missing_package_is_named(start, tmp_path):
     write(tmp_path / 'tqdm.py', b"raise ModuleNotFoundError('no', name='tqdm')")
     process = start('--help', PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
-    said = process.communicate()[1]
-    assert process.returncode == 2
+    code, _, said = process.finish()
+    assert code == 2
     assert said == 'tqdm is not installed: pip install "x-transformers[examples]"\n'
 
 
@@ -476,15 +492,14 @@ def test_compile_without_a_compiler_is_refused(script, text, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_compile(script, text, tmp_path):
+def test_compile(start, text, tmp_path):
     if not shutil.which(os.environ.get('CXX', 'g++')):
         pytest.skip('no compiler')
     losses = []
     for compiled in ([], ['--compile']):
         out = tmp_path / f'run{len(losses)}'
-        process = start(*TINY, '--data', text, '--steps', '5', '--out', out, *compiled)
-        said = process.communicate()[1]
-        assert process.returncode == 0, said
+        code, _, said = start(*TINY, '--data', text, '--steps', '5', '--out', out, *compiled).finish()
+        assert code == 0, said
         losses.append(load_file(out / 'step_000005' / 'training.safetensors')['losses'])
     torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)
 

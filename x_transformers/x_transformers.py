@@ -573,6 +573,13 @@ class AttentionLayers(Configurable):
         else:
             causal = self.causal and kind == 'a'
             branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
+            lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
+            if lost is not None:
+                name = next(iter(lost.flags))
+                raise ConfigError(
+                    f'`attn_{name}` does not go with `cross_attend`: {lost.not_across}. '
+                    f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
+                )
         branch = on.down('wrap', branch, kind, index)
         options = on.down('residual_options', dict(self.residual_fn_kwargs))
         residual = on.choose('residual', Residual)(self.dim, layer_index=index, **options)

@@ -61,6 +61,7 @@ class UseReluSquared(FeedForwardFeature):
 
     paper = 'Primer, arXiv:2109.08668'
     relu_squared = flag(False, 'squared ReLU in place of GELU')
+    yields_to = ('custom_activation',)
 
     def activation(self) -> nn.Module:
         return ReluSquared()
@@ -71,6 +72,7 @@ class Swish(FeedForwardFeature):
 
     paper = 'Searching for Activation Functions, arXiv:1710.05941'
     swish = flag(False, 'SiLU in place of GELU')
+    yields_to = ('custom_activation', 'relu_squared')
 
     def activation(self) -> nn.Module:
         return nn.SiLU()

@@ -359,6 +359,8 @@ class Window(AttentionFeature):
 
     max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none, example=3)
 
+    not_across = 'it counts back to keys of the same sequence'
+
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return values['max_attend_past'] is not None
@@ -368,9 +370,7 @@ class Window(AttentionFeature):
 
     def mask(self, call: Any) -> Tensor:
         if call.context is not None:
-            raise ValueError(
-                '`max_attend_past` counts back to keys of the same sequence, it has no meaning for a context'
-            )
+            raise ValueError(f'`max_attend_past` does not go with a context: {self.not_across}')
         index = call.inputs.get('index')
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)

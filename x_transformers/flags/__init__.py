@@ -145,6 +145,8 @@ class Feature:
 
         needs      flag -> reason: a flag of the same level that must be on
         clashes    flag -> reason: a flag of the same level that must be off
+        yields_to  flags of the same level that take over if they are set too, with a warning
+        not_across the reason why the feature has no meaning in cross-attention, if it has none
         takes      name -> shape: inputs of the forward call that the feature reads
         fuses      True if the fused kernel does the feature's work itself
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
@@ -155,6 +157,8 @@ class Feature:
     flags: ClassVar[dict[str, Flag]] = {}
     needs: ClassVar[dict[str, str]] = {}
     clashes: ClassVar[dict[str, str]] = {}
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    not_across: ClassVar[str] = ''
     takes: ClassVar[dict[str, str]] = {}
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
@@ -178,6 +182,16 @@ class Feature:
     def is_on(cls, values: Mapping[str, Any]) -> bool:
         """Whether the switch is on. A feature without flags answers to its inputs, and is always there."""
         return not cls.flags or bool(values[next(iter(cls.flags))])
+
+    @classmethod
+    def overruled_by(cls, values: Mapping[str, Any]) -> str | None:
+        """The flag that takes over from this feature, if any."""
+        return next((other for other in cls.yields_to if values.get(other)), None)
+
+    @classmethod
+    def runs(cls, values: Mapping[str, Any]) -> bool:
+        """Whether the feature is switched on and no other takes over."""
+        return cls.is_on(values) and cls.overruled_by(values) is None
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:
@@ -208,7 +222,7 @@ class Features:
     """The features of one module that are switched on, as a tuple per stage, in running order."""
 
     def __init__(self, host: nn.Module, catalogue: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
-        self.active = tuple(cls(host, values) for cls in catalogue if cls.is_on(values))
+        self.active = tuple(cls(host, values) for cls in catalogue if cls.runs(values))
         stages = dict.fromkeys(stage for feature in self.active for stage in feature.stages)
         self.at = {stage: tuple(f for f in self.active if stage in f.runs_at()) for stage in stages}
 
@@ -296,7 +310,7 @@ def refuse_clashes(
     catalogue: tuple[type[Feature], ...], values: Mapping[str, Any], given: Mapping[str, Any], prefix: str
 ) -> None:
     known = flags_of(catalogue)
-    on = [cls for cls in catalogue if cls.flags and cls.is_on(values)]
+    on = [cls for cls in catalogue if cls.flags and cls.runs(values)]
     chosen: dict[str, str] = {}
     for cls in on:
         name = switch_of(cls, values)
@@ -316,6 +330,10 @@ def refuse_clashes(
             chosen[stage] = name
     for cls in catalogue:
         if not cls.flags or cls in on:
+            continue
+        if cls.is_on(values):
+            overruling = cls.overruled_by(values)
+            warn_once(f'`{prefix}{next(iter(cls.flags))}` has no effect beside `{prefix}{overruling}`, which takes over')
             continue
         for name in cls.flags:
             if name in given and given[name] != cls.flags[name].default and name != next(iter(cls.flags)):
