@@ -29,7 +29,7 @@ from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STA
 from x_transformers.flags import ConfigError, Feature
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
-STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=6, ff_mult=2, verbose=False)
+STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
 TOKENS, LONGEST, CONTEXT, PREFIX = 17, 24, 5, 2
 MODEL_SIZES = {
     TransformerWrapper: dict(num_tokens=TOKENS, max_seq_len=LONGEST),
@@ -65,9 +65,12 @@ class Case:
 
     __repr__ = __str__
 
-    def having(self, **keywords: Any) -> Case:
+    def of_kind(self, kind: type[AttentionLayers]) -> Case:
+        return self if self.kind is kind else with_kind(self, kind)
+
+    def with_keywords(self, **keywords: Any) -> Case:
         """The same with further keywords of the stack."""
-        return replace(self, stack={**self.stack, **keywords})
+        return with_keywords(self, **keywords)
 
     def switched(self, to_default: bool) -> Case:
         """The same with the flag on trial at its default, or not given at all."""
@@ -91,6 +94,16 @@ class Case:
         )
 
 
+@functools.cache
+def with_kind(case: Case, kind: type[AttentionLayers]) -> Case:
+    return replace(case, kind=kind)
+
+
+@functools.cache
+def with_keywords(case: Case, **keywords: Any) -> Case:
+    return replace(case, stack={**case.stack, **keywords})
+
+
 # cases of flags, from the catalogue
 
 # what a flag needs beyond the switch of its own feature
@@ -101,6 +114,8 @@ SETTINGS: dict[str, Values] = {
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
     'cross_residual_attn': dict(cross_attend=True),
     'layers_execute_order': dict(depth=1),
+    'custom_layers': dict(depth=1),
+    'rel_pos_max_distance': dict(rel_pos_num_buckets=4),
 }
 # in a causal stack, tokens in front see nothing of what follows
 KINDS: dict[str, type[AttentionLayers]] = {'use_cls_token': Encoder, 'num_cls_tokens': Encoder}
@@ -176,8 +191,8 @@ def of_model(name: str, value: Any, default: Any, **rest: Any) -> Case:
     return argument(name, value, default, place='model', **rest)
 
 
-def of_vectors(name: str, value: Any, default: Any) -> Case:
-    return of_model(name, value, default, id=f'continuous.{name}', wrapper=ContinuousTransformerWrapper)
+def of_vectors(name: str, value: Any, default: Any, **model: Any) -> Case:
+    return of_model(name, value, default, id=f'continuous.{name}', wrapper=ContinuousTransformerWrapper, model=model)
 
 
 CROSS = dict(cross_attend=True)
@@ -189,10 +204,10 @@ ARGUMENT_CASES = (
     Case('causal', 'causal', dict(causal=True), kind=AttentionLayers, default=False),
     argument('cross_attend', True, False),
     argument('only_cross', True, False, stack=CROSS),
-    argument('cross_attn_dim_context', 10, None, stack=CROSS, inputs=('wide_context',)),
+    argument('cross_attn_dim_context', 10, None, stack=CROSS),
     argument('cross_attn_num_mem_kv', 2, 0, stack=CROSS),
-    argument('cross_attn_kv_heads', 1, None, stack=dict(cross_attend=True, attn_kv_heads=2)),
-    argument('attn_dim_head', 8, 64),
+    argument('cross_attn_kv_heads', 1, None, stack=CROSS),
+    argument('attn_dim_head', 6, 64),
     argument('heads', 2, 8),
     argument('attn_kv_heads', 2, None),
     argument('attn_one_kv_head', True, False),
@@ -224,11 +239,11 @@ ARGUMENT_CASES = (
     Case('continuous.encoder', kind=Encoder, wrapper=ContinuousTransformerWrapper),
     of_vectors('dim_in', 16, None),
     of_vectors('dim_out', 3, None),
-    of_vectors('project_in', nn.Linear(5, 16), None),
-    of_vectors('project_out', nn.Linear(16, 3), None),
+    of_vectors('project_in', nn.Linear(5, 16), None, dim_in=None),
+    of_vectors('project_out', nn.Linear(16, 3), None, dim_out=None),
     of_vectors('max_mem_len', 4, 0),
     of_vectors('probabilistic', True, False),
-    of_vectors('use_identity_if_same_dim', True, False),
+    of_vectors('use_identity_if_same_dim', True, False, dim_in=16),
     of_vectors('max_seq_len', None, LONGEST),
 )
 
@@ -313,6 +328,7 @@ def model_of(case: Case) -> Wrapper:
     return randomise(build(case).double())
 
 
+@functools.cache
 def refused(case: Case) -> str | None:
     """The words with which a case is refused, or None."""
     try:
@@ -341,7 +357,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
     width_in = getattr(getattr(net, 'project_in', None), 'in_features', stack.dim)
     inputs = {'x': normal(batch, length, width_in) if vectors else ids(batch, length, generator)}
     takes = {name for host in (net, stack) for feature in host.features.active for name in feature.takes}
-    width = 10 if 'wide_context' in case.inputs else stack.dim
+    width = case.stack.get('cross_attn_dim_context') or stack.dim
     builders: dict[str, Callable[[], Any]] = {
         'condition': lambda: normal(batch, length, case.stack.get('dim_condition', stack.dim)),
         'condition_per_row': lambda: normal(batch, stack.dim),
@@ -439,7 +455,12 @@ def padded(inputs: Values, left: int, right: int, seed: int = 5) -> Values:
     wider = {n: each_tensor(filled, v) if is_per_token(n, v) else v for n, v in inputs.items()}
     if 'pos' in inputs:
         pos = inputs['pos']
-        wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1)
+        wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1) + left
+    if 'rotary_pos_emb' in inputs:
+        wider['rotary_pos_emb'] = each_tensor(
+            lambda t: torch.cat((t[:, :1].expand(-1, left, -1), t, t[:, :1].expand(-1, right, -1)), dim=1),
+            inputs['rotary_pos_emb'],
+        )
     if 'attn_bias' in inputs:
         wider['attn_bias'] = nn.functional.pad(inputs['attn_bias'], (left, right, left, right), value=0.3)
     return wider

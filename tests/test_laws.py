@@ -1,13 +1,10 @@
 """Laws that hold for every flag alone, for pairs of flags, and for random combinations of them."""
 
 import copy
-import functools
-import io
 import itertools
 import json
 import pickle
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -25,7 +22,9 @@ from law_cases import (
     PREFIX,
     WITHOUT_CASE,
     build,
+    as_one,
     changed,
+    each_tensor,
     gradients,
     inputs_for,
     is_pooled,
@@ -39,7 +38,7 @@ from law_cases import (
     tokens,
     weighted,
 )
-from oracles import assert_close
+from oracles import assert_close, randn
 from safetensors.torch import load, save
 
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
@@ -59,7 +58,7 @@ def each(cases=ALL):
 
 def of_kind(case, kind):
     """The case with another kind of stack; refused only for a reason that has to do with order."""
-    case = replace(case, kind=kind)
+    case = case.of_kind(kind)
     reason = refused(case)
     assert reason is None or 'causal' in reason, f'{kind.__name__} with {case}: {reason}'
     return None if reason else case
@@ -104,11 +103,13 @@ def values_of(net):
     return {name: t.clone() for name, t in net.state_dict().items()}
 
 
-@each([case for case in ALL if case.flag])
+# flags of the smallest model are sizes: without them it is another
+SIZES = ('max_seq_len', 'dim_in', 'dim_out', 'attn_dim_head', 'heads', 'ff_mult', 'project_in', 'project_out')
+
+
+@each([case for case in ALL if case.flag and case.flag not in SIZES])
 def test_off_is_free(case):
     """At its default, a flag adds no parameter and changes no bit."""
-    if case.flag in ('max_seq_len', 'dim_in', 'dim_out', 'attn_dim_head', 'heads', 'ff_mult', 'project_in', 'project_out'):
-        pytest.skip('a size')
     absent, default = (build(case.switched(to_default)) for to_default in (False, True))
     assert str(absent) == str(default)
     before, after = values_of(absent), values_of(default)
@@ -125,7 +126,7 @@ def test_off_is_free(case):
 LOOK_AT = {
     'max_mem_len': lambda net, inputs: net(**inputs, return_mems=True)[1],
     'shift_mem_down': lambda net, inputs: [
-        net(**inputs, mems=[torch.ones(3, 2, 16).double() * (i + 1) for i in range(2)])
+        net(**inputs, mems=[randn(3, 2, 16, seed=i) for i in range(2)])
     ],
     'attn_z_loss_weight': lambda net, inputs: [net(**inputs, return_attn_z_loss=True)[1].attn_z_loss],
     'input_not_include_cache': lambda net, inputs: [
@@ -252,34 +253,30 @@ def padding_law(case, kind, left, right):
         assert_close(run(net, wide, **options), run(net, inputs))
 
 
-KINDS = pytest.mark.parametrize('kind', [Decoder, Encoder])
-
-
-def kind_of(case, kind):
+def order_of(case, kind):
+    """The kind asked for, unless the case is about another."""
     return kind if issubclass(case.kind, (Decoder, Encoder)) else case.kind
 
 
 @each()
-@KINDS
+@pytest.mark.parametrize('kind', [Decoder, Encoder])
 def test_content_of_padding_never_matters(case, kind):
-    hidden_content_law(case, kind_of(case, kind))
+    hidden_content_law(case, order_of(case, kind))
 
 
 @each()
-@KINDS
-def test_right_padding(case, kind):
-    padding_law(case, kind_of(case, kind), 0, 3)
+def test_right_padding(case):
+    padding_law(case, order_of(case, Encoder), 0, 3)
 
 
 @each()
-@KINDS
-def test_left_padding(case, kind):
-    padding_law(case, kind_of(case, kind), 2, 0)
+def test_left_padding(case):
+    padding_law(case, order_of(case, Decoder), 2, 0)
 
 
 @each()
 def test_padding_on_both_sides(case):
-    padding_law(case, case.kind, 1, 2)
+    padding_law(case, order_of(case, Encoder), 1, 2)
 
 
 def batch_law(case):
@@ -306,8 +303,6 @@ def steps(net, inputs, sizes, only_new=False, cache=None, start=0, **options):
     outs = []
     for size in sizes:
         part = tokens(inputs, start, start + size, only_new)
-        if only_new and cache is not None:
-            part.pop('prepend_embeds', None), part.pop('prepend_mask', None)
         given = {n: v[:, : start + size] if n == 'mask' else v for n, v in options.items()}
         out, cache = run(
             net, part, cache=cache, return_intermediates=True, input_not_include_cache=only_new, **given
@@ -357,8 +352,6 @@ def test_cache_new_tokens_only(case):
 
 @each()
 def test_cache_with_left_padding(case):
-    if 'pos' in case.inputs:
-        pytest.skip('positions are given')
     start = torch.tensor([0, 2, 3])
     if found := cacheable(case):
         net, inputs = found
@@ -409,7 +402,6 @@ def reordering_law(case):
         return
     net, inputs = found
     _, trace = steps(net, inputs, (4,))
-    file = io.BytesIO()
     for index, cache in (
         ([2, 0, 0], trace.cache.reorder(torch.tensor([2, 0, 0]))),
         ([0, 0, 1, 1, 2, 2], trace.cache.expand(2)),
@@ -418,7 +410,6 @@ def reordering_law(case):
         chosen = rows(inputs, index)
         out, _ = steps(net, chosen, (1, 2), cache=cache, start=4)
         assert_close(out, per_token(net, chosen)[:, 4:], f'rows {index}')
-    del file
 
 
 @each()
@@ -434,3 +425,286 @@ def test_cache_saved_and_loaded(case, tmp_path):
         trace.cache.save(tmp_path / 'cache')
         out, _ = steps(net, inputs, (3,), cache=Cache.load(tmp_path / 'cache'), start=4)
         assert_close(out, per_token(net, inputs)[:, 4:])
+
+
+# 7 kernels agree
+
+
+def with_kernel(case, flash):
+    """The case with a kernel demanded, or None if that is refused by the name of what rules it out."""
+    variant = case.with_keywords(attn_flash=flash)
+    reason = refused(variant)
+    if reason is None:
+        return variant
+    assert flash, reason
+    assert any(f'`{name}`' in reason for name in case.stack if name != 'attn_flash'), reason
+    return None
+
+
+def kernels_law(case):
+    """The formula, the fused kernel and the choice between them give the same outputs, gradients and maps."""
+    wanted = None
+    for flash in (False, None, True):
+        if (variant := with_kernel(case, flash)) is None:
+            continue
+        net = model_of(variant)
+        inputs = inputs_for(net, variant)
+        found = [(run(net, inputs, mask=mask), gradients(net, inputs, mask=mask)) for mask in (None, HOLES)]
+        maps = run(net, inputs, mask=HOLES, return_intermediates=True)[1].attn_intermediates
+        if wanted is None:
+            wanted, wanted_maps = found, maps
+            continue
+        for (out, grads), (wanted_out, wanted_grads) in zip(found, wanted, strict=True):
+            assert_close(out, wanted_out, f'output with attn_flash={flash}')
+            for name, grad in wanted_grads.items():
+                assert (grad is None) == (grads[name] is None), name
+                if grad is not None:
+                    assert_close(grads[name], grad, f'gradient of {name} with attn_flash={flash}')
+        for one, other in zip(maps, wanted_maps, strict=True):
+            assert_close(one.post_softmax_attn, other.post_softmax_attn, f'weights with attn_flash={flash}')
+
+
+@each([case for case in ALL if 'attn_flash' not in case.stack])
+def test_kernels_agree(case):
+    kernels_law(case)
+
+
+# cases of one attention layer, without the prefixes
+LAYER_CASES = [
+    case
+    for case in FLAG_CASES
+    if case.name.startswith('attn_') and not any(isinstance(value, tuple) for value in case.stack.values())
+]
+
+
+def layer_of(case, flash, causal):
+    """One attention layer of a case, with inputs, or None if the kernel is refused."""
+    flags = {name.removeprefix('attn_'): value for name, value in case.stack.items() if name.startswith('attn_')}
+    inputs = {}
+    if case.feature is ATTENTION[1]:
+        flags, inputs = {'learned_value_residual_mix': True}, {'value_residual': randn(2, 4, 6, 8, seed=1)}
+    torch.manual_seed(0)
+    try:
+        layer = Attention(dim=16, heads=4, dim_head=8, flash=flash, causal=causal, **flags)
+    except ConfigError as error:
+        assert flash, error
+        return None
+    return randomise(layer.double()), {'x': randn(2, 6, 16), **inputs}
+
+
+@each(LAYER_CASES)
+@pytest.mark.parametrize('causal', [False, True])
+def test_rows_that_see_nothing_give_zeros(case, causal):
+    """And their gradients are finite, on every kernel."""
+    seen = torch.rand(2, 4, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.7
+    seen[:, :, 3], seen[1, 2] = False, False
+    wanted = None
+    for flash in (False, None, True):
+        if (built := layer_of(case, flash, causal)) is None:
+            continue
+        layer, inputs = built
+        layer.to_out = torch.nn.Identity()
+        inputs['x'].requires_grad_()
+        out, trace = layer(**inputs, attn_mask=seen, return_intermediates=True)
+        (grad,) = torch.autograd.grad(weighted(out), inputs['x'])
+        if not (layer.features.at.get('keys') or layer.features.at.get('bare_keys')):
+            heads = out.unflatten(-1, (4, 8)).transpose(1, 2)
+            blind = ~(seen & torch.ones(6, 6, dtype=torch.bool).tril() if causal else seen).any(dim=-1)
+            assert blind.sum() > 10
+            if case.flag != 'attn_post_talking_heads':
+                assert (heads[blind] == 0).all()
+            assert (trace.post_softmax_attn[blind] == 0).all()
+        assert grad.isfinite().all()
+        if wanted is not None:
+            assert_close(out, wanted[0])
+            assert_close(grad, wanted[1])
+        wanted = out, grad
+
+
+def changes_the_sum(layer):
+    stages = ('keys', 'mix', 'leave', 'attended', 'output')
+    return any(layer.features.at.get(stage) for stage in stages)
+
+
+@each(LAYER_CASES)
+@pytest.mark.parametrize('flash', [False, None])
+def test_maps_times_values_are_the_output(case, flash):
+    """Where nothing acts between weights and output; read after the pass, on every kernel."""
+    layer, inputs = layer_of(case, flash, True)
+    out, trace = layer(**inputs, return_intermediates=True)
+    weights, logits, values = trace.post_softmax_attn, trace.pre_softmax_attn, trace.cached_kv[1]
+    assert weights.shape == logits.shape and weights.shape[:3] == (2, 4, 6)
+    assert (weights[..., -6:].triu(1) == 0).all()
+    if not layer.features.at.get('normaliser'):
+        assert_close(weights, logits.softmax(dim=-1))
+    if not changes_the_sum(layer):
+        heads = weights[..., -6:] @ values
+        assert_close(layer.to_out(heads.transpose(1, 2).flatten(-2)), out)
+
+
+# 8 round trips
+
+
+def jsonable(value):
+    if isinstance(value, (tuple, list)):
+        return all(map(jsonable, value))
+    return value is None or isinstance(value, (bool, int, float, str, dict))
+
+
+def config_law(case):
+    """A model goes to JSON and back; what JSON cannot hold is refused by name."""
+    net = model_of(case)
+    strange = [name for name, value in {**case.stack, **case.model}.items() if not jsonable(value)]
+    if strange:
+        with pytest.raises(ValueError, match=strange[0]):
+            _ = net.config
+        return
+    text = json.dumps(net.config)
+    again = type(net).from_config(text)
+    assert type(again) is type(net) and type(again.attn_layers) is type(net.attn_layers)
+    assert json.dumps(again.config) == text
+    assert str(again) == str(net)
+    again.double().eval().load_state_dict(net.state_dict(), strict=True)
+    inputs = inputs_for(net, case)
+    assert torch.equal(run(again, inputs), run(net, inputs))
+
+
+@each()
+def test_config_to_json_and_back(case):
+    config_law(case)
+
+
+def same_function(net, other, inputs):
+    assert other is not net
+    assert torch.equal(run(other, inputs), run(net, inputs))
+
+
+@each()
+def test_state_dict_and_safetensors_round_trip(case):
+    net = model_of(case)
+    inputs, state = inputs_for(net, case), net.state_dict()
+    for loaded in (state, load(save({name: t.contiguous() for name, t in state.items()}))):
+        other = build(case, seed=1).double().eval()
+        assert other.load_state_dict(loaded, strict=True)
+        same_function(net, other, inputs)
+
+
+def copies_law(case):
+    """A copy computes the same, and goes its own way."""
+    net = model_of(case)
+    inputs = inputs_for(net, case)
+    source = pickle.loads(pickle.dumps(net))
+    same_function(net, source, inputs)
+    copied = copy.deepcopy(source)
+    before = run(source, inputs)
+    same_function(source, copied, inputs)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    assert torch.equal(run(copied, inputs), before)
+    assert torch.equal(run(net, inputs), before)
+    assert not torch.equal(run(source, inputs), before)
+
+
+@each()
+def test_pickle_and_deepcopy(case):
+    copies_law(case)
+
+
+# 9 evaluation is deterministic
+
+
+@each()
+def test_only_dropouts_make_a_difference_in_training(case):
+    net = model_of(case)
+    inputs = inputs_for(net, case)
+    out = run(net, inputs)
+    assert torch.equal(run(net, inputs), out)
+    training = copy.deepcopy(net).train()
+    outs = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        outs.append(run(training, inputs))
+    if 'dropout' in case.name:
+        assert any(not torch.equal(outs[0], other) for other in outs[1:])
+    else:
+        assert all(torch.equal(out, other) for other in outs)
+
+
+# 10 half precision
+
+
+def as_dtype(inputs, dtype):
+    return {
+        name: each_tensor(lambda t: t.to(dtype) if t.is_floating_point() else t, value)
+        for name, value in inputs.items()
+    }
+
+
+def half_law(case, cast):
+    """Runs in bfloat16, forward and backward, finite and close to float32."""
+    net = copy.deepcopy(model_of(case)).float()
+    inputs = as_dtype(inputs_for(net, case), torch.float32)
+    out = run(net, inputs)
+    if cast:
+        net, inputs = net.bfloat16(), as_dtype(inputs, torch.bfloat16)
+    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
+        half = run(net, inputs)
+        grads = gradients(net, inputs)
+    assert half.dtype == torch.bfloat16 or (not cast and half.dtype == torch.float32)
+    assert half.isfinite().all()
+    assert all(g.isfinite().all() for g in grads.values() if g is not None)
+    error = (half.float() - out).norm() / out.norm()
+    assert error < 0.1, f'off by {error:.3f} of the norm'
+
+
+@each()
+@pytest.mark.parametrize('cast', [False, True], ids=['autocast', 'cast'])
+def test_bfloat16(case, cast):
+    half_law(case, cast)
+
+
+# 11 one compiled graph
+
+
+def compile_law(case, backend, training=False):
+    torch._dynamo.reset()
+    net = copy.deepcopy(model_of(case))
+    inputs = inputs_for(net, case)
+    compiled = torch.compile(net, fullgraph=True, backend=backend)
+    assert_close(as_one(net, compiled(**inputs)), run(net, inputs))
+    if training:
+        wanted = gradients(net, inputs)
+        weighted(as_one(net, compiled(**inputs))).backward()
+        for name, parameter in net.named_parameters():
+            if wanted[name] is not None:
+                assert_close(parameter.grad, wanted[name], f'gradient of {name}')
+
+
+@pytest.mark.slow
+@each()
+def test_one_compiled_graph(case):
+    compile_law(case, 'eager')
+
+
+# 12 pairs
+
+# cases that are a size, or about a model of another kind, go with everything by themselves
+PAIRED = [case for case in FLAG_CASES if case.flag and case.wrapper is TransformerWrapper]
+PAIRS = [(a, b) for a, b in itertools.combinations(PAIRED, 2) if a.flag != b.flag]
+
+
+def pair_law(first, second):
+    """Any two flags run, or are refused by name."""
+    both = first.together(second)
+    try:
+        net = build(both)
+        inputs = as_dtype(inputs_for(net, both), torch.float32)
+        out = run(net, inputs)
+        grads = gradients(net, inputs)
+    except ValueError as error:
+        assert any(case.flag.split('_', 1)[-1] in str(error) for case in (first, second)), f'{both}: {error}'
+        return False
+    assert out.isfinite().all(), both
+    assert all(g.isfinite().all() for g in grads.values() if g is not None), both
+    return True

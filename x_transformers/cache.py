@@ -129,7 +129,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The tokens held. Less than `seen` after the oldest were dropped."""
+        """The tokens held. Less than `seen` only after keys and values were cut by hand."""
         own = [
             layer.length
             for layer, kind in zip(self.layers, self.kinds, strict=True)
@@ -148,11 +148,13 @@ class Cache:
         return cropped
 
     def keep_last(self, count: int) -> Cache:
-        """Keep the last `count` tokens: a sliding window. Positions go on counting."""
+        """Keep the last `count` tokens: a sliding window, whose positions are counted from its start."""
         held = self.length
         self.check('count', count, held)
         drop = held - count
-        return self.each_own(lambda buffer: buffer.part(min(drop, buffer.length), max(buffer.length - drop, 0)))
+        kept = self.each_own(lambda buffer: buffer.part(min(drop, buffer.length), max(buffer.length - drop, 0)))
+        kept.seen, kept.leading = count, max(self.leading - drop, 0)
+        return kept
 
     def reorder(self, rows: Tensor) -> Cache:
         """Take the given rows of the batch (k,), which may repeat or be left out."""

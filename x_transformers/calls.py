@@ -82,7 +82,6 @@ class StackCall:
     mems: Sequence[Tensor | None]
     mem_masks: Sequence[Tensor | None]
     context_length: int = 0
-    leading: int = 0
     start: Tensor | None = None
     real: Tensor | None = None
     shared: dict[str, dict[str, Any]] = field(default_factory=no_shared_inputs)
@@ -113,22 +112,20 @@ class StackCall:
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         return x if norm is None else norm(x, **self.norm_inputs)
 
-    def row_positions(self) -> Tensor | None:
-        """Places of the keys in rows that have padding between what stands in front and the first token:  b j."""
-        if self.start is None or self.leading + self.memories == 0:
-            return None
-        index = torch.arange(self.tokens, device=self.start.device)
-        places = torch.where(index < self.leading, index, index - self.start.unsqueeze(-1))
+    def row_positions(self) -> Tensor:
+        """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
+        places = torch.arange(self.tokens, device=self.start.device) - self.start.unsqueeze(-1)
         memories = torch.arange(-self.memories, 0, device=self.start.device)
         return torch.cat((memories.expand(len(self.start), -1), places), dim=-1)
 
     def key_positions(self, x: Tensor) -> Tensor:
         """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
         pos = self.shared['a'].get('pos')
-        if pos is None:
-            pos = self.shared['a'].get('index')
-        first = self.seen - self.held - self.memories
-        return torch.arange(first, self.seen + self.new, device=x.device) if pos is None else pos
+        if pos is not None:
+            return pos
+        if self.start is not None:
+            return self.row_positions()
+        return torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)
 
     def user_positions(self, pos: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front."""
@@ -180,7 +177,8 @@ class ModelCall:
     """One pass through a model: what is new, what stands in front of it, and the masks.
 
     The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
-    `continues` says that the leading tokens are in the cache already.
+    `continues` says that the leading tokens are in the cache already. In rows with padding on the left, of `start`
+    tokens, the stack sees the leading tokens behind the padding, next to the first real token.
     """
 
     trace: LayerIntermediates
@@ -223,6 +221,27 @@ class ModelCall:
             return t.narrow(axis, t.shape[axis] - self.new, self.new)
         raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
 
+    @property
+    def start(self) -> Tensor | None:
+        """How much padding each row has before its leading tokens, where that changes the order."""
+        return self.inputs.get('seq_start_pos') if self.leading else None
+
+    def behind_padding(self, t: Tensor) -> Tensor:
+        """Rows (b n ...) of the whole sequence, in the order in which the stack sees them."""
+        if self.start is None:
+            return t
+        place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
+        moved = torch.where(place < start, place + self.leading, place - start)
+        return take_rows(t, torch.where(place < start + self.leading, moved, place))
+
+    def before_padding(self, t: Tensor) -> Tensor:
+        """The way back from `behind_padding`."""
+        if self.start is None:
+            return t
+        place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
+        moved = torch.where(place < self.leading, place + start, place - self.leading)
+        return take_rows(t, torch.where(place < start + self.leading, moved, place))
+
     def full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
         """The mask of all tokens, leading ones included, or None if nothing is hidden."""
         masks = [m for _, m in self.front] + [mask]
@@ -240,12 +259,16 @@ class ModelCall:
         return torch.cat([as_mask(m, 'mask', batch, c) for m, c in zip(known, counts, strict=True)], dim=1)
 
 
+def take_rows(t: Tensor, order: Tensor) -> Tensor:
+    """Each row of `t` (b n ...) in an order of its own (b n)."""
+    return t[torch.arange(len(t), device=t.device).unsqueeze(-1), order]
+
+
 def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
     if cache is None:
         return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0)
-    in_front = max(cache.leading - (cache.seen - cache.length), 0)
-    held = cache.length - in_front
+    held = cache.length - cache.leading
     if only_new or given <= held:
         return ModelCall(LayerIntermediates(), inputs, cache, held + given, given, given, cache.seen - cache.leading)
     return ModelCall(LayerIntermediates(), inputs, cache, given, given, given - held, held)

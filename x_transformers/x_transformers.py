@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import ModuleList
 
 from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, StackCall, as_mask, check_ids, check_inputs, model_call, to_4d
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK, catalogue_for
@@ -624,7 +625,6 @@ class AttentionLayers(Configurable):
         cache_age: int | None = None,
         return_hiddens: bool = False,
         *,
-        leading: int = 0,
         causal: bool | None = None,
         layers_execute_order: Sequence[int] | None = None,
         **inputs: Any,
@@ -632,7 +632,7 @@ class AttentionLayers(Configurable):
         on = self.features
         self.check(x, context, cache, attn_mask, inputs)
         call = self.open(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
-        self.settle_masks(call, x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, leading, causal)
+        self.settle_masks(call, x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
             call.shared['c']['context'] = context if call.cache is None else context[:, :0]
@@ -700,20 +700,20 @@ class AttentionLayers(Configurable):
         attn_mask: Tensor | None,
         kv_mask: Tensor | None,
         start: Tensor | None,
-        leading: int,
         causal: bool | None,
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
-        call.real, call.leading, call.start = as_mask(mask, 'mask', len(x), None), leading, start
+        call.real, call.start = as_mask(mask, 'mask', len(x), None), start
         kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), None)
         if start is not None:
             if start.shape != (len(x),):
                 raise ValueError(f'`seq_start_pos` got shape {tuple(start.shape)}, it must be ({len(x)},)')
-            index = torch.arange(call.tokens, device=x.device)
-            begun = (index < leading) | (index >= leading + start.unsqueeze(-1))
+            begun = torch.arange(call.tokens, device=x.device) >= start.unsqueeze(-1)
             call.real = begun if call.real is None else begun & call.real
             kv_mask = call.real if kv_mask is None else begun & kv_mask
-        own = dict(mask=mask, context_mask=kv_mask, attn_mask=attn_mask, index=call.row_positions())
+        own = dict(mask=mask, context_mask=kv_mask, attn_mask=attn_mask)
+        if start is not None and call.memories:
+            own['index'] = call.row_positions()
         own |= dict(attn_bias=call.inputs.get('attn_bias'), causal=causal)
         if call.inputs.get('pos') is not None:
             own['pos'] = call.user_positions(call.inputs['pos'])
@@ -811,26 +811,39 @@ class Wrapper(Configurable):
             )
         if call.continues and not call.front and call.cache.leading:
             call.front, call.leading = [(call.cache.leading, None)], call.cache.leading
+        if call.start is not None and kwargs.get('attn_mask') is not None:
+            raise ValueError(
+                '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
+            )
         call.mask = call.full_mask(mask, len(x), x.device)
-        pos = call.inputs.get('pos')
-        if pos is not None and not pos.is_floating_point():
-            ahead = torch.arange(-call.leading, 0, device=pos.device)
-            kwargs = {**kwargs, 'pos': torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)}
-        leading = min(call.leading, call.cache.length) if call.continues else call.leading
+        kwargs = self.lengthened(kwargs, call)
         x, trace = self.attn_layers(
-            x,
-            mask=call.mask,
+            x if call.continues else call.behind_padding(x),
+            mask=None if call.mask is None else call.behind_padding(call.mask),
             mems=mems,
             cache=call.cache,
             input_not_include_cache=True,
-            leading=leading,
             return_hiddens=True,
             **kwargs,
         )
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
-        x = on.up('shorten', x, call)
+        x = on.up('shorten', x if call.continues else call.before_padding(x), call)
         trace.last_layer_hiddens = x
         return x
+
+    def lengthened(self, kwargs: dict[str, Any], call: ModelCall) -> dict[str, Any]:
+        """Positions and masks of keys, with entries for the tokens in front."""
+        pos, kv_mask = call.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
+        if pos is not None and not pos.is_floating_point():
+            ahead = torch.arange(-call.leading, 0, device=pos.device)
+            pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
+            pos = pos if call.start is None else call.behind_padding(pos.expand(len(call.start), -1))
+            kwargs = {**kwargs, 'pos': pos}
+        if kv_mask is not None and call.leading:
+            if kv_mask.ndim == 2 and kv_mask.shape[1] == call.tokens:
+                kv_mask = F.pad(kv_mask, (call.leading, 0), value=True)
+            kwargs = {**kwargs, 'self_attn_kv_mask': call.behind_padding(kv_mask)}
+        return kwargs
 
     def new_mems(self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool) -> list[Tensor]:
         """The last `max_mem_len` hidden states of each self-attention layer, earlier memories included."""
@@ -1073,8 +1086,6 @@ class XTransformer(Configurable):
         cross_attn_tokens_dropout: Annotated[float, 'fraction of encoder tokens hidden in training', probability] = 0.0,
         **kwargs: Any,
     ) -> None:
-        from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-
         super().__init__()
         encoder, decoder = self.split(kwargs)
         self.cross_attn_tokens_dropout = cross_attn_tokens_dropout

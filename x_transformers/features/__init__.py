@@ -13,3 +13,19 @@ layouts       which branch runs when
 embeddings    tokens, extra ids, memory and cls tokens
 readouts      from hidden states to logits
 """
+
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
+from x_transformers.flags import flag
+
+__all__ = [
+    'ATTENTION',
+    'FEEDFORWARD',
+    'MODEL',
+    'STACK',
+    'AttentionFeature',
+    'FeedForwardFeature',
+    'ModelFeature',
+    'StackFeature',
+    'flag',
+]

@@ -230,7 +230,12 @@ class AveragePool(ModelFeature):
     can_cache = False
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        if call.mask is None:
+        real, start = call.mask, call.inputs.get('seq_start_pos')
+        if real is None and start is None:
             return x.mean(dim=1)
-        real = call.mask[:, -x.shape[1] :].unsqueeze(-1)
+        place = torch.arange(-x.shape[1], 0, device=x.device) + call.tokens  # below 0 for tokens in front
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real[:, -x.shape[1] :]
+        if start is not None:
+            real = real & ((place < 0) | (place >= start.unsqueeze(-1)))
+        real = real.unsqueeze(-1)
         return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)

@@ -49,9 +49,10 @@ class PreScalePostTalkingHeads(AttentionFeature):
         return sim
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * F.pad(
-            call.notes['mixed similarities'], (attn.shape[-1] - call.notes['mixed similarities'].shape[-1], 0)
-        )
+        mixed, seen = call.notes['mixed similarities'], call.seen()
+        if seen is not None:  # logits carried over from a layer before may be huge where nothing is seen
+            mixed = mixed.masked_fill(~seen, 0.0)
+        return attn * mixed
 
 
 class PreTalkingHeads(AttentionFeature):

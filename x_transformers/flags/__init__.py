@@ -333,7 +333,9 @@ def refuse_clashes(
             continue
         if cls.is_on(values):
             overruling = cls.overruled_by(values)
-            warn_once(f'`{prefix}{next(iter(cls.flags))}` has no effect beside `{prefix}{overruling}`, which takes over')
+            warn_once(
+                f'`{prefix}{next(iter(cls.flags))}` has no effect beside `{prefix}{overruling}`, which takes over'
+            )
             continue
         for name in cls.flags:
             if name in given and given[name] != cls.flags[name].default and name != next(iter(cls.flags)):
