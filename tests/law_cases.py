@@ -115,7 +115,7 @@ SETTINGS: dict[str, Values] = {
     'cross_residual_attn': dict(cross_attend=True),
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
-    'rel_pos_max_distance': dict(rel_pos_num_buckets=4),
+    'rotary_emb_dim': dict(attn_dim_head=16),
 }
 # in a causal stack, tokens in front see nothing of what follows
 KINDS: dict[str, type[AttentionLayers]] = {'use_cls_token': Encoder, 'num_cls_tokens': Encoder}
@@ -271,9 +271,9 @@ INPUT_CASES = (
     Case('pos', inputs=('pos',)),
     Case('pos, rotary', stack=dict(rotary_pos_emb=True), inputs=('pos',)),
     Case('pos, xpos', stack=dict(rotary_xpos=True), inputs=('pos',)),
-    Case('pos, alibi', stack=dict(alibi_pos_bias=True), inputs=('pos',)),
+    Case('pos, alibi', stack=dict(alibi_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, T5', stack=dict(rel_pos_bias=True), inputs=('pos',)),
-    Case('pos, dynamic bias', stack=dict(dynamic_pos_bias=True), inputs=('pos',)),
+    Case('pos, dynamic bias', stack=dict(dynamic_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, memory tokens', stack=dict(rotary_pos_emb=True), model=dict(num_memory_tokens=2), inputs=('pos',)),
     Case('sum_embeds', inputs=('sum_embeds',)),
     Case('prepend_embeds', inputs=('prepend_embeds',)),
@@ -295,7 +295,8 @@ GIVEN_BY_THE_STACK = {'prev_attn', 'value_residual', 'rel_pos', 'mem', 'mem_mask
 
 
 def in_cross_attention(case: Case) -> Case:
-    return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS}, inputs=('context_mask',))
+    own = {f'cross_{case.flag}': case.default} if case.feature.not_across else {}
+    return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS, **own}, inputs=('context_mask',))
 
 
 CASES = (*ARGUMENT_CASES, *INPUT_CASES, *FLAG_CASES)
@@ -439,7 +440,7 @@ def changed(inputs: Values, where: Tensor, seed: int = 99) -> Values:
     return {n: each_tensor(replaced, v) if is_per_token(n, v) else v for n, v in inputs.items()}
 
 
-def padded(inputs: Values, left: int, right: int, seed: int = 5) -> Values:
+def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -> Values:
     """The inputs with tokens of arbitrary content on both sides."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -455,7 +456,8 @@ def padded(inputs: Values, left: int, right: int, seed: int = 5) -> Values:
     wider = {n: each_tensor(filled, v) if is_per_token(n, v) else v for n, v in inputs.items()}
     if 'pos' in inputs:
         pos = inputs['pos']
-        wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1) + left
+        wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1)
+        wider['pos'] += left if net.pos_emb is not None else 0  # a table counts from the first real token
     if 'rotary_pos_emb' in inputs:
         wider['rotary_pos_emb'] = each_tensor(
             lambda t: torch.cat((t[:, :1].expand(-1, left, -1), t, t[:, :1].expand(-1, right, -1)), dim=1),

@@ -45,14 +45,14 @@ class PreScalePostTalkingHeads(AttentionFeature):
         self.mixer = head_mixer(host.shape.heads)
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
-        call.notes['mixed similarities'] = self.mixer(sim)
+        known = sim
+        if call.inputs.get('prev_attn') is not None:  # where the layer before hid a key, its logit is no similarity
+            known = sim.masked_fill(sim <= lowest(sim) / 2, 0.0)
+        call.notes['mixed similarities'] = self.mixer(known)
         return sim
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
-        mixed, seen = call.notes['mixed similarities'], call.seen()
-        if seen is not None:  # logits carried over from a layer before may be huge where nothing is seen
-            mixed = mixed.masked_fill(~seen, 0.0)
-        return attn * mixed
+        return attn * call.notes['mixed similarities']
 
 
 class PreTalkingHeads(AttentionFeature):
