@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 
+from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
-from x_transformers.continuous_wrapper_part import ContinuousAutoregressiveWrapper
 from x_transformers.features.catalogue import catalogue_for
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -23,15 +25,21 @@ from x_transformers.features.embeddings import (
 )
 from x_transformers.flags import (
     ConfigError,
+    Configurable,
     Feature,
     Features,
+    a_callable,
     an_instance,
     boolean,
     count,
+    is_int,
+    is_number,
     none,
     resolve,
     size,
+    warn_once,
 )
+from x_transformers.sampling import require, shift_right
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
@@ -135,3 +143,207 @@ class ContinuousTransformerWrapper(Wrapper):
             return out
         mean, log_var = out.unflatten(-1, (-1, 2)).unbind(dim=-1)
         return torch.stack((mean, log_var.exp()))
+
+
+# training and roll-out
+
+
+def gaussian_nll(prediction: Tensor, target: Tensor) -> Tensor:
+    """Negative log-likelihood of `target` under means and variances (2 ...), in nats and up to a constant.
+
+    (log v + (mean - target)^2 / v) / 2        v at least 1e-6
+    """
+    mean, variance = prediction
+    variance = variance.clamp(min=1e-6)
+    return 0.5 * (variance.log() + (mean - target).square() / variance)
+
+
+def check_vectors(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> None:
+    shape = ' or '.join('(n, d)' if ndim == 2 else '(b, n, d)' for ndim in ndims)
+    if not torch.is_tensor(x) or not x.is_floating_point():
+        raise TypeError(f'`{name}` must be a floating point tensor, got {getattr(x, "dtype", type(x).__name__)}')
+    if x.ndim not in ndims or x.shape[-2] < least:
+        raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be {shape} with n of at least {least}')
+
+
+class ContinuousAutoregressiveWrapper(Configurable):
+    """A causal model of vectors with the loss of its next vector, and generation.
+
+        forward   b n d    vectors in, the mean loss of each vector given those before it out
+
+    It has no parameters of its own; those of the model are stored under `net.`.
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of vectors, as ContinuousTransformerWrapper', an_instance(nn.Module)],
+        loss_fn: Annotated[
+            Callable[[Tensor, Tensor], Tensor] | None,
+            'from (prediction, target) to one loss per entry; Gaussian likelihood, L1 or squares by default',
+            none | a_callable,
+        ] = None,
+        use_l1_loss: Annotated[bool, 'absolute instead of squared differences', boolean] = False,
+        equal_loss_weight_batch: Annotated[
+            bool, 'rows count alike in the loss, however short they are', boolean
+        ] = False,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        self.net = net
+        self.max_seq_len = net.max_seq_len
+        self.probabilistic = bool(getattr(net, 'probabilistic', False))
+        self.equal_loss_weight_batch = equal_loss_weight_batch
+        if use_l1_loss and (loss_fn is not None or self.probabilistic):
+            given = 'a `loss_fn`' if loss_fn is not None else 'a `probabilistic` net'
+            warn_once(f'`use_l1_loss` has no effect with {given}')
+        if loss_fn is None:
+            squares = F.l1_loss if use_l1_loss else F.mse_loss
+            loss_fn = gaussian_nll if self.probabilistic else functools.partial(squares, reduction='none')
+        self.loss_fn = loss_fn
+
+    def forward(
+        self,
+        x: Tensor,
+        rollout_steps: int = 1,
+        *,
+        lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """The mean loss of predicting each vector of `x` from those before it.
+
+        x              b n d   vectors, n of at least 2
+        rollout_steps          with s > 1, the loss of s vectors in a row, of which the model sees only its own
+                               predictions (the means, if it is probabilistic). They start at a random place of
+                               each row, after one vector at least; a row without s + 1 vectors counts for nothing
+        lens           b       number of real vectors of each row, or
+        mask           b n     True for the real ones; what is not real is no target
+        **kwargs               to the net: `context`, `condition`, ...
+        returns                scalar; 0 if there is no target
+        raises                 ValueError or TypeError for inputs of another shape or kind
+        """
+        check_vectors(x, 'x', 2, (3,))
+        require(
+            is_int(rollout_steps) and rollout_steps >= 1, 'rollout_steps', rollout_steps, 'an integer of at least 1'
+        )
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        b, n, _ = x.shape
+        if lens is not None and mask is not None:
+            raise ValueError('`lens` and `mask` cannot both be given: they say the same')
+        if lens is not None and lens.shape != (b,):
+            raise ValueError(f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}')
+        if mask is not None and mask.shape != (b, n):
+            raise ValueError(f'`mask` got the shape {tuple(mask.shape)}, it must be {(b, n)}, one entry per vector')
+        if rollout_steps > 1:
+            if mask is not None:
+                raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
+            return self.rollout(x, rollout_steps, lens, kwargs)
+
+        if lens is not None:
+            mask = torch.arange(n, device=x.device) < lens[:, None]
+        if mask is None:
+            return self.loss(self.net(x[:, :-1], **kwargs), x[:, 1:])
+        return self.loss(self.net(x[:, :-1], mask=mask[:, :-1], **kwargs), x[:, 1:], mask[:, 1:])
+
+    def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
+        b, n, _ = x.shape
+        if n <= steps:
+            raise ValueError(f'`x` holds {n} vectors, `rollout_steps` of {steps} needs {steps + 1}')
+        refuse_own(inputs, 'a roll-out', {'seq_start_pos': ', give `lens`'})
+        room = (x.new_full((b,), n, dtype=torch.long) if lens is None else lens.to(x.device)) - steps
+        # rows that are too short start anywhere, and are left out of the mean
+        known = (1 + (torch.rand(b, device=x.device) * room).long()).clamp(max=room).clamp(min=1)
+
+        # the known vectors end at the same place in all rows
+        pads = n - steps - known
+        sequence = shift_right(x[:, : n - steps], pads)
+        reader, predictions = Reader(self.net, inputs, restrict=False), []
+        for _ in range(steps):
+            predictions.append(reader.read(sequence, pads))
+            new = predictions[-1][0] if self.probabilistic else predictions[-1]
+            check_width(new, x)
+            sequence = torch.cat((sequence, new[:, None]), dim=1)
+        places = known[:, None] + torch.arange(steps, device=x.device)
+        target = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
+        counts = None if lens is None else (room > 0)[:, None].expand(-1, steps)
+        return self.loss(torch.stack(predictions, dim=-2), target, counts)
+
+    def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""
+        losses = self.loss_fn(prediction, target)
+        if mask is None:
+            return losses.mean()
+        if losses.shape[:2] != mask.shape:
+            got = f'got a loss of shape {tuple(losses.shape)} for targets of shape {tuple(target.shape)}'
+            raise ValueError(f'`loss_fn` must not reduce where `lens` or `mask` is given: {got}')
+        losses = losses.flatten(2).mean(dim=-1) if losses.ndim > 2 else losses
+        losses, counts = losses.masked_fill(~mask, 0.0), mask.sum(dim=-1)
+        if not self.equal_loss_weight_batch:
+            return losses.sum() / counts.sum().clamp(min=1)
+        return (losses.sum(dim=-1) / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
+
+    def generate(
+        self,
+        start_tokens: Tensor,
+        seq_len: int,
+        temperature: float = 1.0,
+        cache_kv: bool = True,
+        generator: Generator | None = None,
+        *,
+        seq_start_pos: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue sequences of vectors by `seq_len`. Without gradients, in eval mode.
+
+            start_tokens  [b] n d   vectors to start from, n of at least 1
+            seq_len                 number of vectors to generate
+            temperature   0 ..      factor of the standard deviation, if the net is probabilistic; 0 takes the mean
+            cache_kv                use the cache, if the net can
+            generator               source of the draws, on the device of the net
+            seq_start_pos [b]       number of paddings before each start
+            **kwargs                to every call of the net: `context`, ..., and a `mask` (b n) of the start
+            returns       [b] s d   the new vectors only
+            raises                  ValueError or TypeError for arguments out of range
+
+        Past `max_seq_len` only the last `max_seq_len` vectors are read. The cached keys of deeper layers still carry
+        what has left this window, so the result differs from that without a cache.
+        """
+        check_vectors(start_tokens, 'start_tokens', 1, (2, 3))
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        refuse_own(kwargs, 'generate', SET_BY_GENERATION)
+        *leading, n, d = start_tokens.shape
+        sequence = F.pad(start_tokens.reshape(-1, n, d), (0, 0, 0, seq_len))
+        reader = Reader(self.net, kwargs, cache_kv=cache_kv)
+        with evaluating(list(self.modules())):
+            for place in range(n, n + seq_len):
+                new = self.drawn(reader.read(sequence[:, :place], seq_start_pos), temperature, generator)
+                check_width(new, start_tokens)
+                sequence[:, place] = new
+        return sequence[:, n:].reshape(*leading, seq_len, d)
+
+    def drawn(self, prediction: Tensor, temperature: float, generator: Generator | None) -> Tensor:
+        """A vector from the predicted distribution (2 b d), or the prediction (b d) itself."""
+        if not self.probabilistic:
+            return prediction
+        mean, variance = prediction
+        if temperature == 0:
+            return mean
+        noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+        return mean + variance.clamp(min=1e-5).sqrt() * temperature * noise
+
+
+def check_width(new: Tensor, x: Tensor) -> None:
+    if new.shape[-1] != x.shape[-1]:
+        raise ValueError(
+            f'the net gives vectors of {new.shape[-1]} features for vectors of {x.shape[-1]}: to continue from its own '
+            'predictions, its `dim_out` must be its `dim_in`'
+        )
+
+
+SET_BY_LOSS = {
+    'prepend_embeds': ': the loss is that of all vectors',
+    'cache': ': a cache is for generation',
+    'input_not_include_cache': ': a cache is for generation',
+}

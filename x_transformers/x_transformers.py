@@ -5,6 +5,7 @@ Masks are boolean, True may be attended. Papers are not named here: each is a fe
 order of the tuples below. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
 """
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -257,6 +258,17 @@ class Attention(Configurable):
     def can_cache_kv(self) -> bool:
         return all(feature.can_cache for feature in self.features.active)
 
+    def outline(self) -> dict[str, str]:
+        s = self.shape
+        keys = f'k (b {s.kv_heads} j {s.dim_head}), v (b {s.kv_heads} j {s.dim_value})'
+        return {
+            'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
+            'place': 'keys and values of the cache come in front of the new ones',
+            'enter': 'causal: a query sees itself and what came before' if self.causal else 'a query sees all keys',
+            'similarity': f'{self.kernel.__name__} kernel, scores times {self.logit_scale:.4g}',
+            'project_out': f'(b n {s.dim_inner}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
+        }
+
     def forward(
         self,
         x: Tensor,
@@ -406,6 +418,9 @@ class FeedForward(Configurable):
     def widen(self, activation: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
 
+    def outline(self) -> dict[str, str]:
+        return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.ff[-1].out_features})'}
+
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.dim:
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
@@ -540,10 +555,11 @@ class AttentionLayers(Configurable):
         return own, branch
 
     def hint(self, name: str) -> str:
-        prefixed = [p + name for p in ('attn_', 'ff_') if p + name in self.accepted()]
+        known = {**self.accepted(), **flags_of(self.given_features or ())}
+        prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
         if prefixed:
             return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
-        return did_you_mean(name, self.accepted())
+        return did_you_mean(name, known)
 
     def lay_out(self, cross_attend: bool, only_cross: bool, depth: int | None) -> None:
         """Settle which kind of branch stands where, and in which order the layers run."""
@@ -570,10 +586,17 @@ class AttentionLayers(Configurable):
         on, number = self.features, self.layer_types[:index].count(kind)
         flags = on.down('branch_flags', self.flags_for(kind, number), kind, number)
         if kind == 'f':
-            branch = FeedForward(self.dim, features=self.given_features, **flags)
+            with naming(FeedForward, {name: f'ff_{name}' for name in flags}):
+                branch = FeedForward(self.dim, features=self.given_features, **flags)
         else:
+            written = {
+                n: f'cross_attn_{n}' if kind == 'c' and n in self.branch_flags['c'] else f'attn_{n}' for n in flags
+            }
             causal = self.causal and kind == 'a'
-            branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
+            with naming(Attention, written):
+                branch = Attention(
+                    self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags
+                )
             lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
             if lost is not None:
                 name = next(iter(lost.flags))
@@ -587,6 +610,11 @@ class AttentionLayers(Configurable):
         after = on.choose('norm_branch', lambda: None)()
         norms = (self.new_norm(), after, None) if self.pre_norm else (None, after, self.new_norm())
         return Layer(kind, index, norms, branch, residual)
+
+    def outline(self) -> dict[str, str]:
+        order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
+        norm = 'before each branch' if self.pre_norm else 'after each residual'
+        return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
 
     def flags_for(self, kind: str, number: int) -> dict[str, Any]:
         """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
@@ -720,6 +748,20 @@ class AttentionLayers(Configurable):
         call.shared['a'] |= {name: value for name, value in own.items() if value is not None}
         across = dict(mask=mask, context_mask=context_mask)
         call.shared['c'] |= {name: value for name, value in across.items() if value is not None}
+
+
+@contextlib.contextmanager
+def naming(kind: type[Configurable], written: dict[str, str]) -> Iterator[None]:
+    """Let refusals of a branch name its keywords as the user wrote them on the stack."""
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error)
+        for name in kind.accepted():
+            text = text.replace(f'`{name}`', f'`{written.get(name, name)}`').replace(
+                f'`{name}=', f'`{written.get(name, name)}='
+            )
+        raise ConfigError(text) from None
 
 
 def fresh_trace() -> LayerIntermediates:
@@ -975,6 +1017,11 @@ class TransformerWrapper(Wrapper):
             return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
         )
         return returned(out, trace, wants_all, return_mems, return_attn)
+
+    def outline(self) -> dict[str, str]:
+        places = 'no absolute positions' if self.pos_emb is None else type(self.pos_emb).__name__
+        head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
+        return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
 
     def check(self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool) -> Tensor:
         """Check ids; None stands for no tokens after prepended embeddings."""

@@ -14,8 +14,6 @@ from x_transformers.flags import Feature
 class AttentionFeature(Feature):
     """A feature of one attention layer. Its stages, in running order:
 
-    project_out   choice   () -> Module                       the output projection, given by the host's sizes
-    initialise    build    () -> None                         last word on initial values
     sources       ring     (q_in, k_in, v_in)                 b n d, before projection
     heads         ring     (q, k, v)                          b h n d, before the cache
     stored_keys   ring     k                                  keys that no token gave: as `heads` treats real ones
@@ -35,11 +33,11 @@ class AttentionFeature(Feature):
     mix           ring out b h i j                            dropout and mixing, not recorded
     attended      ring     b h i d                            per-head outputs
     output        ring     b i (h d)                          merged heads, before the projection
+    project_out   choice   () -> Module                       the projection, given by the host's sizes
+    initialise    build    () -> None                         last word on initial values
     """
 
     stages: ClassVar[dict[str, str]] = {
-        'project_out': 'choice',
-        'initialise': 'build',
         'sources': 'ring',
         'heads': 'ring',
         'stored_keys': 'ring',
@@ -60,6 +58,8 @@ class AttentionFeature(Feature):
         'leave': 'ring',
         'attended': 'ring',
         'output': 'ring',
+        'project_out': 'choice',
+        'initialise': 'build',
     }
 
 

@@ -435,8 +435,12 @@ class Configurable(nn.Module):
             )
         return decode({**config, 'class': kind.__name__})
 
+    def outline(self) -> dict[str, str]:
+        """The module's own steps, for `explain`: a stage, or a name of its own, and what happens there."""
+        return {}
+
     def explain(self) -> str:
-        """What runs in this model, stage by stage, in order."""
+        """What runs in this model, stage by stage, in order, with the inputs that it takes."""
         return '\n'.join(explained(self))
 
 
@@ -458,7 +462,8 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
 def signature_of(cls: type[Configurable]) -> inspect.Signature:
     """The signature for `help()`: the declared arguments, then every flag as a keyword."""
     init = inspect.unwrap(cls.__init__)
-    own = list(inspect.signature(init).parameters.values())[1:]
+    types = typing.get_type_hints(init)
+    own = [p.replace(annotation=types.get(p.name, p.empty)) for p in inspect.signature(init).parameters.values()][1:]
     var_keyword = [p for p in own if p.kind is p.VAR_KEYWORD]
     named = [p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     if var_keyword:
@@ -559,29 +564,48 @@ def decode(value: Any) -> Any:
 # explanations
 
 
-def explained(module: nn.Module, name: str = '', depth: int = 0) -> Iterator[str]:
-    """Lines that say what runs in `module`: its features by stage, then the modules inside."""
-    indent = '  ' * depth
-    if isinstance(module, Configurable):
-        yield f'{indent}{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
-        features = getattr(module, 'features', None)
-        for stage, active in features.at.items() if isinstance(features, Features) else ():
-            for feature in active:
-                switched = [
-                    f'{n}={shown(feature.__dict__[n])}'
-                    for n, f in feature.flags.items()
-                    if not same(feature.__dict__[n], f.default)
-                ]
-                if switched or not feature.flags:
-                    what = (inspect.getdoc(type(feature)) or '').split('\n')[0]
-                    inputs = ', '.join(feature.takes) if not feature.flags else ''
-                    when = ', '.join(switched) or 'if given ' + inputs
-                    yield f'{indent}  {stage:<12} {type(feature).__name__} ({when}): {what}'
-        depth += 1
-    for child_name, child in module.named_children():
-        yield from explained(
-            child, f'{name}.{child_name}' if name and not isinstance(module, Configurable) else child_name, depth
-        )
+def explained(module: Configurable, name: str = '') -> Iterator[str]:
+    """Lines that say what runs in `module`, in order: its own steps and its features, then the modules inside."""
+    yield f'{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
+    yield from (f'  {stage:<12} {text}' for stage, text in steps(module))
+    found: dict[tuple[str, ...], list[str]] = {}
+    for path, child in inside(module):
+        found.setdefault(tuple(explained(child)), []).append(path)
+    for (first, *rest), paths in found.items():
+        yield f'  {", ".join(paths)}: {first}'
+        yield from (f'  {line}' for line in rest)
+
+
+def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Configurable]]:
+    """The modules with flags that stand in `module`, the outermost ones, by path."""
+    for name, child in module.named_children():
+        here = f'{path}.{name}' if path else name
+        if isinstance(child, Configurable):
+            yield here, child
+        else:
+            yield from inside(child, here)
+
+
+def steps(module: Configurable) -> Iterator[tuple[str, str]]:
+    """What a module does itself (its `outline`) and what its features add, by stage, in running order."""
+    features = getattr(module, 'features', None)
+    at = features.at if isinstance(features, Features) else {}
+    outline = dict(module.outline())
+    for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
+        if stage in outline:
+            yield stage, outline[stage]
+        for feature in at.get(stage, ()):
+            own = feature.__dict__
+            given = [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
+            if given:
+                yield stage, f'{type(feature).__name__} ({", ".join(given)}): {summary(feature)}'
+    inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
+    if inputs:
+        yield 'inputs', ', '.join(inputs)
+
+
+def summary(feature: Feature) -> str:
+    return (inspect.getdoc(type(feature)) or '').split('\n')[0]
 
 
 def headline(module: Configurable) -> str:
