@@ -274,10 +274,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(start, text, tmp_path):
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
 def test_killed_at_random_moments_again_and_again(start, text, tmp_path):
     # an interval of one step: most of the time goes into saving
-    arguments = [*TINY, '--steps', '400', '--interval', '1', '--set', 'ff_dropout=0.2', '--data', text]
+    arguments = [*TINY, '--steps', '150', '--interval', '1', '--set', 'ff_dropout=0.2', '--data', text]
     chance = random.Random()
     reached, resume = 0, []
-    for _ in range(4):
+    for _ in range(3):
         process = start(*arguments, '--out', tmp_path / 'killed', *resume)
         there = f'step_{reached + 1:06d}'
         wait_for(lambda name=there: any(p.name >= name for p in (tmp_path / 'killed').glob('step_??????')), process)
@@ -285,7 +285,7 @@ def test_killed_at_random_moments_again_and_again(start, text, tmp_path):
         process.send_signal(signal.SIGKILL)
         assert process.finish()[0] == -signal.SIGKILL
         reached, resume = int(contents(tmp_path / 'killed')[0][5:]), ['--resume']
-        assert 0 < reached < 400
+        assert 0 < reached < 150
     for out, more in (('killed', ['--resume']), ('straight', [])):
         assert start(*arguments, '--out', tmp_path / out, *more).finish()[0] == 0
     assert contents(tmp_path / 'killed') == contents(tmp_path / 'straight')

@@ -175,5 +175,16 @@ class Intermediates:
     def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
         self.past = KeysValues.of(pair)
 
+    def __copy__(self) -> Intermediates:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: the maps themselves, since what computes them holds the layer."""
+        with torch.no_grad():
+            self.map(0)
+        return self.__dict__ | {'maps': [*self.maps], 'compute_maps': None}
+
     def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn

@@ -327,7 +327,9 @@ class Attention(Configurable):
             raise ValueError(f'`context` is missing: the layer reads keys from a context of width {self.dim_kv_in}')
         if cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but a feature of this layer cannot be cached')
-        past = getattr(cache, 'past', None)
+        if cache is not None and not isinstance(cache, Intermediates):
+            raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
+        past = None if cache is None else cache.past
         query_mask = as_mask(mask, 'mask', len(x), None)
         if query_mask is not None and query_mask.shape[1] < x.shape[1]:
             raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {x.shape[1]} tokens')
@@ -668,6 +670,9 @@ class AttentionLayers(Configurable):
         order = self.layers_execute_order
         if layers_execute_order is not None:
             order = checked_order(layers_execute_order, len(self.layers))
+        executed = sum(self.layer_types[index] == 'a' for index in order)
+        if call.mems and len(call.mems) != executed:
+            raise ValueError(f'`mems` got {len(call.mems)} entries, it must have one per self-attention, {executed}')
         for call.step, index in enumerate(order):
             layer = self.layers[index]
             if on.gather('skips', layer, call):
@@ -714,8 +719,8 @@ class AttentionLayers(Configurable):
         cache, given = cache_of(given_cache), x.shape[1]
         held = 0 if cache is None else cache.length
         new = given if only_new or given <= held else given - held
-        if cache is not None and cache_age and not only_new:
-            new = min(cache_age, given)
+        if cache is not None and cache_age not in (None, 0, new):
+            raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
         seen = (0 if cache is None else cache.seen) if offset is None else offset
         return StackCall(fresh_trace(), inputs, cache, held, seen, new, given, mems or (), mem_masks or ())
 

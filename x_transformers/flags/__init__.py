@@ -527,7 +527,9 @@ def encode(value: Any, name: str) -> Any:
     if isinstance(value, Configurable):
         known = type(value).accepted()
         given = {k: v for k, v in value._given.items() if k not in known or not same(v, known[k].default)}
-        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in given.items()}}
+        # a module that was replaced since is described as it is now
+        now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
+        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in now.items()}}
     if isinstance(value, Mapping):
         return {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
     if isinstance(value, (tuple, list)):
