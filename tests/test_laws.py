@@ -1,10 +1,11 @@
 """Laws that hold for every flag alone, for pairs of flags, and for random combinations of them."""
 
 import copy
-import itertools
+import functools
 import json
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_cases import (
     ARGUMENT_CASES,
-    BY_NAME,
     CASES,
     CROSS_CASES,
     FLAG_CASES,
@@ -47,6 +47,7 @@ from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.flags import ConfigError
 from x_transformers.flags.__main__ import table
+from x_transformers.x_transformers import AttentionLayers
 
 ALL = (*CASES, *CROSS_CASES)
 LENGTH = 7
@@ -450,6 +451,65 @@ def test_cache_saved_and_loaded(case, tmp_path):
         assert_close(out, per_token(net, inputs)[:, 4:])
 
 
+@each([case for case in INPUT_CASES if 'prepend_embeds' in case.inputs])
+def test_cache_without_the_prefix_given_again(case):
+    """It is in the cache already: then it is remembered whole, mask included, or asked for."""
+    net, inputs = cacheable(case)
+    _, trace = steps(net, inputs, (4,))
+    part = {name: value for name, value in tokens(inputs, 4, LENGTH, True).items() if not name.startswith('prepend')}
+    try:
+        out = run(net, part, cache=trace, input_not_include_cache=True)
+    except ValueError as error:
+        assert 'prepend' in str(error) or 'in front' in str(error)
+        return
+    assert_close(out, per_token(net, inputs)[:, 4:])
+
+
+def with_relative_positions(case, **stack):
+    """The case without a table of absolute positions."""
+    return replace(case, stack={**case.stack, **stack}, model={**case.model, 'max_seq_len': 0, 'max_mem_len': LENGTH})
+
+
+# what a sequence cut into parts is not the whole for: absolute numbers, and what stands in front of each part
+WHOLE_ONLY = ('pos', 'attn_bias', 'rotary_pos_emb', 'prepend_embeds')
+DIVISIBLE = [
+    case
+    for case in ALL
+    if not set(case.inputs) & set(WHOLE_ONLY) and 'num_memory_tokens' not in case.model and case.kind is Decoder
+]
+
+
+@each([case for case in DIVISIBLE if 'attn_max_attend_past' not in case.stack and 'cross_attend' not in case.stack])
+def test_cache_of_a_window(case):
+    """Where nobody looks further back than the window, dropping what lies before it changes nothing."""
+    case = with_relative_positions(case, attn_max_attend_past=2)
+    if found := cacheable(case):
+        net, inputs = found
+        whole, (_, trace) = per_token(net, inputs), steps(net, inputs, (4,))
+        for start in range(4, LENGTH):
+            cache = trace.cache.keep_last(2)
+            assert cache.length == 2
+            out, trace = steps(net, inputs, (1,), only_new=True, cache=cache, start=start)
+            assert_close(out, whole[:, start : start + 1])
+
+
+# memories are hidden states from before the branch: what a branch mixes in from other tokens is lost
+@each([case for case in DIVISIBLE if 'shift_tokens' not in case.stack])
+def test_memories_of_an_earlier_segment(case):
+    """A segment with the memories of all before it is the end of the whole; so it is token by token."""
+    case = with_relative_positions(case)
+    net = model_of(case)
+    inputs = inputs_for(net, case)
+    whole = per_token(net, inputs)
+    first, second = tokens(inputs, 0, 4), tokens(inputs, 4, LENGTH, only_new=True)
+    mems = net(**first, return_mems=True)[1]
+    assert [mem.shape for mem in mems] == [(3, 4, 16)] * len(mems)
+    out = per_token(net, second, mems=mems)
+    assert_close(out, whole[:, 4:])
+    if net.can_cache_kv:
+        assert_close(steps(net, second, (1, 2), mems=mems)[0], out)
+
+
 # 7 kernels agree
 
 
@@ -466,25 +526,25 @@ def with_kernel(case, flash):
 
 def kernels_law(case):
     """The formula, the fused kernel and the choice between them give the same outputs, gradients and maps."""
-    wanted = None
+    wanted, kernels = None, []
     for flash in (False, None, True):
         if (variant := with_kernel(case, flash)) is None:
             continue
         net = model_of(variant)
-        inputs = inputs_for(net, variant)
-        found = [(run(net, inputs, mask=mask), gradients(net, inputs, mask=mask)) for mask in (None, HOLES)]
-        maps = run(net, inputs, mask=HOLES, return_intermediates=True)[1].attn_intermediates
-        if wanted is None:
-            wanted, wanted_maps = found, maps
+        chosen = [layer.kernel for layer in net.modules() if isinstance(layer, Attention)]
+        if chosen == kernels:
             continue
-        for (out, grads), (wanted_out, wanted_grads) in zip(found, wanted, strict=True):
-            assert_close(out, wanted_out, f'output with attn_flash={flash}')
-            for name, grad in wanted_grads.items():
-                assert (grad is None) == (grads[name] is None), name
-                if grad is not None:
-                    assert_close(grads[name], grad, f'gradient of {name} with attn_flash={flash}')
-        for one, other in zip(maps, wanted_maps, strict=True):
-            assert_close(one.post_softmax_attn, other.post_softmax_attn, f'weights with attn_flash={flash}')
+        kernels = chosen
+        inputs = inputs_for(net, variant)
+        out, trace = run(net, inputs, mask=HOLES, return_intermediates=True)
+        maps = [inter.post_softmax_attn for inter in trace.attn_intermediates]
+        found = {'output': out, 'output without a mask': run(net, inputs)}
+        found |= {f'map {index}': each for index, each in enumerate(maps)}
+        found |= {f'gradient of {n}': g for n, g in gradients(net, inputs, mask=HOLES).items() if g is not None}
+        wanted = wanted or found
+        assert found.keys() == wanted.keys()
+        for name, value in found.items():
+            assert_close(value, wanted[name], f'{name} with attn_flash={flash}')
 
 
 @each([case for case in ALL if 'attn_flash' not in case.stack])
@@ -602,7 +662,7 @@ def same_function(net, other, inputs):
     assert torch.equal(run(other, inputs), run(net, inputs))
 
 
-@each()
+@each(CASES)
 def test_state_dict_and_safetensors_round_trip(case):
     net = model_of(case)
     inputs, state = inputs_for(net, case), net.state_dict()
@@ -629,7 +689,7 @@ def copies_law(case):
     assert not torch.equal(run(source, inputs), before)
 
 
-@each()
+@each(CASES)
 def test_pickle_and_deepcopy(case):
     copies_law(case)
 
@@ -637,7 +697,7 @@ def test_pickle_and_deepcopy(case):
 # 9 evaluation is deterministic
 
 
-@each()
+@each(CASES)
 def test_only_dropouts_make_a_difference_in_training(case):
     net = model_of(case)
     inputs = inputs_for(net, case)
@@ -681,7 +741,7 @@ def half_law(case, cast):
     assert error < 0.1, f'off by {error:.3f} of the norm'
 
 
-@each()
+@each(CASES)
 @pytest.mark.parametrize('cast', [False, True], ids=['autocast', 'cast'])
 def test_bfloat16(case, cast):
     half_law(case, cast)
@@ -712,13 +772,16 @@ def test_one_compiled_graph(case):
 
 # 12 pairs
 
-# cases that are a size, or about a model of another kind, go with everything by themselves
-PAIRED = [case for case in FLAG_CASES if case.flag and case.wrapper is TransformerWrapper]
-PAIRS = [(a, b) for a, b in itertools.combinations(PAIRED, 2) if a.flag != b.flag]
+# every flag, and the arguments that other flags could trip over
+PAIRED = [
+    case
+    for case in (*FLAG_CASES, *ARGUMENT_CASES)
+    if case.flag and case.wrapper is TransformerWrapper and case.kind is not AttentionLayers
+]
 
 
 def pair_law(first, second):
-    """Any two flags run, or are refused by name."""
+    """Any two flags run, or are refused by name: the words, or None."""
     both = first.together(second)
     try:
         net = build(both)
@@ -726,8 +789,78 @@ def pair_law(first, second):
         out = run(net, inputs)
         grads = gradients(net, inputs)
     except ValueError as error:
-        assert names_a_flag(str(error), (first.flag, second.flag)), f'{both}: {error}'
-        return False
-    assert out.isfinite().all(), both
-    assert all(g.isfinite().all() for g in grads.values() if g is not None), both
-    return True
+        named = names_a_flag(str(error), (first.flag, second.flag))
+        return None if named else f'{both}: {type(error).__name__} names neither: {error}'
+    except Exception as error:  # whatever else it is, it is no refusal
+        return f'{both}: {type(error).__name__}: {error}'
+    finite = out.isfinite().all() and all(g.isfinite().all() for g in grads.values() if g is not None)
+    return None if finite else f'{both}: not finite'
+
+
+def partners(case):
+    return [other for other in PAIRED[PAIRED.index(case) + 1 :] if other.flag != case.flag]
+
+
+@each(PAIRED)
+def test_some_pairs_run_or_are_refused(case):
+    others = partners(case)
+    chosen = random.Random(case.name).sample(others, min(len(others), 3))
+    assert not list(filter(None, (pair_law(case, other) for other in chosen)))
+
+
+@pytest.mark.slow
+@each(PAIRED)
+def test_every_pair_runs_or_is_refused(case):
+    assert not list(filter(None, (pair_law(case, other) for other in partners(case))))
+
+
+# all laws, for random combinations
+
+COMBINED = [*PAIRED, *(case for case in INPUT_CASES if case.wrapper is TransformerWrapper)]
+
+
+def all_laws(case):
+    """What holds for each flag alone, for a combination; or it is refused by the name of one of its flags."""
+    names = [*case.stack, *case.model, *case.inputs]
+    reason = refused(case)
+    if reason is not None:
+        assert names_a_flag(reason, names), reason
+        return
+    net = model_of(case)
+    grads = gradients(net, inputs_for(net, case))
+    assert all(grad.isfinite().all() for grad in grads.values() if grad is not None)
+    if net.attn_layers.causal:
+        causal_law(case)
+    hidden_content_law(case, case.kind)
+    padding_law(case, case.kind, 0, 2)
+    padding_law(case, case.kind, 2, 0)
+    batch_law(case)
+    cache_law(case, (1, 3, 2, 1))
+    cache_law(case, (4, 1, 2), only_new=True)
+    branching_law(case)
+    reordering_law(case)
+    if 'attn_flash' not in case.stack:
+        kernels_law(case)
+    config_law(case)
+    copies_law(case)
+
+
+combinations = st.lists(st.sampled_from(COMBINED), min_size=2, max_size=6, unique_by=lambda case: case.flag or case.name)
+kinds = st.sampled_from([Decoder, Decoder, Encoder])
+
+
+def combined(cases, kind):
+    return functools.reduce(lambda one, other: one.together(other), cases).of_kind(kind)
+
+
+@settings(max_examples=40, derandomize=True)
+@given(cases=combinations, kind=kinds)
+def test_random_combinations(cases, kind):
+    all_laws(combined(cases, kind))
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(cases=combinations, kind=kinds)
+def test_many_random_combinations(cases, kind):
+    all_laws(combined(cases, kind))

@@ -126,15 +126,16 @@ def test_xpos_scale(scale_base):
 
 
 @pytest.mark.parametrize('width', [2, 4, 6])
+@pytest.mark.parametrize('head', [6, 7])
 @pytest.mark.parametrize('longer', [0, 3])
 @pytest.mark.parametrize('scaled', [False, True])
 @pytest.mark.parametrize('rows', [1, 2])
-def test_rotation(width, longer, scaled, rows):
+def test_rotation(width, head, longer, scaled, rows):
     """The first features turn, the rest stays; a table longer than the sequence gives its last rows."""
     pos = torch.arange(5 + longer) * torch.tensor([[1], [3]])[:rows]
     freqs, _ = angles(pos, width)
     scale = oracles.xpos_scale(pos, oracles.xpos_decays(width), 10) if scaled else 1.0
-    t, turned = randn(2, 3, 5, 6).requires_grad_(), randn(2, 3, 5, 6).requires_grad_()
+    t, turned = (randn(2, 3, 5, head).requires_grad_() for _ in range(2))
     ours, theirs = apply_rotary_pos_emb(t, freqs, scale), oracles.rotate(turned, freqs, scale)
     assert_close(ours, theirs)
     assert torch.equal(ours[..., width:], t[..., width:])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
 import torch
@@ -310,9 +310,7 @@ class Reader:
             return self.cache
         if kept <= 0:
             return None
-        cache = self.cache.keep_last(min(kept, self.cache.length))
-        # places count from the start of the window, as in a pass over it
-        return replace(cache, seen=cache.length)
+        return self.cache.keep_last(min(kept, self.cache.length))
 
     @staticmethod
     def last(out: Any) -> Tensor:
@@ -569,8 +567,9 @@ class AutoregressiveWrapper(Configurable):
             **kwargs,
         )
         start = decoding.length
-        for _ in decoding.run(seq_len):
-            pass
+        with evaluating(decoding.modules):
+            for _ in decoding.run(seq_len):
+                pass
         generated = decoding.ids[:, start : decoding.length]
         generated = generated.reshape(*decoding.leading, generated.shape[-1])
         return (generated, decoding.expert.intermediates) if return_intermediates else generated
