@@ -8,7 +8,7 @@
 A byte is a token, so any text will do and nothing has to be tokenized. A run writes to a folder of its own: every
 `--interval` steps a checkpoint (weights in model.safetensors, optimizer, random state and history beside them), at
 the end loss.png. A checkpoint appears as a whole or not at all, and a resumed run gives the same numbers as one that
-never stopped (on the same machine, with the same number of threads). The story starts at `main`, at the end.
+never stopped (on the same CPU, with the same number of threads). The story starts at `main`, at the end.
 
 Exit codes: 0 done, 1 the training failed, 2 something asked for is not possible, 130 interrupted with Ctrl-C.
 """
@@ -347,8 +347,9 @@ def save(run: Run, out: Path) -> None:
     folder = out / f'step_{run.step:06d}'
     if folder.exists():
         return
+    for left in out.glob('step_*.tmp'):
+        shutil.rmtree(left)
     unfinished = folder.with_suffix('.tmp')
-    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     tensors = {'losses': torch.tensor(run.losses, dtype=torch.float64)}
     tensors |= {'random.torch': torch.get_rng_state(), 'random.crops': run.crops.get_state()}
@@ -497,11 +498,11 @@ def saved(out: Path) -> str:
 def plot(run: Run, path: Path) -> None:
     """Write the loss curve, under another name first."""
     bits = torch.tensor(run.losses) / math.log(2)
-    width = max(1, len(bits) // 50)
+    width = max(1, len(bits) // 25)
     axes = Figure(figsize=(8, 5), layout='constrained').add_subplot()
     axes.set(title='Byte-level language model', xlabel='step', ylabel='bits per byte')
     axes.plot(range(1, len(bits) + 1), bits, color='tab:blue', alpha=0.25)
-    axes.plot(range(width, len(bits) + 1), bits.unfold(0, width, 1).mean(-1), label=f'training, mean of {width} steps')
+    axes.plot(range(width, len(bits) + 1), bits.unfold(0, width, 1).mean(-1), label='training, smoothed')
     axes.plot(*zip(*run.validations, strict=True), 'o-', label='validation')
     axes.set_ylim(0, min(9, bits.max().item() * 1.05))
     axes.grid(alpha=0.3)
@@ -546,6 +547,8 @@ def prepare(args: argparse.Namespace, out: Path) -> Run:
     else:
         check_out(out)
         config = Config(**given)
+    if config.data and out.resolve().is_relative_to(Path(config.data).resolve()):
+        raise Stop(f'--out {out} lies in --data {config.data}, it would be read as text; choose another folder')
     device, precision = choose_machine(args.device, config.precision)
     config = replace(config, precision=precision)
     run = Run(config, read_corpus(config), device)

@@ -30,7 +30,7 @@ from x_transformers.flags import ConfigError, Feature
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
-TOKENS, LONGEST, CONTEXT, PREFIX = 17, 24, 5, 2
+TOKENS, LONGEST, CONTEXT, PREFIX = 60, 24, 5, 2
 MODEL_SIZES = {
     TransformerWrapper: dict(num_tokens=TOKENS, max_seq_len=LONGEST),
     ContinuousTransformerWrapper: dict(dim_in=5, dim_out=7, max_seq_len=LONGEST),
@@ -59,6 +59,11 @@ class Case:
     wrapper: type[Wrapper] = TransformerWrapper
     default: Any = None
     feature: type[Feature] | None = None
+
+    @property
+    def keywords(self) -> list[str]:
+        """Every keyword that the case gives, at construction or in a call."""
+        return [*self.stack, *self.model, *self.inputs]
 
     def __str__(self) -> str:
         return self.name
@@ -287,7 +292,7 @@ INPUT_CASES = (
     Case('context_pos', stack=dict(cross_attend=True, rotary_pos_emb=True), inputs=('context_pos',)),
     Case('attn_bias', inputs=('attn_bias',)),
     Case('attn_bias, alibi', stack=dict(alibi_pos_bias=True), inputs=('attn_bias',)),
-    Case('rotary_pos_emb', stack=dict(rotary_pos_emb=True), inputs=('rotary_pos_emb',)),
+    Case('rotary_pos_emb, given', stack=dict(rotary_pos_emb=True), inputs=('rotary_pos_emb',)),
 )
 
 # inputs of single layers, which the stack gives them
@@ -343,7 +348,9 @@ def refused(case: Case) -> str | None:
 
 
 def ids(batch: int, length: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(0, TOKENS, (batch, length), generator=generator)
+    """Ids from the first half of the vocabulary. No two in a row are equal: ties are broken by rounding."""
+    drawn = [torch.randperm(TOKENS // 2, generator=generator)[:length] for _ in range(batch)]
+    return torch.stack(drawn)
 
 
 def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: int = 0) -> Values:
@@ -361,7 +368,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
     width = case.stack.get('cross_attn_dim_context') or stack.dim
     builders: dict[str, Callable[[], Any]] = {
         'condition': lambda: normal(batch, length, case.stack.get('dim_condition', stack.dim)),
-        'condition_per_row': lambda: normal(batch, stack.dim),
+        'condition_per_row': lambda: normal(batch, case.stack.get('dim_condition', stack.dim)),
         'embed_ids': lambda: {
             name: torch.randint(0, size, (batch, length), generator=generator)
             for name, size in case.model.get('embed_num_tokens', {}).items()
@@ -377,7 +384,9 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
         'rotary_pos_emb': lambda: stack.rotary_pos_emb(torch.arange(length) * 3),
     }
     wanted = [name for name in ('condition', 'embed_ids') if name in takes]
-    wanted = ['condition_per_row'] if 'condition_per_row' in case.inputs else wanted
+    in_front = {'num_memory_tokens', 'use_cls_token', 'prepend_embeds'} & set(case.keywords)
+    if 'condition' in takes and (in_front or 'condition_per_row' in case.inputs):
+        wanted[0] = 'condition_per_row'
     wanted += ['context'] if stack.cross_attend else []
     wanted += [name for name in case.inputs if name in builders and name not in wanted]
     inputs |= {name.removesuffix('_per_row'): builders[name]() for name in wanted}
@@ -429,15 +438,18 @@ def changed(inputs: Values, where: Tensor, seed: int = 99) -> Values:
     """Other content for the tokens marked in `where` (b n)."""
     generator = torch.Generator().manual_seed(seed)
 
-    def other(t: Tensor) -> Tensor:
+    def other(t: Tensor, step: int) -> Tensor:
         if t.is_floating_point():
             return torch.randn(t.shape, generator=generator, dtype=t.dtype)
-        return (t + 1) % (int(t.max()) + 1)
+        return t + step if step > 1 else (t + 1) % (int(t.max()) + 1)
 
-    def replaced(t: Tensor) -> Tensor:
-        return torch.where(where if t.ndim == 2 else where.unsqueeze(-1), other(t), t)
+    def replaced(name: str, value: Any) -> Any:
+        step = TOKENS // 2 if name == 'x' else 1
+        return each_tensor(
+            lambda t: torch.where(where if t.ndim == 2 else where.unsqueeze(-1), other(t, step), t), value
+        )
 
-    return {n: each_tensor(replaced, v) if is_per_token(n, v) else v for n, v in inputs.items()}
+    return {n: replaced(n, v) if is_per_token(n, v) else v for n, v in inputs.items()}
 
 
 def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -> Values:
@@ -449,7 +461,7 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
             shape = (t.shape[0], count, *t.shape[2:])
             if t.is_floating_point():
                 return torch.randn(shape, generator=generator, dtype=t.dtype)
-            return torch.randint(0, int(t.max()) + 1, shape, generator=generator)
+            return t[:, :count] if t.max() < TOKENS // 4 else t[:, :count] + TOKENS // 2
 
         return torch.cat((side(left), t, side(right)), dim=1)
 

@@ -595,6 +595,8 @@ def rotary(weights: Weights, n: int, past: int, o: dict[str, Any]) -> dict[str, 
     frequencies = weights['rotary_pos_emb.inv_freq']
     tables = {}
     positions = torch.arange(-past, n) if o['pos'] is None else o['pos']
+    if o['seq_start_pos'] is not None and o['pos'] is None:  # learned keys stand still: a row must not see its padding
+        positions = positions - o['seq_start_pos'][:, None]
     for name, pos in (('rotary_pos_emb', positions), ('context_rotary_pos_emb', o['context_pos'])):
         if pos is not None:
             scale: Tensor | float = 1.0

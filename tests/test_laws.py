@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from law_cases import (
     ARGUMENT_CASES,
+    BY_NAME,
     CASES,
     CROSS_CASES,
     FLAG_CASES,
@@ -342,7 +343,7 @@ def cacheable(case):
     inputs = inputs_for(net, case)
     if net.can_cache_kv:
         return net, inputs
-    out, inter = run(net, tokens(inputs, 0, 3), return_intermediates=True)
+    _, inter = run(net, tokens(inputs, 0, 3), return_intermediates=True)
     with pytest.raises(ValueError, match='cache'):
         run(net, inputs, cache=inter)
     return None
@@ -471,7 +472,7 @@ def with_relative_positions(case, **stack):
 
 
 # what a sequence cut into parts is not the whole for: absolute numbers, and what stands in front of each part
-WHOLE_ONLY = ('pos', 'attn_bias', 'rotary_pos_emb', 'prepend_embeds')
+WHOLE_ONLY = ('pos', 'context_pos', 'attn_bias', 'rotary_pos_emb', 'prepend_embeds')
 DIVISIBLE = [
     case
     for case in ALL
@@ -494,7 +495,10 @@ def test_cache_of_a_window(case):
 
 
 # memories are hidden states from before the branch: what a branch mixes in from other tokens is lost
-@each([case for case in DIVISIBLE if 'shift_tokens' not in case.stack])
+WITH_MEMORIES = [case for case in DIVISIBLE if 'shift_tokens' not in case.stack and case.flag != 'shift_mem_down']
+
+
+@each(WITH_MEMORIES)
 def test_memories_of_an_earlier_segment(case):
     """A segment with the memories of all before it is the end of the whole; so it is token by token."""
     case = with_relative_positions(case)
@@ -789,7 +793,7 @@ def pair_law(first, second):
         out = run(net, inputs)
         grads = gradients(net, inputs)
     except ValueError as error:
-        named = names_a_flag(str(error), (first.flag, second.flag))
+        named = names_a_flag(str(error), both.keywords)
         return None if named else f'{both}: {type(error).__name__} names neither: {error}'
     except Exception as error:  # whatever else it is, it is no refusal
         return f'{both}: {type(error).__name__}: {error}'
@@ -821,13 +825,16 @@ COMBINED = [*PAIRED, *(case for case in INPUT_CASES if case.wrapper is Transform
 
 def all_laws(case):
     """What holds for each flag alone, for a combination; or it is refused by the name of one of its flags."""
-    names = [*case.stack, *case.model, *case.inputs]
     reason = refused(case)
     if reason is not None:
-        assert names_a_flag(reason, names), reason
+        assert names_a_flag(reason, case.keywords), reason
         return
     net = model_of(case)
-    grads = gradients(net, inputs_for(net, case))
+    try:
+        grads = gradients(net, inputs_for(net, case))
+    except ValueError as error:
+        assert names_a_flag(str(error), case.keywords), error
+        return
     assert all(grad.isfinite().all() for grad in grads.values() if grad is not None)
     if net.attn_layers.causal:
         causal_law(case)
@@ -845,22 +852,22 @@ def all_laws(case):
     copies_law(case)
 
 
-combinations = st.lists(st.sampled_from(COMBINED), min_size=2, max_size=6, unique_by=lambda case: case.flag or case.name)
+combinations = st.lists(st.sampled_from([case.name for case in COMBINED]), min_size=2, max_size=6, unique=True)
 kinds = st.sampled_from([Decoder, Decoder, Encoder])
 
 
-def combined(cases, kind):
-    return functools.reduce(lambda one, other: one.together(other), cases).of_kind(kind)
+def combined(names, kind):
+    return functools.reduce(lambda one, other: one.together(other), map(BY_NAME.get, names)).of_kind(kind)
 
 
 @settings(max_examples=40, derandomize=True)
-@given(cases=combinations, kind=kinds)
-def test_random_combinations(cases, kind):
-    all_laws(combined(cases, kind))
+@given(names=combinations, kind=kinds)
+def test_random_combinations(names, kind):
+    all_laws(combined(names, kind))
 
 
 @pytest.mark.slow
 @settings(max_examples=1000)
-@given(cases=combinations, kind=kinds)
-def test_many_random_combinations(cases, kind):
-    all_laws(combined(cases, kind))
+@given(names=combinations, kind=kinds)
+def test_many_random_combinations(names, kind):
+    all_laws(combined(names, kind))

@@ -208,6 +208,16 @@ def test_the_future_does_not_matter(name):
     assert not torch.allclose(net(x, **call)[:, 4:], net(other, **call)[:, 4:])
 
 
+@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize(
+    'mixing', ['attn_pre_talking_heads', 'attn_pre_scale_post_talking_heads', 'attn_post_talking_heads']
+)
+def test_residual_attention_carries_no_overflow(mixing, seed):
+    """Hidden logits are mixed, clamped and added up over layers, in rows that see no key at all too."""
+    flags = {mixing: True, 'residual_attn': True, 'attn_softclamp_logits': True, 'attn_logit_softclamp_value': 5.0}
+    agree(Decoder, {**flags, 'depth': 4}, dict(seq_start_pos=torch.tensor([2, 0])), seed=seed)
+
+
 CROSS = {
     'plain': {},
     'dim_context': dict(cross_attn_dim_context=4),

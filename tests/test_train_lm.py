@@ -222,6 +222,8 @@ def test_a_checkpoint_is_whole_or_absent(script, straight, text, tmp_path, monke
         killed_at(script, patch, 3)
         call(script, *RUN, '--data', text, '--out', out)
     before = digests(out)
+    # what is left of a checkpoint whose removal was cut short
+    (out / 'step_000002.tmp').mkdir()
 
     def die(*arguments, **more):
         raise Killed
@@ -318,6 +320,7 @@ NEW = [
     (['--set', 'cross_attend=True'], 'a language model with these flags does not work here'),
     (['--out', 'taken'], '--out taken is not empty; choose another folder'),
     (['--out', 'empty.txt'], '--out empty.txt is not a folder'),
+    (['--out', 'taken/new', '--data', 'taken'], '--out taken/new lies in --data taken'),
 ]
 
 

@@ -94,7 +94,8 @@ class StackCall:
 
     @property
     def memories(self) -> int:
-        return next((mem.shape[1] for mem in self.mems if mem is not None), 0)
+        known = [mem.shape[1] for mem in self.mems if mem is not None]
+        return known[0] if known else 0
 
     @property
     def tokens(self) -> int:
