@@ -177,6 +177,7 @@ def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
             raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
 
 
+FILLS_INTERMEDIATES = ('return_mems', 'return_logit_entropies', 'return_attn_z_loss')
 SET_BY_LOSS = {'cache': ': a cache is for generation', 'input_not_include_cache': ': a cache is for generation'}
 SET_BY_GENERATION = {
     'cache': ', it keeps its own: see `cache_kv`',
@@ -468,7 +469,10 @@ class AutoregressiveWrapper(Configurable):
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
         check_ids(x, 'x', 2)
-        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        beside = {name for name in FILLS_INTERMEDIATES if kwargs.get(name)}
+        if beside and not return_outputs:
+            raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
+        refuse_own({name: v for name, v in kwargs.items() if name not in beside}, 'the loss', SET_BY_LOSS)
         x = x.long()
         b, n = x.shape
         if lens is not None:

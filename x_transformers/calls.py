@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import Intermediates
@@ -222,6 +223,19 @@ class ModelCall:
             return t.narrow(axis, t.shape[axis] - self.new, self.new)
         raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
 
+    def known_real(self) -> Tensor | None:
+        """Which of the cached tokens are real, (b held), if a mask was given for them."""
+        real = None if self.cache is None else self.cache.states.get('real')
+        return None if real is None else real.tensor.squeeze(-1)
+
+    def real_keys(self, mask: Tensor | None) -> Tensor | None:
+        """The mask of all tokens in the stack's order. What was said of cached tokens still holds."""
+        known = self.known_real()
+        if known is None:
+            return None if self.mask is None else self.behind_padding(self.mask)
+        new = known.new_ones(len(known), self.new) if mask is None else mask[:, -self.new :].bool()
+        return torch.cat((known, new), dim=1)
+
     @property
     def start(self) -> Tensor | None:
         """How much padding each row has before its leading tokens, where that changes the order."""
@@ -248,6 +262,9 @@ class ModelCall:
         masks = [m for _, m in self.front] + [mask]
         if all(m is None for m in masks):
             return None
+        if mask is not None and mask.ndim == 2 and mask.shape == (batch, self.new) and self.known_real() is not None:
+            mask = F.pad(mask, (self.tokens - self.new, 0), value=True)
+            masks[-1] = mask
         if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
             raise ValueError(
                 f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'

@@ -20,7 +20,7 @@ from torch.nn import ModuleList
 
 from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.cache import Cache, KeysValues, LayerIntermediates, cache_of
+from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, StackCall, as_mask, check_ids, check_inputs, model_call, to_4d
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK, catalogue_for
 from x_transformers.features.embeddings import TokenEmbedding
@@ -475,6 +475,13 @@ class AttentionLayers(Configurable):
     """
 
     catalogue = STACK
+    removed = {  # noqa: RUF012
+        'dropout': 'write `attn_dropout`, `ff_dropout` or `layer_dropout`',
+        'flash_attn': 'write `attn_flash`',
+        'norm_type': 'write `use_rmsnorm=True`, `use_scalenorm=True`, ..., one flag for each norm',
+        'has_pos_emb': 'write `disable_abs_pos_emb`, which says the opposite',
+        'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
+    }
 
     def __init__(
         self,
@@ -520,6 +527,11 @@ class AttentionLayers(Configurable):
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
 
+    @property
+    def sees_future(self) -> bool:
+        """Whether a token may depend on any later one."""
+        return not self.causal
+
     # construction
 
     @classmethod
@@ -557,6 +569,8 @@ class AttentionLayers(Configurable):
         return own, branch
 
     def hint(self, name: str) -> str:
+        if name in TransformerWrapper.accepted():
+            return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
         known = {**self.accepted(), **flags_of(self.given_features or ())}
         prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
         if prefixed:
@@ -802,6 +816,8 @@ class Decoder(AttentionLayers):
 class PrefixDecoder(AttentionLayers):
     """A causal stack whose first `prefix_attn_len` tokens, one number or one per row, see one another."""
 
+    sees_future = False
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
@@ -851,6 +867,8 @@ class Wrapper(Configurable):
         """Lengthen the sequence, run the stack, and take off again what was put in front."""
         on = self.features
         x = on.down('lengthen', x, call)
+        if call.cache is not None and not self.can_cache_kv:
+            raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
         if call.continues and call.leading not in (0, call.cache.leading):
             raise ValueError(
                 f'the cache was made with {call.cache.leading} tokens in front of the sequence, '
@@ -863,16 +881,19 @@ class Wrapper(Configurable):
                 '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
             )
         call.mask = call.full_mask(mask, len(x), x.device)
+        real = call.real_keys(mask)
         kwargs = self.lengthened(kwargs, call)
         x, trace = self.attn_layers(
             x if call.continues else call.behind_padding(x),
-            mask=None if call.mask is None else call.behind_padding(call.mask),
+            mask=real,
             mems=mems,
             cache=call.cache,
             input_not_include_cache=True,
             return_hiddens=True,
             **kwargs,
         )
+        if real is not None:
+            trace.states['real'] = Buffer(real.unsqueeze(-1))
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
         x = on.up('shorten', x if call.continues else call.before_padding(x), call)
         trace.last_layer_hiddens = x
@@ -914,6 +935,8 @@ class Wrapper(Configurable):
 class TransformerWrapper(Wrapper):
     """Tokens in, logits out:  ids b n -> b n l, around any stack."""
 
+    renamed = {'use_pos_emb': 'use_abs_pos_emb'}  # noqa: RUF012
+
     def __init__(
         self,
         *,
@@ -946,6 +969,7 @@ class TransformerWrapper(Wrapper):
             token_emb.init_()
         self.token_emb = token_emb
         catalogue = catalogue_for(MODEL, features)
+        self.refuse_stack_flags(flags)
         self.features = Features(self, catalogue, resolve(catalogue, flags, 'TransformerWrapper')).setup()
         self.num_memory_tokens = next(
             (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
@@ -955,6 +979,14 @@ class TransformerWrapper(Wrapper):
         self.to_logits = (
             None if return_only_embed else self.features.choose('readout', lambda: to_logits or self.new_head())()
         )
+
+    def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
+        for name in flags:
+            if name in self.attn_layers.accepted() and name not in self.accepted():
+                kind = type(self.attn_layers).__name__
+                raise ConfigError(
+                    f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
+                )
 
     # what wrappers of this wrapper ask for
     output_is_log_prob, add_continuous_pred_head, looped, recycling = False, False, False, False

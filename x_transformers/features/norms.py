@@ -218,6 +218,8 @@ class Condition(StackFeature):
                 f'({len(x)}, n, {self.given_width})'
             )
         condition = call.only_new(per_token(condition), 'condition')
+        if call.memories and condition.shape[1] != 1:
+            raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')
         call.condition = self.mlp(condition) if self.adaptive_condition_mlp else condition
         return x
 

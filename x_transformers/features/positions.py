@@ -158,7 +158,7 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     returns  like t, in its dtype; features beyond r are left alone
     """
     length, width = t.shape[-2], freqs.shape[-1]
-    dtype = torch.promote_types(t.dtype, freqs.dtype)
+    dtype = torch.promote_types(torch.promote_types(t.dtype, freqs.dtype), torch.float32)
     angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)
     cos, sin = angles.cos(), angles.sin()
     if torch.is_tensor(scale):

@@ -124,7 +124,7 @@ class TokenShift(StackFeature):
         amount = self.amounts[index]
         if amount == 0:
             return branch
-        return ShiftTokens(tuple(range(0 if self.host.causal else -amount, amount + 1)), branch)
+        return ShiftTokens(tuple(range(-amount if self.host.sees_future else 0, amount + 1)), branch)
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         if self.amounts[layer.index] == 0:

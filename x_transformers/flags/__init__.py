@@ -526,7 +526,13 @@ def unbound(
 def encode(value: Any, name: str) -> Any:
     if isinstance(value, Configurable):
         known = type(value).accepted()
-        given = {k: v for k, v in value._given.items() if k not in known or not same(v, known[k].default)}
+        # what overrides something else is kept even where it is the default
+        kept = (
+            k
+            for k in value._given
+            if k not in known or 'cross_attn_' in k or not same(value._given[k], known[k].default)
+        )
+        given = {k: value._given[k] for k in kept}
         # a module that was replaced since is described as it is now
         now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
         return {'class': type(value).__name__, **{k: encode(v, k) for k, v in now.items()}}

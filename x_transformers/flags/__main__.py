@@ -65,4 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
