@@ -52,7 +52,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from None
 
 # flags that help a small decoder on little text; --set overrides each
-STACK = dict(rotary_pos_emb=True, shift_tokens=1, use_rmsnorm=True, zero_init_branch_output=True)
+STACK = dict(rotary_pos_emb=True, shift_tokens=2, use_rmsnorm=True, zero_init_branch_output=True)
 STACK |= dict(ff_glu=True, ff_swish=True, ff_no_bias=True)
 OWN_OPTION = {'dim', 'depth', 'heads', 'num_tokens', 'max_seq_len', 'attn_layers'}
 # the standard library, without its tests and what was installed beside it
@@ -108,13 +108,13 @@ class Config:
     data: str | None = option(None, some_text, "text file or folder (Python's standard library)", metavar='PATH')
     max_bytes: int = option(200_000_000, size, 'read no more of it')
     seed: int = option(0, bounded(int, 0, 2**63), 'of weights, crops and sample (0)')
-    steps: int = option(900, size, 'training steps')
-    batch_size: int = option(8, size, 'sequences per step')
+    steps: int = option(1600, size, 'training steps')
+    batch_size: int = option(4, size, 'sequences per step')
     seq_len: int = option(256, bounded(int, 2), 'bytes per sequence')
     dim: int = option(128, size, 'width of the model')
     depth: int = option(4, size, 'number of layers')
     heads: int = option(2, size, 'attention heads')
-    lr: float = option(3e-3, positive, 'highest learning rate')
+    lr: float = option(2e-3, positive, 'highest learning rate')
     weight_decay: float = option(0.1, not_negative, 'of matrices')
     clip: float = option(1.0, positive, 'largest norm of the gradient')
     val_windows: int = option(256, size, 'sequences to validate on')
@@ -133,7 +133,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--set', dest='flags', action='append', default=[], metavar='NAME=VALUE', help=help_of_set)
     add('--out', type=some_text, metavar='DIR', help='folder of the run (runs/train_lm-001, or the next free number)')
     add('--resume', action='store_true', help='go on from the newest checkpoint in --out')
-    add('--interval', type=size, default=150, help='validate and save every so many steps (150)')
+    add('--interval', type=size, default=200, help='validate and save every so many steps (200)')
     add('--device', default='auto', help='cpu, cuda, cuda:1, mps .. (cuda if there is one, else cpu)')
     add('--compile', action='store_true', help='use torch.compile')
     add('--prompt', type=some_text, default='def ', help='what the sample at the end starts with ("def ")')

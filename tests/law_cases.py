@@ -167,6 +167,10 @@ def flag_cases(catalogue: Iterable[type[Feature]], prefix: str, place: str, **re
                 yield replace(base, name=f'{mark}{name}={text}', **{place: {**keywords, name: value}})
 
 
+# every flag of the token model and its stack, by the prefix that addresses it
+LEVELS = ((ATTENTION, 'attn_'), (FEEDFORWARD, 'ff_'), (STACK, ''), (MODEL, ''))
+ALL_FLAGS = [(prefix, name, cls) for level, prefix in LEVELS for cls in level for name in cls.flags]
+
 FLAG_CASES = (
     *flag_cases(ATTENTION, 'attn_', 'stack'),
     *flag_cases(FEEDFORWARD, 'ff_', 'stack'),

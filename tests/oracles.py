@@ -176,11 +176,11 @@ def xpos_decays(dim: int) -> Tensor:
     return torch.tensor([(2 * k + 0.4 * dim) / (1.4 * dim) for k in range(dim // 2)], dtype=torch.float64)
 
 
-def xpos_scale(pos: Tensor, decays: Tensor, scale_base: float = 512) -> Tensor:
-    """What queries are multiplied with and keys divided by; counted from the middle of the sequence."""
+def xpos_scale(pos: Tensor, decays: Tensor, scale_base: float = 512, centre: int | None = None) -> Tensor:
+    """What queries are multiplied with and keys divided by; counted from the middle of the sequence by default."""
     pos = pos.double()[None] if pos.ndim == 1 else pos.double()
-    middle = (int(pos.max()) + 1) // 2
-    scale = decays.double() ** ((pos[..., None] - middle) / scale_base)
+    centre = (int(pos.max()) + 1) // 2 if centre is None else centre
+    scale = decays.double() ** ((pos[..., None] - centre) / scale_base)
     return torch.stack((scale, scale), dim=-1).flatten(-2)
 
 
@@ -601,7 +601,7 @@ def rotary(weights: Weights, n: int, past: int, o: dict[str, Any]) -> dict[str, 
         if pos is not None:
             scale: Tensor | float = 1.0
             if o['rotary_xpos']:
-                scale = xpos_scale(pos, weights['rotary_pos_emb.scale'], o['rotary_xpos_scale_base'])
+                scale = xpos_scale(pos, weights['rotary_pos_emb.scale'], o['rotary_xpos_scale_base'], centre=0)
             tables[name] = (rotary_angles(pos, frequencies, o['rotary_interpolation_factor']), scale)
     return tables
 

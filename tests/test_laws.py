@@ -5,6 +5,7 @@ import functools
 import json
 import pickle
 import random
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -22,8 +23,8 @@ from law_cases import (
     LONGEST,
     PREFIX,
     WITHOUT_CASE,
-    build,
     as_one,
+    build,
     changed,
     each_tensor,
     gradients,
@@ -754,24 +755,43 @@ def test_bfloat16(case, cast):
 # 11 one compiled graph
 
 
-def compile_law(case, backend, training=False):
+def compiled(case, backend):
+    """The model of a case, compiled and not, with inputs."""
     torch._dynamo.reset()
     net = copy.deepcopy(model_of(case))
-    inputs = inputs_for(net, case)
-    compiled = torch.compile(net, fullgraph=True, backend=backend)
-    assert_close(as_one(net, compiled(**inputs)), run(net, inputs))
-    if training:
-        wanted = gradients(net, inputs)
-        weighted(as_one(net, compiled(**inputs))).backward()
-        for name, parameter in net.named_parameters():
-            if wanted[name] is not None:
-                assert_close(parameter.grad, wanted[name], f'gradient of {name}')
+    return torch.compile(net, fullgraph=True, backend=backend), net, inputs_for(net, case)
 
 
 @pytest.mark.slow
 @each()
 def test_one_compiled_graph(case):
-    compile_law(case, 'eager')
+    graph, net, inputs = compiled(case, 'eager')
+    assert_close(as_one(net, graph(**inputs)), run(net, inputs))
+
+
+TRAINED = """
+    plain encoder continuous cross_attend=True prepend_embeds num_memory_tokens tie_embedding attn_qk_norm attn_dropout
+    attn_num_mem_kv attn_sparse_topk attn_post_talking_heads ff_glu rotary_pos_emb rotary_xpos alibi_pos_bias rel_pos_bias
+    dynamic_pos_bias add_value_residual residual_attn gate_residual shift_tokens use_adaptive_rmsnorm
+""".split()
+NO_COMPILER = pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
+GENERATED = [
+    pytest.param(name, 'inductor', marks=NO_COMPILER)
+    for name in ('plain', 'rotary_pos_emb', 'attn_sparse_topk', 'gate_residual')
+]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')  # of torch itself, when it generates code
+@pytest.mark.parametrize(('name', 'backend'), [(name, 'aot_eager') for name in TRAINED] + GENERATED)
+def test_compiled_training_step(name, backend):
+    """Forward and backward through one graph; every gradient is that of the plain step."""
+    graph, net, inputs = compiled(BY_NAME[name], backend)
+    wanted = gradients(net, inputs)
+    weighted(as_one(net, graph(**inputs))).backward()
+    for parameter_name, parameter in net.named_parameters():
+        if wanted[parameter_name] is not None:
+            assert_close(parameter.grad, wanted[parameter_name], f'gradient of {parameter_name}')
 
 
 # 12 pairs

@@ -333,6 +333,21 @@ def test_stack_on_one_token(name, flash):
     agree(Decoder, {**STACK, **SCHEMES[name], 'attn_flash': flash}, {}, randn(1, 1, 7))
 
 
+@pytest.mark.parametrize('flags', [dict(attn_num_mem_kv=2), dict(cross_attend=True)])
+def test_xpos_beside_keys_without_a_scale_does_not_reveal_the_length(flags):
+    """Learned keys, and a context with its own positions, do not share the middle of the sequence."""
+    net = randomised(Decoder(**STACK, rotary_xpos=True, rotary_xpos_scale_base=4, **flags), 0)
+    x = randn(2, 9, 7)
+    call = dict(context=randn(2, 3, 7), context_pos=torch.tensor([2, 5, 6])) if 'cross_attend' in flags else {}
+    assert_close(net(x[:, :4], **call), net(x, **call)[:, :4])
+
+
+def test_xpos_refuses_lengths_that_overflow():
+    net = Decoder(dim=8, depth=1, heads=2, attn_dim_head=4, rotary_xpos=True, rotary_xpos_scale_base=1, verbose=False)
+    with pytest.raises(ValueError, match='`rotary_xpos` overflows past 70 positions, raise `rotary_xpos_scale_base`'):
+        net(torch.randn(1, 71, 8))
+
+
 @pytest.mark.parametrize('flash', [False, True, None])
 @pytest.mark.parametrize('name', ['rotary', 'rotary_partial', 'rotary_xpos'])
 @pytest.mark.parametrize('context_pos', [None, torch.tensor([3, 8, 1]), torch.tensor([[3, 8, 1], [0, 1, 2]])])

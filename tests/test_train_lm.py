@@ -344,7 +344,7 @@ def test_a_run_that_cannot_be_is_refused(script, text, tmp_path, monkeypatch, ca
 OTHER = [
     (RUN, 'is not empty; add --resume to go on with the run in it, or choose another folder'),
     (['--resume', '--dim', '64'], '--dim is 64 here and 32 there'),
-    (['--resume', '--seed', '1', '--lr', '1'], '--seed is 1 here and 0 there, --lr is 1.0 here and 0.003 there'),
+    (['--resume', '--seed', '1', '--lr', '1'], '--seed is 1 here and 0 there, --lr is 1.0 here and 0.002 there'),
     (['--resume', '--steps', '24'], '--steps is 24 here and 12 there; the learning rate follows a curve'),
     (['--resume', '--set', 'ff_dropout=0.1'], '--set ff_dropout is 0.1 here and 0.2 there'),
     (['--resume', '--set', 'attn_dropout=0.1'], '--set attn_dropout is 0.1 here and not set there'),

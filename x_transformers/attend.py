@@ -80,7 +80,10 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     maps = attention_maps(q, k, call, on)
     call.keep_maps(maps)
     attn = on.up('mix', maps[-1], call)
-    return attn @ tile_heads(v, attn.shape[1])
+    out = attn @ tile_heads(v, attn.shape[1])
+    if call.may_be_blind and on.at.get('mix'):  # where heads mix, a blind row may have got weights from another head
+        out = out.masked_fill(~call.seen().any(dim=-1, keepdim=True), 0.0)
+    return out
 
 
 # fused

@@ -245,6 +245,11 @@ class ModelCall:
         """Rows (b n ...) of the whole sequence, in the order in which the stack sees them."""
         if self.start is None:
             return t
+        if not torch.compiler.is_compiling() and int(self.start.max()) > self.tokens:
+            raise ValueError(
+                f'`seq_start_pos` got {int(self.start.max())}, more than the {self.tokens} tokens of the first call: '
+                f'tokens in front stand behind the whole padding'
+            )
         place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
         moved = torch.where(place < start, place + self.leading, place - start)
         return take_rows(t, torch.where(place < start + self.leading, moved, place))

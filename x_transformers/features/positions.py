@@ -107,6 +107,7 @@ class RotaryEmbedding(KeepsPrecision):
     """The angles of rotary positions, each repeated for the two features of a pair.
 
         pos      n | b n                       positions
+        centre                                 position where the scale of xPos is 1, the middle if None
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
 
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
@@ -138,13 +139,13 @@ class RotaryEmbedding(KeepsPrecision):
     def forward_from_seq_len(self, seq_len: int) -> tuple[Tensor, Tensor | float]:
         return self.forward(torch.arange(seq_len, device=self.inv_freq.device))
 
-    def forward(self, pos: Tensor, offset: int = 0) -> tuple[Tensor, Tensor | float]:
+    def forward(self, pos: Tensor, offset: int = 0, centre: int | None = None) -> tuple[Tensor, Tensor | float]:
         pos = pos.unsqueeze(0) if pos.ndim == 1 else pos
         angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq / self.interpolation_factor
         angles = angles.repeat_interleave(2, dim=-1)
         if self.scale is None:
             return angles, 1.0
-        centre = (pos.max() + 1) // 2
+        centre = (pos.max() + 1) // 2 if centre is None else centre
         power = (pos - centre).unsqueeze(-1) / self.scale_base
         return angles, (self.scale**power).repeat_interleave(2, dim=-1)
 
@@ -419,7 +420,11 @@ class RotaryPositions(StackFeature):
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         own = call.inputs.get('rotary_pos_emb')
-        call.shared['a']['rotary_pos_emb'] = self.angles(call.key_positions(x)) if own is None else own
+        # a fixed centre: with the middle, keys without a scale (memories, a context) would reveal the length
+        longest = int(70 * self.rotary_xpos_scale_base)
+        if self.rotary_xpos and call.seen + call.new > longest:
+            raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
+        call.shared['a']['rotary_pos_emb'] = self.angles(call.key_positions(x), centre=0) if own is None else own
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
             if context_pos.shape[-1] != call.context_length:
@@ -427,7 +432,7 @@ class RotaryPositions(StackFeature):
                     f'`context_pos` got {context_pos.shape[-1]} positions, the context has {call.context_length}'
                 )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
-            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos)
+            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, centre=0)
         return x
 
 

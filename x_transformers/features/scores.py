@@ -32,7 +32,13 @@ class ResidualScores(AttentionFeature):
     takes = {'prev_attn': 'broadcasts to b h i j'}
 
     def prior(self, call: Any) -> Tensor | None:
-        return call.inputs.get('prev_attn')
+        prev = call.inputs.get('prev_attn')
+        if prev is not None and prev.shape[-1] not in (1, call.total_keys):
+            raise ValueError(
+                f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {call.total_keys}: '
+                f'with `residual_attn` all layers need equally many, `num_mem_kv` included'
+            )
+        return prev
 
 
 class PreScalePostTalkingHeads(AttentionFeature):
@@ -166,7 +172,9 @@ class ResidualAttention(StackFeature):
 
     def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
         if layer.kind == self.kind:
-            call.notes[f'logits {self.kind}'] = intermediates.pre_softmax_attn
+            logits = intermediates.pre_softmax_attn
+            # a hidden key hands on no logit: the lowest number, added up and mixed over heads, would overflow
+            call.notes[f'logits {self.kind}'] = logits.masked_fill(logits <= lowest(logits), 0.0)
 
 
 class CrossResidualAttention(ResidualAttention):

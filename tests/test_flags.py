@@ -1,0 +1,855 @@
+"""What is derived from the table of flags: refusals word for word, help, explanations, and features of one's own."""
+
+import ast
+import copy
+import inspect
+import pickle
+import pydoc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from law_cases import ALL_FLAGS, FLAG_CASES, build
+from loguru import logger
+from oracles import assert_close, randn, randomised
+from torch import nn
+
+import x_transformers
+from x_transformers import (
+    Attention,
+    AttentionLayers,
+    CrossAttender,
+    Decoder,
+    Encoder,
+    FeedForward,
+    PrefixDecoder,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XTransformer,
+)
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
+from x_transformers.flags import (
+    REQUIRED,
+    ConfigError,
+    Configurable,
+    Feature,
+    accepted,
+    did_you_mean,
+    flag,
+    flags_of,
+    positive,
+    warn_once,
+)
+from x_transformers.flags.__main__ import main, table
+
+ROOT = Path(__file__).parent.parent
+FEATURES = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL)
+
+
+@pytest.fixture
+def warnings():
+    """What is logged, each text once, as in a fresh process."""
+    warn_once.cache_clear()
+    found = []
+    sink = logger.add(lambda message: found.append(message.record['message']), level='WARNING')
+    yield found
+    logger.remove(sink)
+    warn_once.cache_clear()
+
+
+def attention(**flags):
+    return Attention(**{'dim': 16, 'heads': 4, 'dim_head': 8, **flags})
+
+
+def feedforward(**flags):
+    return FeedForward(**{'dim': 16, **flags})
+
+
+def stack(kind=Decoder, **flags):
+    return kind(**{'dim': 16, 'depth': 2, 'heads': 4, 'attn_dim_head': 8, 'verbose': False, **flags})
+
+
+def model(layers=None, **flags):
+    layers = stack() if layers is None else layers
+    return TransformerWrapper(**{'num_tokens': 7, 'max_seq_len': 8, 'attn_layers': layers, **flags})
+
+
+def vit(**flags):
+    return ViTransformerWrapper(**{'image_size': 8, 'patch_size': 4, 'attn_layers': stack(Encoder), **flags})
+
+
+def both(**flags):
+    sizes = {p + n: v for p in ('enc_', 'dec_') for n, v in dict(num_tokens=7, max_seq_len=8, depth=1).items()}
+    return XTransformer(**{'dim': 16, **sizes, **flags})
+
+
+# refusals, word for word
+
+UNKNOWN = [
+    (attention, dict(qk_nrom=True), '`qk_nrom` of Attention, did you mean `qk_norm`?'),
+    (attention, dict(zzz=1), '`zzz` of Attention'),
+    (attention, dict(head=8), '`head` of Attention, did you mean `heads` or `head_scale`?'),
+    (feedforward, dict(gluu=True), '`gluu` of FeedForward, did you mean `glu`?'),
+    (feedforward, dict(no_bais=True), '`no_bais` of FeedForward, did you mean `no_bias`?'),
+    (stack, dict(attn_qk_nrom=True), '`attn_qk_nrom` of Decoder, did you mean `attn_qk_norm`?'),
+    (stack, dict(ff_glux=True), '`ff_glux` of Decoder, did you mean `ff_glu`?'),
+    (stack, dict(sandwich_nrom=True), '`sandwich_nrom` of Decoder, did you mean `sandwich_norm` or `sandwich_coef`?'),
+    (
+        stack,
+        dict(dim_head=8),
+        '`dim_head` of Decoder, did you mean `attn_dim_head`? Flags of a branch take its prefix',
+    ),
+    (stack, dict(dropout=0.1), '`dropout` of Decoder: write `attn_dropout`, `ff_dropout` or `layer_dropout`'),
+    (stack, dict(no_bias=True), '`no_bias` of Decoder, did you mean `ff_no_bias`? Flags of a branch take its prefix'),
+    (stack, dict(glu=True), '`glu` of Decoder, did you mean `ff_glu`? Flags of a branch take its prefix'),
+    (stack, dict(flash=True), '`flash` of Decoder, did you mean `attn_flash`? Flags of a branch take its prefix'),
+    (model, dict(post_emb_nrom=True), '`post_emb_nrom` of TransformerWrapper, did you mean `post_emb_norm`?'),
+    (model, dict(num_token=3), '`num_token` of TransformerWrapper, did you mean `num_tokens` or `num_cls_tokens`?'),
+    (vit, dict(image_sizes=4), '`image_sizes` of ViTransformerWrapper, did you mean `image_size`?'),
+    (both, dict(depth=1), '`depth` of XTransformer, did you mean `enc_depth`?'),
+    (both, dict(enc_ff_glux=True), '`enc_ff_glux` of XTransformer, did you mean `enc_ff_glu`?'),
+]
+
+
+@pytest.mark.parametrize(('build', 'flags', 'words'), UNKNOWN, ids=[next(iter(f)) for _, f, _ in UNKNOWN])
+def test_unknown_keyword(build, flags, words):
+    with pytest.raises(ConfigError) as error:
+        build(**flags)
+    assert str(error.value) == f'unknown keyword {words}'
+
+
+BAD_VALUES = [
+    (attention, dict(heads=0), 'Attention: `heads` got 0, it must be an integer of at least 1'),
+    (attention, dict(heads='4'), "Attention: `heads` got '4', it must be an integer of at least 1"),
+    (attention, dict(heads=True), 'Attention: `heads` got True, it must be an integer of at least 1'),
+    (attention, dict(causal='yes'), "Attention: `causal` got 'yes', it must be True or False"),
+    (attention, dict(qk_norm='yes'), "`qk_norm` got 'yes', it must be True or False"),
+    (attention, dict(qk_norm_scale=-1), '`qk_norm_scale` got -1, it must be a positive number'),
+    (attention, dict(dropout=1.0), '`dropout` got 1.0, it must be a probability from 0 up to, but not including, 1'),
+    (attention, dict(sparse_topk=0), '`sparse_topk` got 0, it must be an integer of at least 1 or None'),
+    (attention, dict(custom_attn_fn=3), '`custom_attn_fn` got 3, it must be a callable or None'),
+    (attention, dict(kv_heads=3), '`kv_heads` got 3, it must divide the number of heads, 4'),
+    (stack, dict(attn_qk_norm='yes'), "`attn_qk_norm` got 'yes', it must be True or False"),
+    (stack, dict(attn_kv_heads=3), '`attn_kv_heads` got 3, it must divide the number of heads, 4'),
+    (stack, dict(attn_dim_head=0), 'Attention: `attn_dim_head` got 0, it must be an integer of at least 1'),
+    (
+        stack,
+        dict(ff_dropout=2.0),
+        'FeedForward: `ff_dropout` got 2.0, it must be a probability from 0 up to, but not including, 1',
+    ),
+    (
+        stack,
+        dict(cross_attend=True, cross_attn_sparse_topk=0),
+        '`cross_attn_sparse_topk` got 0, it must be an integer of at least 1 or None',
+    ),
+    (stack, dict(par_ratio=9), '`par_ratio` got 9, it must be at most the number of layers, 4'),
+    (stack, dict(sandwich_coef=3), '`sandwich_coef` got 3, it must be at most `depth`, 2'),
+    (stack, dict(layers_execute_order=(0, 9)), '`layers_execute_order` got (0, 9), its indices must be from 0 to 3'),
+    (stack, dict(depth=None), '`depth` is missing: it must be the number of blocks'),
+    (stack, dict(rel_pos_kwargs=3), 'Decoder: `rel_pos_kwargs` got 3, it must be a dict or None'),
+    (
+        stack,
+        dict(custom_layers=('a', 'x')),
+        "`custom_layers` got ('a', 'x'), it must be a tuple with one entry per layer, each 'a', 'c' or 'f' or None",
+    ),
+    (model, dict(attn_layers=3), 'TransformerWrapper: `attn_layers` got 3, it must be an instance of AttentionLayers'),
+    (model, dict(emb_frac_gradient=0), '`emb_frac_gradient` got 0, it must be a number in (0, 1]'),
+    (vit, dict(patch_size=3), '`patch_size` got 3, it must divide `image_size`, 8'),
+    (both, dict(enc_depth=0), 'Encoder: `depth` got 0, it must be an integer of at least 1 or None'),
+]
+
+
+@pytest.mark.parametrize(('build', 'flags', 'words'), BAD_VALUES, ids=[str(f) for _, f, _ in BAD_VALUES])
+def test_bad_value(build, flags, words):
+    with pytest.raises(ConfigError) as error:
+        build(**flags)
+    assert str(error.value) == words
+
+
+TOGETHER = [
+    (
+        attention,
+        dict(one_kv_head=True, kv_heads=2),
+        '`one_kv_head` and `kv_heads` both set the number of key heads, set only one',
+    ),
+    (
+        attention,
+        dict(sigmoid=True, sparse_topk=2),
+        '`sparse_topk` and `sigmoid` both choose the normaliser, set only one',
+    ),
+    (
+        stack,
+        dict(attn_sigmoid=True, attn_sparse_topk=2),
+        '`attn_sparse_topk` and `attn_sigmoid` both choose the normaliser, set only one',
+    ),
+    (
+        stack,
+        dict(cross_attend=True, cross_attn_sparse_topk=2, attn_sigmoid=True),
+        '`cross_attn_sparse_topk` and `attn_sigmoid` both choose the normaliser, set only one',
+    ),
+    (
+        stack,
+        dict(use_rmsnorm=True, use_scalenorm=True),
+        '`use_scalenorm` and `use_rmsnorm` both choose the norm, set only one',
+    ),
+    (
+        stack,
+        dict(weight_tie_layers=True, layers_execute_order=(0, 1)),
+        '`weight_tie_layers` and `layers_execute_order` both choose the order, set only one',
+    ),
+    (
+        stack,
+        dict(alibi_pos_bias=True, rel_pos_bias=True),
+        '`alibi_pos_bias` does not go with `rel_pos_bias`: one position bias at a time',
+    ),
+    (
+        model,
+        dict(use_cls_token=True, average_pool_embed=True),
+        '`average_pool_embed` does not go with `use_cls_token`: both say where the output is read',
+    ),
+    (
+        model,
+        dict(num_output_heads=2, tie_embedding=True),
+        '`tie_embedding` does not go with `num_output_heads`: there is one token table',
+    ),
+    (
+        attention,
+        dict(flash=True, sigmoid=True),
+        '`flash=True` does not go with `sigmoid`: the fused kernel forms no scores',
+    ),
+    (
+        stack,
+        dict(attn_flash=True, attn_sigmoid=True),
+        '`attn_flash=True` does not go with `attn_sigmoid`: the fused kernel forms no scores',
+    ),
+    (
+        stack,
+        dict(attn_flash=True, residual_attn=True),
+        '`residual_attn` does not go with `attn_flash=True`: the fused kernel forms no logits',
+    ),
+    (
+        stack,
+        dict(sandwich_norm=True, pre_norm=False),
+        '`sandwich_norm` needs `pre_norm`: it norms a branch on both sides',
+    ),
+    (
+        stack,
+        dict(cross_attend=True, attn_max_attend_past=2),
+        '`attn_max_attend_past` does not go with `cross_attend`: it counts back to keys of the same sequence. '
+        'Set `cross_attn_max_attend_past=None`',
+    ),
+    (
+        both,
+        dict(tie_token_emb=True, enc_num_tokens=5),
+        '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table',
+    ),
+]
+
+
+@pytest.mark.parametrize(('build', 'flags', 'words'), TOGETHER, ids=[' '.join(f) for _, f, _ in TOGETHER])
+def test_flags_that_do_not_go_together(build, flags, words):
+    with pytest.raises(ConfigError) as error:
+        build(**flags)
+    assert str(error.value) == words
+
+
+@pytest.mark.parametrize(
+    ('kind', 'flags', 'words'),
+    [
+        (Decoder, dict(causal=True), '`causal` got True, but Decoder settles it: it is True'),
+        (Decoder, dict(causal=False), '`causal` got False, but Decoder settles it: it is True'),
+        (Encoder, dict(causal=True), '`causal` got True, but Encoder settles it: it is False'),
+        (PrefixDecoder, dict(causal=True), '`causal` got True, but PrefixDecoder settles it: it is False'),
+        (CrossAttender, dict(cross_attend=True), '`cross_attend` got True, but CrossAttender settles it: it is True'),
+        (CrossAttender, dict(only_cross=True), '`only_cross` got True, but CrossAttender settles it: it is True'),
+    ],
+)
+def test_settled_arguments(kind, flags, words):
+    with pytest.raises(ConfigError) as error:
+        stack(kind, **flags)
+    assert str(error.value) == words
+
+
+@pytest.mark.parametrize(
+    'name', ['attn_dim', 'attn_heads', 'attn_causal', 'ff_dim', 'attn_dim_context', 'attn_dim_out']
+)
+def test_arguments_that_a_stack_settles_for_its_branches(name):
+    with pytest.raises(ConfigError, match=f'unknown keyword `{name}` of Decoder'):
+        stack(**{name: 4})
+
+
+def test_flags_that_a_stack_settles_for_its_branches():
+    """`add_value_residual` switches it on, where there are values to mix in."""
+    with pytest.raises(ConfigError, match='attn_learned_value_residual_mix'):
+        stack(attn_learned_value_residual_mix=True)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'words'),
+    [
+        (dict(layer_dropout=(0.1, 0.2)), '`layer_dropout` got 2 values, it must have one per layer, 4'),
+        (dict(shift_tokens=(1,)), '`shift_tokens` got 1 values, it must have one per layer, 4'),
+        (dict(attn_dropout=(0.1, 0.2, 0.3)), '`attn_dropout` got 3 values'),
+        (dict(attn_qk_norm=(True,)), '`attn_qk_norm` got 1 values'),
+        (dict(ff_mult=(1, 2, 3)), '`ff_mult` got 3 values'),
+    ],
+)
+def test_per_layer_values_of_the_wrong_number(flags, words):
+    with pytest.raises(ConfigError) as error:
+        stack(**flags)
+    assert str(error.value).startswith(words)
+    assert 'per' in str(error.value)
+
+
+def test_per_layer_values():
+    net = stack(attn_num_mem_kv=(1, 3), attn_qk_norm=(True, False), ff_mult=(1, 2), layer_dropout=(0.0, 0.1, 0.0, 0.2))
+    assert [layer[1].mem_k.shape[1] for layer in net.layers if layer.kind == 'a'] == [1, 3]
+    assert [layer[1].logit_scale for layer in net.layers if layer.kind == 'a'] == [10, 8**-0.5]
+    assert [layer[1].dim_inner for layer in net.layers if layer.kind == 'f'] == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ('build', 'flags', 'name'),
+    [
+        (model, dict(max_seq_len='8'), 'max_seq_len'),
+        (model, dict(max_seq_len=2.5), 'max_seq_len'),
+        (model, dict(token_emb=3), 'token_emb'),
+        (model, dict(token_emb=nn.Embedding(7, 4)), 'token_emb'),
+        (model, dict(to_logits=3), 'to_logits'),
+        (model, dict(embed_num_tokens={'a': 'b'}), 'embed_num_tokens'),
+        (stack, dict(rel_pos_kwargs=dict(zz=3), alibi_pos_bias=True), 'rel_pos_kwargs'),
+        (stack, dict(rel_pos_kwargs=dict(slopes=[1.0]), alibi_pos_bias=True), 'rel_pos_kwargs'),
+        (stack, dict(residual_fn_kwargs=dict(zz=3)), 'residual_fn_kwargs'),
+        (stack, dict(features=3), 'features'),
+        (stack, dict(features=(3,)), 'features'),
+        (attention, dict(features=(3,)), 'features'),
+    ],
+)
+def test_bad_values_are_named_before_any_computing(build, flags, name):
+    with pytest.raises((ConfigError, TypeError)) as error:
+        build(**flags)
+    assert f'`{name}' in str(error.value)
+
+
+def test_missing_argument():
+    with pytest.raises(TypeError, match=r"^Decoder: missing a required argument: 'dim'$"):
+        Decoder(depth=1)
+    with pytest.raises(ConfigError, match=r'^`enc_num_tokens` is missing$'):
+        XTransformer(dim=8)
+
+
+class Needy(AttentionFeature):
+    """Needs, and excludes."""
+
+    needy = flag(False, 'needs another')
+    needs = {'qk_norm': 'it reads cosines'}  # noqa: RUF012
+    clashes = {'gate_values': 'both gate'}  # noqa: RUF012
+
+    def attended(self, out, call):
+        return out * 2
+
+
+@pytest.mark.parametrize('build', [attention, stack])
+def test_needs_and_clashes(build):
+    prefix = 'attn_' if build is stack else ''
+    own = {'features': (*ATTENTION, Needy), f'{prefix}needy': True}
+    with pytest.raises(ConfigError) as error:
+        build(**own)
+    assert str(error.value) == f'`{prefix}needy` needs `{prefix}qk_norm`: it reads cosines'
+    with pytest.raises(ConfigError) as error:
+        build(**own, **{f'{prefix}qk_norm': True, f'{prefix}gate_values': True})
+    assert str(error.value) == f'`{prefix}needy` does not go with `{prefix}gate_values`: both gate'
+    assert build(**own, **{f'{prefix}qk_norm': True})
+
+
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('qk_nrom', ', did you mean `qk_norm`?'),
+        ('qknorm', ', did you mean `qk_norm`?'),
+        ('norm', ', did you mean `qk_norm`?'),
+        ('unlike', ''),
+    ],
+)
+def test_did_you_mean(name, words):
+    assert did_you_mean(name, ['qk_norm', 'glu', 'sparse_topk']) == words
+
+
+def test_unexpected_input():
+    with pytest.raises(TypeError, match='`foo`'):
+        model()(torch.zeros(1, 2).long(), foo=1)
+    with pytest.raises(TypeError, match='`maks`, did you mean `mask`'):
+        model()(torch.zeros(1, 2).long(), maks=1)
+    with pytest.raises(TypeError, match='Attention got an unexpected input `memm`, did you mean `mem'):
+        attention()(torch.zeros(1, 2, 16), memm=1)
+
+
+# warnings
+
+
+def idle_options():
+    """Options that do nothing by themselves, with their level's prefix and the class that takes them."""
+    for prefix, name, cls in ALL_FLAGS:
+        values = {**{n: f.default for n, f in flags_of(FEATURES).items()}, name: cls.flags[name].example}
+        if name != next(iter(cls.flags)) and not cls.is_on(values):
+            yield pytest.param(prefix, name, cls, id=prefix + name)
+
+
+@pytest.mark.parametrize(('prefix', 'name', 'cls'), list(idle_options()))
+def test_an_option_without_its_switch_warns_once(prefix, name, cls, warnings):
+    written = prefix + name
+    for _ in range(2):
+        build = model if cls in MODEL else stack
+        build(**{written: cls.flags[name].example})
+    assert len(warnings) == 1
+    said, switch = warnings[0].split(' has no effect unless ')
+    assert said == f'`{written}`'
+    switches = [f'`{prefix}{n}`' for n, f in flags_of(FEATURES).items() if switches_on(cls, n, f)]
+    assert any(name in switch for name in switches), warnings
+
+
+def switches_on(cls, name, declared):
+    values = {n: f.default for n, f in flags_of(FEATURES).items()}
+    return cls.is_on({**values, name: declared.example})
+
+
+@pytest.mark.parametrize('case', FLAG_CASES, ids=str)
+def test_flags_with_their_switch_warn_of_nothing(case, warnings):
+    build(case)
+    assert not warnings
+
+
+@pytest.mark.parametrize(
+    ('build', 'flags', 'words'),
+    [
+        (feedforward, dict(swish=True, relu_squared=True), '`swish` has no effect beside `relu_squared`'),
+        (stack, dict(ff_swish=True, ff_relu_squared=True), '`ff_swish` has no effect beside `ff_relu_squared`'),
+        (stack, dict(only_cross=True), '`only_cross` has no effect unless `cross_attend` is set'),
+        (stack, dict(verbose=True, rotary_pos_emb=True), 'rotary positions turn 4 features per head'),
+        (stack, dict(dim_condition=4), '`dim_condition` has no effect unless'),
+        (stack, dict(rotary_pos_emb=True, rotary_xpos_scale_base=64), '`rotary_xpos_scale_base` has no effect unless'),
+        (stack, dict(cross_attn_num_mem_kv=2), '`cross_attn_num_mem_kv` has no effect unless `cross_attend` is set'),
+        (stack, dict(rel_pos_kwargs=dict(slopes=[1.0])), '`rel_pos_kwargs` has no effect unless'),
+        (model, dict(return_only_embed=True, tie_embedding=True), '`tie_embedding`'),
+        (model, dict(return_only_embed=True, num_output_heads=2), '`num_output_heads`'),
+        (model, dict(tie_embedding=True, to_logits=nn.Linear(16, 7)), '`to_logits`'),
+        (model, dict(num_output_heads=2, to_logits=nn.Linear(16, 7)), '`to_logits`'),
+        (model, dict(l2norm_embed=True, token_emb=nn.Embedding(7, 16)), '`l2norm_embed`'),
+        (model, dict(use_abs_pos_emb=False, scaled_sinu_pos_emb=True), '`scaled_sinu_pos_emb`'),
+        (attention, dict(qk_norm=True, qk_norm_dim_scale=True, qk_norm_scale=3), '`qk_norm_scale`'),
+    ],
+    ids=lambda value: ' '.join(value) if isinstance(value, dict) else '',
+)
+def test_no_wish_is_dropped_in_silence(build, flags, words, warnings):
+    """What has no effect is warned of, or refused by name."""
+    try:
+        build(**flags)
+        build(**flags)
+    except ConfigError as error:
+        assert words.split()[0] in str(error)
+        return
+    assert len(warnings) == 1
+    assert warnings[0].startswith(words) or (words.startswith('`') and words in warnings[0])
+
+
+def test_verbose_settles_advice_only(warnings):
+    stack(rotary_pos_emb=True, verbose=False)
+    assert not warnings
+
+
+# the table: help, signatures, the command
+
+PUBLIC = [
+    getattr(x_transformers, name)
+    for name in x_transformers.__all__
+    if isinstance(getattr(x_transformers, name), type) and issubclass(getattr(x_transformers, name), Configurable)
+]
+
+
+@pytest.mark.parametrize('cls', PUBLIC, ids=lambda cls: cls.__name__)
+def test_signature_and_help_hold_every_flag(cls):
+    signature = inspect.signature(cls)
+    known = accepted(cls)
+    assert set(known) <= set(signature.parameters)
+    helped = pydoc.render_doc(cls, renderer=pydoc.plaintext)
+    for name, declared in known.items():
+        assert signature.parameters[name].default is declared.default or (
+            signature.parameters[name].default == declared.default
+        )
+        assert name in helped
+
+
+def test_stacks_accept_the_flags_of_their_branches():
+    known = accepted(Decoder)
+    assert {'attn_qk_norm', 'cross_attn_qk_norm', 'ff_glu', 'rotary_pos_emb', 'attn_dim_head', 'ff_mult'} <= set(known)
+    assert {'causal', 'attn_heads', 'qk_norm', 'glu', 'attn_dim_context', 'ff_dim_out'}.isdisjoint(known)
+    assert 'cross_attn_dim_context' in known
+    assert known['attn_qk_norm'] is accepted(Attention)['qk_norm']
+
+
+@pytest.mark.parametrize(
+    ('where', 'name', 'declared'), table(), ids=lambda value: value if isinstance(value, str) else ''
+)
+def test_declarations_are_complete(where, name, declared):
+    assert declared.doc and declared.doc == declared.doc.strip() and not declared.doc.endswith('.'), where
+    if declared.feature is None:
+        return
+    assert declared.name == name
+    assert declared.refusal(declared.default) is None
+    assert declared.example is not None and declared.example != declared.default
+    assert declared.refusal(declared.example) is None
+
+
+@pytest.mark.parametrize('cls', FEATURES, ids=lambda cls: cls.__name__)
+def test_features_are_documented_and_plug_in_somewhere(cls):
+    assert inspect.getdoc(cls) and inspect.getdoc(cls) != inspect.getdoc(Feature)
+    assert cls.runs_at() or cls.setup is not Feature.setup
+    assert cls.flags or cls.takes, 'nothing switches it on'
+    known = flags_of(FEATURES)
+    assert set(cls.needs) | set(cls.clashes) | set(cls.yields_to) <= set(known)
+
+
+def test_no_two_features_of_a_level_share_a_flag():
+    for level in (ATTENTION, FEEDFORWARD, STACK, MODEL):
+        names = [name for cls in level for name in cls.flags]
+        assert len(names) == len(set(names))
+
+
+def run_table(*arguments):
+    command = [sys.executable, '-m', 'x_transformers.flags', *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+
+
+def test_command_prints_the_table():
+    done = run_table()
+    assert (done.returncode, done.stderr) == (0, '')
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(table())
+    assert [line.split()[:2] for line in lines] == [[where, name] for where, name, _ in table()]
+
+
+def test_command_explains_flags(capsys):
+    assert main(['rotary']) == 0
+    out = capsys.readouterr().out
+    for name in ('rotary_pos_emb', 'rotary_emb_dim', 'rotary_xpos'):
+        assert f'{name}  (AttentionLayers, default' in out
+    assert 'arXiv:2104.09864' in out and 'must be' in out and 'for example' in out
+
+    assert main(['attn_softclamp_logits']) == 0
+    out = capsys.readouterr().out
+    assert out.startswith('softclamp_logits  (Attention, default False)')
+    assert 'c tanh(sim / c)' in out and 'paper: Gemma 2' in out
+
+    assert main(['average_pool_embed']) == 0
+    assert 'not with `use_cls_token`: both say where the output is read' in capsys.readouterr().out
+
+
+def test_command_refuses_unknown_flags(capsys):
+    assert main(['qk_nrom']) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ('', 'unknown flag `qk_nrom`, did you mean `qk_norm`?\n')
+    assert run_table('zzzzz').returncode == 2
+
+
+# explanations
+
+
+def test_explain_follows_the_running_order():
+    flags = dict(attn_softclamp_logits=True, attn_pre_talking_heads=True, attn_head_scale=True, attn_qk_norm=True)
+    text = model(stack(**flags, macaron=True), num_memory_tokens=2).explain()
+    order = ['MemoryTokens', 'Macaron', 'QKNorm', 'PreTalkingHeads', 'SoftclampLogits', 'HeadScale']
+    places = [text.index(name) for name in order]
+    assert places == sorted(places)
+    first_words = [line.split()[0] for line in text.splitlines()]
+    stages = [word for word in first_words if word in ('heads', 'scores', 'logits', 'attended', 'project_out')]
+    assert stages == ['heads', 'heads', 'scores', 'logits', 'attended', 'project_out']
+    assert 'softclamp_logits=True' in text and 'num_memory_tokens=2' in text
+    assert text.startswith('TransformerWrapper num_tokens=7') and 'attn_layers: Decoder dim=16' in text
+
+
+@pytest.mark.parametrize('case', [case for case in FLAG_CASES if case.flag], ids=str)
+def test_explain_names_every_flag_that_is_on(case):
+    """Under its bare name, with its value; layouts and norms by what they make of it."""
+    text = build(case).explain()
+    bare = case.flag.removeprefix('attn_').removeprefix('ff_')
+    assert f'{bare}=' in text
+
+
+def test_explain_says_what_is_there_by_default():
+    text = model().explain()
+    assert 'AbsolutePositionalEmbedding' in text and 'LayerNorm before each branch' in text
+    assert 'layers 0a 1f 2a 3f' in text
+
+
+# the core knows no paper
+
+# flags that the core names all the same, and why
+KNOWN_TO_THE_CORE = {
+    'dropout': 'also an argument of feedforwards, and a state of the call that the fused kernel needs',
+    'layers_execute_order': 'an attribute, and an argument of forward',
+    'num_memory_tokens': 'an attribute that other libraries read',
+    'max_attend_past': 'an attribute that other libraries read',
+    'post_emb_norm': 'an argument of the image model, whose own norm it is',
+    'learned_value_residual_mix': 'settled by the stack for its branches',
+    'use_abs_pos_emb': 'the answer to an old spelling',
+}
+
+
+def test_core_names_no_flag_of_a_paper():
+    tree = ast.parse((ROOT / 'x_transformers' / 'x_transformers.py').read_text(encoding='utf-8'))
+    flags, classes = set(flags_of(FEATURES)), {cls.__name__ for cls in FEATURES}
+    found = {}
+    for node in ast.walk(tree):
+        said = {
+            ast.Name: lambda n: n.id,
+            ast.Attribute: lambda n: n.attr,
+            ast.keyword: lambda n: n.arg,
+            ast.arg: lambda n: n.arg,
+            ast.Constant: lambda n: n.value if isinstance(n.value, str) else None,
+        }.get(type(node), lambda n: None)(node)
+        if said in flags | classes:
+            found.setdefault(said, []).append(node.lineno)
+    assert set(found) == set(KNOWN_TO_THE_CORE), found
+
+
+# a feature of a user's own
+
+
+class Damped(AttentionFeature):
+    """Values fade with a learned rate per head, and the more so the later the token.
+
+    v -> v exp(-rate p)
+    """
+
+    paper = 'a test'
+    damped = flag(False, 'fade values by their position')
+    damping = flag(0.1, 'the rate at first', positive, example=0.5)
+    stored_as = {'rate': 'damping_rate'}  # noqa: RUF012
+
+    def setup(self, host):
+        self.rate = nn.Parameter(torch.full((host.shape.kv_heads, 1, 1), float(self.damping)))
+
+    def attended(self, out, call):
+        return out * torch.exp(-self.rate)
+
+
+class Clipped(FeedForwardFeature):
+    """An activation that is clipped."""
+
+    clipped = flag(False, 'clip the activation')
+
+    def activation(self):
+        return nn.Hardtanh()
+
+
+class Squared(StackFeature):
+    """The stream is squared before the final norm."""
+
+    squared = flag(False, 'square the stream')
+
+    def close(self, x, call):
+        return x.square()
+
+
+class Shifted(ModelFeature):
+    """Logits are shifted."""
+
+    shifted = flag(0.0, 'by how much', example=1.5)
+
+    def logits(self, logits, call):
+        return logits + self.shifted
+
+
+def test_own_feature_on_attention():
+    net = randomised(attention(features=(*ATTENTION, Damped), damped=True, damping=0.5))
+    assert net.damping_rate.shape == (4, 1, 1)
+    plain = randomised(attention())
+    plain.load_state_dict({n: t for n, t in net.state_dict().items() if n != 'damping_rate'}, strict=True)
+    x = randn(2, 5, 16)
+    net.to_out = plain.to_out = nn.Identity()
+    fade = (-net.damping_rate).exp().expand(4, 1, 8).transpose(0, 1).reshape(-1)
+    assert_close(net(x), plain(x) * fade)
+    (grad,) = torch.autograd.grad(net(x).sum(), net.damping_rate)
+    assert grad.abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'words'),
+    [
+        ('damping', -1, '`damping` got -1, it must be a positive number'),
+        ('damped', 'x', "`damped` got 'x', it must be True or False"),
+        ('dampd', 1, 'unknown keyword `dampd` of Attention, did you mean `damped`?'),
+    ],
+)
+def test_own_feature_is_checked(name, value, words):
+    with pytest.raises(ConfigError) as error:
+        attention(**{'features': (*ATTENTION, Damped), 'damped': True, name: value})
+    assert str(error.value) == words
+
+
+def test_own_feature_must_be_given():
+    with pytest.raises(ConfigError, match='unknown keyword `damped` of Attention'):
+        attention(damped=True)
+    with pytest.raises(ConfigError, match='unknown keyword `damped` of Decoder'):
+        stack(damped=True)
+
+
+@pytest.mark.parametrize('name', ['damped', 'attn_damped'])
+def test_own_feature_on_a_stack(name, tmp_path):
+    def own():
+        return model(stack(features=(*ATTENTION, Damped), **{name: True}, use_rmsnorm=True))
+
+    net, plain = randomised(own()), randomised(model(stack(use_rmsnorm=True)))
+    ids = torch.tensor([[1, 2, 3, 4, 5], [6, 5, 4, 3, 0]])
+    out = net(ids)
+    assert not torch.allclose(out, plain(ids))
+    # kept in checkpoints under its name
+    added = set(net.state_dict()) - set(plain.state_dict())
+    assert added == {'attn_layers.layers.0.1.damping_rate', 'attn_layers.layers.2.1.damping_rate'}
+    again = own().double().eval()
+    torch.save(net.state_dict(), tmp_path / 'weights')
+    again.load_state_dict(torch.load(tmp_path / 'weights', weights_only=True), strict=True)
+    assert torch.equal(again(ids), out)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other(ids), out)
+    # explained, cached, and not to be written as JSON
+    assert 'Damped (damped=True): Values fade with a learned rate per head' in net.explain()
+    _, trace = net(ids[:, :3], return_intermediates=True)
+    assert net.can_cache_kv
+    assert_close(net(ids, cache=trace), out[:, 3:])
+    with pytest.raises(ValueError, match='features'):
+        _ = net.config
+
+
+def test_own_feature_that_cannot_be_cached():
+    class Forgetful(Damped):
+        """Cannot be cached."""
+
+        can_cache = False
+
+    net = model(stack(features=(*ATTENTION, Forgetful), damped=True))
+    ids = torch.tensor([[1, 2, 3]])
+    assert not net.can_cache_kv
+    _, trace = net(ids, return_intermediates=True)
+    with pytest.raises(ValueError, match='cannot be cached'):
+        net(torch.cat((ids, ids), dim=1), cache=trace)
+
+
+def test_own_features_of_every_level():
+    features = (*ATTENTION, Damped, *FEEDFORWARD, Clipped, *STACK, Squared)
+    layers = stack(features=features, damped=True, ff_clipped=True, squared=True)
+    assert isinstance(layers.layers[1][1].ff[0][1], nn.Hardtanh)
+    net = randomised(model(layers, features=(*MODEL, Shifted), shifted=1.5))
+    ids = torch.tensor([[1, 2, 3, 4, 5]])
+    bare = randomised(model(layers))
+    assert_close(net(ids), bare(ids) + 1.5)
+    text = net.explain()
+    for name in ('Damped', 'Clipped', 'Squared', 'Shifted'):
+        assert name in text
+
+
+def test_own_feature_of_a_stack():
+    layers = randomised(stack(features=(*STACK, Squared), squared=True, pre_norm_has_final_norm=False))
+    plain = randomised(stack(pre_norm_has_final_norm=False))
+    x = randn(2, 5, 16)
+    assert_close(layers(x), plain(x).square())
+
+
+def test_own_choice_takes_part_in_computed_conflicts():
+    class Uniform(AttentionFeature):
+        """Every visible key counts alike."""
+
+        uniform = flag(False, 'equal weights')
+
+        def normaliser(self, sim, call):
+            seen = (sim > torch.finfo(sim.dtype).min).to(sim.dtype)
+            return seen / seen.sum(dim=-1, keepdim=True)
+
+    own = dict(features=(*ATTENTION, Uniform), uniform=True)
+    net = randomised(attention(**own, causal=True))
+    x = randn(1, 4, 16)
+    _, trace = net(x, return_intermediates=True)
+    assert_close(trace.post_softmax_attn[0, 0, 2], torch.tensor([1.0, 1.0, 1.0, 0.0]).double() / 3)
+    with pytest.raises(ConfigError, match='`sigmoid` and `uniform` both choose the normaliser, set only one'):
+        attention(**own, sigmoid=True)
+    with pytest.raises(ConfigError, match='`flash=True` does not go with `uniform`'):
+        attention(**own, flash=True)
+
+
+# configs
+
+
+def test_config_holds_what_differs_from_the_defaults():
+    net = model(stack(Encoder, rotary_pos_emb=True, ff_glu=False, attn_qk_norm=True, custom_layers=('a', 'f')))
+    assert net.config == {
+        'class': 'TransformerWrapper',
+        'num_tokens': 7,
+        'max_seq_len': 8,
+        'attn_layers': {
+            'class': 'Encoder',
+            'dim': 16,
+            'depth': 2,
+            'heads': 4,
+            'attn_dim_head': 8,
+            'verbose': False,
+            'rotary_pos_emb': True,
+            'attn_qk_norm': True,
+            'custom_layers': ['a', 'f'],
+        },
+    }
+
+
+def test_config_of_positional_arguments():
+    assert Attention(16, 8, heads=2).config == {'class': 'Attention', 'dim': 16, 'dim_head': 8, 'heads': 2}
+    assert FeedForward(16, 8, 2).config == {'class': 'FeedForward', 'dim': 16, 'dim_out': 8, 'mult': 2}
+
+
+@pytest.mark.parametrize('names', [{'class': 3}, {'extra': 3}])
+def test_config_of_names_that_users_choose(names):
+    net = model(embed_num_tokens=names)
+    again = TransformerWrapper.from_config(net.config)
+    assert again.state_dict().keys() == net.state_dict().keys()
+
+
+def test_config_keeps_what_overrides_an_inherited_value():
+    net = stack(cross_attend=True, attn_kv_heads=2, cross_attn_kv_heads=None)
+    again = Decoder.from_config(net.config)
+    assert {n: t.shape for n, t in again.state_dict().items()} == {n: t.shape for n, t in net.state_dict().items()}
+
+
+def test_config_of_an_encoder_and_decoder():
+    net = both(tie_token_emb=True, dec_ff_glu=True)
+    assert XTransformer.from_config(net.config).state_dict().keys() == net.state_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ('cls', 'config', 'words'),
+    [
+        (TransformerWrapper, {'class': 'Nope'}, "`class` got 'Nope', it must be TransformerWrapper or one of its"),
+        (
+            Decoder,
+            {'class': 'Encoder', 'dim': 8, 'depth': 1},
+            "`class` got 'Encoder', it must be Decoder or one of its",
+        ),
+        (Decoder, {'dim': 8, 'depth': 1, 'gluu': True}, 'unknown keyword `gluu` of Decoder'),
+    ],
+)
+def test_configs_are_checked(cls, config, words):
+    with pytest.raises(ConfigError) as error:
+        cls.from_config(config)
+    assert str(error.value).startswith(words)
+
+
+def test_config_of_a_subclass_names_it():
+    net = AttentionLayers.from_config({'class': 'Encoder', 'dim': 8, 'depth': 1})
+    assert type(net) is Encoder
+
+
+def test_every_default_is_allowed():
+    for cls in PUBLIC:
+        for name, declared in cls.arguments().items():
+            if declared.default is not REQUIRED and declared.default is not None:
+                assert declared.refusal(declared.default) is None, (cls, name)
