@@ -91,7 +91,7 @@ def both(**flags):
 UNKNOWN = [
     (attention, dict(qk_nrom=True), '`qk_nrom` of Attention, did you mean `qk_norm`?'),
     (attention, dict(zzz=1), '`zzz` of Attention'),
-    (attention, dict(head=8), '`head` of Attention, did you mean `heads` or `head_scale`?'),
+    (attention, dict(head=8), '`head` of Attention, did you mean `heads`?'),
     (feedforward, dict(gluu=True), '`gluu` of FeedForward, did you mean `glu`?'),
     (feedforward, dict(no_bais=True), '`no_bais` of FeedForward, did you mean `no_bias`?'),
     (stack, dict(attn_qk_nrom=True), '`attn_qk_nrom` of Decoder, did you mean `attn_qk_norm`?'),

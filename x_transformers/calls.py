@@ -5,6 +5,7 @@ Also the checks of what comes in from users. The pass through one attention laye
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 # checks
 
 
-def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], where: str) -> None:
+def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
     """Refuse keywords of a forward call that nothing reads."""
     for name in inputs:
         if name not in own and not any(name in feature.takes for feature in features.active):
-            known = itertools.chain(own, *(feature.takes for feature in features.active))
-            raise TypeError(f'{where} got an unexpected input `{name}`{did_you_mean(name, known)}')
+            declared = (
+                n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
+            )
+            known = itertools.chain(declared, own, *(feature.takes for feature in features.active))
+            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
 
 
 def as_mask(mask: Tensor | None, name: str, *shape: int | None) -> Tensor | None:

@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
-from x_transformers.features.catalogue import catalogue_for
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
@@ -27,7 +26,6 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Feature,
-    Features,
     a_callable,
     an_instance,
     boolean,
@@ -35,7 +33,6 @@ from x_transformers.flags import (
     is_int,
     is_number,
     none,
-    resolve,
     size,
     warn_once,
 )
@@ -88,8 +85,7 @@ class ContinuousTransformerWrapper(Wrapper):
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
-        catalogue = catalogue_for(CONTINUOUS, features)
-        self.features = Features(self, catalogue, resolve(catalogue, flags, 'ContinuousTransformerWrapper')).setup()
+        self.features = self.compose(features, flags).setup()
         self.num_memory_tokens = next(
             (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
         )

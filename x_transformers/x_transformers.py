@@ -5,7 +5,6 @@ Masks are boolean, True may be attended. Papers are not named here: each is a fe
 order of the tuples below. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
 """
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, StackCall, as_mask, check_ids, check_inputs, model_call, to_4d
-from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK, catalogue_for
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.feedforward import GLU, ReluSquared
 from x_transformers.features.layouts import checked_order
@@ -58,14 +57,18 @@ from x_transformers.flags import (
     a_mapping,
     an_instance,
     boolean,
+    catalogue_for,
     count,
     did_you_mean,
     flags_of,
+    integer,
+    is_int,
+    naming,
     none,
     number,
     positive,
     probability,
-    resolve,
+    shown,
     size,
     warn_once,
 )
@@ -232,8 +235,7 @@ class Attention(Configurable):
         self.to_k = nn.Linear(self.dim_kv_in, kv_heads * dim_head, bias=False)
         self.to_v = nn.Linear(self.dim_kv_in, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend()
-        catalogue = catalogue_for(ATTENTION, features)
-        self.features = Features(self, catalogue, resolve(catalogue, flags, 'Attention')).setup()
+        self.features = self.compose(features, flags).setup()
         self.to_out = self.features.choose('project_out', self.project_out)()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
@@ -318,7 +320,7 @@ class Attention(Configurable):
         inputs: dict[str, Any],
     ) -> Call:
         """Check what came in."""
-        check_inputs(inputs, self.features, self.own_inputs, 'Attention')
+        check_inputs(inputs, self.features, self.own_inputs, self)
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {self.dim})')
         if context is not None and (context.ndim != 3 or context.shape[-1] != self.dim_kv_in or len(context) != len(x)):
@@ -408,8 +410,7 @@ class FeedForward(Configurable):
         if self.dim_inner < 1:
             raise ConfigError(f'`mult` got {mult}, which leaves no inner features of {dim}')
         self.no_bias = bool(no_bias)
-        catalogue = catalogue_for(FEEDFORWARD, features)
-        on = self.features = Features(self, catalogue, resolve(catalogue, flags, 'FeedForward')).setup()
+        on = self.features = self.compose(features, flags).setup()
         widened = on.choose('widen', self.widen)(on.choose('activation', nn.GELU)())
         inner = [feature.inner() for feature in on.at.get('inner', ())]
         output = nn.Linear(self.dim_inner, dim_out or dim, bias=not no_bias)
@@ -514,12 +515,12 @@ class AttentionLayers(Configurable):
         self.rel_pos_kwargs, self.residual_fn_kwargs = rel_pos_kwargs or {}, residual_fn_kwargs or {}
         self.verbose = verbose
         self.given_features = features
-        catalogue = catalogue_for(STACK, features)
         own, self.branch_flags = self.route(flags)
-        values = resolve(catalogue, own, type(self).__name__)
-        on = self.features = Features(self, catalogue, values)
+        on = self.features = self.compose(features, own)
         self.lay_out(cross_attend, only_cross, depth)
         on.setup()
+        if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
+            warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
         own_positions = any(feature.gives_positions for feature in on.active)
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
@@ -544,7 +545,7 @@ class AttentionLayers(Configurable):
     @staticmethod
     def prefixes() -> Iterator[tuple[str, type[Configurable], tuple[str, ...]]]:
         """Each prefix, what it addresses, and the arguments there that the stack settles itself."""
-        settled = ('dim', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads')
+        settled = ('dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads')
         yield 'ff_', FeedForward, ('dim', 'dim_out')
         yield 'cross_attn_', Attention, settled
         yield 'attn_', Attention, (*settled, 'dim_context')
@@ -555,18 +556,26 @@ class AttentionLayers(Configurable):
         branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
         kinds = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
         accepted, stack_flags = self.accepted(), flags_of(catalogue_for(STACK, self.given_features))
-        strangers = flags_of(catalogue_for(ATTENTION, self.given_features))
+        strangers = {'a': self.strangers(ATTENTION), 'f': self.strangers(FEEDFORWARD)}
+        strangers['c'] = strangers['a']
         for name, value in flags.items():
-            prefix = next((p for p, _, _ in self.prefixes() if name.startswith(p)), None)
+            prefix = next((p for p, _, _ in self.prefixes() if name.startswith(p)), '')
+            kind, bare = kinds.get(prefix), name.removeprefix(prefix)
             if name in stack_flags:
                 own[name] = value
-            elif prefix is not None and (name in accepted or name.removeprefix(prefix) in strangers):
-                branch[kinds[prefix]][name.removeprefix(prefix)] = value
-            elif name in strangers and name not in flags_of(ATTENTION):
-                branch['a'][name] = value
+            elif kind is not None and (name in accepted or bare in strangers[kind]):
+                branch[kind][bare] = value
+            elif name in strangers['a'] or name in strangers['f']:
+                branch['a' if name in strangers['a'] else 'f'][name] = value
             else:
                 raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self.hint(name)}')
+        if branch['c'] and not self.cross_attend:
+            warn_once(f'`cross_attn_{next(iter(branch["c"]))}` has no effect unless `cross_attend` is set')
         return own, branch
+
+    def strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
+        """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
+        return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
 
     def hint(self, name: str) -> str:
         if name in TransformerWrapper.accepted():
@@ -599,33 +608,36 @@ class AttentionLayers(Configurable):
         return self.features.choose('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
 
     def build_layer(self, index: int, kind: str) -> Layer:
-        on, number = self.features, self.layer_types[:index].count(kind)
-        flags = on.down('branch_flags', self.flags_for(kind, number), kind, number)
-        if kind == 'f':
-            with naming(FeedForward, {name: f'ff_{name}' for name in flags}):
-                branch = FeedForward(self.dim, features=self.given_features, **flags)
-        else:
-            written = {
-                n: f'cross_attn_{n}' if kind == 'c' and n in self.branch_flags['c'] else f'attn_{n}' for n in flags
-            }
-            causal = self.causal and kind == 'a'
-            with naming(Attention, written):
-                branch = Attention(
-                    self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags
-                )
-            lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
-            if lost is not None:
-                name = next(iter(lost.flags))
-                raise ConfigError(
-                    f'`attn_{name}` does not go with `cross_attend`: {lost.not_across}. '
-                    f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
-                )
-        branch = on.down('wrap', branch, kind, index)
+        on = self.features
+        branch = on.down('wrap', self.build_branch(kind, self.layer_types[:index].count(kind)), kind, index)
         options = on.down('residual_options', dict(self.residual_fn_kwargs))
-        residual = on.choose('residual', Residual)(self.dim, layer_index=index, **options)
+        build = on.choose('residual', Residual)
+        try:
+            residual = build(self.dim, layer_index=index, **options)
+        except TypeError as error:
+            raise ConfigError(f'`residual_fn_kwargs` got {shown(self.residual_fn_kwargs)}: {error}') from None
         after = on.choose('norm_branch', lambda: None)()
         norms = (self.new_norm(), after, None) if self.pre_norm else (None, after, self.new_norm())
         return Layer(kind, index, norms, branch, residual)
+
+    def build_branch(self, kind: str, number: int) -> Attention | FeedForward:
+        """The n-th branch of a kind."""
+        names = flags_of((*(FEEDFORWARD if kind == 'f' else ATTENTION), *(self.given_features or ())))
+        names = {**(FeedForward if kind == 'f' else Attention).arguments(), **names}
+        with naming({name: self.written(kind, name) for name in names}):
+            flags = self.features.down('branch_flags', self.flags_for(kind, number), kind, number)
+            if kind == 'f':
+                return FeedForward(self.dim, features=self.given_features, **flags)
+            causal = self.causal and kind == 'a'
+            branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
+        lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
+        if lost is not None:
+            name = next(iter(lost.flags))
+            raise ConfigError(
+                f'`attn_{name}` does not go with `cross_attend`: {lost.not_across}. '
+                f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
+            )
+        return branch
 
     def outline(self) -> dict[str, str]:
         order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
@@ -639,7 +651,23 @@ class AttentionLayers(Configurable):
         if kind == 'c':
             inherited = {n: v for n, v in self.branch_flags['a'].items() if not is_per_layer(v, self.num_attn_layers)}
             flags = {**inherited, **flags}
+        declared = (FeedForward if kind == 'f' else Attention).accepted()
+        for name, value in flags.items():
+            check = declared[name].check if name in declared else None
+            if (
+                isinstance(value, (tuple, list))
+                and len(value) != layers
+                and check is not None
+                and not check.test(value)
+            ):
+                raise ConfigError(f'`{name}` got {len(value)} values, it must have one, or one per layer, {layers}')
         return {name: value[number] if is_per_layer(value, layers) else value for name, value in flags.items()}
+
+    def written(self, kind: str, name: str) -> str:
+        """A keyword of a branch, as the user wrote it on the stack."""
+        if kind == 'f':
+            return f'ff_{name}'
+        return f'cross_attn_{name}' if kind == 'c' and name in self.branch_flags['c'] else f'attn_{name}'
 
     @property
     def attn_dim_head(self) -> int:
@@ -702,7 +730,7 @@ class AttentionLayers(Configurable):
     def check(
         self, x: Tensor, context: Tensor | None, cache: Any, attn_mask: Tensor | None, inputs: dict[str, Any]
     ) -> None:
-        check_inputs(inputs, self.features, ('pos', 'attn_bias'), type(self).__name__)
+        check_inputs(inputs, self.features, ('pos', 'attn_bias'), self)
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {self.dim})')
         if self.cross_attend and context is None:
@@ -767,20 +795,6 @@ class AttentionLayers(Configurable):
         call.shared['a'] |= {name: value for name, value in own.items() if value is not None}
         across = dict(mask=mask, context_mask=context_mask)
         call.shared['c'] |= {name: value for name, value in across.items() if value is not None}
-
-
-@contextlib.contextmanager
-def naming(kind: type[Configurable], written: dict[str, str]) -> Iterator[None]:
-    """Let refusals of a branch name its keywords as the user wrote them on the stack."""
-    try:
-        yield
-    except ConfigError as error:
-        text = str(error)
-        for name in kind.accepted():
-            text = text.replace(f'`{name}`', f'`{written.get(name, name)}`').replace(
-                f'`{name}=', f'`{written.get(name, name)}='
-            )
-        raise ConfigError(text) from None
 
 
 def fresh_trace() -> LayerIntermediates:
@@ -941,15 +955,17 @@ class TransformerWrapper(Wrapper):
         self,
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
-        max_seq_len: Annotated[int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'],
+        max_seq_len: Annotated[
+            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+        ],
         attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         return_only_embed: Annotated[bool, 'no head: the output is embeddings', boolean] = False,
-        token_emb: Annotated[nn.Module | None, 'a token embedding of your own'] = None,
-        to_logits: Annotated[nn.Module | None, 'a head of your own'] = None,
+        token_emb: Annotated[nn.Module | None, 'a token embedding of your own', an_instance(nn.Module) | none] = None,
+        to_logits: Annotated[nn.Module | None, 'a head of your own', an_instance(nn.Module) | none] = None,
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
         shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
         attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
@@ -964,21 +980,46 @@ class TransformerWrapper(Wrapper):
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.input_not_include_cache = input_not_include_cache
         self.attn_layers = attn_layers
-        if token_emb is None:
-            token_emb = TokenEmbedding(self.emb_dim, num_tokens, self.l2norm_embed)
-            token_emb.init_()
-        self.token_emb = token_emb
-        catalogue = catalogue_for(MODEL, features)
+        self.token_emb = self.embedding(token_emb)
         self.refuse_stack_flags(flags)
-        self.features = Features(self, catalogue, resolve(catalogue, flags, 'TransformerWrapper')).setup()
+        self.features = self.compose(features, flags).setup()
         self.num_memory_tokens = next(
             (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
         )
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
-        self.to_logits = (
-            None if return_only_embed else self.features.choose('readout', lambda: to_logits or self.new_head())()
-        )
+        self.to_logits = self.head(to_logits)
+
+    # what wrappers of this wrapper ask for
+    output_is_log_prob, add_continuous_pred_head, looped, recycling = False, False, False, False
+
+    def embedding(self, given: nn.Module | None) -> nn.Module:
+        """The user's token embedding, its weights untouched, or a new one."""
+        if given is None:
+            new = TokenEmbedding(self.emb_dim, self.num_tokens, self.l2norm_embed)
+            new.init_()
+            return new
+        width = getattr(getattr(given, 'emb', given), 'embedding_dim', self.emb_dim)
+        if width != self.emb_dim:
+            raise ConfigError(f'`token_emb` got vectors of width {width}, they must have width {self.emb_dim}')
+        if self.l2norm_embed and not getattr(given, 'l2norm_embed', False):
+            warn_once('`l2norm_embed` does not reach `token_emb`, which is used as it is')
+        return given
+
+    def head(self, given: nn.Module | None) -> nn.Module | None:
+        """From hidden states to logits, or None for a model of embeddings."""
+        heads = self.features.at.get('readout', ())
+        wished = [name for name, wish in (('to_logits', given), ('logits_dim', self.logits_dim)) if wish is not None]
+        wished += [next(iter(feature.flags)) for feature in heads]
+        if self.return_only_embed:
+            if wished:
+                warn_once(f'`{wished[0]}` has no effect beside `return_only_embed`: there is no head')
+            return None
+        if given is not None and len(wished) > 1:
+            raise ConfigError(f'`to_logits` and `{wished[1]}` both make the head, set only one')
+        if given is not None:
+            return given
+        return self.features.choose('readout', self.new_head)()
 
     def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
         for name in flags:
@@ -987,9 +1028,6 @@ class TransformerWrapper(Wrapper):
                 raise ConfigError(
                     f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
                 )
-
-    # what wrappers of this wrapper ask for
-    output_is_log_prob, add_continuous_pred_head, looped, recycling = False, False, False, False
 
     def new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens, bias=False)

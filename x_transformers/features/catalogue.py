@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
@@ -165,11 +163,3 @@ MODEL: tuple[type[Feature], ...] = (
     TieEmbedding,
     OutputHeads,
 )
-
-
-def catalogue_for(
-    level: tuple[type[Feature], ...], features: Sequence[type[Feature]] | None
-) -> tuple[type[Feature], ...]:
-    """The features of a level: those that the user gave for it, in that order, or the library's."""
-    own = tuple(feature for feature in features or () if feature.stages is level[0].stages)
-    return own or level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,12 @@ from torch import Tensor, nn
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
-from x_transformers.flags import Check, a_mapping, count, flag, is_number, none, probability, size
+from x_transformers.flags import Check, count, flag, is_number, none, probability, size
+
+sizes = Check(
+    'a dict from names to integers of at least 1',
+    lambda value: isinstance(value, Mapping) and all(map(size.test, value.values())),
+)
 
 
 class TokenEmbedding(nn.Module):
@@ -49,6 +55,7 @@ class AbsolutePositions(ModelFeature):
     scaled_sinu_pos_emb = flag(False, 'sines and cosines with a learned scale, instead of a table')
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
     stored_as = {'module': 'pos_emb'}
+    options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb'}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -80,7 +87,7 @@ class AbsolutePositions(ModelFeature):
 class ExtraIds(ModelFeature):
     """Further ids per token, each with an embedding of its own, all summed."""
 
-    embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', a_mapping, example={'extra': 5})
+    embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', sizes, example={'extra': 5})
     takes = {'embed_ids': 'name -> ids b n'}
     stored_as = {'tables': 'embeds'}
 

@@ -23,6 +23,7 @@ class QKNorm(AttentionFeature):
     qk_norm_scale = flag(10, 'the fixed scale of the cosines', positive, example=4)
     qk_norm_dim_scale = flag(False, 'learned scales per feature instead')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
+    idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
 
     def setup(self, host: Any) -> None:
         shape, groups = host.shape, self.qk_norm_groups

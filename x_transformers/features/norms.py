@@ -193,13 +193,13 @@ class Condition(StackFeature):
     adaptive_condition_mlp = flag(False, 'expand the condition by a linear layer and SiLU first')
     adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1), example=2)
     takes = {'condition': 'b d | b n d'}
+    switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale')
+    options = {'adaptive_condition_mlp_expansion': 'adaptive_condition_mlp'}
     stored_as = {'mlp': 'adaptive_mlp'}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
-        return any(
-            values.get(name) for name in ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale')
-        )
+        return any(values.get(name) for name in cls.switches)
 
     def setup(self, host: Any) -> None:
         self.given_width = self.dim_condition or host.dim

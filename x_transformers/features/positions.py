@@ -23,6 +23,7 @@ from x_transformers.flags import (
     is_number,
     none,
     positive,
+    shown,
     size,
     warn_once,
 )
@@ -220,7 +221,9 @@ class AlibiPositionalBias(KeepsPrecision, PositionBias):
         self.heads, self.total_heads = heads, total_heads or heads
         slopes = self.slopes_for(heads) if slopes is None else slopes
         if len(slopes) != heads:
-            raise ConfigError(f'`slopes` got {len(slopes)} numbers, it must have one per head with a slope, {heads}')
+            raise ConfigError(
+                f'`rel_pos_kwargs` got {len(slopes)} `slopes`, it must have one per head with a slope, {heads}'
+            )
         padded = [*slopes, *[0.0] * (self.total_heads - heads)]
         self.register_buffer('slopes', torch.tensor(padded, dtype=torch.float32), persistent=False)
 
@@ -396,6 +399,8 @@ class RotaryPositions(StackFeature):
     rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
     takes = {'rotary_pos_emb': '(angles, scale), computed elsewhere', 'context_pos': 'm | b m'}
     stored_as = {'angles': 'rotary_pos_emb'}
+    switches = ('rotary_pos_emb', 'rotary_xpos')
+    options = {'rotary_xpos_scale_base': 'rotary_xpos'}
     gives_positions = True
 
     @classmethod
@@ -441,6 +446,14 @@ class StackBias(StackFeature):
 
     stored_as = {'module': 'rel_pos'}
 
+    def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
+        """The module, with what the user gave for it besides flags."""
+        extra = self.host.rel_pos_kwargs
+        try:
+            return kind(**own, **extra)
+        except TypeError as error:
+            raise ConfigError(f'`rel_pos_kwargs` got {shown(extra)}: {error}') from None
+
     def open(self, x: Tensor, call: Any) -> Tensor:
         call.shared['a']['rel_pos'] = SharedBias(self.module)
         return x
@@ -476,10 +489,8 @@ class Alibi(StackBias):
     def setup(self, host: Any) -> None:
         heads = self.alibi_num_heads or host.attn_heads
         if heads > host.attn_heads:
-            raise ConfigError(
-                f'`alibi_num_heads` got {heads}, it must be at most the number of heads, {host.attn_heads}'
-            )
-        self.module = AlibiPositionalBias(heads, host.attn_heads, **host.rel_pos_kwargs)
+            raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {host.attn_heads}')
+        self.module = self.build(AlibiPositionalBias, heads=heads, total_heads=host.attn_heads)
 
 
 class T5Bias(StackBias):
@@ -498,13 +509,13 @@ class T5Bias(StackBias):
                 f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '
                 f'it must be at most `rel_pos_max_distance`, {self.rel_pos_max_distance}'
             )
-        self.module = RelativePositionBias(
+        self.module = self.build(
+            RelativePositionBias,
             scale=host.attn_dim_head**0.5,
             causal=host.causal,
             heads=host.attn_heads,
             num_buckets=self.rel_pos_num_buckets,
             max_distance=self.rel_pos_max_distance,
-            **host.rel_pos_kwargs,
         )
 
 
@@ -518,11 +529,11 @@ class DynamicBias(StackBias):
     dynamic_pos_bias_norm = flag(False, 'norms inside it')
 
     def setup(self, host: Any) -> None:
-        self.module = DynamicPositionBias(
+        self.module = self.build(
+            DynamicPositionBias,
             dim=max(host.dim // 4, 1),
             heads=host.attn_heads,
             depth=self.dynamic_pos_bias_mlp_depth,
             log_distance=bool(self.dynamic_pos_bias_log_distance),
             norm=bool(self.dynamic_pos_bias_norm),
-            **host.rel_pos_kwargs,
         )

@@ -23,7 +23,11 @@ class Residual(nn.Module):
     """branch + residual, the residual times an optional learned scale per feature and a constant."""
 
     def __init__(
-        self, dim: int, scale_residual: bool | float = False, scale_residual_constant: float = 1.0, **_: Any
+        self,
+        dim: int,
+        layer_index: int = 0,
+        scale_residual: bool | float = False,
+        scale_residual_constant: float = 1.0,
     ) -> None:
         super().__init__()
         self.residual_scale = nn.Parameter(torch.ones(dim)) if scale_residual else None
@@ -43,8 +47,8 @@ class Residual(nn.Module):
 class GRUGating(Residual):
     """A GRU cell per token: the branch is its input, the stream its state.  Parisotto et al. 2019, arXiv:1910.06764"""
 
-    def __init__(self, dim: int, scale_residual: bool | float = False, **_: Any) -> None:
-        super().__init__(dim, scale_residual)
+    def __init__(self, dim: int, layer_index: int = 0, scale_residual: bool | float = False, **options: Any) -> None:
+        super().__init__(dim, layer_index, scale_residual, **options)
         self.gru = nn.GRUCell(dim, dim)
 
     def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:

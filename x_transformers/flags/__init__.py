@@ -10,12 +10,14 @@ as JSON and `explain()` are all derived from the declarations. No tensors.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import inspect
 import json
+import re
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,11 +32,38 @@ class ConfigError(ValueError):
 
 
 @functools.cache
-def warn_once(message: str) -> None:
-    """Log `message` as a warning, the first time only."""
+def log_once(message: str) -> None:
     from loguru import logger
 
     logger.warning(message)
+
+
+def warn_once(message: str) -> None:
+    """Log `message` as a warning, the first time only."""
+    for rename in reversed(renamings):
+        message = rename(message)
+    log_once(message)
+
+
+warn_once.cache_clear = log_once.cache_clear
+
+renamings: list[Callable[[str], str]] = []
+
+
+@contextlib.contextmanager
+def naming(written: Mapping[str, str]) -> Iterator[None]:
+    """Let refusals and warnings inside name keywords as the user wrote them, who gave them to something around."""
+
+    def rename(text: str) -> str:
+        return re.sub(r'`(\w+)(?=[`=])', lambda found: f'`{written.get(found[1], found[1])}', text)
+
+    renamings.append(rename)
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(rename(str(error))) from None
+    finally:
+        renamings.pop()
 
 
 # checks: what a value must be, in words and as a test
@@ -146,7 +175,13 @@ class Feature:
         needs      flag -> reason: a flag of the same level that must be on
         clashes    flag -> reason: a flag of the same level that must be off
         yields_to  flags of the same level that take over if they are set too, with a warning
-        not_across the reason why the feature has no meaning in cross-attention, if it has none
+        switches   flags that switch the feature on, if that is not the first one alone
+        options    flag -> flag: the first does nothing unless the second is set
+        idle_beside  flag -> flag: the first does nothing if the second is set
+        switches   flags that switch the feature on, if that is not the first one alone
+    options    flag -> flag: the first does nothing unless the second is set
+    idle_beside  flag -> flag: the first does nothing if the second is set
+    not_across the reason why the feature has no meaning in cross-attention, if it has none
         takes      name -> shape: inputs of the forward call that the feature reads
         fuses      True if the fused kernel does the feature's work itself
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
@@ -158,6 +193,9 @@ class Feature:
     needs: ClassVar[dict[str, str]] = {}
     clashes: ClassVar[dict[str, str]] = {}
     yields_to: ClassVar[tuple[str, ...]] = ()
+    switches: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[dict[str, str]] = {}
+    idle_beside: ClassVar[dict[str, str]] = {}
     not_across: ClassVar[str] = ''
     takes: ClassVar[dict[str, str]] = {}
     stored_as: ClassVar[dict[str, str]] = {}
@@ -267,6 +305,17 @@ def flags_of(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
     return {name: flag for cls in catalogue for name, flag in cls.flags.items()}
 
 
+def catalogue_for(
+    level: tuple[type[Feature], ...], features: Sequence[type[Feature]] | None
+) -> tuple[type[Feature], ...]:
+    """The features of a level: those that the user gave for it, in that order, or the library's."""
+    known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
+    if features is not None and not known:
+        raise ConfigError(f'`features` got {shown(features)}, it must be a tuple of Feature classes')
+    own = tuple(feature for feature in features or () if feature.stages is level[0].stages)
+    return own or level
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """', did you mean `...`?' with the names closest to a misspelt one, or an empty string."""
     known = list(names)
@@ -275,26 +324,32 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     close += [joined[c] for c in difflib.get_close_matches(name.replace('_', ''), joined, n=1, cutoff=0.75)]
     ending = [k for k in known if k.endswith(f'_{name}') or k.startswith(f'{name}_')]
     found = list(dict.fromkeys(ending[:3] if ending and not close else close))
+    found = [known_name for known_name in found if known_name.split('_')[0] == name.split('_')[0]] or found
     return f', did you mean {" or ".join(f"`{c}`" for c in found)}?' if found else ''
 
 
 def resolve(
-    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, prefix: str = ''
+    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, names: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The value of every flag of `catalogue`, with all refusals checked.
 
-    `where` names what is being built; `prefix` is how its flags were addressed, for the messages.
+    `where` names what is being built; `names` are further keywords that it takes, to suggest for a misspelt one.
     Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
     """
     catalogue = tuple(catalogue)
     known = flags_of(catalogue)
     for name, value in given.items():
         if name not in known:
-            raise ConfigError(f'unknown keyword `{prefix}{name}` of {where}{did_you_mean(name, known)}')
-        if reason := known[name].refusal(value, prefix + name):
+            raise ConfigError(
+                f'unknown keyword `{name}` of {where}{did_you_mean(name, dict.fromkeys((*names, *known)))}'
+            )
+        if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
-    refuse_clashes(catalogue, values, given, prefix)
+    on = [cls for cls in catalogue if cls.flags and cls.runs(values)]
+    refuse_clashes(on, known, values)
+    for cls in catalogue:
+        warn_of_idle(cls, cls in on, values, given)
     return values
 
 
@@ -306,40 +361,39 @@ def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
     )
 
 
-def refuse_clashes(
-    catalogue: tuple[type[Feature], ...], values: Mapping[str, Any], given: Mapping[str, Any], prefix: str
-) -> None:
-    known = flags_of(catalogue)
-    on = [cls for cls in catalogue if cls.flags and cls.runs(values)]
+def refuse_clashes(on: Iterable[type[Feature]], known: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
+    """Refuse features whose needs are off, whose clashes are on, or of which two make the same choice."""
     chosen: dict[str, str] = {}
     for cls in on:
         name = switch_of(cls, values)
         for need, reason in cls.needs.items():
             if need in known and not is_set(known, values, need):
-                raise ConfigError(f'`{prefix}{name}` needs `{prefix}{need}`: {reason}')
+                raise ConfigError(f'`{name}` needs `{need}`: {reason}')
         for other, reason in cls.clashes.items():
             if other in known and is_set(known, values, other):
-                raise ConfigError(f'`{prefix}{name}` does not go with `{prefix}{other}`: {reason}')
+                raise ConfigError(f'`{name}` does not go with `{other}`: {reason}')
         for stage in cls.runs_at():
             if cls.stages[stage] != 'choice':
                 continue
             if stage in chosen:
-                raise ConfigError(
-                    f'`{prefix}{chosen[stage]}` and `{prefix}{name}` both choose the {stage}, set only one'
-                )
+                raise ConfigError(f'`{chosen[stage]}` and `{name}` both choose the {stage}, set only one')
             chosen[stage] = name
-    for cls in catalogue:
-        if not cls.flags or cls in on:
-            continue
-        if cls.is_on(values):
-            overruling = cls.overruled_by(values)
-            warn_once(
-                f'`{prefix}{next(iter(cls.flags))}` has no effect beside `{prefix}{overruling}`, which takes over'
-            )
-            continue
-        for name in cls.flags:
-            if name in given and given[name] != cls.flags[name].default and name != next(iter(cls.flags)):
-                warn_once(f'`{prefix}{name}` has no effect unless `{prefix}{next(iter(cls.flags))}` is set')
+
+
+def warn_of_idle(cls: type[Feature], runs: bool, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Warn of flags that were given, but do nothing as the others are."""
+    switches = cls.switches or tuple(cls.flags)[:1]
+    wished = [name for name in cls.flags if name in given and given[name] != cls.flags[name].default]
+    if not runs and wished and (overruling := cls.overruled_by(values)) is not None:
+        return warn_once(f'`{wished[0]}` has no effect beside `{overruling}`, which takes over')
+    for name in wished:
+        if not runs and name not in switches:
+            warn_once(f'`{name}` has no effect unless {" or ".join(f"`{s}`" for s in switches)} is set')
+        elif name in cls.options and not values[cls.options[name]]:
+            warn_once(f'`{name}` has no effect unless `{cls.options[name]}` is set')
+        elif name in cls.idle_beside and values[cls.idle_beside[name]]:
+            warn_once(f'`{name}` has no effect beside `{cls.idle_beside[name]}`')
+    return None
 
 
 def is_set(known: Mapping[str, Flag], values: Mapping[str, Any], name: str) -> bool:
@@ -416,17 +470,26 @@ class Configurable(nn.Module):
                 raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {advice}')
         return given
 
+    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+        """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
+        catalogue = catalogue_for(type(self).catalogue, features)
+        return Features(self, catalogue, resolve(catalogue, flags, type(self).__name__, type(self).accepted()))
+
     @property
     def config(self) -> dict[str, Any]:
         """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
 
         Raises ValueError for a value that JSON cannot hold, such as a function.
         """
+        from x_transformers.flags.config import encode
+
         return encode(self, type(self).__name__)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str) -> Configurable:
         """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
+        from x_transformers.flags.config import decode
+
         config = json.loads(config) if isinstance(config, str) else dict(config)
         kind = cls.kinds.get(config.get('class', cls.__name__))
         if kind is None or not issubclass(kind, cls):
@@ -441,6 +504,8 @@ class Configurable(nn.Module):
 
     def explain(self) -> str:
         """What runs in this model, stage by stage, in order, with the inputs that it takes."""
+        from x_transformers.flags.explain import explained
+
         return '\n'.join(explained(self))
 
 
@@ -518,108 +583,6 @@ def unbound(
         if name not in known and name not in shape.parameters:
             return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{did_you_mean(name, known)}')
     return TypeError(f'{cls.__name__}: {error}')
-
-
-# config as JSON
-
-
-def encode(value: Any, name: str) -> Any:
-    if isinstance(value, Configurable):
-        known = type(value).accepted()
-        # what overrides something else is kept even where it is the default
-        kept = (
-            k
-            for k in value._given
-            if k not in known or 'cross_attn_' in k or not same(value._given[k], known[k].default)
-        )
-        given = {k: value._given[k] for k in kept}
-        # a module that was replaced since is described as it is now
-        now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
-        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in now.items()}}
-    if isinstance(value, Mapping):
-        return {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [encode(v, name) for v in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise ValueError(
-        f'`{name}` got {shown(value)}, which a config cannot hold: '
-        f'only numbers, texts, tuples and dicts can be written as JSON'
-    )
-
-
-def same(value: Any, default: Any) -> bool:
-    return value is default or (
-        type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
-    )
-
-
-def decode(value: Any) -> Any:
-    if isinstance(value, Mapping) and 'class' in value:
-        rest = {k: decode(v) for k, v in value.items() if k != 'class'}
-        if value['class'] not in Configurable.kinds:
-            raise ConfigError(
-                f'`class` got {value["class"]!r}, it must be one of {", ".join(sorted(Configurable.kinds))}'
-            )
-        return Configurable.kinds[value['class']](**rest)
-    if isinstance(value, Mapping):
-        return {k: decode(v) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return tuple(decode(v) for v in value)
-    return value
-
-
-# explanations
-
-
-def explained(module: Configurable, name: str = '') -> Iterator[str]:
-    """Lines that say what runs in `module`, in order: its own steps and its features, then the modules inside."""
-    yield f'{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
-    yield from (f'  {stage:<12} {text}' for stage, text in steps(module))
-    found: dict[tuple[str, ...], list[str]] = {}
-    for path, child in inside(module):
-        found.setdefault(tuple(explained(child)), []).append(path)
-    for (first, *rest), paths in found.items():
-        yield f'  {", ".join(paths)}: {first}'
-        yield from (f'  {line}' for line in rest)
-
-
-def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Configurable]]:
-    """The modules with flags that stand in `module`, the outermost ones, by path."""
-    for name, child in module.named_children():
-        here = f'{path}.{name}' if path else name
-        if isinstance(child, Configurable):
-            yield here, child
-        else:
-            yield from inside(child, here)
-
-
-def steps(module: Configurable) -> Iterator[tuple[str, str]]:
-    """What a module does itself (its `outline`) and what its features add, by stage, in running order."""
-    features = getattr(module, 'features', None)
-    at = features.at if isinstance(features, Features) else {}
-    outline = dict(module.outline())
-    for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
-        if stage in outline:
-            yield stage, outline[stage]
-        for feature in at.get(stage, ()):
-            own = feature.__dict__
-            given = [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
-            if given:
-                yield stage, f'{type(feature).__name__} ({", ".join(given)}): {summary(feature)}'
-    inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
-    if inputs:
-        yield 'inputs', ', '.join(inputs)
-
-
-def summary(feature: Feature) -> str:
-    return (inspect.getdoc(type(feature)) or '').split('\n')[0]
-
-
-def headline(module: Configurable) -> str:
-    known = type(module).arguments()
-    sizes = {k: v for k, v in module._given.items() if k in known and isinstance(v, (bool, int, float, str, tuple))}
-    return ', '.join(f'{k}={v}' for k, v in sizes.items())
 
 
 def accepted(cls: type[Configurable]) -> dict[str, Flag]:

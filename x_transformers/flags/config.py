@@ -1,0 +1,59 @@
+"""How a model was built, as plain data that JSON can hold, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from x_transformers.flags import ConfigError, Configurable, shown
+
+
+def encode(value: Any, name: str) -> Any:
+    if isinstance(value, Configurable):
+        known = type(value).accepted()
+        # what overrides something else is kept even where it is the default
+        kept = (
+            k
+            for k in value._given
+            if k not in known or 'cross_attn_' in k or not same(value._given[k], known[k].default)
+        )
+        given = {k: value._given[k] for k in kept}
+        # a module that was replaced since is described as it is now
+        now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
+        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in now.items()}}
+    if isinstance(value, Mapping):
+        items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
+        return {'class': 'dict', 'items': items} if 'class' in items else items
+    if isinstance(value, (tuple, list)):
+        return [encode(v, name) for v in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(
+        f'`{name}` got {shown(value)}, which a config cannot hold: '
+        f'only numbers, texts, tuples and dicts can be written as JSON'
+    )
+
+
+def same(value: Any, default: Any) -> bool:
+    return value is default or (
+        type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
+    )
+
+
+def decode(value: Any) -> Any:
+    if isinstance(value, Mapping) and value.get('class') == 'dict':
+        return {k: decode(v) for k, v in value['items'].items()}
+    if isinstance(value, Mapping) and 'class' in value:
+        rest = {k: decode(v) for k, v in value.items() if k != 'class'}
+        if value['class'] not in Configurable.kinds:
+            raise ConfigError(
+                f'`class` got {value["class"]!r}, it must be one of {", ".join(sorted(Configurable.kinds))}'
+            )
+        return Configurable.kinds[value['class']](**rest)
+    if isinstance(value, Mapping):
+        return {k: decode(v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(decode(v) for v in value)
+    return value

@@ -1,0 +1,61 @@
+"""What runs in a built model: the text of `model.explain()`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from torch import nn
+
+from x_transformers.flags import Configurable, Feature, Features, shown
+from x_transformers.flags.config import same
+
+
+def explained(module: Configurable, name: str = '') -> Iterator[str]:
+    """Lines that say what runs in `module`, in order: its own steps and its features, then the modules inside."""
+    yield f'{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
+    yield from (f'  {stage:<12} {text}' for stage, text in steps(module))
+    found: dict[tuple[str, ...], list[str]] = {}
+    for path, child in inside(module):
+        found.setdefault(tuple(explained(child)), []).append(path)
+    for (first, *rest), paths in found.items():
+        yield f'  {", ".join(paths)}: {first}'
+        yield from (f'  {line}' for line in rest)
+
+
+def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Configurable]]:
+    """The modules with flags that stand in `module`, the outermost ones, by path."""
+    for name, child in module.named_children():
+        here = f'{path}.{name}' if path else name
+        if isinstance(child, Configurable):
+            yield here, child
+        else:
+            yield from inside(child, here)
+
+
+def steps(module: Configurable) -> Iterator[tuple[str, str]]:
+    """What a module does itself (its `outline`) and what its features add, by stage, in running order."""
+    features = getattr(module, 'features', None)
+    at = features.at if isinstance(features, Features) else {}
+    outline = dict(module.outline())
+    for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
+        if stage in outline:
+            yield stage, outline[stage]
+        for feature in at.get(stage, ()):
+            own = feature.__dict__
+            given = [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
+            if given:
+                yield stage, f'{type(feature).__name__} ({", ".join(given)}): {summary(feature)}'
+    inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
+    if inputs:
+        yield 'inputs', ', '.join(inputs)
+
+
+def summary(feature: Feature) -> str:
+    return (inspect.getdoc(type(feature)) or '').split('\n')[0]
+
+
+def headline(module: Configurable) -> str:
+    known = type(module).arguments()
+    sizes = {k: v for k, v in module._given.items() if k in known and isinstance(v, (bool, int, float, str, tuple))}
+    return ', '.join(f'{k}={v}' for k, v in sizes.items())
