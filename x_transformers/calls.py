@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import Intermediates
-from x_transformers.cache import Buffer, Cache, LayerIntermediates
+from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.flags import Features, did_you_mean
 
 if TYPE_CHECKING:
-    from x_transformers.x_transformers import Layer
+    from x_transformers.x_transformers import AttentionLayers, Layer
 
 
 # checks
@@ -176,6 +176,89 @@ class StackCall:
             return self.trace.states[name].tensor
 
         return remember
+
+    def share_masks(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        context_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        kv_mask: Tensor | None,
+        start: Tensor | None,
+        causal: bool | None,
+    ) -> None:
+        """Share out masks and positions between self- and cross-attention."""
+        self.real, self.start = as_mask(mask, 'mask', len(x), None), start
+        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), None)
+        if start is not None:
+            if start.shape != (len(x),):
+                raise ValueError(f'`seq_start_pos` got shape {tuple(start.shape)}, it must be ({len(x)},)')
+            begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
+            self.real = begun if self.real is None else begun & self.real
+            kv_mask = self.real if kv_mask is None else begun & kv_mask
+        own = dict(mask=mask, context_mask=kv_mask, attn_mask=attn_mask)
+        if start is not None and self.memories:
+            own['index'] = self.row_positions()
+        own |= dict(attn_bias=self.inputs.get('attn_bias'), causal=causal)
+        if self.inputs.get('pos') is not None:
+            own['pos'] = self.user_positions(self.inputs['pos'])
+        self.shared['a'] |= {name: value for name, value in own.items() if value is not None}
+        across = dict(mask=mask, context_mask=context_mask)
+        self.shared['c'] |= {name: value for name, value in across.items() if value is not None}
+
+
+def check_stack_inputs(
+    stack: AttentionLayers,
+    x: Tensor,
+    context: Tensor | None,
+    cache: Any,
+    attn_mask: Tensor | None,
+    inputs: dict[str, Any],
+) -> None:
+    """Refuse what does not go with the stack."""
+    check_inputs(inputs, stack.features, ('pos', 'attn_bias'), stack)
+    if x.ndim != 3 or x.shape[-1] != stack.dim:
+        raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {stack.dim})')
+    if stack.cross_attend and context is None:
+        raise ValueError('`context` is missing: the stack has cross-attention')
+    if not stack.cross_attend and context is not None:
+        raise ValueError('`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`')
+    if cache is not None and not stack.causal:
+        raise ValueError('`cache` needs a causal stack: later tokens would change what was cached')
+    if cache is not None and attn_mask is not None:
+        raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
+    if cache is not None and not stack.can_cache_kv:
+        raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
+
+
+def open_stack(
+    x: Tensor,
+    given_cache: Any,
+    only_new: bool,
+    cache_age: int | None,
+    offset: int | None,
+    mems: Sequence[Tensor | None] | None,
+    mem_masks: Sequence[Tensor | None] | None,
+    inputs: dict[str, Any],
+) -> StackCall:
+    """Settle what is new. `x` holds the cached tokens too, unless it is too short or `only_new` says no."""
+    cache, given = cache_of(given_cache), x.shape[1]
+    held = 0 if cache is None else cache.length
+    new = given if only_new or given <= held else given - held
+    if cache is not None and cache_age not in (None, 0, new):
+        raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
+    seen = (0 if cache is None else cache.seen) if offset is None else offset
+    return StackCall(
+        LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[]),
+        inputs,
+        cache,
+        held,
+        seen,
+        new,
+        given,
+        mems or (),
+        mem_masks or (),
+    )
 
 
 @dataclass

@@ -20,7 +20,17 @@ from torch.nn import ModuleList
 from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
-from x_transformers.calls import ModelCall, StackCall, as_mask, check_ids, check_inputs, model_call, to_4d
+from x_transformers.calls import (
+    ModelCall,
+    StackCall,
+    as_mask,
+    check_ids,
+    check_inputs,
+    check_stack_inputs,
+    model_call,
+    open_stack,
+    to_4d,
+)
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.feedforward import GLU, ReluSquared
@@ -702,9 +712,9 @@ class AttentionLayers(Configurable):
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
         on = self.features
-        self.check(x, context, cache, attn_mask, inputs)
-        call = self.open(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
-        self.settle_masks(call, x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
+        check_stack_inputs(self, x, context, cache, attn_mask, inputs)
+        call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
+        call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
             call.shared['c']['context'] = context if call.cache is None else context[:, :0]
@@ -726,79 +736,6 @@ class AttentionLayers(Configurable):
         call.trace.last_hidden = x
         call.trace.cache_length = call.seen + call.new
         return (x, call.trace) if return_hiddens else x
-
-    def check(
-        self, x: Tensor, context: Tensor | None, cache: Any, attn_mask: Tensor | None, inputs: dict[str, Any]
-    ) -> None:
-        check_inputs(inputs, self.features, ('pos', 'attn_bias'), self)
-        if x.ndim != 3 or x.shape[-1] != self.dim:
-            raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {self.dim})')
-        if self.cross_attend and context is None:
-            raise ValueError('`context` is missing: the stack has cross-attention')
-        if not self.cross_attend and context is not None:
-            raise ValueError(
-                '`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`'
-            )
-        if cache is not None and not self.causal:
-            raise ValueError('`cache` needs a causal stack: later tokens would change what was cached')
-        if cache is not None and attn_mask is not None:
-            raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
-        if cache is not None and not self.can_cache_kv:
-            raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
-
-    def open(
-        self,
-        x: Tensor,
-        given_cache: Any,
-        only_new: bool,
-        cache_age: int | None,
-        offset: int | None,
-        mems: Sequence[Tensor | None] | None,
-        mem_masks: Sequence[Tensor | None] | None,
-        inputs: dict[str, Any],
-    ) -> StackCall:
-        """Settle what is new. `x` holds the cached tokens too, unless it is too short or `only_new` says no."""
-        cache, given = cache_of(given_cache), x.shape[1]
-        held = 0 if cache is None else cache.length
-        new = given if only_new or given <= held else given - held
-        if cache is not None and cache_age not in (None, 0, new):
-            raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
-        seen = (0 if cache is None else cache.seen) if offset is None else offset
-        return StackCall(fresh_trace(), inputs, cache, held, seen, new, given, mems or (), mem_masks or ())
-
-    def settle_masks(
-        self,
-        call: StackCall,
-        x: Tensor,
-        mask: Tensor | None,
-        context_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        kv_mask: Tensor | None,
-        start: Tensor | None,
-        causal: bool | None,
-    ) -> None:
-        """Share out masks and positions between self- and cross-attention."""
-        call.real, call.start = as_mask(mask, 'mask', len(x), None), start
-        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), None)
-        if start is not None:
-            if start.shape != (len(x),):
-                raise ValueError(f'`seq_start_pos` got shape {tuple(start.shape)}, it must be ({len(x)},)')
-            begun = torch.arange(call.tokens, device=x.device) >= start.unsqueeze(-1)
-            call.real = begun if call.real is None else begun & call.real
-            kv_mask = call.real if kv_mask is None else begun & kv_mask
-        own = dict(mask=mask, context_mask=kv_mask, attn_mask=attn_mask)
-        if start is not None and call.memories:
-            own['index'] = call.row_positions()
-        own |= dict(attn_bias=call.inputs.get('attn_bias'), causal=causal)
-        if call.inputs.get('pos') is not None:
-            own['pos'] = call.user_positions(call.inputs['pos'])
-        call.shared['a'] |= {name: value for name, value in own.items() if value is not None}
-        across = dict(mask=mask, context_mask=context_mask)
-        call.shared['c'] |= {name: value for name, value in across.items() if value is not None}
-
-
-def fresh_trace() -> LayerIntermediates:
-    return LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[])
 
 
 def is_per_layer(value: Any, layers: int) -> bool:
