@@ -93,6 +93,7 @@ class StackCall:
     norm_inputs: dict[str, Tensor] = field(default_factory=dict)
     condition: Tensor | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    keeps: bool = False
     step: int = 0
     attended: int = 0
     self_attended: int = 0
@@ -114,6 +115,11 @@ class StackCall:
         if t.shape[1] in (self.tokens, self.given):
             return t[:, -self.new :]
         raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')
+
+    def keep(self, name: str, value: Any, when: bool = True) -> None:
+        """Add to a list of the trace, if the caller wants to see it."""
+        if when and self.keeps:
+            getattr(self.trace, name).append(value)
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         return x if norm is None else norm(x, **self.norm_inputs)
@@ -165,7 +171,7 @@ class StackCall:
         self.attended += layer.kind != 'f'
         if layer.kind == 'a':
             self.self_attended += 1
-            self.trace.hiddens.append(x)
+            self.keep('hiddens', x)
 
     def recall(self, name: str) -> Callable[[Tensor], Tensor]:
         """A function that adds new tokens (b n d) to those remembered under a name, and returns all of them."""

@@ -126,7 +126,11 @@ class ContinuousTransformerWrapper(Wrapper):
         call.like_tokens = x = x[:, x.shape[1] - call.new :]
         x = sum(self.features.gather('embed', call), self.project_in(x))
         x = self.features.down('embedded', x, call)
-        x = self.features.down('pool', self.run_stack(x, call, mask, mems, kwargs), call)
+        x = self.features.down(
+            'pool',
+            self.run_stack(x, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs),
+            call,
+        )
         out = x if return_embeddings else self.read(x)
         if return_mems:
             call.trace.mems = self.new_mems(call.trace, mems, detach_mems)

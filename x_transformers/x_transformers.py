@@ -457,19 +457,18 @@ class Layer(ModuleList):
 
     def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
         (before, after, outside), branch, residual = self
-        if self.kind == 'a':
-            call.trace.hiddens.append(x)
+        call.keep('hiddens', x, self.kind == 'a')
         x, skip, extra = residual.prepare(x)
-        call.trace.layer_hiddens.append(x)
+        call.keep('layer_hiddens', x)
         x = on.down('read', x, call)
         x = call.norm(before, x)
         inputs = on.down('inputs', call.branch_inputs(self, before), self, call)
-        if self.kind == 'f':
+        if self.kind == 'f' or not (call.keeps or on.at.get('attended')):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
             intermediates.layer_type = self.kind
-            call.trace.attn_intermediates.append(intermediates)
+            call.keep('attn_intermediates', intermediates)
             on.gather('attended', self, intermediates, call)
         out = call.norm(after, out)
         return call.norm(outside, residual(out, skip, **extra))
@@ -714,6 +713,7 @@ class AttentionLayers(Configurable):
         on = self.features
         check_stack_inputs(self, x, context, cache, attn_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
+        call.keeps = return_hiddens
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
@@ -731,7 +731,7 @@ class AttentionLayers(Configurable):
                 call.leave_out(layer, x)
                 continue
             x = layer(x, call, on)
-        call.trace.layer_hiddens.append(x)
+        call.keep('layer_hiddens', x)
         x = call.norm(self.final_norm, on.up('close', x, call))
         call.trace.last_hidden = x
         call.trace.cache_length = call.seen + call.new
@@ -814,8 +814,13 @@ class Wrapper(Configurable):
 
     catalogue = MODEL
 
-    def run_stack(self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, kwargs: dict[str, Any]) -> Tensor:
-        """Lengthen the sequence, run the stack, and take off again what was put in front."""
+    def run_stack(
+        self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, keeps: bool, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Lengthen the sequence, run the stack, and take off again what was put in front.
+
+        With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
+        """
         on = self.features
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
@@ -834,15 +839,16 @@ class Wrapper(Configurable):
         call.mask = call.full_mask(mask, len(x), x.device)
         real = call.real_keys(mask)
         kwargs = self.lengthened(kwargs, call)
-        x, trace = self.attn_layers(
+        out = self.attn_layers(
             x if call.continues else call.behind_padding(x),
             mask=real,
             mems=mems,
             cache=call.cache,
             input_not_include_cache=True,
-            return_hiddens=True,
+            return_hiddens=keeps,
             **kwargs,
         )
+        x, trace = out if keeps else (out, call.trace)
         if real is not None:
             trace.states['real'] = Buffer(real.unsqueeze(-1))
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
@@ -1001,7 +1007,10 @@ class TransformerWrapper(Wrapper):
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
         if mems:
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
-        x = self.run_stack(x, call, mask, mems, kwargs)
+        wants_all = (
+            return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
+        )
+        x = self.run_stack(x, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
         trace = call.trace
         prefix = (
             inputs['prepend_embeds'].shape[1] if inputs.get('prepend_embeds') is not None and not call.continues else 0
@@ -1025,9 +1034,6 @@ class TransformerWrapper(Wrapper):
         if return_mems:
             trace.mems = self.new_mems(trace, mems, detach_mems)
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
-        wants_all = (
-            return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
-        )
         return returned(out, trace, wants_all, return_mems, return_attn)
 
     def outline(self) -> dict[str, str]:
