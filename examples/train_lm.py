@@ -34,6 +34,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+# threads that wait must not spin: beside other work on the same cores, that made training 20 times slower
+os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 # a checkout that is not installed works too
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -53,7 +55,7 @@ except ModuleNotFoundError as missing:
 
 # flags that help a small decoder on little text; --set overrides each
 STACK = dict(rotary_pos_emb=True, shift_tokens=2, use_rmsnorm=True, zero_init_branch_output=True)
-STACK |= dict(ff_glu=True, ff_swish=True, ff_no_bias=True)
+STACK |= dict(ff_glu=True, ff_swish=True, ff_no_bias=True, add_value_residual=True)
 OWN_OPTION = {'dim', 'depth', 'heads', 'num_tokens', 'max_seq_len', 'attn_layers'}
 # the standard library, without its tests and what was installed beside it
 SKIPPED = {'site-packages', 'dist-packages', 'test', 'tests', 'idle_test', '__pycache__'}
@@ -108,7 +110,7 @@ class Config:
     data: str | None = option(None, some_text, "text file or folder (Python's standard library)", metavar='PATH')
     max_bytes: int = option(200_000_000, size, 'read no more of it')
     seed: int = option(0, bounded(int, 0, 2**63), 'of weights, crops and sample (0)')
-    steps: int = option(1600, size, 'training steps')
+    steps: int = option(1500, size, 'training steps')
     batch_size: int = option(4, size, 'sequences per step')
     seq_len: int = option(256, bounded(int, 2), 'bytes per sequence')
     dim: int = option(128, size, 'width of the model')
@@ -133,7 +135,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--set', dest='flags', action='append', default=[], metavar='NAME=VALUE', help=help_of_set)
     add('--out', type=some_text, metavar='DIR', help='folder of the run (runs/train_lm-001, or the next free number)')
     add('--resume', action='store_true', help='go on from the newest checkpoint in --out')
-    add('--interval', type=size, default=200, help='validate and save every so many steps (200)')
+    add('--interval', type=size, default=250, help='validate and save every so many steps (250)')
     add('--device', default='auto', help='cpu, cuda, cuda:1, mps .. (cuda if there is one, else cpu)')
     add('--compile', action='store_true', help='use torch.compile')
     add('--prompt', type=some_text, default='def ', help='what the sample at the end starts with ("def ")')
