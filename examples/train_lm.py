@@ -10,7 +10,8 @@ A byte is a token, so any text will do and nothing has to be tokenized. A run wr
 the end loss.png. A checkpoint appears as a whole or not at all, and a resumed run gives the same numbers as one that
 never stopped (on the same CPU, with the same number of threads). The story starts at `main`, at the end.
 
-Exit codes: 0 done, 1 the training failed, 2 something asked for is not possible, 130 interrupted with Ctrl-C.
+Exit codes: 0 done, 1 the training failed, 2 something asked for is not possible, 130 interrupted with Ctrl-C
+(143 with SIGTERM), after saving.
 """
 
 from __future__ import annotations
@@ -461,12 +462,18 @@ def validate(run: Run, windows: Tensor) -> float:
 
 
 def train(run: Run, out: Path, interval: int) -> None:
-    """Train to the last step. Validate and save every `interval` steps, at the end, and save on Ctrl-C."""
+    """Train to the last step. Validate and save every `interval` steps, at the end, and save when asked to stop."""
     config, start, seconds = run.config, run.step, 0.0
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     asked_to_stop: list[int] = []
-    at_once = signal.default_int_handler
-    # Ctrl-C waits for the step to end, a second one does not
-    signal.signal(signal.SIGINT, lambda number, _: asked_to_stop.append(number) or signal.signal(number, at_once))
+
+    def stop_after_step(number: int, frame: object) -> None:
+        asked_to_stop.append(number)
+        # a second signal does not wait
+        signal.signal(number, usual[number])
+
+    for number in usual:
+        signal.signal(number, stop_after_step)
     with tqdm(total=config.steps, initial=start, unit='step', dynamic_ncols=True) as bar:
         while run.step < config.steps and not asked_to_stop:
             began = time.perf_counter()
@@ -484,10 +491,11 @@ def train(run: Run, out: Path, interval: int) -> None:
                 run.validations.append((run.step, bits))
                 bar.write(f'step {run.step:,}: {bits:.3f} bits per byte in validation')
                 save(run, out)
-    signal.signal(signal.SIGINT, at_once)
+    for number, handler in usual.items():
+        signal.signal(number, handler)
     if run.step < config.steps:
         save(run, out)
-        raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 130)
+        raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 128 + asked_to_stop[0])
 
 
 def saved(out: Path) -> str:

@@ -56,6 +56,16 @@ def straight(script, text, tmp_path_factory):
     return out
 
 
+@pytest.fixture(autouse=True)
+def _usual_signals():
+    """A run that fails inside this process leaves its handlers behind."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
 def call(script, *arguments):
     try:
         return script.main([str(argument) for argument in arguments])
@@ -259,13 +269,14 @@ def wait_for(condition, process, seconds=60.0):
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
-def test_ctrl_c_saves_and_says_how_to_go_on(start, text, tmp_path):
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(start, text, tmp_path, number):
     long = [*TINY, '--steps', '100000', '--interval', '7', '--data', text]
     process = start(*long, '--out', tmp_path / 'run')
     wait_for(lambda: any((tmp_path / 'run').glob('step_*')), process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     code, _, said = process.finish()
-    assert code == 130
+    assert code == 128 + number
     assert f'--resume --out {tmp_path / "run"}' in said
     name = contents(tmp_path / 'run')[0]
     losses = load_file(tmp_path / 'run' / name / 'training.safetensors')['losses']

@@ -44,6 +44,15 @@ def as_mask(mask: Tensor | None, name: str, *shape: int | None) -> Tensor | None
     if mask.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, mask.shape, strict=True)):
         wanted = ', '.join('any' if want is None else str(want) for want in shape)
         raise ValueError(f'`{name}` got shape {tuple(mask.shape)}, it must be ({wanted}): True is a real token')
+    return boolean_mask(mask, name)
+
+
+def boolean_mask(mask: Tensor, name: str) -> Tensor:
+    """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
+    if mask.is_floating_point() or mask.is_complex():
+        raise TypeError(
+            f'`{name}` got {mask.dtype}, it must be boolean, True may be attended; add numbers by `attn_bias`'
+        )
     return mask if mask.dtype == torch.bool else mask.bool()
 
 
@@ -56,6 +65,8 @@ def check_ids(x: Tensor, num_tokens: int) -> None:
     if x.ndim != 2 or x.is_floating_point() or x.is_complex():
         raise ValueError(f'`x` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
     if x.device.type != 'cpu' or torch.compiler.is_compiling() or x.numel() == 0:
+        return
+    if torch._C._functorch.is_batchedtensor(x):
         return
     low, high = (int(t) for t in x.aminmax())
     if low < 0 or high >= num_tokens:
@@ -120,6 +131,19 @@ class StackCall:
         """Add to a list of the trace, if the caller wants to see it."""
         if when and self.keeps:
             getattr(self.trace, name).append(value)
+
+    def check_past(self, x: Tensor, attended: int) -> None:
+        """Refuse a cache or memories of another model or batch."""
+        if self.cache is not None and len(self.cache.layers) != attended:
+            raise ValueError(f'`cache` holds {len(self.cache.layers)} attention layers, the stack runs {attended}')
+        batches = [layer.pair[0].shape[0] for layer in (self.cache.layers if self.cache else ()) if layer is not None]
+        if any(batch != len(x) for batch in batches):
+            raise ValueError(f'`cache` holds {batches[0]} rows, the input has {len(x)}')
+        lengths = {mem.shape[1] for mem in self.mems if mem is not None}
+        if len(lengths) > 1:
+            raise ValueError(f'`mems` got memories of {sorted(lengths)} tokens, all layers must have equally many')
+        if self.mem_masks and len(self.mem_masks) != len(self.mems):
+            raise ValueError(f'`mem_masks` got {len(self.mem_masks)} masks for {len(self.mems)} memories')
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         return x if norm is None else norm(x, **self.norm_inputs)
@@ -210,6 +234,9 @@ class StackCall:
             own['pos'] = self.user_positions(self.inputs['pos'])
         self.shared['a'] |= {name: value for name, value in own.items() if value is not None}
         across = dict(mask=mask, context_mask=context_mask)
+        if start is not None and not torch.compiler.is_compiling() and start.device.type == 'cpu':
+            if start.is_floating_point() or int(start.min()) < 0:
+                raise ValueError(f'`seq_start_pos` got {start.tolist()}, it must be whole numbers of at least 0')
         self.shared['c'] |= {name: value for name, value in across.items() if value is not None}
 
 
@@ -219,6 +246,7 @@ def check_stack_inputs(
     context: Tensor | None,
     cache: Any,
     attn_mask: Tensor | None,
+    context_mask: Tensor | None,
     inputs: dict[str, Any],
 ) -> None:
     """Refuse what does not go with the stack."""
@@ -229,6 +257,8 @@ def check_stack_inputs(
         raise ValueError('`context` is missing: the stack has cross-attention')
     if not stack.cross_attend and context is not None:
         raise ValueError('`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`')
+    if not stack.cross_attend and context_mask is not None:
+        raise ValueError('`context_mask` was given, but the stack has no cross-attention: keys are hidden by `mask`')
     if cache is not None and not stack.causal:
         raise ValueError('`cache` needs a causal stack: later tokens would change what was cached')
     if cache is not None and attn_mask is not None:

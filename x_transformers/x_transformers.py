@@ -24,6 +24,7 @@ from x_transformers.calls import (
     ModelCall,
     StackCall,
     as_mask,
+    boolean_mask,
     check_ids,
     check_inputs,
     check_stack_inputs,
@@ -140,7 +141,7 @@ class Call:
     @property
     def triangle(self) -> bool:
         """Whether the causal triangle hides anything."""
-        return self.causal and self.rows > 1
+        return True if self.causal and self.rows > 1 else False  # a plain bool also where the length is symbolic
 
     def with_past(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Memories, then cached, then new keys and values; the cache keeps the last two."""
@@ -177,7 +178,7 @@ class Call:
     def widen(self, t: Tensor, name: str, filler: float) -> Tensor:
         """A mask or bias (... j) for the keys of the call, padded in front for those that features add."""
         added, width = self.total_keys - self.keys, t.shape[-1]
-        if width not in (1, self.keys, self.total_keys):
+        if not torch.compiler.is_compiling() and width not in (1, self.keys, self.total_keys):
             raise ValueError(
                 f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
             )
@@ -386,7 +387,7 @@ class Attention(Configurable):
             raise ValueError(
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
             )
-        return to_4d(attn_mask.bool())
+        return to_4d(boolean_mask(attn_mask, 'attn_mask'))
 
 
 def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -711,7 +712,7 @@ class AttentionLayers(Configurable):
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
         on = self.features
-        check_stack_inputs(self, x, context, cache, attn_mask, inputs)
+        check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps = return_hiddens
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
@@ -723,6 +724,7 @@ class AttentionLayers(Configurable):
         if layers_execute_order is not None:
             order = checked_order(layers_execute_order, len(self.layers))
         executed = sum(self.layer_types[index] == 'a' for index in order)
+        call.check_past(x, sum(self.layer_types[index] != 'f' for index in order))
         if call.mems and len(call.mems) != executed:
             raise ValueError(f'`mems` got {len(call.mems)} entries, it must have one per self-attention, {executed}')
         for call.step, index in enumerate(order):
@@ -779,8 +781,11 @@ class PrefixDecoder(AttentionLayers):
     def forward(
         self,
         x: Tensor,
-        *args: Any,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
+        *args: Any,
         prefix_attn_len: int | Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -792,7 +797,7 @@ class PrefixDecoder(AttentionLayers):
             seen = seen | (place < prefix_attn_len)
         if attn_mask is not None:
             seen = to_4d(seen) & Attention.own_mask(attn_mask)
-        return super().forward(x, *args, attn_mask=seen, **kwargs)
+        return super().forward(x, context, mask, context_mask, seen, *args, **kwargs)
 
 
 class CrossAttender(AttentionLayers):
@@ -1053,7 +1058,7 @@ class TransformerWrapper(Wrapper):
                 raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
             return prefix.new_empty(len(prefix), 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
-            check_ids(x, self.num_tokens)
+            check_ids(x, self.token_emb.emb.num_embeddings)
         return x
 
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:

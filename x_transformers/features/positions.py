@@ -287,7 +287,7 @@ class DynamicPositionBias(PositionBias):
         self.mlp.append(nn.Linear(dim, heads))
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        x = distance.to(self.mlp[-1].weight.dtype).unsqueeze(-1)
+        x = distance.to(next(self.parameters()).dtype).unsqueeze(-1)
         if self.log_distance:
             x = x.sign() * (x.abs() + 1).log()
         for layer in self.mlp:
@@ -455,7 +455,14 @@ class StackBias(StackFeature):
             raise ConfigError(f'`rel_pos_kwargs` got {shown(extra)}: {error}') from None
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        call.shared['a']['rel_pos'] = SharedBias(self.module)
+        shared = call.shared['a']['rel_pos'] = SharedBias(self.module)
+        # here and not in the first layer that asks, so that a layer can be recomputed on its own
+        own = call.shared['a']
+        positions = own.get('pos', own.get('index'))
+        if positions is None:
+            shared(call.new, call.memories + call.tokens)
+        else:
+            shared.at(positions[..., -call.new :], positions)
         return x
 
 

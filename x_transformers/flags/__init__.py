@@ -11,10 +11,12 @@ as JSON and `explain()` are all derived from the declarations. No tensors.
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import functools
 import inspect
 import json
+import numbers
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,11 +83,11 @@ class Check:
 
 
 def is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def at_least(least: int) -> Check:
@@ -177,11 +179,8 @@ class Feature:
         yields_to  flags of the same level that take over if they are set too, with a warning
         switches   flags that switch the feature on, if that is not the first one alone
         options    flag -> flag: the first does nothing unless the second is set
-        idle_beside  flag -> flag: the first does nothing if the second is set
-        switches   flags that switch the feature on, if that is not the first one alone
-    options    flag -> flag: the first does nothing unless the second is set
-    idle_beside  flag -> flag: the first does nothing if the second is set
-    not_across the reason why the feature has no meaning in cross-attention, if it has none
+        idle_beside   flag -> flag: the first does nothing if the second is set
+        not_across    the reason why the feature has no meaning in cross-attention, if it has none
         takes      name -> shape: inputs of the forward call that the feature reads
         fuses      True if the fused kernel does the feature's work itself
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
@@ -219,7 +218,10 @@ class Feature:
     @classmethod
     def is_on(cls, values: Mapping[str, Any]) -> bool:
         """Whether the switch is on. A feature without flags answers to its inputs, and is always there."""
-        return not cls.flags or bool(values[next(iter(cls.flags))])
+        if not cls.flags:
+            return True
+        switch, declared = next(iter(cls.flags.items()))
+        return bool(values[switch]) and values[switch] != declared.default
 
     @classmethod
     def overruled_by(cls, values: Mapping[str, Any]) -> str | None:
@@ -269,6 +271,17 @@ class Features:
         for feature in self.active:
             feature.setup(feature.host)
         return self
+
+    def rebound(self, host: nn.Module) -> Features:
+        """The same features, reading the parameters of another host."""
+        new = copy.copy(self)
+        moved = {}
+        for feature in self.active:
+            moved[feature] = object.__new__(type(feature))
+            moved[feature].__dict__.update(feature.__dict__, host=host)
+        new.active = tuple(moved[feature] for feature in self.active)
+        new.at = {stage: tuple(moved[feature] for feature in run) for stage, run in self.at.items()}
+        return new
 
     def down(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage, the first feature first."""
@@ -416,6 +429,18 @@ class DerivedSignature:
         return signature_of(cls)
 
 
+class DerivedConfig:
+    """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
+
+    Raises ValueError for a value that JSON cannot hold, such as a function. A subclass may keep a `config` of its own.
+    """
+
+    def __get__(self, instance: Configurable | None, cls: type[Configurable]) -> Any:
+        from x_transformers.flags.config import encode
+
+        return self if instance is None else encode(instance, cls.__name__)
+
+
 class Configurable(nn.Module):
     """A module built from keywords: checked, documented, and able to say how it was built.
 
@@ -431,7 +456,9 @@ class Configurable(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Configurable.kinds.setdefault(cls.__name__, cls)
+        known = Configurable.kinds.get(cls.__name__)
+        if known is None or not known.__module__.startswith('x_transformers.'):
+            Configurable.kinds[cls.__name__] = cls  # a class of the user's may be defined again, ours keep their names
         if '__init__' in vars(cls):
             cls.__init__ = remembering(cls.__init__)
 
@@ -475,15 +502,7 @@ class Configurable(nn.Module):
         catalogue = catalogue_for(type(self).catalogue, features)
         return Features(self, catalogue, resolve(catalogue, flags, type(self).__name__, type(self).accepted()))
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
-
-        Raises ValueError for a value that JSON cannot hold, such as a function.
-        """
-        from x_transformers.flags.config import encode
-
-        return encode(self, type(self).__name__)
+    config = DerivedConfig()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str) -> Configurable:
@@ -502,6 +521,13 @@ class Configurable(nn.Module):
         """The module's own steps, for `explain`: a stage, or a name of its own, and what happens there."""
         return {}
 
+    def _replicate_for_data_parallel(self) -> Configurable:
+        """A replica whose features read its own parameters."""
+        replica = super()._replicate_for_data_parallel()
+        if isinstance(getattr(self, 'features', None), Features):
+            replica.__dict__['features'] = self.features.rebound(replica)
+        return replica
+
     def explain(self) -> str:
         """What runs in this model, stage by stage, in order, with the inputs that it takes."""
         from x_transformers.flags.explain import explained
@@ -509,14 +535,22 @@ class Configurable(nn.Module):
         return '\n'.join(explained(self))
 
 
+def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[str, Any]:
+    """The annotations of a function; none, if a user's subclass has some that do not exist at run time."""
+    try:
+        return typing.get_type_hints(init, include_extras=include_extras)
+    except (NameError, TypeError):
+        return {}
+
+
 @functools.cache
 def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
     """The `Annotated` parameters of an `__init__`, as flags."""
-    hints = typing.get_type_hints(init, include_extras=True)
+    hints = type_hints(init)
     found = {}
-    for name, parameter in inspect.signature(init).parameters.items():
+    for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
         notes = getattr(hints.get(name), '__metadata__', ())
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name in ('self', 'features'):
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name == 'features':
             continue
         doc = next((note for note in notes if isinstance(note, str)), '')
         check = next((note for note in notes if isinstance(note, Check)), None)
@@ -527,7 +561,7 @@ def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
 def signature_of(cls: type[Configurable]) -> inspect.Signature:
     """The signature for `help()`: the declared arguments, then every flag as a keyword."""
     init = inspect.unwrap(cls.__init__)
-    types = typing.get_type_hints(init)
+    types = type_hints(init, include_extras=False)
     own = [p.replace(annotation=types.get(p.name, p.empty)) for p in inspect.signature(init).parameters.values()][1:]
     var_keyword = [p for p in own if p.kind is p.VAR_KEYWORD]
     named = [p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -557,10 +591,12 @@ def remembering(init: Callable[..., None]) -> Callable[..., None]:
             bound = shape.bind(self, *args, **kwargs)
         except TypeError as error:
             raise unbound(type(self), shape, args, kwargs, error) from None
-        given = {k: v for k, v in bound.arguments.items() if k != 'self'}
+        given = dict(list(bound.arguments.items())[1:])
         for name, parameter in shape.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD:
                 given |= given.pop(name, {})
+            if parameter.kind is parameter.VAR_POSITIONAL and not given.get(name):
+                given.pop(name, None)
         if outermost:
             self.__dict__['_given'] = dict(given)
         if not arguments:

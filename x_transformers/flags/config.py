@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from x_transformers.flags import ConfigError, Configurable, shown
 
 def encode(value: Any, name: str) -> Any:
     if isinstance(value, Configurable):
+        if Configurable.kinds.get(type(value).__name__) is not type(value):
+            raise ValueError(f'`{name}` is of a class {type(value).__name__} of its own, which a config cannot name')
         known = type(value).accepted()
         # what overrides something else is kept even where it is the default
         kept = (
@@ -30,6 +33,8 @@ def encode(value: Any, name: str) -> Any:
         return [encode(v, name) for v in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, numbers.Real):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
     raise ValueError(
         f'`{name}` got {shown(value)}, which a config cannot hold: '
         f'only numbers, texts, tuples and dicts can be written as JSON'
