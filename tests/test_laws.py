@@ -374,25 +374,23 @@ def test_cache_new_tokens_only(case):
     cache_law(case, (2, 1, 3, 1), only_new=True)
 
 
-@each()
-def test_cache_with_left_padding(case):
+def padded_cache_law(case):
+    """With padding on the left, and with a mask."""
+    if not (found := cacheable(case)):
+        return
+    net, inputs = found
     start = torch.tensor([0, 2, 3])
-    if found := cacheable(case):
-        net, inputs = found
+    real = torch.arange(LENGTH) >= start[:, None]
+    for options, seen in (({'seq_start_pos': start}, real), ({'mask': HOLES}, HOLES)):
+        whole = per_token(net, inputs, **options)
         for only_new in (False, True):
-            stepwise, _ = steps(net, inputs, (4, 1, 2), only_new, seq_start_pos=start)
-            whole = per_token(net, inputs, seq_start_pos=start)
-            real = torch.arange(LENGTH) >= start[:, None]
-            assert_close(stepwise[real], whole[real])
+            stepwise, _ = steps(net, inputs, (3, 1, 2, 1), only_new, **options)
+            assert_close(stepwise[seen], whole[seen], f'with {next(iter(options))}')
 
 
 @each()
-def test_cache_with_a_mask(case):
-    if found := cacheable(case):
-        net, inputs = found
-        for only_new in (False, True):
-            stepwise, _ = steps(net, inputs, (3, 1, 2, 1), only_new, mask=HOLES)
-            assert_close(stepwise[HOLES], per_token(net, inputs, mask=HOLES)[HOLES])
+def test_cache_with_padding(case):
+    padded_cache_law(case)
 
 
 def branching_law(case):
@@ -943,6 +941,7 @@ def all_laws(case):
     batch_law(case)
     cache_law(case, (1, 3, 2, 1))
     cache_law(case, (4, 1, 2), only_new=True)
+    padded_cache_law(case)
     branching_law(case)
     reordering_law(case)
     if 'attn_flash' not in case.stack:

@@ -424,7 +424,12 @@ class RotaryPositions(StackFeature):
         )
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        own = call.inputs.get('rotary_pos_emb')
+        own, keys = call.inputs.get('rotary_pos_emb'), call.memories + call.tokens
+        if own is not None and own[0].shape[-2] < keys:
+            raise ValueError(
+                f'`rotary_pos_emb` got angles for {own[0].shape[-2]} positions, '
+                f'there are {keys} keys (prepend_embeds, memory tokens and mems included)'
+            )
         # a fixed centre: with the middle, keys without a scale (memories, a context) would reveal the length
         longest = int(70 * self.rotary_xpos_scale_base)
         if self.rotary_xpos and call.seen + call.new > longest:
