@@ -593,7 +593,6 @@ KNOWN_TO_THE_CORE = {
     'num_memory_tokens': 'an attribute that other libraries read',
     'max_attend_past': 'an attribute that other libraries read',
     'post_emb_norm': 'an argument of the image model, whose own norm it is',
-    'learned_value_residual_mix': 'settled by the stack for its branches',
     'use_abs_pos_emb': 'the answer to an old spelling',
 }
 

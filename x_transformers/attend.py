@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from x_transformers.x_transformers import Call
 
 # a feature at one of these stages sees what the fused kernel never forms
-EAGER_STAGES = ('similarity', 'prior', 'scores', 'logits', 'rows', 'normaliser', 'weights', 'mix')
+EAGER_STAGES = (
+    'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix'
+)  # fmt: skip
 
 
 class Attend(nn.Module):
@@ -64,14 +66,14 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
     sim = on.down('logits', sim, call)
-    seen = call.seen()
+    seen = on.choose('sight', type(call).seen)(call)
     if seen is not None:
         sim = sim.masked_fill(~seen, lowest(sim))
     sim = on.down('rows', sim, call)
-    attn = on.choose('normaliser', softmax)(sim, call).to(q.dtype)
-    attn = on.up('weights', attn, call)
-    if seen is not None and call.may_be_blind:
-        attn = attn.masked_fill(~seen.any(dim=-1, keepdim=True), 0.0)
+    normalise = on.down('normalising', on.choose('normaliser', softmax))
+    attn = on.up('weights', normalise(sim, call).to(q.dtype), call)
+    if call.may_be_blind:
+        attn = attn.masked_fill(call.blind(), 0.0)
     return similarities, sim, attn
 
 
@@ -82,7 +84,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     attn = on.up('mix', maps[-1], call)
     out = attn @ tile_heads(v, attn.shape[1])
     if call.may_be_blind and on.at.get('mix'):  # where heads mix, a blind row may have got weights from another head
-        out = out.masked_fill(~call.seen().any(dim=-1, keepdim=True), 0.0)
+        out = out.masked_fill(call.blind(), 0.0)
     return out
 
 
@@ -121,6 +123,12 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
 
 
 # what a call leaves behind
+
+
+def log_prob_from_hard_attend(intermediates: Intermediates) -> Tensor:
+    """The log probability, under the softmax, of the key that each query chose:  b h i."""
+    chosen = intermediates.post_softmax_attn.argmax(dim=-1, keepdim=True)
+    return intermediates.pre_softmax_attn.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
 
 
 class Intermediates:
@@ -176,7 +184,10 @@ class Intermediates:
 
     @cached_kv.setter
     def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
+        states = {} if self.past is None else self.past.states
         self.past = KeysValues.of(pair)
+        if self.past is not None:  # of another length, they no longer fit, and the layer says so when it needs them
+            self.past.states = {n: state for n, state in states.items() if state.length == self.past.length}
 
     def __copy__(self) -> Intermediates:
         new = object.__new__(type(self))

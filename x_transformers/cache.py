@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 FORMAT = 'x-transformers cache 1'
 
@@ -79,12 +80,13 @@ class Buffer:
 
 
 class KeysValues:
-    """The keys and values of one attention layer, for all tokens so far. The values may be absent (None)."""
+    """The past of one attention layer, for all tokens so far: its keys and values, of which the latter may be absent
+    (None), and the rows (b ... n d) that its features remember beside them, by name."""
 
-    __slots__ = ('buffers',)
+    __slots__ = ('buffers', 'states')
 
-    def __init__(self, buffers: tuple[Buffer | None, ...]) -> None:
-        self.buffers = buffers
+    def __init__(self, buffers: tuple[Buffer | None, ...], states: dict[str, Buffer] | None = None) -> None:
+        self.buffers, self.states = buffers, states or {}
 
     @classmethod
     def of(cls, pair: Any) -> KeysValues | None:
@@ -107,7 +109,8 @@ class KeysValues:
         return KeysValues(tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True)))
 
     def each(self, function: Callable[[Buffer], Buffer]) -> KeysValues:
-        return KeysValues(tuple(None if b is None else function(b) for b in self.buffers))
+        states = {name: function(state) for name, state in self.states.items()}
+        return KeysValues(tuple(None if b is None else function(b) for b in self.buffers), states)
 
 
 @dataclass
@@ -119,6 +122,7 @@ class Cache:
     states    what features remember, by name; rows of tokens, like keys
     seen      tokens processed so far; the position of the next one
     leading   how many of them stood in front of the sequence: memory, class and prepended tokens
+    recurrent   hidden states of recurrent modules, one per layer, None where there is none; they cannot be cut
     """
 
     layers: list[KeysValues | None] = field(default_factory=list)
@@ -126,6 +130,7 @@ class Cache:
     states: dict[str, Buffer] = field(default_factory=dict)
     seen: int = 0
     leading: int = 0
+    recurrent: list[Any] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -139,10 +144,19 @@ class Cache:
             return own[0]
         return max((state.length for state in self.states.values()), default=self.seen)
 
+    def intermediates(self, index: int) -> Any:
+        """The past of one executed attention, as that layer takes it."""
+        from x_transformers.attend import Intermediates
+
+        hidden = self.recurrent[index] if self.recurrent else None
+        return Intermediates(cached_kv=self.layers[index], hybrid_hidden=hidden)
+
     def crop(self, length: int) -> Cache:
         """Keep the first `length` tokens: take back the last ones.  Raises ValueError outside 0..length."""
         held = self.length
         self.check('length', length, held)
+        if length < held:
+            self.refuse_recurrent('crop')
         cropped = self.each_own(lambda buffer: buffer.part(0, max(buffer.length - (held - length), 0)))
         cropped.seen = self.seen - (held - length)
         return cropped
@@ -162,17 +176,23 @@ class Cache:
             raise ValueError(
                 f'`rows` got {rows.dtype} of shape {tuple(rows.shape)}, it must be a list of row numbers (k,)'
             )
+        self.refuse_recurrent('reorder')
         return self.each(lambda buffer: buffer.map(lambda t: t.index_select(0, rows.to(t.device))))
 
     def expand(self, beams: int) -> Cache:
         """Repeat each row of the batch `beams` times, side by side."""
+        self.refuse_recurrent('expand')
         return self.each(lambda buffer: buffer.map(lambda t: t.repeat_interleave(beams, dim=0)))
 
     def detach(self) -> Cache:
-        return self.each(lambda buffer: buffer.map(Tensor.detach))
+        detached = self.each(lambda buffer: buffer.map(Tensor.detach))
+        detached.recurrent = [tree_map(Tensor.detach, hidden) for hidden in self.recurrent]
+        return detached
 
     def to(self, device: torch.device | str) -> Cache:
-        return self.each(lambda buffer: buffer.map(lambda t: t.to(device)))
+        moved = self.each(lambda buffer: buffer.map(lambda t: t.to(device)))
+        moved.recurrent = [tree_map(lambda t: t.to(device), hidden) for hidden in self.recurrent]
+        return moved
 
     def each(self, function: Callable[[Buffer], Buffer]) -> Cache:
         """A cache with `function` applied to every buffer."""
@@ -188,7 +208,11 @@ class Cache:
         return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
 
     def with_parts(self, layers: list[KeysValues | None], states: dict[str, Buffer]) -> Cache:
-        return Cache(layers, list(self.kinds), states, self.seen, self.leading)
+        return Cache(layers, list(self.kinds), states, self.seen, self.leading, list(self.recurrent))
+
+    def refuse_recurrent(self, operation: str) -> None:
+        if any(hidden is not None for hidden in self.recurrent):
+            raise ValueError(f'`{operation}` got a cache with the state of a recurrent module, which cannot be cut')
 
     def check(self, name: str, value: int, held: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= held:
@@ -205,7 +229,12 @@ class Cache:
                 None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
                 for layer in self.layers
             ],
+            'remembered': [
+                {} if layer is None else {name: state.tensor.contiguous() for name, state in layer.states.items()}
+                for layer in self.layers
+            ],
             'states': {name: state.tensor.contiguous() for name, state in self.states.items()},
+            'recurrent': self.recurrent,
         }
         target = Path(path)
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f'{target.name}.')
@@ -231,8 +260,11 @@ class Cache:
         if not isinstance(content, dict) or content.get('format') != FORMAT:
             raise ValueError(f'`{path}` is not a cache of this library')
         layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
+        for layer, remembered in zip(layers, content['remembered'], strict=True):
+            if layer is not None:
+                layer.states = {name: Buffer(t) for name, t in remembered.items()}
         states = {name: Buffer(t) for name, t in content['states'].items()}
-        return cls(layers, content['kinds'], states, content['seen'], content['leading'])
+        return cls(layers, content['kinds'], states, content['seen'], content['leading'], content['recurrent'])
 
 
 @dataclass
@@ -275,7 +307,8 @@ class LayerIntermediates:
         attended = self.attn_intermediates or []
         layers = [inter.past for inter in attended]
         kinds = [inter.layer_type for inter in attended]
-        return Cache(layers, kinds, dict(self.states), self.cache_length, self.leading)
+        recurrent = [inter.hybrid_hidden for inter in attended]
+        return Cache(layers, kinds, dict(self.states), self.cache_length, self.leading, recurrent)
 
     def __copy__(self) -> LayerIntermediates:
         new = object.__new__(type(self))

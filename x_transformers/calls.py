@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import Intermediates
+from x_transformers.attend import log_prob_from_hard_attend
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.flags import Features, did_you_mean
 
@@ -105,6 +105,8 @@ class StackCall:
     condition: Tensor | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     keeps: bool = False
+    order: Sequence[int] = ()
+    kinds: Sequence[str] = ()
     step: int = 0
     attended: int = 0
     self_attended: int = 0
@@ -132,8 +134,11 @@ class StackCall:
         if when and self.keeps:
             getattr(self.trace, name).append(value)
 
-    def check_past(self, x: Tensor, attended: int) -> None:
+    def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
+        own, attended = self.kinds.count('a'), len(self.kinds) - self.kinds.count('f')
+        if self.mems and len(self.mems) != own:
+            raise ValueError(f'`mems` got {len(self.mems)} entries, it must have one per self-attention, {own}')
         if self.cache is not None and len(self.cache.layers) != attended:
             raise ValueError(f'`cache` holds {len(self.cache.layers)} attention layers, the stack runs {attended}')
         batches = [layer.pair[0].shape[0] for layer in (self.cache.layers if self.cache else ()) if layer is not None]
@@ -146,7 +151,21 @@ class StackCall:
             raise ValueError(f'`mem_masks` got {len(self.mem_masks)} masks for {len(self.mems)} memories')
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
-        return x if norm is None else norm(x, **self.norm_inputs)
+        if norm is None:
+            return x
+        rows = x.shape[-3]  # more than those of a condition, if the stream is several
+        return norm(x, **{n: t if len(t) in (1, rows) else t.repeat_interleave(rows // len(t), 0)
+                          for n, t in self.norm_inputs.items()})  # fmt: skip
+
+    def finished(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
+        """What the pass leaves behind, once its output is known."""
+        self.trace.last_hidden = x
+        self.trace.cache_length = self.seen + self.new
+        if self.trace.block_hiddens:
+            self.trace.block_hiddens[-1] = x
+        for intermediates in self.trace.attn_intermediates if log_probs else ():
+            intermediates.log_probs = log_prob_from_hard_attend(intermediates)
+        return self.trace
 
     def row_positions(self) -> Tensor:
         """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
@@ -179,7 +198,7 @@ class StackCall:
         if layer.kind == 'f':
             return inputs
         if self.cache is not None and self.attended < len(self.cache.layers):
-            inputs['cache'] = Intermediates(cached_kv=self.cache.layers[self.attended])
+            inputs['cache'] = self.cache.intermediates(self.attended)
         self.attended += 1
         if layer.kind == 'a':
             at = self.self_attended
@@ -285,7 +304,7 @@ def open_stack(
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
     seen = (0 if cache is None else cache.seen) if offset is None else offset
     return StackCall(
-        LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[]),
+        LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[]),
         inputs,
         cache,
         held,

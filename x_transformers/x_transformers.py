@@ -35,7 +35,7 @@ from x_transformers.calls import (
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.feedforward import GLU, ReluSquared
-from x_transformers.features.layouts import checked_order
+from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.norms import (
     AdaptiveLayerNorm,
     AdaptiveLayerScale,
@@ -84,6 +84,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
+from x_transformers.routing import Routing
 
 # attention
 
@@ -104,8 +105,21 @@ class Shape:
 
 
 @dataclass
+class Widths:
+    """What queries and keys are made from: input widths, and how many key heads come out of the projection."""
+
+    q: int
+    kv: int
+    key_heads: int
+
+
+@dataclass
 class Call:
-    """One pass through an attention layer: what came in, and what its stages tell one another."""
+    """One pass through an attention layer: what came in, and what its stages tell one another.
+
+    `rebuilds_values` says that the cache holds what keys and values are made from, so that those of all tokens are
+    made again in every call.
+    """
 
     x: Tensor
     context: Tensor | None
@@ -117,9 +131,11 @@ class Call:
     past: KeysValues | None
     trace: Intermediates
     notes: dict[str, Any] = field(default_factory=dict)
-    value_source: Tensor | None = None
+    states: dict[str, Buffer] = field(default_factory=dict)
+    rebuilds_values: bool = False
     keys: int = 0
     total_keys: int = 0
+    real: Tensor | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
     may_be_blind: bool = False
@@ -143,18 +159,32 @@ class Call:
         """Whether the causal triangle hides anything."""
         return True if self.causal and self.rows > 1 else False  # a plain bool also where the length is symbolic
 
-    def with_past(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Memories, then cached, then new keys and values; the cache keeps the last two."""
-        new = [t[..., self.memories :, :] for t in (k, v)]
+    def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
+        new = [None if t is None else t[..., self.memories :, :] for t in rows]
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
+        past.states = self.states
         self.trace.past = past
         if self.past is None:
-            return k, v
-        if self.memories == 0:
-            return past.pair
-        return tuple(
-            torch.cat((t[..., : self.memories, :], kept), dim=-2) for t, kept in zip((k, v), past.pair, strict=True)
-        )
+            return rows
+        return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
+
+    def recall(self, name: str, rows: Tensor) -> Tensor:
+        """The same for what a feature remembers of each token, (b ... n d), under a name."""
+        new = rows[..., self.memories :, :]
+        past = None if self.past is None else self.past.states.get(name)
+        if self.past is not None and past is None:
+            raise ValueError(f'`cache` holds no {name}: it is of another model, or its keys were cut by hand')
+        self.states[name] = Buffer(new) if past is None else past.append(new)
+        return self.behind(rows, self.states[name].tensor)
+
+    @staticmethod
+    def with_past_keys(k: Tensor, v: Tensor, call: 'Call') -> tuple[Tensor, Tensor]:
+        return call.with_past(k, v)
+
+    def behind(self, rows: Tensor, kept: Tensor) -> Tensor:
+        """What was kept, behind the rows of memories."""
+        return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
 
     def key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
         """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
@@ -197,6 +227,10 @@ class Call:
             triangle = triangle | (place < 0)
         return triangle[None, None] if self.mask is None else self.mask & triangle
 
+    def blind(self) -> Tensor:
+        """Which queries see no key, broadcasting to b h i 1."""
+        return ~self.seen().any(dim=-1, keepdim=True)
+
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
         if self.inputs.get('keep_maps'):
             self.trace.maps, self.trace.compute_maps = list(maps), None
@@ -228,6 +262,9 @@ class Attention(Configurable):
         one_kv_head: Annotated[bool, 'one key head for all query heads', boolean] = False,
         value_dim_head: Annotated[int | None, 'width of a value head, `dim_head` if None', size | none] = None,
         dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
+        project_out: Annotated[
+            bool | None, 'project the output; None: unless one head has the width already', boolean | none
+        ] = None,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:
@@ -241,22 +278,31 @@ class Attention(Configurable):
         self.dim, self.dim_kv_in = dim, dim_context or dim
         self.heads, self.kv_heads, self.causal, self.flash = heads, kv_heads, bool(causal), flash
         self.scale = self.logit_scale = dim_head**-0.5
-        self.dropout, self.max_attend_past = 0.0, None
-        self.to_q = nn.Linear(dim, heads * dim_head, bias=False)
-        self.to_k = nn.Linear(self.dim_kv_in, kv_heads * dim_head, bias=False)
-        self.to_v = nn.Linear(self.dim_kv_in, kv_heads * self.shape.dim_value, bias=False)
+        self.dropout, self.max_attend_past, self.sdp_backends = 0.0, None, None
+        self.dim_merged, self.project = self.shape.dim_inner, project_out
+        self.features = self.compose(features, flags)
+        widths = self.features.down('widths', Widths(dim, self.dim_kv_in, kv_heads))
+        self.to_q = nn.Linear(widths.q, heads * dim_head, bias=False)
+        self.to_k = nn.Linear(widths.kv, widths.key_heads * dim_head, bias=False)
+        self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend()
-        self.features = self.compose(features, flags).setup()
-        self.to_out = self.features.choose('project_out', self.project_out)()
+        self.features.setup()
+        self.to_out = self.features.choose('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
         self.choose_kernel()
 
-    def project_out(self) -> nn.Module:
+    @property
+    def projects(self) -> bool:
+        """Whether there is a projection out: always, but for one head that already has the width of the input."""
         shape = self.shape
-        if shape.heads == 1 and self.dim == shape.dim_out == shape.dim_inner:
-            return nn.Identity()
-        return nn.Linear(shape.dim_inner, shape.dim_out, bias=False)
+        if self.project is not None:
+            return self.project
+        chosen = bool(self.features.at.get('project_out'))
+        return chosen or shape.heads > 1 or not self.dim == shape.dim_out == self.dim_merged
+
+    def projection(self) -> nn.Module:
+        return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
 
     def choose_kernel(self) -> None:
         """Fused, unless a feature works on scores; then it is refused or replaced by the formula."""
@@ -264,7 +310,7 @@ class Attention(Configurable):
         switched = [next(iter(f.flags)) for f in sees_scores if f.flags]
         if self.flash and switched:
             raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
-        self.eager_inputs = tuple(name for f in sees_scores if not f.flags for name in f.takes)
+        self.eager_inputs = {name: f.falls_back for f in sees_scores if not f.flags for name in f.takes}
         self.kernel = eager if switched or self.flash is False else fused
 
     @property
@@ -279,7 +325,7 @@ class Attention(Configurable):
             'place': 'keys and values of the cache come in front of the new ones',
             'enter': 'causal: a query sees itself and what came before' if self.causal else 'a query sees all keys',
             'similarity': f'{self.kernel.__name__} kernel, scores times {self.logit_scale:.4g}',
-            'project_out': f'(b n {s.dim_inner}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
+            'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
 
     def forward(
@@ -295,19 +341,18 @@ class Attention(Configurable):
         return_intermediates: bool = False,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
-        call, on = self.open(x, context, mask, causal, cache, inputs), self.features
+        on, shape = self.features, self.shape
+        views = on.choose('views', lambda x: (x, x, x))(x)
+        call = self.open(views[0], context, mask, causal, cache, inputs)
         kernel = self.kernel_for(inputs)
-        source = x if context is None else context
-        q_in, k_in, v_in = on.down('sources', (x, source, source), call)
-        call.value_source = v_in
-        q = self.to_q(q_in).unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)
-        k, v = (
-            to(t).unflatten(-1, (self.shape.kv_heads, -1)).transpose(1, 2)
-            for to, t in ((self.to_k, k_in), (self.to_v, v_in))
-        )
-        call.trace.values = v
+        views = views if context is None else (views[0], context, context)
+        q_in, k_in, v_in = on.down('sources', views, call)
+        qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
+        q, k, v = on.down('projected', qkv, call)
+        q, k = (t.unflatten(-1, (t.shape[-1] // shape.dim_head, shape.dim_head)).transpose(1, 2) for t in (q, k))
+        v = call.trace.values = v.unflatten(-1, (shape.kv_heads, shape.dim_value)).transpose(1, 2)
         q, k, v = on.down('heads', (q, k, v), call)
-        k, v = call.with_past(k, v)
+        k, v = on.choose('past', Call.with_past_keys)(k, v, call)
         q, k = on.down('place', (q, k), call)
         call.keys = k.shape[-2]
         q, k, v = self.look(call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
@@ -316,7 +361,7 @@ class Attention(Configurable):
         out = on.up('leave', kernel(q, k, v, call, on), call)
         out = on.down('attended', out, call)
         out = on.down('output', rearrange(out, 'b h n d -> b n (h d)'), call)
-        out = self.to_out(out)
+        out = on.down('result', self.to_out(out), call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
         return (out, call.trace) if return_intermediates else out
@@ -356,8 +401,9 @@ class Attention(Configurable):
 
     def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
         given = [name for name in self.eager_inputs if inputs.get(name) is not None]
-        if given and self.flash:
-            raise ValueError(f'`{given[0]}` does not go with `flash=True`: the fused kernel forms no scores')
+        refused = [name for name in given if not self.eager_inputs[name]]
+        if refused and self.flash:
+            raise ValueError(f'`{refused[0]}` does not go with `flash=True`: the fused kernel forms no scores')
         return eager if given or inputs.get('keep_maps') else self.kernel
 
     def look(
@@ -365,7 +411,9 @@ class Attention(Configurable):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Settle what every query sees, with which bias, and the keys that features add in front."""
         on = self.features
-        keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', call)
+        q, k, v = qkv
+        call.real = key_mask
+        keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
         added = sum(k.shape[-2] for k, _ in (*keys, *bare_keys))
         call.total_keys = call.keys + added
         masks = [to_4d(term) for term in on.gather('mask', call)]
@@ -376,10 +424,10 @@ class Attention(Configurable):
         call.mask = functools.reduce(torch.logical_and, masks) if masks else None
         call.bias = sum(biases[1:], biases[0]) if biases else None
         call.may_be_blind = not added and (bool(masks) or (call.triangle and call.keys < call.rows))
-        q, k, v = qkv
-        k, v = in_front(keys, k, v)
-        q, k, v = on.down('enter', (q, k, v), call)
-        return q, *in_front(bare_keys, k, v)
+        q, k, v = on.down('enter', (q, *in_front(keys, k, v)), call)
+        k, v = in_front(bare_keys, k, v)
+        q, k = on.down('meet', (q, k), call)
+        return q, k, v
 
     @staticmethod
     def own_mask(attn_mask: Tensor) -> Tensor:
@@ -417,15 +465,16 @@ class FeedForward(Configurable):
         **flags: Any,
     ) -> None:
         super().__init__()
-        self.dim, self.dim_inner = dim, int(dim * mult)
+        self.dim, self.dim_out, self.dim_inner = dim, dim_out or dim, int(dim * mult)
         if self.dim_inner < 1:
             raise ConfigError(f'`mult` got {mult}, which leaves no inner features of {dim}')
         self.no_bias = bool(no_bias)
         on = self.features = self.compose(features, flags).setup()
         widened = on.choose('widen', self.widen)(on.choose('activation', nn.GELU)())
         inner = [feature.inner() for feature in on.at.get('inner', ())]
-        output = nn.Linear(self.dim_inner, dim_out or dim, bias=not no_bias)
-        self.ff = nn.Sequential(widened, *inner, nn.Dropout(dropout), output)
+        output = nn.Linear(self.dim_inner, self.dim_out, bias=not no_bias)
+        behind = [feature.behind() for feature in on.at.get('behind', ())]
+        self.ff = nn.Sequential(widened, *inner, nn.Dropout(dropout), output, *behind)
         for feature in on.at.get('initialise', ()):
             feature.initialise()
 
@@ -433,12 +482,19 @@ class FeedForward(Configurable):
         return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
 
     def outline(self) -> dict[str, str]:
-        return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.ff[-1].out_features})'}
+        return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
 
-    def forward(self, x: Tensor) -> Tensor:
+    @property
+    def output(self) -> nn.Linear:
+        """The projection back."""
+        return next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))
+
+    def forward(self, x: Tensor, deep_embed: Tensor | None = None) -> Tensor:
+        """With `deep_embed`, broadcasting to b n dim_out, the output is multiplied by it."""
         if x.shape[-1] != self.dim:
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
-        return self.ff(x)
+        out = self.ff(x)
+        return out if deep_embed is None else out * deep_embed
 
 
 # a layer
@@ -458,10 +514,11 @@ class Layer(ModuleList):
 
     def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
         (before, after, outside), branch, residual = self
-        call.keep('hiddens', x, self.kind == 'a')
+        x = on.down('arrive', x, self, call)
         x, skip, extra = residual.prepare(x)
+        call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, what keys are made from
         call.keep('layer_hiddens', x)
-        x = on.down('read', x, call)
+        x = on.down('read', x, self, call)
         x = call.norm(before, x)
         inputs = on.down('inputs', call.branch_inputs(self, before), self, call)
         if self.kind == 'f' or not (call.keeps or on.at.get('attended')):
@@ -472,13 +529,14 @@ class Layer(ModuleList):
             call.keep('attn_intermediates', intermediates)
             on.gather('attended', self, intermediates, call)
         out = call.norm(after, out)
+        on.gather('joined', self, out, call)
         return call.norm(outside, residual(out, skip, **extra))
 
 
 # the stack
 
 
-class AttentionLayers(Configurable):
+class AttentionLayers(Routing):
     """A stack of attention and feedforward layers:  b n dim -> b n dim.
 
     Flags of the attention layers take the prefix `attn_`, of cross-attention `cross_attn_` (it starts from the former),
@@ -486,6 +544,7 @@ class AttentionLayers(Configurable):
     """
 
     catalogue = STACK
+    branches = {'a': Attention, 'c': Attention, 'f': FeedForward}  # noqa: RUF012
     removed = {  # noqa: RUF012
         'dropout': 'write `attn_dropout`, `ff_dropout` or `layer_dropout`',
         'flash_attn': 'write `attn_flash`',
@@ -525,6 +584,8 @@ class AttentionLayers(Configurable):
         self.rel_pos_kwargs, self.residual_fn_kwargs = rel_pos_kwargs or {}, residual_fn_kwargs or {}
         self.verbose = verbose
         self.given_features = features
+        self.norm_before, self.norm_outside = bool(pre_norm), not pre_norm
+        self.norm_at_end = bool(pre_norm and pre_norm_has_final_norm)
         own, self.branch_flags = self.route(flags)
         on = self.features = self.compose(features, own)
         self.lay_out(cross_attend, only_cross, depth)
@@ -534,7 +595,7 @@ class AttentionLayers(Configurable):
         own_positions = any(feature.gives_positions for feature in on.active)
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
-        self.final_norm = self.new_norm() if pre_norm and pre_norm_has_final_norm else None
+        self.final_norm = self.new_norm() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
 
@@ -544,57 +605,6 @@ class AttentionLayers(Configurable):
         return not self.causal
 
     # construction
-
-    @classmethod
-    def accepted(cls) -> dict[str, Any]:
-        routed = {}
-        for prefix, kind, settled in cls.prefixes():
-            routed |= {prefix + name: flag for name, flag in kind.accepted().items() if name not in settled}
-        return {**super().accepted(), **routed}
-
-    @staticmethod
-    def prefixes() -> Iterator[tuple[str, type[Configurable], tuple[str, ...]]]:
-        """Each prefix, what it addresses, and the arguments there that the stack settles itself."""
-        settled = ('dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads')
-        yield 'ff_', FeedForward, ('dim', 'dim_out')
-        yield 'cross_attn_', Attention, settled
-        yield 'attn_', Attention, (*settled, 'dim_context')
-
-    def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Split keywords into those of the stack, and those of its branches by kind."""
-        own: dict[str, Any] = {}
-        branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
-        kinds = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
-        accepted, stack_flags = self.accepted(), flags_of(catalogue_for(STACK, self.given_features))
-        strangers = {'a': self.strangers(ATTENTION), 'f': self.strangers(FEEDFORWARD)}
-        strangers['c'] = strangers['a']
-        for name, value in flags.items():
-            prefix = next((p for p, _, _ in self.prefixes() if name.startswith(p)), '')
-            kind, bare = kinds.get(prefix), name.removeprefix(prefix)
-            if name in stack_flags:
-                own[name] = value
-            elif kind is not None and (name in accepted or bare in strangers[kind]):
-                branch[kind][bare] = value
-            elif name in strangers['a'] or name in strangers['f']:
-                branch['a' if name in strangers['a'] else 'f'][name] = value
-            else:
-                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self.hint(name)}')
-        if branch['c'] and not self.cross_attend:
-            warn_once(f'`cross_attn_{next(iter(branch["c"]))}` has no effect unless `cross_attend` is set')
-        return own, branch
-
-    def strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
-        """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
-        return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
-
-    def hint(self, name: str) -> str:
-        if name in TransformerWrapper.accepted():
-            return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
-        known = {**self.accepted(), **flags_of(self.given_features or ())}
-        prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
-        if prefixed:
-            return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
-        return did_you_mean(name, known)
 
     def lay_out(self, cross_attend: bool, only_cross: bool, depth: int | None) -> None:
         """Settle which kind of branch stands where, and in which order the layers run."""
@@ -606,6 +616,9 @@ class AttentionLayers(Configurable):
         if depth is None and not any(getattr(f, 'needs_no_depth', False) for f in on.active):
             raise ConfigError('`depth` is missing: it must be the number of blocks')
         kinds = on.choose('layout', lambda block, depth: block * depth)(block, depth)
+        kinds = on.down('kinds', list(kinds))
+        self.has_custom_layer_types = any(not f.keeps_blocks for f in on.active)
+        self.len_default_block = 1 if self.has_custom_layer_types else len(block)
         if 'c' in kinds and not cross_attend:
             raise ConfigError("`custom_layers` has cross-attention ('c'), which needs `cross_attend=True`")
         self.layer_types = tuple(kinds)
@@ -626,15 +639,14 @@ class AttentionLayers(Configurable):
             residual = build(self.dim, layer_index=index, **options)
         except TypeError as error:
             raise ConfigError(f'`residual_fn_kwargs` got {shown(self.residual_fn_kwargs)}: {error}') from None
+        before = self.new_norm() if self.norm_before else None
         after = on.choose('norm_branch', lambda: None)()
-        norms = (self.new_norm(), after, None) if self.pre_norm else (None, after, self.new_norm())
-        return Layer(kind, index, norms, branch, residual)
+        outside = self.new_norm() if self.norm_outside else None
+        return Layer(kind, index, (before, after, outside), branch, residual)
 
     def build_branch(self, kind: str, number: int) -> Attention | FeedForward:
         """The n-th branch of a kind."""
-        names = flags_of((*(FEEDFORWARD if kind == 'f' else ATTENTION), *(self.given_features or ())))
-        names = {**(FeedForward if kind == 'f' else Attention).arguments(), **names}
-        with naming({name: self.written(kind, name) for name in names}):
+        with naming(dict(self.all_written(kind))):
             flags = self.features.down('branch_flags', self.flags_for(kind, number), kind, number)
             if kind == 'f':
                 return FeedForward(self.dim, features=self.given_features, **flags)
@@ -653,31 +665,6 @@ class AttentionLayers(Configurable):
         order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
         norm = 'before each branch' if self.pre_norm else 'after each residual'
         return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
-
-    def flags_for(self, kind: str, number: int) -> dict[str, Any]:
-        """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
-        layers = self.layer_types.count(kind)
-        flags = self.branch_flags[kind]
-        if kind == 'c':
-            inherited = {n: v for n, v in self.branch_flags['a'].items() if not is_per_layer(v, self.num_attn_layers)}
-            flags = {**inherited, **flags}
-        declared = (FeedForward if kind == 'f' else Attention).accepted()
-        for name, value in flags.items():
-            check = declared[name].check if name in declared else None
-            if (
-                isinstance(value, (tuple, list))
-                and len(value) != layers
-                and check is not None
-                and not check.test(value)
-            ):
-                raise ConfigError(f'`{name}` got {len(value)} values, it must have one, or one per layer, {layers}')
-        return {name: value[number] if is_per_layer(value, layers) else value for name, value in flags.items()}
-
-    def written(self, kind: str, name: str) -> str:
-        """A keyword of a branch, as the user wrote it on the stack."""
-        if kind == 'f':
-            return f'ff_{name}'
-        return f'cross_attn_{name}' if kind == 'c' and name in self.branch_flags['c'] else f'attn_{name}'
 
     @property
     def attn_dim_head(self) -> int:
@@ -707,41 +694,51 @@ class AttentionLayers(Configurable):
         cache_age: int | None = None,
         return_hiddens: bool = False,
         *,
+        return_gumbel_log_probs: bool = False,
         causal: bool | None = None,
         layers_execute_order: Sequence[int] | None = None,
+        repeat_blocks: Any = None,
+        transform_block_inputs: Any = None,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
         on = self.features
         check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
-        call.keeps = return_hiddens
+        call.keeps = return_hiddens or return_gumbel_log_probs
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
             call.shared['c']['context'] = context if call.cache is None else context[:, :0]
-        x = on.down('open', call.only_new(x, 'x'), call)
-        order = self.layers_execute_order
-        if layers_execute_order is not None:
-            order = checked_order(layers_execute_order, len(self.layers))
-        executed = sum(self.layer_types[index] == 'a' for index in order)
-        call.check_past(x, sum(self.layer_types[index] != 'f' for index in order))
-        if call.mems and len(call.mems) != executed:
-            raise ValueError(f'`mems` got {len(call.mems)} entries, it must have one per self-attention, {executed}')
+        order = self.order_of(layers_execute_order, repeat_blocks)
+        call.order, call.kinds = order, [self.layer_types[index] for index in order]
+        x = call.only_new(x, 'x')
+        call.check_past(x)
+        x = on.down('open', x, call)
         for call.step, index in enumerate(order):
             layer = self.layers[index]
+            if call.step and call.step % self.len_default_block == 0:
+                x = transformed(transform_block_inputs, call.step // self.len_default_block + 1, x)
             if on.gather('skips', layer, call):
                 call.leave_out(layer, x)
+                on.gather('skipped', x, layer, call)
                 continue
             x = layer(x, call, on)
+            if (call.step + 1) % self.len_default_block == 0 or call.step + 1 == len(self.layers):
+                call.keep('block_hiddens', x)
         call.keep('layer_hiddens', x)
-        x = call.norm(self.final_norm, on.up('close', x, call))
-        call.trace.last_hidden = x
-        call.trace.cache_length = call.seen + call.new
-        return (x, call.trace) if return_hiddens else x
+        x = on.up('close', x, call)
+        x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+        return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
 
-
-def is_per_layer(value: Any, layers: int) -> bool:
-    return isinstance(value, tuple) and len(value) == layers
+    def order_of(self, given: Sequence[int] | None, repeats: Any) -> tuple[int, ...]:
+        """The indices of the layers of this call, in the order in which they run."""
+        if given is not None and repeats is not None:
+            raise ValueError('`repeat_blocks` does not go with `layers_execute_order`: both say which layers run')
+        if repeats is not None:
+            if self.has_custom_layer_types:
+                raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has one of its own')
+            return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
+        return self.layers_execute_order if given is None else checked_order(given, len(self.layers))
 
 
 class Encoder(AttentionLayers):

@@ -105,7 +105,7 @@ class ZeroInitFeedForward(FeedForwardFeature):
     zero_init_output = flag(False, 'zero weights and bias of the output projection at first')
 
     def initialise(self) -> None:
-        output = self.host.ff[-1]
+        output = self.host.output
         nn.init.zeros_(output.weight)
         if output.bias is not None:
             nn.init.zeros_(output.bias)

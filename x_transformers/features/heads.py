@@ -42,9 +42,9 @@ class QKNorm(AttentionFeature):
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         q = l2norm(q, self.qk_norm_groups)
-        return q * self.q_scale if self.qk_norm_dim_scale else q, self.stored_keys(k), v
+        return q * self.q_scale if self.qk_norm_dim_scale else q, self.stored_keys(k, call), v
 
-    def stored_keys(self, k: Tensor) -> Tensor:
+    def stored_keys(self, k: Tensor, call: Any) -> Tensor:
         k = l2norm(k, self.qk_norm_groups)
         return k * self.k_scale if self.qk_norm_dim_scale else k
 

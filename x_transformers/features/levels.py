@@ -14,32 +14,44 @@ from x_transformers.flags import Feature
 class AttentionFeature(Feature):
     """A feature of one attention layer. Its stages, in running order:
 
+    widths        build    Widths -> Widths                   what queries and keys are made from, before they are built
+    views         choice   x -> (x_q, x_k, x_v)               of which x_q is the input, for everything else
     sources       ring     (q_in, k_in, v_in)                 b n d, before projection
+    projected     ring     (q, k, v)                          b n (h d)
     heads         ring     (q, k, v)                          b h n d, before the cache
-    stored_keys   ring     k                                  keys that no token gave: as `heads` treats real ones
+    past          choice   (k, v, call) -> (k, v)             appended to those of the cache
+    stored_keys   ring     k                                  keys that no token gave, treated like real ones
     place         ring     (q, k)                             after the cache: rotations
     mask          term     () -> bool, broadcasts to b h i j  ANDed; True may be attended
     bias          term     () -> float, to b h i j            summed
     keys          term     () -> (k, v)                       prepended, always visible
     enter, leave  ring     (q, k, v), then out                around the kernel; `leave` runs in reverse order
-    bare_keys     term     () -> (k, v)                       prepended after `enter`
+    bare_keys     term     (k, v) -> (k, v)                   prepended after `enter`
+    meet          ring     (q, k)                             the last word on what the kernel multiplies
     similarity    choice   (q, k, call) -> b h i j            scaled
     prior         term     () -> b h i j                      logits from elsewhere
     scores        ring     b h i j                            before the bias
     logits        ring     b h i j                            after the bias, before the mask
+    sight         choice   (call) -> bool, to b h i j | None  which logits the mask leaves
     rows          ring     b h i j                            after the mask
-    normaliser    choice   (logits, call) -> weights
+    normaliser    choice   (logits, call) -> weights          over the last axis
+    normalising   ring     function -> function               around the normaliser
     weights       ring out b h i j                            recorded after this
     mix           ring out b h i j                            dropout and mixing, not recorded
     attended      ring     b h i d                            per-head outputs
     output        ring     b i (h d)                          merged heads, before the projection
     project_out   choice   () -> Module                       the projection, given by the host's sizes
+    result        ring     b i d                              what the layer gives
     initialise    build    () -> None                         last word on initial values
     """
 
     stages: ClassVar[dict[str, str]] = {
+        'widths': 'build',
+        'views': 'choice',
         'sources': 'ring',
+        'projected': 'ring',
         'heads': 'ring',
+        'past': 'choice',
         'stored_keys': 'ring',
         'place': 'ring',
         'mask': 'term',
@@ -47,18 +59,22 @@ class AttentionFeature(Feature):
         'keys': 'term',
         'enter': 'ring',
         'bare_keys': 'term',
+        'meet': 'ring',
         'similarity': 'choice',
         'prior': 'term',
         'scores': 'ring',
         'logits': 'ring',
+        'sight': 'choice',
         'rows': 'ring',
         'normaliser': 'choice',
+        'normalising': 'ring',
         'weights': 'ring',
         'mix': 'ring',
         'leave': 'ring',
         'attended': 'ring',
         'output': 'ring',
         'project_out': 'choice',
+        'result': 'ring',
         'initialise': 'build',
     }
 
@@ -69,6 +85,7 @@ class FeedForwardFeature(Feature):
     activation   choice   () -> Module        replaces GELU
     widen        choice   (activation) -> Module   dim -> inner width, activation included
     inner        build    () -> Module        modules between the activation and the dropout
+    behind       build    () -> Module        modules behind the output projection
     initialise   build    () -> None          last word on initial values
     """
 
@@ -76,6 +93,7 @@ class FeedForwardFeature(Feature):
         'activation': 'choice',
         'widen': 'choice',
         'inner': 'build',
+        'behind': 'build',
         'initialise': 'build',
     }
 
@@ -85,6 +103,7 @@ class StackFeature(Feature):
 
         block            build    list of kinds -> list of kinds           the repeated block
         layout           choice   (block, depth) -> list of kinds          which branch stands where
+        kinds            build    list of kinds -> list of kinds           the last word on that
         order            choice   () -> tuple of layer indices             in which order they run
         norm             choice   () -> Module                             a norm of the stream
         norm_branch      choice   () -> Module                             a norm of what a branch gives
@@ -94,20 +113,27 @@ class StackFeature(Feature):
         residual         choice   (dim, layer_index, ...) -> Module        how a branch joins the stream
         open             ring     x                                        before the first layer; may fill the call
         skips            term     (layer) -> bool                          leave this layer out, this time
-        inputs           ring     keywords of the branch                   what the branch is called with
-        read             ring     x                                        the input of a branch, before its norm
+        skipped          term     (x, layer) -> None                       it was left out
+        arrive           ring     (x, layer)                               the stream before a layer
+        read             ring     (x, layer)                               the input of a branch, before its norm
+        inputs           ring     (keywords, layer)                        what the branch is called with
         attended         term     (layer, intermediates) -> None           after an attention layer has run
-        close            ring out x                                        after the last layer, before the final norm
+        joined           term     (layer, out) -> None                     what a branch gives to the stream
+        close            ring out x                                        after the last layer
+        finish           choice   (x) -> x                                 in place of the final norm
 
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
+    `keeps_blocks`: False if layers no longer come in equal blocks.
     """
 
     gives_positions: ClassVar[bool] = False
     needs_no_depth: ClassVar[bool] = False
+    keeps_blocks: ClassVar[bool] = True
 
     stages: ClassVar[dict[str, str]] = {
         'block': 'build',
         'layout': 'choice',
+        'kinds': 'build',
         'order': 'choice',
         'norm': 'choice',
         'norm_branch': 'choice',
@@ -117,10 +143,14 @@ class StackFeature(Feature):
         'residual': 'choice',
         'open': 'ring',
         'skips': 'term',
-        'inputs': 'ring',
+        'skipped': 'term',
+        'arrive': 'ring',
         'read': 'ring',
+        'inputs': 'ring',
         'attended': 'term',
+        'joined': 'term',
         'close': 'ring',
+        'finish': 'choice',
     }
 
 

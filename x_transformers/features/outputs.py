@@ -67,7 +67,7 @@ class AttentionOnAttention(AttentionFeature):
 
     def project_out(self) -> nn.Module:
         shape = self.host.shape
-        return nn.Sequential(nn.Linear(shape.dim_inner, 2 * shape.dim_out, bias=False), nn.GLU())
+        return nn.Sequential(nn.Linear(self.host.dim_merged, 2 * shape.dim_out, bias=False), nn.GLU())
 
 
 class ZeroInitOutput(AttentionFeature):

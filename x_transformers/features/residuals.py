@@ -85,11 +85,13 @@ class ShiftTokens(nn.Module):
         **inputs: Any,
     ) -> Any:
         rows, width = x.shape[-2], x.shape[-1] // len(self.shifts)
-        x = x if recall is None else recall(x)[:, -(rows + max(self.shifts)) :]
+        if recall is not None:  # of three views, the batch stands first in what is remembered
+            known = recall(x) if x.ndim == 3 else recall(x.transpose(0, 1)).transpose(0, 1)
+            x = known[..., -(rows + max(self.shifts)) :, :]
         mask = None if shift_mask is None else shift_mask[:, -x.shape[-2] :]
         parts = x.split((*[width] * len(self.shifts), x.shape[-1] - width * len(self.shifts)), dim=-1)
         moved = [shift(part, amount, mask) for part, amount in zip(parts[:-1], self.shifts, strict=True)]
-        return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[:, -rows:], **inputs)
+        return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[..., -rows:, :], **inputs)
 
 
 def per_layer(value: Any, layers: int, name: str) -> tuple[Any, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from einops import repeat
 from torch import Tensor, nn
 
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -32,7 +31,7 @@ class ValueResidual(AttentionFeature):
     """Mix in the values of an earlier layer:  v = r + m (v - r),  m one half, or learned per token and head."""
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
-    learned_value_residual_mix = flag(False, 'learn the mix per token and head, from the input of the values')
+    learned_value_residual_mix = flag(False, 'learn the mix per token and head, from the input')
     takes = {'value_residual': 'like the values, b h n d'}
     stored_as = {'to_mix': 'to_value_residual_mix'}
 
@@ -44,18 +43,27 @@ class ValueResidual(AttentionFeature):
         if self.learned_value_residual_mix:
             self.to_mix = nn.Sequential(nn.Linear(host.dim, host.shape.kv_heads), nn.Sigmoid())
 
+    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        residual = call.inputs.get('value_residual')
+        if self.learned_value_residual_mix and residual is not None:
+            if call.context is not None:
+                raise ValueError(
+                    '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
+                )
+            tokens = torch.cat((qkv[1][:, : call.memories], qkv[0]), dim=1)
+            call.notes['value mix'] = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
+        return qkv
+
     def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('value_residual')
         if residual is None:
             return qkv
-        if self.learned_value_residual_mix and call.context is not None:
-            raise ValueError(
-                '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
-            )
         q, k, v = qkv
         if residual.shape != v.shape:
             raise ValueError(f'`value_residual` got shape {tuple(residual.shape)}, the values have {tuple(v.shape)}')
-        mix = self.to_mix(call.value_source).transpose(1, 2).unsqueeze(-1) if self.learned_value_residual_mix else 0.5
+        mix = call.notes.get('value mix', 0.5)
+        if torch.is_tensor(mix) and call.rebuilds_values:
+            mix = call.recall('value mix', mix)
         return q, k, residual + mix * (v - residual)
 
 
@@ -72,8 +80,8 @@ class MemoryKV(AttentionFeature):
         self.v = nn.Parameter(torch.randn(shape.kv_heads, self.num_mem_kv, shape.dim_value))
 
     def keys(self, call: Any) -> tuple[Tensor, Tensor]:
-        k = self.host.features.down('stored_keys', self.k)
-        return tuple(repeat(t, 'k m d -> b k m d', b=call.batch) for t in (k, self.v))
+        k = self.host.features.down('stored_keys', self.k.expand(call.batch, -1, -1, -1), call)
+        return k, self.v.expand(call.batch, -1, -1, -1)
 
 
 class ZeroKV(AttentionFeature):
@@ -82,11 +90,8 @@ class ZeroKV(AttentionFeature):
     paper = 'Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html'
     add_zero_kv = flag(False, 'one key and value of zero in front')
 
-    def bare_keys(self, call: Any) -> tuple[Tensor, Tensor]:
-        shape, like = self.host.shape, call.x
-        return tuple(
-            like.new_zeros(call.batch, shape.kv_heads, 1, width) for width in (shape.dim_head, shape.dim_value)
-        )
+    def bare_keys(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        return tuple(t.new_zeros(*t.shape[:2], 1, t.shape[-1]) for t in (k, v))
 
 
 # features of a stack

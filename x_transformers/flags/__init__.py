@@ -183,6 +183,7 @@ class Feature:
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
         takes      name -> shape: inputs of the forward call that the feature reads
         fuses      True if the fused kernel does the feature's work itself
+        falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
     """
 
@@ -199,6 +200,7 @@ class Feature:
     takes: ClassVar[dict[str, str]] = {}
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
+    falls_back: ClassVar[bool] = False
     can_cache: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
