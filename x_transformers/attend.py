@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.cache import KeysValues
+from x_transformers.helpers import default_device, pack_one, unpack_one
 
 if TYPE_CHECKING:
     from x_transformers.flags import Features

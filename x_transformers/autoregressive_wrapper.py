@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,7 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
+from x_transformers.helpers import cast_tuple, default, exists, identity, join
 from x_transformers.sampling import (
     FILTER_LOGITS_FN,
     accurate,
@@ -64,32 +65,6 @@ __all__ = [
     'top_p',
     'unpack',
 ]
-
-T = TypeVar('T')
-
-
-# helpers
-
-
-def exists(val: Any) -> bool:
-    return val is not None
-
-
-def default(val: T | None, d: T) -> T:
-    return val if val is not None else d
-
-
-def identity(t: T, *args: Any, **kwargs: Any) -> T:
-    return t
-
-
-def cast_tuple(t: Any, length: int = 1) -> tuple:
-    """`t` itself if it is a tuple, else a tuple that holds it `length` times."""
-    return t if isinstance(t, tuple) else (t,) * length
-
-
-def join(arr: Sequence[str], delimiter: str = ', ') -> str:
-    return delimiter.join(arr)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
@@ -83,6 +83,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.helpers import always, default, equals, exists, not_equals, pad_at_dim
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
 from x_transformers.routing import Routing
 

@@ -1,0 +1,110 @@
+"""Keywords with a prefix: from the call that builds a stack to the branches that they address.
+
+`ff_` addresses every feedforward, `attn_` every self-attention and, as defaults, every cross-attention, which
+`cross_attn_` addresses alone. A tuple with one value per layer of a kind gives each layer its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, STACK
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    Feature,
+    catalogue_for,
+    did_you_mean,
+    flags_of,
+    warn_once,
+)
+
+# arguments of a branch that the stack settles itself
+SETTLED = {
+    'f': ('dim', 'dim_out'),
+    'c': ('dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads'),
+}
+SETTLED['a'] = (*SETTLED['c'], 'dim_context')
+PREFIXES = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
+
+
+class Routing(Configurable):
+    """A stack whose keywords reach its branches by their prefix. `branches` names the class of each kind."""
+
+    branches: ClassVar[dict[str, type[Configurable]]]
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        routed = {}
+        for prefix, kind in PREFIXES.items():
+            flags = cls.branches[kind].accepted()
+            routed |= {prefix + name: flag for name, flag in flags.items() if name not in SETTLED[kind]}
+        return {**super().accepted(), **routed}
+
+    def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Split keywords into those of the stack, and those of its branches by kind."""
+        own: dict[str, Any] = {}
+        branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
+        accepted, stack_flags = self.accepted(), flags_of(catalogue_for(STACK, self.given_features))
+        strangers = {'a': self.strangers(ATTENTION), 'f': self.strangers(FEEDFORWARD)}
+        strangers['c'] = strangers['a']
+        for name, value in flags.items():
+            prefix = next((p for p in PREFIXES if name.startswith(p)), '')
+            kind, bare = PREFIXES.get(prefix), name.removeprefix(prefix)
+            if name in stack_flags:
+                own[name] = value
+            elif kind is not None and (name in accepted or bare in strangers[kind]):
+                branch[kind][bare] = value
+            elif name in strangers['a'] or name in strangers['f']:
+                branch['a' if name in strangers['a'] else 'f'][name] = value
+            else:
+                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self.hint(name)}')
+        if branch['c'] and not self.cross_attend:
+            warn_once(f'`cross_attn_{next(iter(branch["c"]))}` has no effect unless `cross_attend` is set')
+        return own, branch
+
+    def strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
+        """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
+        return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
+
+    def hint(self, name: str) -> str:
+        """What to write instead of an unknown keyword."""
+        if name in Configurable.kinds['TransformerWrapper'].accepted():
+            return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
+        known = {**self.accepted(), **flags_of(self.given_features or ())}
+        prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
+        if prefixed:
+            return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
+        return did_you_mean(name, known)
+
+    def flags_for(self, kind: str, number: int) -> dict[str, Any]:
+        """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
+        layers = self.layer_types.count(kind)
+        flags = self.branch_flags[kind]
+        if kind == 'c':
+            inherited = {n: v for n, v in self.branch_flags['a'].items() if not is_per_layer(v, self.num_attn_layers)}
+            flags = {**inherited, **flags}
+        declared = self.branches[kind].accepted()
+        for name, value in flags.items():
+            check = declared[name].check if name in declared else None
+            shared_out = not isinstance(value, (tuple, list)) or len(value) == layers
+            if not shared_out and check is not None and not check.test(value):
+                raise ConfigError(f'`{name}` got {len(value)} values, it must have one, or one per layer, {layers}')
+        return {name: value[number] if is_per_layer(value, layers) else value for name, value in flags.items()}
+
+    def written(self, kind: str, name: str) -> str:
+        """A keyword of a branch, as the user wrote it on the stack."""
+        if kind == 'f':
+            return f'ff_{name}'
+        return f'cross_attn_{name}' if kind == 'c' and name in self.branch_flags['c'] else f'attn_{name}'
+
+    def all_written(self, kind: str) -> Iterator[tuple[str, str]]:
+        """Every keyword of a branch, and how it is written on the stack."""
+        level = FEEDFORWARD if kind == 'f' else ATTENTION
+        names = {**self.branches[kind].arguments(), **flags_of((*level, *(self.given_features or ())))}
+        return ((name, self.written(kind, name)) for name in names)
+
+
+def is_per_layer(value: Any, layers: int) -> bool:
+    return isinstance(value, tuple) and len(value) == layers
