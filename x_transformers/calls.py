@@ -1,12 +1,12 @@
 """What a pass through a stack or a model keeps track of: what is new, what stands in front, masks and positions.
 
-Also the checks of what comes in from users. The pass through one attention layer, `Call`, stands in the core file.
+ModelCall    a model: tokens in front, their masks, the order of rows with padding on the left
+StackCall    a stack: cached and new tokens, memories, what each layer is called with
+Call         one attention layer: its keys, its mask and bias; it stands in the core file
 """
 
 from __future__ import annotations
 
-import inspect
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,63 +17,25 @@ from torch import Tensor, nn
 
 from x_transformers.attend import log_prob_from_hard_attend
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
-from x_transformers.flags import Features, did_you_mean
+from x_transformers.checks import (
+    STACK_INPUTS,
+    a_tensor,
+    as_mask,
+    can_look,
+    check_device,
+    check_inputs,
+    check_lengths,
+    check_memories,
+    check_precision,
+    check_vectors,
+)
 
 if TYPE_CHECKING:
     from x_transformers.x_transformers import AttentionLayers, Layer
 
 
-# checks
-
-
-def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
-    """Refuse keywords of a forward call that nothing reads."""
-    for name in inputs:
-        if name not in own and not any(name in feature.takes for feature in features.active):
-            declared = (
-                n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
-            )
-            known = itertools.chain(declared, own, *(feature.takes for feature in features.active))
-            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
-
-
-def as_mask(mask: Tensor | None, name: str, *shape: int | None) -> Tensor | None:
-    """A mask as booleans, with its shape checked; None in `shape` is any length."""
-    if mask is None:
-        return None
-    if mask.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, mask.shape, strict=True)):
-        wanted = ', '.join('any' if want is None else str(want) for want in shape)
-        raise ValueError(f'`{name}` got shape {tuple(mask.shape)}, it must be ({wanted}): True is a real token')
-    return boolean_mask(mask, name)
-
-
-def boolean_mask(mask: Tensor, name: str) -> Tensor:
-    """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
-    if mask.is_floating_point() or mask.is_complex():
-        raise TypeError(
-            f'`{name}` got {mask.dtype}, it must be boolean, True may be attended; add numbers by `attn_bias`'
-        )
-    return mask if mask.dtype == torch.bool else mask.bool()
-
-
 def to_4d(t: Tensor) -> Tensor:
     return t[(None,) * (4 - t.ndim)]
-
-
-def check_ids(x: Tensor, num_tokens: int) -> None:
-    """Refuse what is no batch of token ids.  The range is checked where that costs no synchronisation."""
-    if x.ndim != 2 or x.is_floating_point() or x.is_complex():
-        raise ValueError(f'`x` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
-    if x.device.type != 'cpu' or torch.compiler.is_compiling() or x.numel() == 0:
-        return
-    if torch._C._functorch.is_batchedtensor(x):
-        return
-    low, high = (int(t) for t in x.aminmax())
-    if low < 0 or high >= num_tokens:
-        raise ValueError(f'`x` got token ids from {low} to {high}, they must be from 0 to {num_tokens - 1}')
-
-
-# calls
 
 
 def no_shared_inputs() -> dict[str, dict[str, Any]]:
@@ -137,18 +99,12 @@ class StackCall:
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
         own, attended = self.kinds.count('a'), len(self.kinds) - self.kinds.count('f')
-        if self.mems and len(self.mems) != own:
-            raise ValueError(f'`mems` got {len(self.mems)} entries, it must have one per self-attention, {own}')
+        check_memories(self.mems, self.mem_masks, len(x), x.shape[-1], own)
         if self.cache is not None and len(self.cache.layers) != attended:
             raise ValueError(f'`cache` holds {len(self.cache.layers)} attention layers, the stack runs {attended}')
         batches = [layer.pair[0].shape[0] for layer in (self.cache.layers if self.cache else ()) if layer is not None]
         if any(batch != len(x) for batch in batches):
             raise ValueError(f'`cache` holds {batches[0]} rows, the input has {len(x)}')
-        lengths = {mem.shape[1] for mem in self.mems if mem is not None}
-        if len(lengths) > 1:
-            raise ValueError(f'`mems` got memories of {sorted(lengths)} tokens, all layers must have equally many')
-        if self.mem_masks and len(self.mem_masks) != len(self.mems):
-            raise ValueError(f'`mem_masks` got {len(self.mem_masks)} masks for {len(self.mems)} memories')
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:
@@ -182,8 +138,11 @@ class StackCall:
             return self.row_positions()
         return torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)
 
-    def user_positions(self, pos: Tensor) -> Tensor:
+    def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front."""
+        check_device(a_tensor(pos, 'pos'), 'pos', x)
+        if pos.ndim == 2 and len(pos) not in (1, len(x)):
+            raise ValueError(f'`pos` got {len(pos)} rows, the input has {len(x)}')
         if pos.is_floating_point() or pos.ndim not in (1, 2) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
@@ -237,11 +196,13 @@ class StackCall:
         causal: bool | None,
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
-        self.real, self.start = as_mask(mask, 'mask', len(x), None), start
-        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), None)
+        self.real, self.start = as_mask(mask, 'mask', len(x), 'n', like=x), start
+        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), 'j', like=x)
+        if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
+            raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
         if start is not None:
-            if start.shape != (len(x),):
-                raise ValueError(f'`seq_start_pos` got shape {tuple(start.shape)}, it must be ({len(x)},)')
+            check_lengths(start, 'seq_start_pos', len(x))
+            check_device(start, 'seq_start_pos', x)
             begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
             self.real = begun if self.real is None else begun & self.real
             kv_mask = self.real if kv_mask is None else begun & kv_mask
@@ -250,12 +211,9 @@ class StackCall:
             own['index'] = self.row_positions()
         own |= dict(attn_bias=self.inputs.get('attn_bias'), causal=causal)
         if self.inputs.get('pos') is not None:
-            own['pos'] = self.user_positions(self.inputs['pos'])
+            own['pos'] = self.user_positions(self.inputs['pos'], x)
         self.shared['a'] |= {name: value for name, value in own.items() if value is not None}
-        across = dict(mask=mask, context_mask=context_mask)
-        if start is not None and not torch.compiler.is_compiling() and start.device.type == 'cpu':
-            if start.is_floating_point() or int(start.min()) < 0:
-                raise ValueError(f'`seq_start_pos` got {start.tolist()}, it must be whole numbers of at least 0')
+        across = dict(mask=self.real, context_mask=context_mask)
         self.shared['c'] |= {name: value for name, value in across.items() if value is not None}
 
 
@@ -269,9 +227,13 @@ def check_stack_inputs(
     inputs: dict[str, Any],
 ) -> None:
     """Refuse what does not go with the stack."""
-    check_inputs(inputs, stack.features, ('pos', 'attn_bias'), stack)
-    if x.ndim != 3 or x.shape[-1] != stack.dim:
-        raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {stack.dim})')
+    check_inputs(inputs, stack.features, STACK_INPUTS, stack)
+    check_vectors(x, 'x', 'b', 'n', stack.dim)
+    if not torch.compiler.is_compiling():
+        check_precision(x, stack)
+    if context is not None and stack.cross_attend:
+        check_vectors(context, 'context', len(x), 'j', stack.dim_context, like=x)
+        as_mask(context_mask, 'context_mask', len(x), context.shape[1], like=x)
     if stack.cross_attend and context is None:
         raise ValueError('`context` is missing: the stack has cross-attention')
     if not stack.cross_attend and context is not None:
@@ -302,6 +264,8 @@ def open_stack(
     new = given if only_new or given <= held else given - held
     if cache is not None and cache_age not in (None, 0, new):
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
+    if cache is None and cache_age not in (None, 0, 1):
+        raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
     seen = (0 if cache is None else cache.seen) if offset is None else offset
     return StackCall(
         LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[]),
@@ -311,8 +275,8 @@ def open_stack(
         seen,
         new,
         given,
-        mems or (),
-        mem_masks or (),
+        () if mems is None else mems,
+        () if mem_masks is None else mem_masks,
     )
 
 
@@ -387,7 +351,7 @@ class ModelCall:
         """Rows (b n ...) of the whole sequence, in the order in which the stack sees them."""
         if self.start is None:
             return t
-        if not torch.compiler.is_compiling() and int(self.start.max()) > self.tokens:
+        if can_look(self.start) and int(self.start.max()) > self.tokens:
             raise ValueError(
                 f'`seq_start_pos` got {int(self.start.max())}, more than the {self.tokens} tokens of the first call: '
                 f'tokens in front stand behind the whole padding'
@@ -421,7 +385,8 @@ class ModelCall:
             torch.ones(batch, c, dtype=torch.bool, device=device) if m is None else m
             for c, m in zip(counts, masks, strict=True)
         ]
-        return torch.cat([as_mask(m, 'mask', batch, c) for m, c in zip(known, counts, strict=True)], dim=1)
+        names = ['prepend_mask'] * len(self.front) + ['mask']
+        return torch.cat([as_mask(m, name, batch, c) for m, name, c in zip(known, names, counts, strict=True)], dim=1)
 
 
 def take_rows(t: Tensor, order: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
+from x_transformers.checks import check_lengths, check_vectors
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
@@ -113,11 +114,12 @@ class ContinuousTransformerWrapper(Wrapper):
         input_not_include_cache: bool = False,
         **kwargs: Any,
     ) -> Any:
-        if x.ndim != 3 or not x.is_floating_point():
-            raise ValueError(f'`x` got {x.dtype} of shape {tuple(x.shape)}, it must be vectors (b, n, d)')
+        width = getattr(self.project_in, 'in_features', self.dim if isinstance(self.project_in, nn.Identity) else 'd')
+        check_vectors(x, 'x', 'b', 'n', width)
         if lens is not None:
             if mask is not None:
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
+            check_lengths(lens, 'lens', *x.shape[:2])
             mask = torch.arange(x.shape[1], device=x.device) < lens.unsqueeze(-1)
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
@@ -158,7 +160,7 @@ def gaussian_nll(prediction: Tensor, target: Tensor) -> Tensor:
     return 0.5 * (variance.log() + (mean - target).square() / variance)
 
 
-def check_vectors(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> None:
+def check_sequence(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> None:
     shape = ' or '.join('(n, d)' if ndim == 2 else '(b, n, d)' for ndim in ndims)
     if not torch.is_tensor(x) or not x.is_floating_point():
         raise TypeError(f'`{name}` must be a floating point tensor, got {getattr(x, "dtype", type(x).__name__)}')
@@ -222,7 +224,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         returns                scalar; 0 if there is no target
         raises                 ValueError or TypeError for inputs of another shape or kind
         """
-        check_vectors(x, 'x', 2, (3,))
+        check_sequence(x, 'x', 2, (3,))
         require(
             is_int(rollout_steps) and rollout_steps >= 1, 'rollout_steps', rollout_steps, 'an integer of at least 1'
         )
@@ -309,7 +311,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         Past `max_seq_len` only the last `max_seq_len` vectors are read. The cached keys of deeper layers still carry
         what has left this window, so the result differs from that without a cache.
         """
-        check_vectors(start_tokens, 'start_tokens', 1, (2, 3))
+        check_sequence(start_tokens, 'start_tokens', 1, (2, 3))
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)

@@ -8,6 +8,7 @@ order of the tuples below. `features/levels.py` lists the stages, `model.explain
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -23,14 +24,22 @@ from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, 
 from x_transformers.calls import (
     ModelCall,
     StackCall,
-    as_mask,
-    boolean_mask,
-    check_ids,
-    check_inputs,
     check_stack_inputs,
     model_call,
     open_stack,
     to_4d,
+)
+from x_transformers.checks import (
+    a_list,
+    a_tensor,
+    as_mask,
+    boolean_mask,
+    check_ids,
+    check_inputs,
+    check_model_inputs,
+    check_prefix,
+    check_scores,
+    check_vectors,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
@@ -107,11 +116,13 @@ class Shape:
 
 @dataclass
 class Widths:
-    """What queries and keys are made from: input widths, and how many key heads come out of the projection."""
+    """What queries and keys are made from: input widths, and how many heads of which width the projections give."""
 
     q: int
     kv: int
+    query_heads: int
     key_heads: int
+    dim_key: int
 
 
 @dataclass
@@ -123,6 +134,7 @@ class Call:
     """
 
     x: Tensor
+    heads: int
     context: Tensor | None
     query_mask: Tensor | None
     causal: bool
@@ -140,6 +152,8 @@ class Call:
     mask: Tensor | None = None
     bias: Tensor | None = None
     may_be_blind: bool = False
+    full_precision: bool = False
+    backends: tuple[str, ...] | None = None
 
     @property
     def batch(self) -> int:
@@ -163,12 +177,22 @@ class Call:
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
         new = [None if t is None else t[..., self.memories :, :] for t in rows]
+        self.check_past(new)
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
         past.states = self.states
         self.trace.past = past
         if self.past is None:
             return rows
         return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
+
+    def check_past(self, new: Sequence[Tensor | None]) -> None:
+        """Refuse the past of a layer of other sizes."""
+        for t, kept in zip(new, () if self.past is None else self.past.pair, strict=False):
+            if (t is None) != (kept is None) or (t is not None and without_rows(t) != without_rows(kept)):
+                raise ValueError(
+                    f'`cache` holds {None if kept is None else tuple(kept.shape)}, '
+                    f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
+                )
 
     def recall(self, name: str, rows: Tensor) -> Tensor:
         """The same for what a feature remembers of each token, (b ... n d), under a name."""
@@ -213,6 +237,8 @@ class Call:
             raise ValueError(
                 f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
             )
+        if not torch.compiler.is_compiling():
+            check_scores(t, name, self.batch, self.heads, self.rows)
         if width == self.total_keys:
             return t
         return F.pad(t.expand(*t.shape[:-1], self.keys), (added, 0), value=filler)
@@ -231,6 +257,10 @@ class Call:
     def blind(self) -> Tensor:
         """Which queries see no key, broadcasting to b h i 1."""
         return ~self.seen().any(dim=-1, keepdim=True)
+
+    def precision(self) -> AbstractContextManager:
+        """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
+        return torch.autocast(self.x.device.type, enabled=False) if self.full_precision else nullcontext()
 
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
         if self.inputs.get('keep_maps'):
@@ -282,9 +312,10 @@ class Attention(Configurable):
         self.dropout, self.max_attend_past, self.sdp_backends = 0.0, None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self.compose(features, flags)
-        widths = self.features.down('widths', Widths(dim, self.dim_kv_in, kv_heads))
-        self.to_q = nn.Linear(widths.q, heads * dim_head, bias=False)
-        self.to_k = nn.Linear(widths.kv, widths.key_heads * dim_head, bias=False)
+        widths = self.features.down('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
+        self.dim_key = widths.dim_key
+        self.to_q = nn.Linear(widths.q, widths.query_heads * self.dim_key, bias=False)
+        self.to_k = nn.Linear(widths.kv, widths.key_heads * self.dim_key, bias=False)
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend()
         self.features.setup()
@@ -350,7 +381,7 @@ class Attention(Configurable):
         q_in, k_in, v_in = on.down('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.down('projected', qkv, call)
-        q, k = (t.unflatten(-1, (t.shape[-1] // shape.dim_head, shape.dim_head)).transpose(1, 2) for t in (q, k))
+        q, k = (t.unflatten(-1, (t.shape[-1] // self.dim_key, self.dim_key)).transpose(1, 2) for t in (q, k))
         v = call.trace.values = v.unflatten(-1, (shape.kv_heads, shape.dim_value)).transpose(1, 2)
         q, k, v = on.down('heads', (q, k, v), call)
         k, v = on.choose('past', Call.with_past_keys)(k, v, call)
@@ -359,7 +390,9 @@ class Attention(Configurable):
         q, k, v = self.look(call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
         if return_intermediates:
             call.trace.compute_maps = functools.partial(attention_maps, q, k, call, on)
-        out = on.up('leave', kernel(q, k, v, call, on), call)
+        with call.precision():
+            out = kernel(q, k, v, call, on)
+        out = on.up('leave', out, call)
         out = on.down('attended', out, call)
         out = on.down('output', rearrange(out, 'b h n d -> b n (h d)'), call)
         out = on.down('result', self.to_out(out), call)
@@ -378,10 +411,9 @@ class Attention(Configurable):
     ) -> Call:
         """Check what came in."""
         check_inputs(inputs, self.features, self.own_inputs, self)
-        if x.ndim != 3 or x.shape[-1] != self.dim:
-            raise ValueError(f'`x` got shape {tuple(x.shape)}, it must be (b, n, {self.dim})')
-        if context is not None and (context.ndim != 3 or context.shape[-1] != self.dim_kv_in or len(context) != len(x)):
-            raise ValueError(f'`context` got shape {tuple(context.shape)}, it must be ({len(x)}, j, {self.dim_kv_in})')
+        check_vectors(x, 'x', 'b', 'n', self.dim)
+        if context is not None:
+            check_vectors(context, 'context', len(x), 'j', self.dim_kv_in, like=x)
         if context is None and self.dim_kv_in != self.dim:
             raise ValueError(f'`context` is missing: the layer reads keys from a context of width {self.dim_kv_in}')
         if cache is not None and not self.can_cache_kv:
@@ -389,7 +421,7 @@ class Attention(Configurable):
         if cache is not None and not isinstance(cache, Intermediates):
             raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
         past = None if cache is None else cache.past
-        query_mask = as_mask(mask, 'mask', len(x), None)
+        query_mask = as_mask(mask, 'mask', len(x), 'n', like=x)
         if query_mask is not None and query_mask.shape[1] < x.shape[1]:
             raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {x.shape[1]} tokens')
         if query_mask is not None and past is None and query_mask.shape[1] != x.shape[1]:
@@ -398,7 +430,10 @@ class Attention(Configurable):
             )
         causal = self.causal if causal is None else causal
         dropout = self.dropout if self.training else 0.0
-        return Call(x, context, query_mask, causal, self.logit_scale, dropout, inputs, past, Intermediates())
+        trace = Intermediates()
+        call = Call(x, self.heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
+        call.backends = self.sdp_backends
+        return call
 
     def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
         given = [name for name in self.eager_inputs if inputs.get(name) is not None]
@@ -432,11 +467,15 @@ class Attention(Configurable):
 
     @staticmethod
     def own_mask(attn_mask: Tensor) -> Tensor:
-        if not 2 <= attn_mask.ndim <= 4:
+        if not 2 <= a_tensor(attn_mask, 'attn_mask').ndim <= 4:
             raise ValueError(
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
             )
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
+
+
+def without_rows(t: Tensor) -> tuple[int, ...]:
+    return (*t.shape[:-2], t.shape[-1])
 
 
 def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -668,6 +707,10 @@ class AttentionLayers(Routing):
         return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
 
     @property
+    def dim_context(self) -> int:
+        return self.branch_flags['c'].get('dim_context') or self.dim
+
+    @property
     def attn_dim_head(self) -> int:
         width = self.branch_flags['a'].get('dim_head', 64)
         if not isinstance(width, int):
@@ -787,6 +830,9 @@ class PrefixDecoder(AttentionLayers):
         prefix_attn_len: int | Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
+        check_vectors(x, 'x', 'b', 'n', self.dim)
+        if prefix_attn_len is not None:
+            check_prefix(prefix_attn_len, 'prefix_attn_len', len(x), x.shape[1])
         place = torch.arange(x.shape[1], device=x.device)
         seen = place.unsqueeze(-1) >= place
         if torch.is_tensor(prefix_attn_len) and prefix_attn_len.ndim:
@@ -825,6 +871,7 @@ class Wrapper(Configurable):
         With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
         """
         on = self.features
+        check_model_inputs(self, kwargs)
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
@@ -1002,17 +1049,21 @@ class TransformerWrapper(Wrapper):
     ) -> Any:
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
         x = self.check(x, kwargs, (return_logits_and_embeddings or return_logit_entropies))
+        wants_all = (
+            return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
+        )
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         call = model_call(
             inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}, x.shape[1], cache_of(cache), only_new
         )
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
-        if mems:
+        if return_embeddings and return_logits_and_embeddings:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+        if return_mems and return_attn and not wants_all:
+            raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
+        if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
-        wants_all = (
-            return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
-        )
         x = self.run_stack(x, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
         trace = call.trace
         prefix = (
@@ -1211,6 +1262,8 @@ class XTransformer(Configurable):
         src_mask: Tensor | None = None,
     ) -> Tensor:
         """The next-token loss of the target."""
+        check_ids(src, self.encoder.num_tokens, 'src')
+        check_ids(tgt, self.decoder.net.num_tokens, 'tgt')
         context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
         if self.training and self.cross_attn_tokens_dropout > 0:
             context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)

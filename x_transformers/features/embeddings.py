@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.checks import check_ids, check_vectors
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
@@ -99,6 +100,8 @@ class ExtraIds(ModelFeature):
         ids = call.inputs.get('embed_ids') or {}
         if set(ids) != set(self.embed_num_tokens):
             raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
+        for name, t in ids.items():
+            check_ids(t, self.embed_num_tokens[name], f'embed_ids[{name!r}]')
         return sum(self.tables[f'{name}_embed'](call.only_new(t, f'embed_ids[{name!r}]')) for name, t in ids.items())
 
 
@@ -109,7 +112,10 @@ class SumEmbeds(ModelFeature):
 
     def embed(self, call: Any) -> Tensor | None:
         given = call.inputs.get('sum_embeds')
-        return None if given is None else call.only_new(given, 'sum_embeds')
+        if given is None:
+            return None
+        check_vectors(given, 'sum_embeds', 'b', 'n', self.host.emb_dim)
+        return call.only_new(given, 'sum_embeds')
 
 
 class PostEmbNorm(ModelFeature):

@@ -620,7 +620,16 @@ def unbound(
     for name in kwargs:
         if name not in known and name not in shape.parameters:
             return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{did_you_mean(name, known)}')
-    return TypeError(f'{cls.__name__}: {error}')
+    positional = [p for p in shape.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:]
+    if len(args) > len(positional):
+        names = ', '.join(f'`{p.name}`' for p in positional)
+        return TypeError(
+            f'{cls.__name__} got {len(args)} positional arguments, '
+            f'it takes {f"only {names} that way" if names else "keywords only"}'
+        )
+    missing = [n for n, p in shape.parameters.items() if p.default is p.empty and n not in kwargs]
+    missing = [n for n in missing[1 + len(args) :] if shape.parameters[n].kind.name[:4] != 'VAR_']
+    return TypeError(f'{cls.__name__}: {f"`{missing[0]}` is missing" if missing else error}')
 
 
 def accepted(cls: type[Configurable]) -> dict[str, Flag]:

@@ -1,0 +1,183 @@
+"""Checks of what comes in from users, before anything is computed: every refusal names the input, what it got, and
+what is allowed. Values are looked at only where that costs no synchronisation with a device."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.flags import Features, did_you_mean, is_int, shown
+
+# inputs that every stack takes, whatever its features
+STACK_INPUTS = ('pos', 'attn_bias')
+
+
+def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
+    """Refuse keywords of a forward call that nothing reads."""
+    for name in inputs:
+        if name not in own and not any(name in feature.takes for feature in features.active):
+            declared = (
+                n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
+            )
+            known = itertools.chain(declared, own, *(feature.takes for feature in features.active))
+            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
+
+
+def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
+    """Refuse keywords of a model's forward call that its stack does not know."""
+    stack = model.attn_layers
+    if not inputs or 'input_names' not in stack.__dict__:
+        names = {n for n, p in inspect.signature(stack.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        stack.__dict__['input_names'] = names | {n for f in stack.features.active for n in f.takes} | set(STACK_INPUTS)
+    known = stack.__dict__['input_names']
+    for name in inputs:
+        if name not in known:
+            own = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
+            own |= {n for f in model.features.active for n in f.takes}
+            raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known | own)}')
+
+
+def a_list(value: Any, name: str) -> Any:
+    """`value`, which must be a list, a tuple, or None."""
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be a list with one entry per self-attention')
+    return value
+
+
+def a_tensor(value: Any, name: str) -> Tensor:
+    """`value`, which must be a tensor."""
+    if not torch.is_tensor(value):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be a tensor')
+    return value
+
+
+def can_look(t: Tensor) -> bool:
+    """Whether the values of a tensor can be looked at: on the CPU, and not while the call is traced."""
+    if t.device.type != 'cpu' or torch.compiler.is_compiling() or t.numel() == 0:
+        return False
+    return not torch._C._functorch.is_batchedtensor(t)
+
+
+def sizes(*wanted: int | str | None) -> str:
+    words = ['any' if want is None else str(want) for want in wanted]
+    return f'({", ".join(words)}{"," if len(words) == 1 else ""})'
+
+
+def fits(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
+    """Whether a tensor has the wanted sizes; None, or a letter, is any."""
+    return t.ndim == len(wanted) and all(
+        not isinstance(want, int) or got == want for want, got in zip(wanted, t.shape, strict=True)
+    )
+
+
+def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = None) -> Tensor:
+    """A tensor of floating point numbers of the wanted sizes, on the device of `like`."""
+    if not a_tensor(x, name).is_floating_point():
+        raise TypeError(f'`{name}` got {x.dtype}, it must be floating point')
+    if not fits(x, wanted):
+        raise ValueError(f'`{name}` got shape {tuple(x.shape)}, it must be {sizes(*wanted)}')
+    if like is not None:
+        check_device(x, name, like)
+    return x
+
+
+def check_precision(x: Tensor, module: nn.Module) -> None:
+    """Refuse an input in another precision than the weights, outside of autocast."""
+    first = next(module.parameters(), None)
+    if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
+        return
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if kinds == {first.dtype}:
+        raise ValueError(f'`x` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
+
+
+def check_device(t: Tensor, name: str, like: Tensor) -> None:
+    if t.device != like.device:
+        raise ValueError(f'`{name}` is on {t.device}, it must be on {like.device}, where the input is')
+
+
+def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None = None) -> Tensor | None:
+    """A mask as booleans, with its shape checked; None in `wanted` is any length."""
+    if mask is None:
+        return None
+    if not fits(a_tensor(mask, name), wanted):
+        raise ValueError(f'`{name}` got shape {tuple(mask.shape)}, it must be {sizes(*wanted)}: True is a real token')
+    if like is not None:
+        check_device(mask, name, like)
+    return boolean_mask(mask, name)
+
+
+def boolean_mask(mask: Tensor, name: str) -> Tensor:
+    """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
+    if mask.is_floating_point() or mask.is_complex():
+        raise TypeError(
+            f'`{name}` got {mask.dtype}, it must be boolean, True may be attended; add numbers by `attn_bias`'
+        )
+    return mask if mask.dtype == torch.bool else mask.bool()
+
+
+def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> None:
+    """Refuse a mask or bias of attention, (b h i j), that does not broadcast to the scores."""
+    for axis, (what, wanted) in enumerate((('batch', batch), ('heads', heads), ('queries', rows))):
+        if t.shape[axis] not in (1, wanted):
+            raise ValueError(f'`{name}` got {t.shape[axis]} {what}, it must have {wanted}, or 1 for all of them')
+
+
+def check_ids(x: Any, num_tokens: int, name: str = 'x') -> None:
+    """Refuse what is no batch of token ids."""
+    if a_tensor(x, name).ndim != 2 or x.is_floating_point() or x.is_complex():
+        raise ValueError(f'`{name}` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
+    check_range(x, name, 0, num_tokens - 1, 'token ids')
+
+
+def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> None:
+    """Refuse whole numbers outside of low..high."""
+    if not can_look(t):
+        return
+    least, most = (int(v) for v in t.aminmax())
+    if least < low or (high is not None and most > high):
+        allowed = f'at least {low}' if high is None else f'from {low} to {high}'
+        raise ValueError(f'`{name}` got {what} from {least} to {most}, they must be {allowed}')
+
+
+def check_lengths(value: Any, name: str, batch: int, high: int | None = None) -> None:
+    """Refuse what is not one whole number in 0..high for each row of the batch."""
+    if a_tensor(value, name).shape != (batch,):
+        raise ValueError(f'`{name}` got shape {tuple(value.shape)}, it must be ({batch},)')
+    if value.is_floating_point() or value.dtype == torch.bool:
+        raise TypeError(f'`{name}` got {value.dtype}, it must be whole numbers')
+    check_range(value, name, 0, high, 'numbers')
+
+
+def check_prefix(value: Any, name: str, batch: int, length: int) -> None:
+    """The same, where one number may stand for all rows."""
+    if torch.is_tensor(value) and value.ndim:
+        return check_lengths(value, name, batch, length)
+    number = value.item() if torch.is_tensor(value) and can_look(value) else value
+    if not torch.is_tensor(number) and not (is_int(number) and 0 <= number <= length):
+        raise ValueError(f'`{name}` got {shown(value)}, it must be an integer from 0 to {length}, or one per row')
+    return None
+
+
+def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> None:
+    """Refuse memories that do not fit: one (b l d) or None for each self-attention, all of one length."""
+    for name, value in (('mems', mems), ('mem_masks', masks)):
+        a_list(value, name)
+    if mems and len(mems) != layers:
+        raise ValueError(f'`mems` got {len(mems)} entries, it must have one per self-attention, {layers}')
+    for at, mem in enumerate(mems):
+        if mem is not None:
+            check_vectors(mem, f'mems[{at}]', batch, 'l', dim)
+    lengths = {mem.shape[1] for mem in mems if mem is not None}
+    if len(lengths) > 1:
+        raise ValueError(f'`mems` got memories of {sorted(lengths)} tokens, all layers must have equally many')
+    if masks and len(masks) != len(mems):
+        raise ValueError(f'`mem_masks` got {len(masks)} masks for {len(mems)} memories')
+    for at, (mask, mem) in enumerate(zip(masks, mems, strict=False)):
+        if mask is not None and mem is not None:
+            as_mask(mask, f'mem_masks[{at}]', batch, mem.shape[1])
