@@ -221,6 +221,7 @@ ARGUMENT_CASES = (
     argument('attn_kv_heads', 2, None),
     argument('attn_one_kv_head', True, False),
     argument('attn_value_dim_head', 5, None),
+    argument('attn_project_out', True, None, stack=dict(heads=1, attn_dim_head=16)),
     argument('attn_flash', True, None),
     argument('attn_flash', False, None),
     argument('ff_mult', 1.5, 4),

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 FORMAT = 'x-transformers cache 1'
 
@@ -186,12 +186,12 @@ class Cache:
 
     def detach(self) -> Cache:
         detached = self.each(lambda buffer: buffer.map(Tensor.detach))
-        detached.recurrent = [tree_map(Tensor.detach, hidden) for hidden in self.recurrent]
+        detached.recurrent = [tree_map_only(Tensor, Tensor.detach, hidden) for hidden in self.recurrent]
         return detached
 
     def to(self, device: torch.device | str) -> Cache:
         moved = self.each(lambda buffer: buffer.map(lambda t: t.to(device)))
-        moved.recurrent = [tree_map(lambda t: t.to(device), hidden) for hidden in self.recurrent]
+        moved.recurrent = [tree_map_only(Tensor, lambda t: t.to(device), hidden) for hidden in self.recurrent]
         return moved
 
     def each(self, function: Callable[[Buffer], Buffer]) -> Cache:
