@@ -27,7 +27,7 @@ from x_transformers import (
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.flags import ConfigError, Feature
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import Attention, AttentionLayers, Wrapper
 
 STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
 TOKENS, LONGEST, CONTEXT, PREFIX = 60, 24, 5, 2
@@ -81,7 +81,8 @@ class Case:
         """The same with the flag on trial at its default, or not given at all."""
         parts = {}
         for place in ('stack', 'model'):
-            rest = {name: value for name, value in getattr(self, place).items() if name != self.flag}
+            gone = (self.flag, *ONLY_WITH.get(self.flag, ()))
+            rest = {name: value for name, value in getattr(self, place).items() if name not in gone}
             given = self.flag in getattr(self, place)
             parts[place] = {**rest, self.flag: self.default} if to_default and given else rest
         return replace(self, **parts)
@@ -109,10 +110,26 @@ def with_keywords(case: Case, **keywords: Any) -> Case:
     return replace(case, stack={**case.stack, **keywords})
 
 
+class Neighbours(nn.Module):
+    """A module beside attention: every token and the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.Linear(16, 32)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.widen(x)
+        x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        return x + nn.functional.pad(x, (0, 0, 1, -1)) / 2
+
+
 # cases of flags, from the catalogue
 
+HYBRID = dict(attn_hybrid_module=Neighbours())
+LATENT_KV = dict(attn_use_latent_kv=True, attn_dim_latent_kv=6)
 # what a flag needs beyond the switch of its own feature
 SETTINGS: dict[str, Values] = {
+    'squeeze_out_last_dim': dict(logits_dim=1),
     'dim_condition': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
@@ -121,15 +138,53 @@ SETTINGS: dict[str, Values] = {
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
     'rotary_emb_dim': dict(attn_dim_head=16),
+    'ff_glu_gate_softclamp_value': dict(ff_glu_softclamp=True),
+    'ff_glu_up_softclamp_value': dict(ff_glu_softclamp=True),
+    'hyper_conn_sinkhorn_iters': dict(num_residual_streams=2),
+    'gated_multi_residual': dict(num_residual_streams=2, residual_fn_kwargs=dict(read_gate_rank=3)),
+    'qkv_receive_diff_residuals': dict(num_residual_streams=2),
+    'cross_attn_tokens_dropout': dict(cross_attend=True),
+    'learned_reinject_input_gate': dict(reinject_input=True),
+    'attn_flash_pack_seq': dict(rotary_pos_emb=True),
+    'attn_gate_values_bias': dict(attn_gate_values=True),
+    'attn_output_gate_rank': dict(attn_output_gate=True),
+    'attn_output_gate_headwise': dict(attn_output_gate=True),
+    'attn_low_rank_silu_gates': dict(attn_gate_values_rank=2),
+    'attn_use_latent_q': dict(attn_dim_latent_q=6),
+    'attn_use_latent_kv': LATENT_KV,
+    'attn_latent_rope_subheads': dict(**LATENT_KV, rotary_pos_emb=True),
+    'attn_data_dependent_alibi_per_row_dim_head': dict(attn_data_dependent_alibi_per_row=True),
+    'attn_hybrid_module': HYBRID,
+    'attn_hybrid_mask_kwarg': HYBRID,
+    'attn_hybrid_fold_axial_dim': HYBRID,
+    'attn_hybrid_learned_mix': HYBRID,
 }
-# in a causal stack, tokens in front see nothing of what follows
-KINDS: dict[str, type[AttentionLayers]] = {'use_cls_token': Encoder, 'num_cls_tokens': Encoder}
+POOLED = ('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens', 'attn_pool_depth', 'dim_pooled_tokens')
+KINDS: dict[str, type[AttentionLayers]] = {
+    **dict.fromkeys(POOLED, Encoder),
+    # in a causal stack, tokens in front see nothing of what follows
+    # a softmax over queries sees later ones
+    'attn_inverted_attention': Encoder,
+}
+# what a flag of the model needs of the stack
+OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name in ('looped', 'max_looped_steps')}
+# what is refused without the flag
+ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',)}
 # settled by the stack: how it is switched on there
-THROUGH_THE_STACK: dict[str, Values] = {'attn_learned_value_residual_mix': dict(add_value_residual=True)}
+THROUGH_THE_STACK: dict[str, Values] = {
+    'attn_learned_value_residual_mix': dict(add_value_residual=True),
+    'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
+    'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
+    # sizes that a switch cannot do without
+    'attn_dim_latent_q': dict(attn_use_latent_q=True, attn_dim_latent_q=5),
+    'attn_dim_latent_kv': dict(attn_use_latent_kv=True, attn_dim_latent_kv=5),
+}
 # a second value worth a case of its own
 FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kv_heads': (1,),
     'scale_residual': (0.5,),
+    'depth_scale_residual': (0.5,),
+    'num_residual_streams': (3,),
     'shift_tokens': (2, (1, 0, 0, 2)),
     'layer_dropout': ((0.0, 0.5, 0.0, 0.5),),
     'attn_max_attend_past': (0, (2, 4)),
@@ -157,6 +212,7 @@ def flag_cases(catalogue: Iterable[type[Feature]], prefix: str, place: str, **re
             name = prefix + bare
             kind = KINDS.get(name, Decoder)
             base = Case(mark + name, name, kind=kind, default=flag.default, feature=cls, **rest)
+            base = replace(base, stack=OF_THE_STACK.get(name, {}))
             if name in THROUGH_THE_STACK:
                 yield replace(base, flag='', stack=THROUGH_THE_STACK[name])
                 continue
@@ -297,15 +353,44 @@ INPUT_CASES = (
     Case('context_pos', stack=dict(cross_attend=True, rotary_pos_emb=True), inputs=('context_pos',)),
     Case('attn_bias', inputs=('attn_bias',)),
     Case('attn_bias, alibi', stack=dict(alibi_pos_bias=True), inputs=('attn_bias',)),
+    Case('in_attn_cond', inputs=('in_attn_cond',)),
+    Case('in_attn_cond per row', inputs=('in_attn_cond_per_row',), stack=dict(learned_reinject_input_gate=True)),
+    Case('in_attn_cond, streams', inputs=('in_attn_cond',), stack=dict(num_residual_streams=2)),
+    Case('condition, streams', stack=dict(use_adaptive_layernorm=True, num_residual_streams=2, pre_norm=False)),
+    Case('deep_embeds_and_ids', inputs=('deep_embeds_and_ids',)),
+    Case('deep_embeds_and_ids, tied', inputs=('deep_embeds_and_ids',), stack=dict(weight_tie_layers=True)),
     Case('rotary_pos_emb, given', stack=dict(rotary_pos_emb=True), inputs=('rotary_pos_emb',)),
+    Case('polar_pos_emb, given', stack=dict(polar_pos_emb=True), inputs=('polar_pos_emb',)),
+    Case('pos, polar', stack=dict(polar_pos_emb=True), inputs=('pos',)),
+    Case('pos, infused', stack=dict(position_infused_attn=True), inputs=('pos',)),
+    Case('rotary, alibi', stack=dict(rotary_pos_emb=True, alibi_pos_bias=True)),
+    Case('rotary, T5', stack=dict(rotary_pos_emb=True, rel_pos_bias=True)),
+    Case('polar, dynamic bias', stack=dict(polar_pos_emb=True, dynamic_pos_bias=True)),
+    Case('polar, further keys', stack=dict(polar_pos_emb=True, attn_num_mem_kv=2, attn_kv_heads=2)),
+    Case('latents, value residual', stack=dict(**LATENT_KV, add_value_residual=True)),
+    Case('self_attn_kv_residuals', inputs=('self_attn_kv_residuals',)),
+    Case('cross_attn_kv_residuals', stack=CROSS, inputs=('cross_attn_kv_residuals',)),
+    Case('self_attn_additional_kv', inputs=('self_attn_additional_kv',)),
+    Case('additional_kv_mask', inputs=('self_attn_additional_kv', 'additional_kv_mask')),
+    Case('detach_additional_kv', inputs=('self_attn_additional_kv', 'detach_additional_kv')),
+    Case('additional kv, bottom', inputs=('self_attn_additional_kv', 'route_additional_kv_to_top')),
+    Case(
+        'additional kv, grouped', stack=dict(attn_kv_heads=2, alibi_pos_bias=True), inputs=('self_attn_additional_kv',)
+    ),
 )
 
 # inputs of single layers, which the stack gives them
 GIVEN_BY_THE_STACK = {'prev_attn', 'value_residual', 'rel_pos', 'mem', 'mem_mask', 'context_rotary_pos_emb'}
+# inputs that go with a single layer, or a single row: see test_scores
+GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
+GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}
+GIVEN_BY_THE_STACK |= {'attn_delta', 'flash_pack_seq_kwargs', 'flash_pack_seq_context_kwargs'}
 
 
 def in_cross_attention(case: Case) -> Case:
-    own = {f'cross_{case.flag}': case.default} if case.feature.not_across else {}
+    flags = case.feature.flags
+    switches = (case.feature.switches or tuple(flags)[:1]) if case.feature.not_across else ()
+    own = {f'cross_attn_{name}': flags[name].default for name in switches}
     return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS, **own}, inputs=('context_mask',))
 
 
@@ -388,6 +473,26 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
         'attn_bias': lambda: normal(batch, stack.attn_heads, length, length),
         'rotary_pos_emb': lambda: stack.rotary_pos_emb(torch.arange(length) * 3),
     }
+    shape = next((m.shape for m in stack.modules() if isinstance(m, Attention)), None)
+    builders |= {
+        'polar_pos_emb': lambda: (stack.polar_pos_emb(torch.arange(length) * 3)[0], stack.polar_pos_emb.learned_bias),
+        'self_attn_kv_residuals': lambda: normal(batch, length, stack.dim),
+        'cross_attn_kv_residuals': lambda: normal(batch, CONTEXT, width),
+        'self_attn_additional_kv': lambda: (
+            (normal(batch, shape.heads, 2, shape.dim_head), normal(batch, shape.heads, 2, shape.dim_value)),
+        ),
+        'additional_kv_mask': lambda: torch.arange(2) < torch.arange(batch)[:, None],
+        'detach_additional_kv': lambda: True,
+        'route_additional_kv_to_top': lambda: False,
+    }
+    builders |= {
+        'in_attn_cond': lambda: normal(batch, length, stack.dim),
+        'in_attn_cond_per_row': lambda: normal(batch, stack.dim),
+        'deep_embeds_and_ids': lambda: (
+            normal(9, [stack.layer_types[i] for i in stack.layers_execute_order].count('f'), stack.dim),
+            torch.randint(0, 9, (batch, length), generator=generator),
+        ),
+    }
     wanted = [name for name in ('condition', 'embed_ids') if name in takes]
     in_front = {'num_memory_tokens', 'use_cls_token', 'prepend_embeds'} & set(case.keywords)
     if 'condition' in takes and (in_front or 'condition_per_row' in case.inputs):
@@ -399,7 +504,18 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
 
 
 # how inputs are cut; ids and vectors count tokens along axis 1
-PER_TOKEN = ('x', 'sum_embeds', 'embed_ids')
+PER_TOKEN = ('x', 'sum_embeds', 'embed_ids', 'deep_embeds_and_ids', 'self_attn_kv_residuals')
+# tables over the keys, the same for all rows
+TABLES = ('rotary_pos_emb', 'polar_pos_emb')
+
+
+def each_of(name: str, function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """`function` of every tensor of an input that has rows; tables have none."""
+    if name == 'deep_embeds_and_ids':
+        return value[0], function(value[1])
+    if name == 'polar_pos_emb':
+        return function(value[0]), value[1]
+    return each_tensor(function, value)
 
 
 def each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -411,7 +527,7 @@ def each_tensor(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def is_per_token(name: str, value: Any) -> bool:
-    return name in PER_TOKEN or (name == 'condition' and value.ndim == 3)
+    return name in PER_TOKEN or (name in ('condition', 'in_attn_cond') and value.ndim == 3)
 
 
 def tokens(inputs: Values, start: int, stop: int, only_new: bool = False) -> Values:
@@ -419,13 +535,13 @@ def tokens(inputs: Values, start: int, stop: int, only_new: bool = False) -> Val
     cut = {}
     for name, value in inputs.items():
         if is_per_token(name, value):
-            value = each_tensor(lambda t: t[:, start if only_new else 0 : stop], value)
+            value = each_of(name, lambda t: t[:, start if only_new else 0 : stop], value)
         elif name in ('pos', 'mask'):
             value = value[:, :stop]
         elif name == 'attn_bias':
             value = value[..., start:stop, :stop]
-        elif name == 'rotary_pos_emb':
-            value = each_tensor(lambda t: t[:, :stop], value)
+        elif name in TABLES:
+            value = each_of(name, lambda t: t[:, :stop], value)
         cut[name] = value
     return cut
 
@@ -434,7 +550,7 @@ def rows(inputs: Values, index: Any) -> Values:
     """The inputs of some rows of the batch."""
     index = torch.as_tensor(index)
     return {
-        name: value if name == 'rotary_pos_emb' else each_tensor(lambda t: t[index], value)
+        name: value if name in TABLES else each_of(name, lambda t: t[index], value)
         for name, value in inputs.items()
     }
 
@@ -450,8 +566,8 @@ def changed(inputs: Values, where: Tensor, seed: int = 99) -> Values:
 
     def replaced(name: str, value: Any) -> Any:
         step = TOKENS // 2 if name == 'x' else 1
-        return each_tensor(
-            lambda t: torch.where(where if t.ndim == 2 else where.unsqueeze(-1), other(t, step), t), value
+        return each_of(
+            name, lambda t: torch.where(where if t.ndim == 2 else where.unsqueeze(-1), other(t, step), t), value
         )
 
     return {n: replaced(n, v) if is_per_token(n, v) else v for n, v in inputs.items()}
@@ -470,15 +586,16 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
 
         return torch.cat((side(left), t, side(right)), dim=1)
 
-    wider = {n: each_tensor(filled, v) if is_per_token(n, v) else v for n, v in inputs.items()}
+    wider = {n: each_of(n, filled, v) if is_per_token(n, v) else v for n, v in inputs.items()}
     if 'pos' in inputs:
         pos = inputs['pos']
         wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1)
         wider['pos'] += left if net.pos_emb is not None else 0  # a table counts from the first real token
-    if 'rotary_pos_emb' in inputs:
-        wider['rotary_pos_emb'] = each_tensor(
+    for name in set(TABLES) & set(inputs):
+        wider[name] = each_of(
+            name,
             lambda t: torch.cat((t[:, :1].expand(-1, left, -1), t, t[:, :1].expand(-1, right, -1)), dim=1),
-            inputs['rotary_pos_emb'],
+            inputs[name],
         )
     if 'attn_bias' in inputs:
         wider['attn_bias'] = nn.functional.pad(inputs['attn_bias'], (left, right, left, right), value=0.3)
@@ -490,7 +607,8 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
 
 def is_pooled(net: Wrapper) -> bool:
     """Whether the output is read from the whole sequence, and has no axis of tokens."""
-    return bool(net.features.at.get('pool'))
+    pools = net.features.at.get('pool', ())
+    return any(net.attn_layers.sees_future or 'attn_pool' not in feature.flags for feature in pools)
 
 
 def as_one(net: Wrapper, out: Any) -> Tensor:

@@ -42,6 +42,105 @@ def test_formula(activation, shape, n):
     assert_same(module, module, lambda w, x: oracles.feedforward(w, x, **flags), randn(2, n, 5))
 
 
+def clamped(x, bound):
+    return bound * torch.tanh(x / bound)
+
+
+def inner(w, x, name='ff.0.0'):
+    return x @ w[f'{name}.weight'].T + w[f'{name}.bias']
+
+
+def output(w, h, at=2):
+    return h @ w[f'ff.{at}.weight'].T + w[f'ff.{at}.bias']
+
+
+@pytest.mark.parametrize('bound', [None, 0.7])
+def test_solu(bound):
+    """transformer-circuits.pub/2022/solu: norm(softmax(h) h)."""
+    module = randomised(FeedForward(dim=5, solu=True, softclamp_value=bound))
+    name = 'ff.0.1' if bound is None else 'ff.0.2'
+
+    def oracle(w, x):
+        h = inner(w, x) if bound is None else clamped(inner(w, x), bound)
+        return output(w, oracles.layer_norm(h.softmax(dim=-1) * h, w[f'{name}.norm.gamma']))
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+    assert (FeedForward(dim=5, solu=True).state_dict()['ff.0.1.norm.gamma'] == 1).all()
+
+
+def test_gated_solu():
+    module = randomised(FeedForward(dim=5, solu=True, glu=True))
+
+    def oracle(w, x):
+        u, g = inner(w, x, 'ff.0.proj').chunk(2, dim=-1)
+        return output(w, u * oracles.layer_norm(g.softmax(dim=-1) * g, w['ff.0.act.norm.gamma']))
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+@pytest.mark.parametrize('activation', ACTIVATIONS)
+def test_soft_clamp_in_front_of_the_activation(activation):
+    module = randomised(FeedForward(dim=5, softclamp_value=0.7, **ACTIVATIONS[activation]))
+
+    def oracle(w, x):
+        return output(w, module.ff[0][2](clamped(inner(w, x), 0.7)))
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+GATES = {
+    'gelu': ({}, lambda g: torch.distributions.Normal(0, 1).cdf(g)),
+    'swish': (dict(swish=True), torch.sigmoid),
+    # W17: an approximate GELU stays one
+    'tanh': (dict(custom_activation=nn.GELU('tanh')), lambda g: nn.functional.gelu(g, approximate='tanh') / g),
+}
+
+
+@pytest.mark.parametrize('bounds', [(4.0, 25.0), (0.5, 0.8)])
+@pytest.mark.parametrize('name', GATES)
+def test_soft_clamps_of_a_gated_unit(name, bounds):
+    flags, opened = GATES[name]
+    gate, up = bounds
+    own = {} if bounds == (4.0, 25.0) else dict(glu_gate_softclamp_value=gate, glu_up_softclamp_value=up)
+    module = randomised(FeedForward(dim=5, glu=True, glu_softclamp=True, glu_mult_bias=True, **own, **flags))
+
+    def oracle(w, x):
+        u, g = inner(w, x, 'ff.0.proj').chunk(2, dim=-1)
+        return output(w, clamped(u, up) * clamped(g, gate) * opened(g) * w['ff.0.mult_bias'])
+
+    assert_same(module, module, oracle, randn(2, 7, 5))
+
+
+def test_wide_soft_clamps_change_nothing():
+    wide = dict(glu_softclamp=True, glu_gate_softclamp_value=1e9, glu_up_softclamp_value=1e9)
+    for flags, _ in GATES.values():
+        plain, module = FeedForward(dim=5, glu=True, **flags), FeedForward(dim=5, glu=True, **flags, **wide)
+        module.load_state_dict(plain.state_dict())
+        x = randn(2, 7, 5)
+        assert_close(module.double()(x), plain.double()(x), tolerance=1e-6)
+
+
+@pytest.mark.parametrize('post_act_ln', [False, True])
+def test_dropout_behind_the_output_projection(post_act_ln):
+    module = randomised(FeedForward(dim=5, sublayer_dropout=0.5, post_act_ln=post_act_ln))
+    x = randn(16, 7, 5)
+    whole, dropped = module(x), module.train()(x)
+    gone = dropped == 0
+    assert 0.4 < gone.double().mean() < 0.6
+    assert_close(dropped[~gone], 2 * whole[~gone])
+    assert f'ff.{3 if post_act_ln else 2}.weight' in module.state_dict()
+    assert len(FeedForward(dim=5).ff) == 3 and len(FeedForward(dim=5, sublayer_dropout=0.5).ff) == 4
+
+
+def test_initial_values_shrink_with_depth():
+    """2402.00838: a normal of variance 1 / (2 fan_in depth)."""
+    for depth in (1, 5):
+        module = FeedForward(dim=100, output_proj_depth=depth)
+        assert abs(module.output.weight.std() * (2 * 400 * depth) ** 0.5 - 1) < 0.03
+        assert module.output.bias.abs().max() > 0
+    assert (FeedForward(dim=5, output_proj_depth=2, zero_init_output=True).output.weight == 0).all()
+
+
 def test_gelu_is_exact():
     """1606.08415: x times the chance that a normal variable is below x, not the tanh approximation."""
     module = randomised(FeedForward(dim=1, mult=1, no_bias=True))
@@ -108,7 +207,17 @@ def test_dropout_is_before_the_output_projection(glu):
 
 @pytest.mark.parametrize(
     ('flags', 'words'),
-    [(dict(gluu=True), 'glu'), (dict(mult=0), 'mult'), (dict(dropout=1.5), 'dropout'), (dict(dim=0), 'dim')],
+    [
+        (dict(gluu=True), 'glu'),
+        (dict(mult=0), 'mult'),
+        (dict(dropout=1.5), 'dropout'),
+        (dict(dim=0), 'dim'),
+        (dict(solu=True, relu_squared=True), 'relu_squared.*solu'),
+        (dict(glu=True, glu_softclamp=True, relu_squared=True), 'glu_softclamp.*ReluSquared'),
+        (dict(softclamp_value=0), 'softclamp_value'),
+        (dict(sublayer_dropout=1.0), 'sublayer_dropout'),
+        (dict(output_proj_depth=0), 'output_proj_depth'),
+    ],
 )
 def test_refusals(flags, words):
     with pytest.raises((ValueError, TypeError), match=words):

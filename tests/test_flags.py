@@ -96,7 +96,7 @@ UNKNOWN = [
     (feedforward, dict(no_bais=True), '`no_bais` of FeedForward, did you mean `no_bias`?'),
     (stack, dict(attn_qk_nrom=True), '`attn_qk_nrom` of Decoder, did you mean `attn_qk_norm`?'),
     (stack, dict(ff_glux=True), '`ff_glux` of Decoder, did you mean `ff_glu`?'),
-    (stack, dict(sandwich_nrom=True), '`sandwich_nrom` of Decoder, did you mean `sandwich_norm` or `sandwich_coef`?'),
+    (stack, dict(sandwich_nrom=True), '`sandwich_nrom` of Decoder, did you mean `sandwich_norm`?'),
     (
         stack,
         dict(dim_head=8),
@@ -107,7 +107,7 @@ UNKNOWN = [
     (stack, dict(glu=True), '`glu` of Decoder, did you mean `ff_glu`? Flags of a branch take its prefix'),
     (stack, dict(flash=True), '`flash` of Decoder, did you mean `attn_flash`? Flags of a branch take its prefix'),
     (model, dict(post_emb_nrom=True), '`post_emb_nrom` of TransformerWrapper, did you mean `post_emb_norm`?'),
-    (model, dict(num_token=3), '`num_token` of TransformerWrapper, did you mean `num_tokens` or `num_cls_tokens`?'),
+    (model, dict(num_token=3), '`num_token` of TransformerWrapper, did you mean `num_tokens`?'),
     (vit, dict(image_sizes=4), '`image_sizes` of ViTransformerWrapper, did you mean `image_size`?'),
     (both, dict(depth=1), '`depth` of XTransformer, did you mean `enc_depth`?'),
     (both, dict(enc_ff_glux=True), '`enc_ff_glux` of XTransformer, did you mean `enc_ff_glu`?'),
@@ -335,7 +335,7 @@ def test_bad_values_are_named_before_any_computing(build, flags, name):
 
 
 def test_missing_argument():
-    with pytest.raises(TypeError, match='^Decoder: `dim` is missing$'):
+    with pytest.raises(TypeError, match=r'^Decoder: `dim` is missing$'):
         Decoder(depth=1)
     with pytest.raises(ConfigError, match=r'^`enc_num_tokens` is missing$'):
         XTransformer(dim=8)
@@ -588,6 +588,7 @@ def test_explain_says_what_is_there_by_default():
 
 # flags that the core names all the same, and why
 KNOWN_TO_THE_CORE = {
+    'cross_attn_tokens_dropout': 'also an argument of the encoder-decoder model',
     'dropout': 'also an argument of feedforwards, and a state of the call that the fused kernel needs',
     'layers_execute_order': 'an attribute, and an argument of forward',
     'num_memory_tokens': 'an attribute that other libraries read',

@@ -1,7 +1,9 @@
 """A concise, complete and fast transformer library. Every paper is a keyword."""
 
+from x_transformers.attention_pool import AttentionPool
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
+from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
 from x_transformers.x_transformers import (
     Attention,
@@ -11,6 +13,7 @@ from x_transformers.x_transformers import (
     Encoder,
     FeedForward,
     PrefixDecoder,
+    TransformerBlock,
     TransformerWrapper,
     ViTransformerWrapper,
     XTransformer,
@@ -22,6 +25,7 @@ __all__ = [
     'AdaptiveRMSNorm',
     'Attention',
     'AttentionLayers',
+    'AttentionPool',
     'AutoregressiveWrapper',
     'ContinuousAutoregressiveWrapper',
     'ContinuousTransformerWrapper',
@@ -31,7 +35,9 @@ __all__ = [
     'FeedForward',
     'PrefixDecoder',
     'RMSNorm',
+    'TransformerBlock',
     'TransformerWrapper',
     'ViTransformerWrapper',
     'XTransformer',
+    'layer_schedule',
 ]

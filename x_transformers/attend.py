@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.cache import KeysValues
 from x_transformers.helpers import default_device, pack_one, unpack_one
@@ -113,14 +114,22 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
     copying the keys."""
     heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
     options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
-    if kv_heads < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
+    if kv_heads == v.shape[1] < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
         folded = q.unflatten(1, (heads // kv_heads, kv_heads)).squeeze(-2).transpose(1, 2)
-        out = F.scaled_dot_product_attention(folded, k, v, attn_mask=mask, **options)
+        out = sdpa(call, folded, k, v, attn_mask=mask, **options)
         return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
     if mask is not None:
         mask = mask.expand(-1, -1, rows, -1)
     k, v = tile_heads(k, heads), tile_heads(v, heads)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **options)
+    return sdpa(call, q, k, v, attn_mask=mask, is_causal=is_causal, **options)
+
+
+def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:
+    """Torch's kernel, chosen among the backends that the layer allows."""
+    if call.backends is None:
+        return F.scaled_dot_product_attention(*qkv, **options)
+    with sdpa_kernel([getattr(SDPBackend, name) for name in call.backends]):
+        return F.scaled_dot_product_attention(*qkv, **options)
 
 
 # what a call leaves behind
@@ -143,7 +152,7 @@ class Intermediates:
         post_softmax_attn   b h i j    the weights, before dropout
         values              b k j d    values as projected
         cached_kv           (b k n d, b k n d)    keys (not yet rotated) and values of all tokens so far
-        layer_type          'a' or 'c'
+        layer_type          'a' or 'c', and the index of the layer in its stack, `layer_index`
     """
 
     def __init__(
@@ -161,7 +170,7 @@ class Intermediates:
     ) -> None:
         self.compute_maps = compute_maps
         self.maps = [qk_similarities, pre_softmax_attn, post_softmax_attn]
-        self.values, self.layer_type = values, layer_type
+        self.values, self.layer_type, self.layer_index = values, layer_type, None
         self.hybrid_hidden, self.log_probs = hybrid_hidden, log_probs
         self.past = KeysValues.of(cached_kv)
 

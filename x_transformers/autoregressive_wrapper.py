@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from einops import pack, rearrange, repeat, unpack
+from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
 from x_transformers.flags import (
@@ -25,9 +23,12 @@ from x_transformers.flags import (
     integer,
     is_int,
     is_number,
+    number,
+    positive,
     probability,
     warn_once,
 )
+from x_transformers.generation import Beams, Decoding, Reader, evaluating
 from x_transformers.helpers import cast_tuple, default, exists, identity, join
 from x_transformers.sampling import (
     FILTER_LOGITS_FN,
@@ -65,20 +66,6 @@ __all__ = [
     'top_p',
     'unpack',
 ]
-
-
-@contextmanager
-def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Without gradients and in eval mode inside; afterwards each module has its own training flag back."""
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def eval_decorator(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,6 +152,49 @@ SET_BY_GENERATION = {
 # loss
 
 
+def looped_loss(
+    logits: Sequence[Tensor],
+    gates: Sequence[Tensor],
+    targets: Tensor,
+    *,
+    ignore_index: int,
+    threshold: float,
+    slope: float,
+    exit_weight: float,
+) -> Tensor:
+    """The loss of a stack that ran several times, weighted by where its gate would have stopped, and that of the gate.
+
+    logits   b n l per pass     losses  c_i
+    gates    b n 1 per pass     stop after pass i with probability  w_i = s(g_i) prod_{j<i} s(-g_j),  the last the rest
+
+        sum_i w_i c_i / passes  +  exit_weight BCE(g_i, s(slope (c_{i+1} - c_i + threshold)))
+
+    Both are means over targets that are not ignored.  arXiv:2510.25741
+    """
+    flat = rearrange(targets, 'b n -> (b n)')
+    measure = functools.partial(F.cross_entropy, target=flat, ignore_index=ignore_index, reduction='none')
+    losses = torch.stack([measure(accurate(z).flatten(0, 1)).view(targets.shape) for z in logits])
+    gate = accurate(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
+    valid = (targets != ignore_index).to(losses.dtype)
+    count = valid.sum().clamp(min=1)
+    stay = F.logsigmoid(-gate[:-1]).cumsum(dim=0)
+    stay = F.pad(stay, (0, 0, 0, 0, 1, 0))
+    weights = torch.cat((stay[:-1] + F.logsigmoid(gate[:-1]), stay[-1:])).exp().detach()
+    expected = (weights * losses * valid).sum() / (count * len(losses))
+    if len(losses) == 1:
+        return expected
+    worth = (slope * (losses[1:] - losses[:-1] + threshold)).sigmoid().detach()
+    exits = F.binary_cross_entropy_with_logits(gate[:-1], worth, reduction='none')
+    return expected + exit_weight * (exits * valid).sum() / (count * len(exits))
+
+
+def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
+    """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
+    errors = (pred[:, :-1] - embeds[:, 1:].detach()).abs().mean(dim=-1)
+    real = real[:, :-1]
+    return (errors * real).sum() / real.sum().clamp(min=1)
+
+
 def next_token_loss(logits: Tensor, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False) -> Tensor:
     """Mean cross entropy of `targets` (b n) under `logits` (b n l), in nats, over the targets that are not ignored.
 
@@ -206,195 +236,6 @@ def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str
     return list(zip(nets, contrasts, strict=True))
 
 
-# reading
-
-
-def rows_of(inputs: Any, rows: Tensor, b: int) -> Any:
-    """Take the given rows of every tensor, in containers too, whose first axis is the batch of size `b`."""
-    if torch.is_tensor(inputs):
-        return inputs[rows] if inputs.ndim > 0 and inputs.shape[0] == b else inputs
-    if isinstance(inputs, dict):
-        return {name: rows_of(value, rows, b) for name, value in inputs.items()}
-    if type(inputs) in (list, tuple):
-        return type(inputs)(rows_of(value, rows, b) for value in inputs)
-    return inputs
-
-
-class Reader:
-    """One net that reads a sequence as it grows.
-
-    With a cache, only what is new enters the net. Past `max_seq_len` the window slides: the oldest tokens leave the
-    cache; where that would change what the rest means, the cache is given up and the window read again each time.
-
-        inputs     keywords of every call of the net; a `mask` (b t) is continued with True
-        cache_kv   use the cache, if the net can
-        restrict   never read more than the last `max_seq_len` tokens
-    """
-
-    def __init__(self, net: nn.Module, inputs: dict[str, Any], *, cache_kv: bool = True, restrict: bool = True) -> None:
-        limit = net.max_seq_len
-        self.net, self.inputs = net, inputs
-        self.window = limit if restrict and limit is not None and limit > 0 else None
-        self.caching = cache_kv and bool(getattr(net, 'can_cache_kv', False))
-        self.cache: Any = None
-        self.intermediates: Any = None
-        self.seen = 0
-
-    def read(self, sequence: Tensor, pads: Tensor | None = None) -> Tensor:
-        """What the net gives at the last place of `sequence` (b n ...), of which `pads` (b) places are padding."""
-        length = sequence.shape[1]
-        start = 0 if self.window is None else max(length - self.window, 0)
-        if start > 0 and self.caching and (reason := self.cannot_slide()):
-            warn_once(f'generation went past `max_seq_len`, and now reads its window again for every token: {reason}')
-            self.caching, self.cache, self.intermediates = False, None, None
-
-        inputs = self.inputs_at(length, start, pads)
-        if not self.caching:
-            return self.last(self.net(sequence[:, start:], **inputs))
-        cache = self.remembered(length, start)
-        if cache is not None:
-            start = self.seen
-            inputs |= dict(cache=cache, input_not_include_cache=True)
-        # let go of the last ones, whose memory the next pass may need
-        self.intermediates = None
-        out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
-        self.cache, self.seen = self.intermediates.cache, length
-        return self.last(out)
-
-    def cannot_slide(self) -> str | None:
-        """Why the oldest keys cannot just leave the cache, or None if they can."""
-        if not getattr(self.net, 'can_cache_kv_outside_max_seq_len', False):
-            return 'absolute positions change as the window slides'
-        if self.cache is not None and self.cache.leading > 0:
-            return 'what stands in front of the tokens stays while they leave'
-        return None
-
-    def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:
-        """The keywords of a call that reads the places `start` to `length`."""
-        inputs = dict(self.inputs)
-        if inputs.get('mask') is not None:
-            mask = inputs['mask']
-            inputs['mask'] = F.pad(mask, (0, length - mask.shape[1]), value=True)[:, start:]
-        if pads is not None:
-            inputs['seq_start_pos'] = (pads - start).clamp(min=0)
-        return inputs
-
-    def remembered(self, length: int, start: int) -> Any:
-        """The cache of what was read before, without what has left the window. None if that is nothing."""
-        kept = None if start == 0 else self.window - (length - self.seen)
-        if self.cache is None or kept is None:
-            return self.cache
-        if kept <= 0:
-            return None
-        return self.cache.keep_last(min(kept, self.cache.length))
-
-    @staticmethod
-    def last(out: Any) -> Tensor:
-        # of several heads, which all learn the same, the first speaks
-        return (out[0] if isinstance(out, tuple) else out)[..., -1, :]
-
-    def select(self, rows: Tensor, b: int) -> None:
-        """Go on with the given rows of the batch of size `b`; they may repeat."""
-        if len(rows) != b:
-            self.inputs = rows_of(self.inputs, rows, b)
-        if self.cache is not None:
-            self.cache, self.intermediates = self.cache.reorder(rows), None
-
-
-# generation
-
-
-@dataclass
-class Decoding:
-    """The state of a generation. `step` adds one token to every row.
-
-    ids       b t      the prompts, padded on the left, then room for what is generated
-    pads      b        number of paddings, if any
-    length             places of `ids` that are filled
-    finished  b        rows that have said `eos_token`; only padding follows
-    """
-
-    expert: Reader
-    amateurs: list[tuple[Reader, dict[str, float]]]
-    choose: Callable[[Tensor], Tensor]
-    modules: list[nn.Module]
-    ids: Tensor
-    pads: Tensor | None
-    length: int
-    leading: torch.Size
-    pad_value: int
-    eos_token: int | None = None
-    finished: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.finished = torch.zeros(self.ids.shape[0], dtype=torch.bool, device=self.ids.device)
-
-    def next_logits(self) -> Tensor:
-        """Logits (b l) of the next token, contrasted with those of the amateurs."""
-        sequence = self.ids[:, : self.length]
-        logits = self.expert.read(sequence, self.pads)
-        for amateur, weights in self.amateurs:
-            logits = contrastive_decode_fn(logits, amateur.read(sequence, self.pads), **weights)
-        return logits
-
-    def step(self) -> Tensor:
-        """Choose the next token of every row, and return them (b)."""
-        with evaluating(self.modules):
-            tokens = self.choose(self.next_logits())
-        if self.eos_token is not None:
-            tokens = tokens.masked_fill(self.finished, self.pad_value)
-            self.finished = self.finished | (tokens == self.eos_token)
-        self.ids[:, self.length] = tokens
-        self.length += 1
-        return tokens
-
-    def run(self, seq_len: int) -> Iterator[Tensor]:
-        """At most `seq_len` steps, until every row is finished. Gives tokens in the leading axes of the prompts."""
-        for _ in range(seq_len):
-            if self.eos_token is not None and self.finished.all():
-                return
-            yield self.step().reshape(self.leading)
-
-
-@dataclass
-class Beams:
-    """The hypotheses of a beam search, best first.
-
-    ids      b h t    the prompts, padded on the left, then room for what is generated
-    scores   b h      summed log probabilities, in nats
-    rank              from logits (.. l) to what the candidates of one hypothesis are picked by
-    """
-
-    reader: Reader
-    rank: Callable[[Tensor], Tensor]
-    beams: int
-    ids: Tensor
-    pads: Tensor | None
-    length: int
-    scores: Tensor
-
-    def step(self) -> None:
-        """Continue each hypothesis with its best tokens, and keep the best of all continuations."""
-        b, h, _ = self.ids.shape
-        pads = None if self.pads is None else repeat(self.pads, 'b -> (b h)', h=h)
-        logits = self.reader.read(rearrange(self.ids[..., : self.length], 'b h t -> (b h) t'), pads)
-        ranks, tokens = self.rank(logits).topk(min(self.beams, logits.shape[-1]), dim=-1)
-        # what a filter left out must not come back where too few tokens remain
-        gains = accurate(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(ranks.isneginf(), -torch.inf)
-
-        count = tokens.shape[-1]
-        totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
-        totals, tokens = totals.flatten(1), rearrange(tokens, '(b h) k -> b (h k)', h=h)
-        self.scores, best = totals.topk(min(self.beams, h * count), dim=-1)
-
-        parents = torch.div(best, count, rounding_mode='floor')
-        batch = torch.arange(b, device=best.device)[:, None]
-        self.ids = self.ids[batch, parents]
-        self.ids[..., self.length] = tokens.gather(1, best)
-        self.length += 1
-        self.reader.select((batch * h + parents).flatten(), b * h)
-
-
 # the wrapper
 
 
@@ -415,6 +256,10 @@ class AutoregressiveWrapper(Configurable):
         ] = 0,
         mask_prob: Annotated[float, 'part of the keys hidden in the loss, arXiv:2210.13432', probability] = 0.0,
         add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention scores', boolean] = False,
+        next_embed_loss_weight: Annotated[float, 'weight of the loss of predicted embeddings', number] = 0.1,
+        looped_loss_threshold_exit: Annotated[float, 'gain of a pass, in nats, that is worth it', number] = 0.05,
+        looped_loss_slope: Annotated[float, 'how sharply the gate shall tell', positive] = 50.0,
+        looped_exit_loss_weight: Annotated[float, 'weight of the loss of the gate of a looped net', number] = 1.0,
     ) -> None:
         super().__init__()
         check_net(net)
@@ -424,6 +269,9 @@ class AutoregressiveWrapper(Configurable):
         self.pad_value = pad_value
         self.mask_prob = mask_prob
         self.add_attn_z_loss = add_attn_z_loss
+        self.next_embed_loss_weight = next_embed_loss_weight
+        self.looped_loss_threshold_exit, self.looped_loss_slope = looped_loss_threshold_exit, looped_loss_slope
+        self.looped_exit_loss_weight = looped_exit_loss_weight
 
     def forward(
         self,
@@ -462,18 +310,34 @@ class AutoregressiveWrapper(Configurable):
             kwargs['self_attn_kv_mask'] = self.forgetful_mask(x, prepend_embeds, kwargs.get('self_attn_kv_mask'))
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
-        wanted = return_outputs or self.add_attn_z_loss
-        if self.add_attn_z_loss:
-            kwargs['return_attn_z_loss'] = True
+        looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
+        wanted = return_outputs or self.add_attn_z_loss or looped
+        asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
+        asked |= dict(return_next_embed_pred=predicts)
+        kwargs |= {name: True for name, ask in asked.items() if ask}
         out = self.net(ids, return_intermediates=wanted, **kwargs)
         out, intermediates = out if wanted else (out, None)
+        out, predicted = out if predicts else (out, None)
 
         heads = out if isinstance(out, tuple) else (out,)
         lead = heads[0].shape[1] - n
         targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         measure = functools.partial(next_token_loss, ignore_index=self.ignore_index, is_log_prob=is_log_prob)
-        loss = sum(measure(head, targets) for head in heads) / len(heads)
+        if not looped:
+            loss = sum(measure(head, targets) for head in heads) / len(heads)
+        else:
+            loss = looped_loss(
+                intermediates.all_pred_logits,
+                intermediates.exit_logits,
+                targets[:, lead:],
+                ignore_index=self.ignore_index,
+                threshold=self.looped_loss_threshold_exit,
+                slope=self.looped_loss_slope,
+                exit_weight=self.looped_exit_loss_weight,
+            )
+        if predicts:
+            loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, targets != self.ignore_index)
         if self.add_attn_z_loss:
             loss = loss + intermediates.attn_z_loss
         if not return_outputs:
@@ -583,6 +447,8 @@ class AutoregressiveWrapper(Configurable):
         require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, temperature, inputs.get('mask'))
+        if getattr(self.net, 'looped', False) and len(ids) == 1:  # one row may stop early, several run all passes
+            inputs['looped_inference'] = True
         reader = functools.partial(Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
 
         amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)

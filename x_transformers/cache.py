@@ -151,6 +151,41 @@ class Cache:
         hidden = self.recurrent[index] if self.recurrent else None
         return Intermediates(cached_kv=self.layers[index], hybrid_hidden=hidden)
 
+    def split(self, passes: int) -> list[Cache]:
+        """The caches of the passes of a stack that runs several times."""
+        per_pass = len(self.layers) // passes
+        if len(self.layers) != per_pass * passes:
+            raise ValueError(f'`cache` holds {len(self.layers)} attention layers, not those of {passes} passes')
+        parts = []
+        for number in range(passes):
+            mark, own = f'pass {number}: ', slice(number * per_pass, (number + 1) * per_pass)
+            states = {n.removeprefix(mark): state for n, state in self.states.items() if n.startswith(mark)}
+            recurrent = self.recurrent[own]
+            parts.append(Cache(self.layers[own], self.kinds[own], states, self.seen, self.leading, recurrent))
+        return parts
+
+    @classmethod
+    def joined(cls, parts: list[Cache]) -> Cache:
+        """The way back from `split`."""
+        states = {f'pass {i}: {name}': state for i, part in enumerate(parts) for name, state in part.states.items()}
+        layers, kinds, recurrent = ([one for part in parts for one in getattr(part, name)] for name in
+                                    ('layers', 'kinds', 'recurrent'))  # fmt: skip
+        return cls(layers, kinds, states, parts[-1].seen, parts[-1].leading, recurrent)
+
+    def caught_up(self, other: Cache, new: int) -> Cache:
+        """This cache with the last `new` tokens of another."""
+
+        def extended(own: Buffer, others: Buffer) -> Buffer:
+            return own.append(others.tensor[..., others.length - new :, :])
+
+        layers = []
+        for own, others, kind in zip(self.layers, other.layers, self.kinds, strict=True):
+            buffers = (b if b is None else extended(b, o) for b, o in zip(own.buffers, others.buffers, strict=True))
+            states = {name: extended(state, others.states[name]) for name, state in own.states.items()}
+            layers.append(own if kind == 'c' else KeysValues(tuple(buffers), states))
+        states = {name: extended(state, other.states[name]) for name, state in self.states.items()}
+        return Cache(layers, list(self.kinds), states, other.seen, other.leading, list(self.recurrent))
+
     def crop(self, length: int) -> Cache:
         """Keep the first `length` tokens: take back the last ones.  Raises ValueError outside 0..length."""
         held = self.length
@@ -277,6 +312,7 @@ class LayerIntermediates:
     layer_hiddens        the input of every executed branch, then the state after the last
     cache_length         tokens processed so far
     aux_losses           losses that features ask to be added, already weighted, by name
+    passes               the caches of all passes, if the stack ran more than once
     """
 
     hiddens: list[Tensor] | None = None
@@ -300,10 +336,20 @@ class LayerIntermediates:
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
     states: dict[str, Buffer] = field(default_factory=dict)
     leading: int = 0
+    passes: list[Cache] | None = None
 
     @property
     def cache(self) -> Cache:
         """The state that continues this sequence, including keys and values that were edited in place."""
+        if self.passes:
+            joined = Cache.joined(self.passes)
+            joined.seen, joined.leading = self.cache_length, self.leading
+            joined.states |= self.states
+            return joined
+        return self.of_last_pass
+
+    @property
+    def of_last_pass(self) -> Cache:
         attended = self.attn_intermediates or []
         layers = [inter.past for inter in attended]
         kinds = [inter.layer_type for inter in attended]

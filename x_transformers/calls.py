@@ -168,12 +168,22 @@ class StackCall:
                     inputs['mem_mask'] = self.mem_masks[at]
         return inputs
 
+    def over_keys(self, t: Any, filler: float) -> Any:
+        """A mask or bias of all tokens, (... i j): its rows for the new ones, its columns for memories in front too."""
+        if not torch.is_tensor(t) or t.ndim < 2:
+            return t
+        if t.shape[-2] == self.tokens > self.new:
+            t = t[..., self.held :, :]
+        padded = self.memories and t.shape[-1] == self.tokens
+        return F.pad(t, (self.memories, 0), value=filler) if padded else t
+
     def leave_out(self, layer: Layer, x: Tensor) -> None:
         """Count a layer that is left out, so that the next ones still find their own past."""
         self.attended += layer.kind != 'f'
         if layer.kind == 'a':
             self.self_attended += 1
-            self.keep('hiddens', x)
+            read = layer[2].prepare(x)[0]
+            self.keep('hiddens', read if read.ndim == 3 else read[1])
 
     def recall(self, name: str) -> Callable[[Tensor], Tensor]:
         """A function that adds new tokens (b n d) to those remembered under a name, and returns all of them."""
@@ -206,10 +216,10 @@ class StackCall:
             begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
             self.real = begun if self.real is None else begun & self.real
             kv_mask = self.real if kv_mask is None else begun & kv_mask
-        own = dict(mask=mask, context_mask=kv_mask, attn_mask=attn_mask)
+        own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
         if start is not None and self.memories:
             own['index'] = self.row_positions()
-        own |= dict(attn_bias=self.inputs.get('attn_bias'), causal=causal)
+        own |= dict(attn_bias=self.over_keys(self.inputs.get('attn_bias'), 0.0), causal=causal)
         if self.inputs.get('pos') is not None:
             own['pos'] = self.user_positions(self.inputs['pos'], x)
         self.shared['a'] |= {name: value for name, value in own.items() if value is not None}
@@ -285,7 +295,8 @@ class ModelCall:
     """One pass through a model: what is new, what stands in front of it, and the masks.
 
     The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
-    `continues` says that the leading tokens are in the cache already. In rows with padding on the left, of `start`
+    `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the sequence
+    into one of a longer sequence that the stack sees. In rows with padding on the left, of `start`
     tokens, the stack sees the leading tokens behind the padding, next to the first real token.
     """
 
@@ -301,6 +312,7 @@ class ModelCall:
     leading: int = 0
     taken: int = 0
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
+    spread: Callable[[Tensor], Tensor] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -329,6 +341,15 @@ class ModelCall:
             return t.narrow(axis, t.shape[axis] - self.new, self.new)
         raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
 
+    def tokens_mask(self, x: Tensor) -> Tensor | None:
+        """Which of the last tokens, as many as `x` has, are real (b n); None for all."""
+        real, start = self.mask, self.inputs.get('seq_start_pos')
+        if real is None and start is None:
+            return None
+        place = torch.arange(-x.shape[1], 0, device=x.device) + self.tokens  # below 0 for tokens in front
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real[:, -x.shape[1] :]
+        return real if start is None else real & ((place < 0) | (place >= start.unsqueeze(-1)))
+
     def known_real(self) -> Tensor | None:
         """Which of the cached tokens are real, (b held), if a mask was given for them."""
         real = None if self.cache is None else self.cache.states.get('real')
@@ -337,6 +358,8 @@ class ModelCall:
     def real_keys(self, mask: Tensor | None) -> Tensor | None:
         """The mask of all tokens in the stack's order. What was said of cached tokens still holds."""
         known = self.known_real()
+        if known is None and self.mask is not None and self.spread is not None:
+            return self.spread(self.mask)
         if known is None:
             return None if self.mask is None else self.behind_padding(self.mask)
         new = known.new_ones(len(known), self.new) if mask is None else mask[:, -self.new :].bool()

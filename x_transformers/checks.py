@@ -32,7 +32,9 @@ def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know."""
     stack = model.attn_layers
     if not inputs or 'input_names' not in stack.__dict__:
-        names = {n for n, p in inspect.signature(stack.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
+        declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
+        names = {p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         stack.__dict__['input_names'] = names | {n for f in stack.features.active for n in f.takes} | set(STACK_INPUTS)
     known = stack.__dict__['input_names']
     for name in inputs:

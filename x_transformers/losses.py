@@ -34,8 +34,8 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     return (loss * mask).sum() / mask.sum().clamp(min=1e-5) * weight
 
 
-def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
-    """Keep a random part of the tokens of each row, real ones first:  b n d -> b m d.
+def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
+    """Draw which tokens of each row (b n d) to keep, (b m), real ones first, and which of those are real.
 
     With a mask, a row keeps that fraction of its real tokens.
     """
@@ -45,8 +45,13 @@ def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tenso
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     keep = max(1, int((1 - dropout) * length))
     chosen = scores.topk(keep, dim=1).indices
-    kept = seq.gather(1, chosen.unsqueeze(-1).expand(-1, -1, seq.shape[-1]))
     if mask is None:
-        return kept, None
+        return chosen, None
     counts = ((1 - dropout) * mask.sum(dim=1, keepdim=True)).ceil()
-    return kept, torch.arange(keep, device=seq.device) < counts
+    return chosen, torch.arange(keep, device=seq.device) < counts
+
+
+def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
+    """Keep a random part of the tokens of each row, real ones first:  b n d -> b m d."""
+    chosen, mask = kept_tokens(seq, mask, dropout)
+    return seq.gather(1, chosen.unsqueeze(-1).expand(-1, -1, seq.shape[-1])), mask

@@ -23,8 +23,11 @@ from x_transformers.flags import (
 # arguments of a branch that the stack settles itself
 SETTLED = {
     'f': ('dim', 'dim_out'),
-    'c': ('dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads'),
-}
+    'c': (
+        'dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads',
+        'qkv_receive_diff_residuals',
+    ),
+}  # fmt: skip
 SETTLED['a'] = (*SETTLED['c'], 'dim_context')
 PREFIXES = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
 
@@ -90,11 +93,14 @@ class Routing(Configurable):
             check = declared[name].check if name in declared else None
             shared_out = not isinstance(value, (tuple, list)) or len(value) == layers
             if not shared_out and check is not None and not check.test(value):
-                raise ConfigError(f'`{name}` got {len(value)} values, it must have one, or one per layer, {layers}')
+                shown_as = self.written(kind, name)
+                raise ConfigError(f'`{shown_as}` got {len(value)} values, it must have one, or one per layer, {layers}')
         return {name: value[number] if is_per_layer(value, layers) else value for name, value in flags.items()}
 
     def written(self, kind: str, name: str) -> str:
         """A keyword of a branch, as the user wrote it on the stack."""
+        if name in SETTLED[kind]:
+            return name
         if kind == 'f':
             return f'ff_{name}'
         return f'cross_attn_{name}' if kind == 'c' and name in self.branch_flags['c'] else f'attn_{name}'

@@ -18,7 +18,7 @@ from einops import rearrange, repeat
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
-from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused
+from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused, tile_heads
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import (
@@ -42,9 +42,15 @@ from x_transformers.checks import (
     check_vectors,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.data_positions import (
+    DataDependentAlibi,
+    PerRowDataDependentAlibi,
+    RelativeProjPositionalBias,
+)
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.feedforward import GLU, ReluSquared
-from x_transformers.features.layouts import checked_order, repeated, transformed
+from x_transformers.features.hybrid import FoldAxially
+from x_transformers.features.layouts import ConcatCombine, checked_order, repeated, transformed
 from x_transformers.features.norms import (
     AdaptiveLayerNorm,
     AdaptiveLayerScale,
@@ -58,6 +64,7 @@ from x_transformers.features.norms import (
     SimpleRMSNorm,
     l2norm,
 )
+from x_transformers.features.polar import PolarEmbedding
 from x_transformers.features.positions import (
     AbsolutePositionalEmbedding,
     AlibiPositionalBias,
@@ -94,6 +101,7 @@ from x_transformers.flags import (
 )
 from x_transformers.helpers import always, default, equals, exists, not_equals, pad_at_dim
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
+from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.routing import Routing
 
 # attention
@@ -130,7 +138,8 @@ class Call:
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
     `rebuilds_values` says that the cache holds what keys and values are made from, so that those of all tokens are
-    made again in every call.
+    made again in every call; `hides_added` that keys which features put in front may be hidden; `recurrent` is the
+    state that a recurrent module left in the cache.
     """
 
     x: Tensor
@@ -146,6 +155,8 @@ class Call:
     notes: dict[str, Any] = field(default_factory=dict)
     states: dict[str, Buffer] = field(default_factory=dict)
     rebuilds_values: bool = False
+    hides_added: bool = False
+    recurrent: Any = None
     keys: int = 0
     total_keys: int = 0
     real: Tensor | None = None
@@ -333,6 +344,11 @@ class Attention(Configurable):
         chosen = bool(self.features.at.get('project_out'))
         return chosen or shape.heads > 1 or not self.dim == shape.dim_out == self.dim_merged
 
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return self.heads // self.kv_heads
+
     def projection(self) -> nn.Module:
         return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
 
@@ -433,6 +449,7 @@ class Attention(Configurable):
         trace = Intermediates()
         call = Call(x, self.heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
         call.backends = self.sdp_backends
+        call.recurrent = None if cache is None else cache.hybrid_hidden
         return call
 
     def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
@@ -459,11 +476,20 @@ class Attention(Configurable):
         biases = [call.widen(to_4d(term), 'attn_bias', 0.0) for term in on.gather('bias', call)]
         call.mask = functools.reduce(torch.logical_and, masks) if masks else None
         call.bias = sum(biases[1:], biases[0]) if biases else None
-        call.may_be_blind = not added and (bool(masks) or (call.triangle and call.keys < call.rows))
+        hides = bool(masks) or (call.triangle and call.keys < call.rows)
+        call.may_be_blind = hides and (not added or call.hides_added)
         q, k, v = on.down('enter', (q, *in_front(keys, k, v)), call)
         k, v = in_front(bare_keys, k, v)
         q, k = on.down('meet', (q, k), call)
         return q, k, v
+
+    def muon_parameters(self) -> list[nn.Parameter]:
+        """The matrices that values and outputs are made with."""
+        return weights_of((self.to_v, self.to_out))
+
+    def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
+        """Shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
+        qk_clip_(self, largest_logits(pre_softmax_attn), tau)
 
     @staticmethod
     def own_mask(attn_mask: Tensor) -> Tensor:
@@ -479,10 +505,15 @@ def without_rows(t: Tensor) -> tuple[int, ...]:
 
 
 def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Put further keys and values in front."""
+    """Put further keys and values in front; of different head counts, the fewer are repeated."""
     for extra_k, extra_v in terms:
-        k, v = torch.cat((extra_k.to(k.dtype), k), dim=-2), torch.cat((extra_v.to(v.dtype), v), dim=-2)
+        k, v = joined(extra_k.to(k.dtype), k), joined(extra_v.to(v.dtype), v)
     return k, v
+
+
+def joined(front: Tensor, rest: Tensor) -> Tensor:
+    heads = max(front.shape[1], rest.shape[1])
+    return torch.cat((tile_heads(front, heads), tile_heads(rest, heads)), dim=-2)
 
 
 # feedforward
@@ -529,6 +560,9 @@ class FeedForward(Configurable):
         """The projection back."""
         return next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))
 
+    def muon_parameters(self) -> list[nn.Parameter]:
+        return weights_of((self.ff,))
+
     def forward(self, x: Tensor, deep_embed: Tensor | None = None) -> Tensor:
         """With `deep_embed`, broadcasting to b n dim_out, the output is multiplied by it."""
         if x.shape[-1] != self.dim:
@@ -554,7 +588,6 @@ class Layer(ModuleList):
 
     def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
         (before, after, outside), branch, residual = self
-        x = on.down('arrive', x, self, call)
         x, skip, extra = residual.prepare(x)
         call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, what keys are made from
         call.keep('layer_hiddens', x)
@@ -565,12 +598,12 @@ class Layer(ModuleList):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
-            intermediates.layer_type = self.kind
+            intermediates.layer_type, intermediates.layer_index = self.kind, self.index
             call.keep('attn_intermediates', intermediates)
             on.gather('attended', self, intermediates, call)
         out = call.norm(after, out)
         on.gather('joined', self, out, call)
-        return call.norm(outside, residual(out, skip, **extra))
+        return call.norm(outside, residual(out, skip, call=call, **extra))
 
 
 # the stack
@@ -694,12 +727,25 @@ class AttentionLayers(Routing):
             branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
         lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
         if lost is not None:
-            name = next(iter(lost.flags))
+            switches = lost.switches or tuple(lost.flags)[:1]
+            name = next((n for n in switches if getattr(lost, n)), switches[0])
             raise ConfigError(
                 f'`attn_{name}` does not go with `cross_attend`: {lost.not_across}. '
                 f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
             )
+        self.check_order(branch, kind)
         return branch
+
+    def check_order(self, branch: Attention, kind: str) -> None:
+        """Refuse what looks ahead where the stack must not; warn, if it was asked for in cross-attention alone."""
+        for feature in () if self.sees_future else branch.features.active:
+            if not feature.looks_ahead:
+                continue
+            name = self.written(kind, next(iter(feature.flags)))
+            words = f'`{name}` does not go with a causal stack: {feature.looks_ahead}'
+            if not name.startswith('cross_attn_'):
+                raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')
+            warn_once(f'{words}. What a token gives depends on those behind it')
 
     def outline(self) -> dict[str, str]:
         order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
@@ -762,17 +808,26 @@ class AttentionLayers(Routing):
             layer = self.layers[index]
             if call.step and call.step % self.len_default_block == 0:
                 x = transformed(transform_block_inputs, call.step // self.len_default_block + 1, x)
+            x = on.down('arrive', x, layer, call)
             if on.gather('skips', layer, call):
                 call.leave_out(layer, x)
                 on.gather('skipped', x, layer, call)
-                continue
-            x = layer(x, call, on)
+            else:
+                x = layer(x, call, on)
             if (call.step + 1) % self.len_default_block == 0 or call.step + 1 == len(self.layers):
                 call.keep('block_hiddens', x)
         call.keep('layer_hiddens', x)
         x = on.up('close', x, call)
         x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
         return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
+
+    def muon_parameters(self) -> list[nn.Parameter]:
+        """The matrices of all branches that Muon updates: values, outputs, feedforwards."""
+        return muon_parameters(self)
+
+    def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
+        """`qk_clip_` for every attention layer, with what a pass left behind."""
+        stack_qk_clip_(self, intermediates, tau)
 
     def order_of(self, given: Sequence[int] | None, repeats: Any) -> tuple[int, ...]:
         """The indices of the layers of this call, in the order in which they run."""
@@ -855,6 +910,20 @@ class CrossAttender(AttentionLayers):
         return {'cross_attend': True, 'only_cross': True}
 
 
+class TransformerBlock(AttentionLayers):
+    """One block, or a few, without a norm at the end: a part for models of your own."""
+
+    def __init__(
+        self,
+        dim: Annotated[int, 'width of the stream', size],
+        *,
+        depth: Annotated[int, 'number of blocks', size] = 1,
+        pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dim, depth, pre_norm_has_final_norm=pre_norm_has_final_norm, **kwargs)
+
+
 # the model around a stack
 
 
@@ -872,6 +941,7 @@ class Wrapper(Configurable):
         """
         on = self.features
         check_model_inputs(self, kwargs)
+        call.notes['keeps'] = keeps
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
@@ -888,17 +958,15 @@ class Wrapper(Configurable):
             )
         call.mask = call.full_mask(mask, len(x), x.device)
         real = call.real_keys(mask)
-        kwargs = self.lengthened(kwargs, call)
-        out = self.attn_layers(
-            x if call.continues else call.behind_padding(x),
-            mask=real,
-            mems=mems,
-            cache=call.cache,
-            input_not_include_cache=True,
-            return_hiddens=keeps,
-            **kwargs,
-        )
-        x, trace = out if keeps else (out, call.trace)
+        kwargs = on.down('stack_inputs', self.lengthened(kwargs, call), call)
+
+        def run(x: Tensor, cache: Any = call.cache) -> tuple[Tensor, LayerIntermediates]:
+            options = dict(mask=real, mems=mems, cache=cache, input_not_include_cache=True)
+            out = self.attn_layers(x, return_hiddens=keeps, **options, **kwargs)
+            return out if keeps else (out, LayerIntermediates())
+
+        x = x if call.continues else call.behind_padding(x)
+        x, trace = on.choose('passes', lambda run, x, call: run(x))(run, x, call)
         if real is not None:
             trace.states['real'] = Buffer(real.unsqueeze(-1))
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
@@ -983,8 +1051,8 @@ class TransformerWrapper(Wrapper):
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         self.to_logits = self.head(to_logits)
 
-    # what wrappers of this wrapper ask for
-    output_is_log_prob, add_continuous_pred_head, looped, recycling = False, False, False, False
+    # what wrappers of this wrapper ask for; a feature says so
+    output_is_log_prob = False
 
     def embedding(self, given: nn.Module | None) -> nn.Module:
         """The user's token embedding, its weights untouched, or a new one."""
@@ -1075,7 +1143,7 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            logits = self.to_logits(x, **(to_logits_kwargs or {}))
+            logits = self.to_logits(self.features.down('spread', x, call), **(to_logits_kwargs or {}))
             logits = each_head(lambda one: self.features.down('logits', one, call), logits)
         trace.logits = logits
         if return_logit_entropies:
@@ -1088,6 +1156,7 @@ class TransformerWrapper(Wrapper):
         if return_mems:
             trace.mems = self.new_mems(trace, mems, detach_mems)
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
+        out = self.features.down('answer', out, x, call)
         return returned(out, trace, wants_all, return_mems, return_attn)
 
     def outline(self) -> dict[str, str]:
@@ -1113,7 +1182,8 @@ class TransformerWrapper(Wrapper):
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = ids
-        x = sum(self.features.gather('embed', call), self.token_emb(ids, **token_emb_kwargs))
+        embeds = self.features.down('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
+        x = sum(self.features.gather('embed', call), embeds)
         x = self.features.down('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))

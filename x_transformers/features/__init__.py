@@ -4,10 +4,14 @@ levels        the stages of each level, and what a feature may do there
 positions     where tokens are: rotary, ALiBi, T5, dynamic bias, tables
 sources       what becomes queries, keys and values: memories, extra keys, value residuals
 heads         per-head transforms of queries and keys
+operands      what the kernel multiplies, and which kernel: distances, exponentials, packed documents
+contextual    what a query sees or counts by content: positions in context, selection
 scores        from logits to weights
 outputs       gates and scales on what attention gives
 norms         norms and scales of a branch
 residuals     how a branch joins the stream
+streams       several streams, and how layers read and write them
+integrators   what a branch reads besides its stream
 feedforward   activations and gated units
 layouts       which branch runs when
 embeddings    tokens, extra ids, memory and cls tokens

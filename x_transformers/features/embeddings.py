@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.checks import check_ids, check_vectors
+from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
-from x_transformers.flags import Check, count, flag, is_number, none, probability, size
+from x_transformers.flags import Check, ConfigError, count, flag, is_number, none, probability, size
 
 sizes = Check(
     'a dict from names to integers of at least 1',
@@ -206,24 +207,105 @@ class ClassTokens(ModelFeature):
 
 
 class MemoryTokens(ModelFeature):
-    """Learned tokens in front of everything, which take part in the layers and are taken off again."""
+    """Learned tokens in front of everything, or in front of every chunk, which are taken off again."""
 
     paper = 'Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588'
     num_memory_tokens = flag(None, 'how many', count | none, example=2)
+    memory_tokens_interspersed_every = flag(
+        None, 'put them in front of every chunk of so many tokens', size | none, example=3
+    )
     stored_as = {'tokens': 'memory_tokens'}
 
     def setup(self, host: Any) -> None:
         self.tokens = nn.Parameter(torch.randn(self.num_memory_tokens, host.dim))
+        self.every = self.memory_tokens_interspersed_every
+        if self.every:
+            self.can_cache = False
+            if not host.attn_layers.causal:
+                raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['behind memory'] = call.leading
-        return call.put_in_front(self.tokens, x)
+        if not self.every:
+            call.notes['behind memory'] = call.leading
+            return call.put_in_front(self.tokens, x)
+        if call.inputs.get('seq_start_pos') is not None:
+            raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
+        call.notes['length'] = x.shape[1]
+        call.spread = self.spread_mask
+        memories = self.tokens.expand(len(x), self.chunks(x), -1, -1)
+        return torch.cat((memories, self.chunked(x)), dim=2).flatten(1, 2)
+
+    def chunks(self, x: Tensor) -> int:
+        return -(-x.shape[1] // self.every)
+
+    def chunked(self, t: Tensor) -> Tensor:
+        """Rows (b n ...) in chunks, the last one filled up with zeros:  b c k ..."""
+        missing = self.chunks(t) * self.every - t.shape[1]
+        return F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing)).unflatten(1, (-1, self.every))
+
+    def spread_mask(self, mask: Tensor) -> Tensor:
+        return F.pad(self.chunked(mask), (self.num_memory_tokens, 0), value=True).flatten(1, 2)
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        if not self.every:
+            return inputs
+        for name in ('pos', 'attn_mask', 'attn_bias', 'rotary_pos_emb'):
+            if inputs.get(name) is not None:
+                raise ValueError(f'`{name}` does not go with `memory_tokens_interspersed_every`')
+        kv_mask = inputs.get('self_attn_kv_mask')
+        return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.spread_mask(kv_mask)}
 
     def shorten(self, x: Tensor, call: Any) -> Tensor:
+        if self.every:
+            chunks = x.unflatten(1, (-1, self.num_memory_tokens + self.every))
+            call.trace.memory_tokens = chunks[:, :, : self.num_memory_tokens].flatten(0, 1)
+            return chunks[:, :, self.num_memory_tokens :].flatten(1, 2)[:, : call.notes['length']]
         if call.continues:
             return x
         call.trace.memory_tokens, x = call.take_off(x, self.num_memory_tokens, call.notes['behind memory'])
         return x
+
+
+class TransformTokens(ModelFeature):
+    """Functions of the caller's on the token embeddings."""
+
+    takes = {
+        'transform_token_embeds': 'function of the token embeddings b n e',
+        'transform_block_inputs': '{block: f(x)} or f(block, x); block 1 gets the token embeddings',
+    }
+
+    def token_embeds(self, x: Tensor, call: Any) -> Tensor:
+        own = call.inputs.get('transform_token_embeds')
+        if own is not None:
+            return own(x)
+        return transformed(call.inputs.get('transform_block_inputs'), 1, x)
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        given = call.inputs.get('transform_block_inputs')
+        return inputs if given is None else {**inputs, 'transform_block_inputs': given}
+
+
+class DeepEmbeds(ModelFeature):
+    """A vector per token and feedforward, which multiplies the output of that feedforward."""
+
+    paper = 'RWKV-8 (DeepEmbed), github.com/BlinkDL/RWKV-LM'
+    ff_deep_embed = flag(False, 'a learned vector per token scales the output of each feedforward')
+    stored_as = {'table': 'ff_deep_embed'}
+
+    def setup(self, host: Any) -> None:
+        self.table = nn.Parameter(torch.ones(host.num_tokens, host.attn_layers.num_ff_layers, host.attn_layers.dim))
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        """Tokens that have no id, such as those in front, get ones."""
+        table, ids = self.table, call.like_tokens
+        leading = 0 if call.continues else call.leading
+        if leading or call.spread is not None:
+            table = torch.cat((table, torch.ones_like(table[:1])))
+            ids = F.pad(ids, (leading, 0), value=self.host.num_tokens)
+        if call.spread is not None:  # a mask of ones comes back with zeros where chunks were filled up
+            raise ValueError('`ff_deep_embed` does not go with `memory_tokens_interspersed_every`')
+        ids = ids if call.continues else call.behind_padding(ids)
+        return {**inputs, 'deep_embeds_and_ids': (table, ids)}
 
 
 class EmbDropout(ModelFeature):
@@ -243,12 +325,8 @@ class AveragePool(ModelFeature):
     can_cache = False
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        real, start = call.mask, call.inputs.get('seq_start_pos')
-        if real is None and start is None:
+        real = call.tokens_mask(x)
+        if real is None:
             return x.mean(dim=1)
-        place = torch.arange(-x.shape[1], 0, device=x.device) + call.tokens  # below 0 for tokens in front
-        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real[:, -x.shape[1] :]
-        if start is not None:
-            real = real & ((place < 0) | (place >= start.unsqueeze(-1)))
         real = real.unsqueeze(-1)
         return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)

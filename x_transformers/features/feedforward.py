@@ -1,8 +1,9 @@
-"""Activations and gated units of the feedforward."""
+"""Activations, gated units, and initial values of the feedforward."""
 
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.features.norms import LayerNorm
-from x_transformers.flags import Check, flag, none
+from x_transformers.features.scores import softclamp
+from x_transformers.flags import Check, ConfigError, flag, none, positive, probability, size
 
 
 class ReluSquared(nn.Module):
@@ -20,22 +22,74 @@ class ReluSquared(nn.Module):
         return x.relu().square()
 
 
+class SoLU(nn.Module):
+    """norm(softmax(x) x),  the softmax over features.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm = LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.softmax(dim=-1) * x)
+
+
+class Softclamp(nn.Module):
+    """c tanh(x / c)"""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return softclamp(x, self.value)
+
+
 class GLU(nn.Module):
     """Gated linear unit:  first half of the projection times the activated second half.
 
-    Shazeer 2020, arXiv:2002.05202
+    Shazeer 2020, arXiv:2002.05202. `softclamps` are bounds of the two: the value and the linear factor of the gate.
     """
 
-    def __init__(self, dim_in: int, dim_out: int, activation: nn.Module, mult_bias: bool = False) -> None:
+    def __init__(
+        self,
+        dim_in: int,
+        dim_out: int,
+        activation: nn.Module,
+        mult_bias: bool = False,
+        softclamps: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__()
-        self.act = activation
+        if softclamps is not None and not isinstance(activation, (nn.GELU, nn.SiLU)):
+            raise ConfigError(
+                f'`glu_softclamp` needs GELU or `swish`, a linear factor times a gate; '
+                f'the activation is {type(activation).__name__}'
+            )
+        self.act, self.softclamps = activation, softclamps
         self.proj = nn.Linear(dim_in, 2 * dim_out)
         self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         value, gate = self.proj(x).chunk(2, dim=-1)
-        out = value * self.act(gate)
+        if self.softclamps is None:
+            out = value * self.act(gate)
+        else:
+            up, bound = self.softclamps
+            out = softclamp(value, up) * softclamp(gate, bound) * share_open(self.act, gate)
         return out if self.mult_bias is None else out * self.mult_bias
+
+
+def share_open(activation: nn.Module, x: Tensor) -> Tensor:
+    """activation(x) / x:  the normal distribution function for GELU, exact or approximate, the sigmoid for SiLU."""
+    if isinstance(activation, nn.SiLU):
+        return x.sigmoid()
+    if activation.approximate == 'tanh':
+        return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * (1 + torch.erf(x * 0.5**0.5))
+
+
+def depth_scaled_(linear: nn.Linear, depth: int) -> None:
+    """Draw the weight from a normal of variance 1 / (2 fan_in depth).  OLMo, arXiv:2402.00838"""
+    nn.init.normal_(linear.weight, std=(2 * linear.in_features * depth) ** -0.5)
 
 
 class CustomActivation(FeedForwardFeature):
@@ -67,12 +121,23 @@ class UseReluSquared(FeedForwardFeature):
         return ReluSquared()
 
 
+class UseSoLU(FeedForwardFeature):
+    """Softmax linear units: features compete."""
+
+    paper = 'Softmax Linear Units, transformer-circuits.pub/2022/solu'
+    solu = flag(False, 'softmax linear unit, with a norm, in place of GELU')
+    yields_to = ('custom_activation',)
+
+    def activation(self) -> nn.Module:
+        return SoLU(self.host.dim_inner)
+
+
 class Swish(FeedForwardFeature):
     """SiLU; with `glu`, SwiGLU."""
 
     paper = 'Searching for Activation Functions, arXiv:1710.05941'
     swish = flag(False, 'SiLU in place of GELU')
-    yields_to = ('custom_activation', 'relu_squared')
+    yields_to = ('custom_activation', 'relu_squared', 'solu')
 
     def activation(self) -> nn.Module:
         return nn.SiLU()
@@ -81,12 +146,28 @@ class Swish(FeedForwardFeature):
 class GatedLinearUnit(FeedForwardFeature):
     """A gated linear unit widens the input."""
 
-    paper = 'GLU Variants Improve Transformer, arXiv:2002.05202'
+    paper = 'GLU Variants Improve Transformer, arXiv:2002.05202; soft clamps: arXiv:2607.24653'
     glu = flag(False, 'gated linear unit')
     glu_mult_bias = flag(False, 'learned scale per feature after the gate')
+    glu_softclamp = flag(False, 'bound both factors smoothly, but not what opens the gate; of GELU or SiLU only')
+    glu_gate_softclamp_value = flag(4.0, 'bound of the linear factor of the gate', positive, example=1.0)
+    glu_up_softclamp_value = flag(25.0, 'bound of the other half', positive, example=1.0)
+    options = {'glu_gate_softclamp_value': 'glu_softclamp', 'glu_up_softclamp_value': 'glu_softclamp'}
 
     def widen(self, activation: nn.Module) -> nn.Module:
-        return GLU(self.host.dim, self.host.dim_inner, activation, bool(self.glu_mult_bias))
+        bounds = (self.glu_up_softclamp_value, self.glu_gate_softclamp_value) if self.glu_softclamp else None
+        return GLU(self.host.dim, self.host.dim_inner, activation, bool(self.glu_mult_bias), bounds)
+
+
+class SoftclampActivation(FeedForwardFeature):
+    """Bound what enters the activation."""
+
+    softclamp_value = flag(None, 'bound the input of the activation smoothly', positive | none, example=1.0)
+    yields_to = ('glu',)
+
+    def widen(self, activation: nn.Module) -> nn.Module:
+        linear, activation = self.host.widen(activation)
+        return nn.Sequential(linear, Softclamp(self.softclamp_value), activation)
 
 
 class PostActivationNorm(FeedForwardFeature):
@@ -97,6 +178,26 @@ class PostActivationNorm(FeedForwardFeature):
 
     def inner(self) -> nn.Module:
         return LayerNorm(self.host.dim_inner)
+
+
+class SublayerDropout(FeedForwardFeature):
+    """Dropout on what the feedforward gives."""
+
+    sublayer_dropout = flag(0.0, 'dropout after the output projection', probability, example=0.2)
+
+    def behind(self) -> nn.Module:
+        return nn.Dropout(self.sublayer_dropout)
+
+
+class DepthScaledFeedForward(FeedForwardFeature):
+    """The deeper the layer, the smaller its output at first."""
+
+    paper = 'OLMo, arXiv:2402.00838'
+    output_proj_depth = flag(None, 'number of the block, by which initial outputs shrink', size | none, example=3)
+    idle_beside = {'output_proj_depth': 'zero_init_output'}
+
+    def initialise(self) -> None:
+        depth_scaled_(self.host.output, self.output_proj_depth)
 
 
 class ZeroInitFeedForward(FeedForwardFeature):

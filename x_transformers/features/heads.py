@@ -1,4 +1,4 @@
-"""Per-head transforms of queries and keys, before they meet the cache."""
+"""Per-head transforms of queries, keys and values, before they meet the cache."""
 
 from __future__ import annotations
 
@@ -63,3 +63,32 @@ class QKRMSNorm(AttentionFeature):
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return self.q_norm(q), self.k_norm(k), v
+
+
+class KeyRMSNorm(AttentionFeature):
+    """RMS norm of each key head, with learned gains."""
+
+    k_rmsnorm = flag(False, 'RMS norm of keys, per head')
+    clashes = {'qk_rmsnorm': 'it norms the keys already'}
+    stored_as = {'norm': 'k_rmsnorm'}
+
+    def setup(self, host: Any) -> None:
+        self.norm = MultiheadRMSNorm(host.shape.dim_head, host.shape.kv_heads)
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return q, self.norm(k), v
+
+
+class ValueRMSNorm(AttentionFeature):
+    """RMS norm of each value head, with learned gains."""
+
+    value_rmsnorm = flag(False, 'RMS norm of values, per head')
+    stored_as = {'norm': 'value_rmsnorm'}
+
+    def setup(self, host: Any) -> None:
+        self.norm = MultiheadRMSNorm(host.shape.dim_value, host.shape.kv_heads)
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return q, k, self.norm(v)

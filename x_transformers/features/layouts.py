@@ -1,17 +1,33 @@
-"""Which branch stands where, and in which order the layers run. No tensors here.
+"""Which branch stands where, in which order the layers run, and what reaches them past the layers between.
 
 'a' is self-attention, 'c' cross-attention, 'f' feedforward.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
-from x_transformers.flags import Check, ConfigError, at_least, count, each, flag, is_int, none, shown
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    at_least,
+    count,
+    each,
+    flag,
+    is_int,
+    none,
+    probability,
+    shown,
+    warn_once,
+)
+from x_transformers.losses import kept_tokens
 
 KINDS = ('a', 'c', 'f')
 
@@ -27,6 +43,26 @@ class Macaron(StackFeature):
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return Scale(0.5, branch) if kind == 'f' else branch
+
+
+class OnlyAttention(StackFeature):
+    """No feedforwards."""
+
+    paper = 'arXiv:2607.18363'
+    only_attn = flag(False, 'leave out every feedforward')
+    clashes = {
+        'macaron': 'it adds feedforwards',
+        'layers_execute_order': 'its indices count feedforwards',
+        'unet_skips': 'it pairs whole blocks',
+    }
+
+    def block(self, block: list[str]) -> list[str]:
+        return [kind for kind in block if kind != 'f']
+
+    def kinds(self, kinds: list[str]) -> list[str]:
+        if 'f' in (getattr(self.host.features.find(CustomLayers), 'custom_layers', None) or ()):
+            raise ConfigError("`only_attn` does not go with `custom_layers` that have feedforwards ('f')")
+        return [kind for kind in kinds if kind != 'f']
 
 
 class CustomLayers(StackFeature):
@@ -106,6 +142,188 @@ class ExecuteOrder(StackFeature):
 
     def order(self, layers: int, depth: int) -> tuple[int, ...]:
         return checked_order(self.layers_execute_order, layers)
+
+
+class ConcatCombine(nn.Module):
+    """W [skip, x]"""
+
+    def __init__(self, dim: int, dim_skip: int | None = None) -> None:
+        super().__init__()
+        self.combine = nn.Linear(dim + (dim_skip or dim), dim, bias=False)
+
+    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
+        return self.combine(torch.cat((skip, x), dim=-1))
+
+
+class UnetSkips(StackFeature):
+    """Each block of the second half also gets the input of its mirror image in the first half."""
+
+    paper = 'U-ViT, arXiv:2209.12152'
+    unet_skips = flag(False, 'concatenate the inputs of mirrored blocks')
+    clashes = {
+        'weight_tie_layers': 'all blocks are one',
+        'layers_execute_order': 'blocks no longer mirror one another',
+    }
+    stored_as = {'combines': 'skip_combines'}
+
+    def setup(self, host: Any) -> None:
+        length, layers = host.len_default_block, len(host.layer_types)
+        blocks = layers // length
+        if blocks < 2:
+            raise ConfigError('`unet_skips` needs a `depth` of at least 2: it joins two blocks')
+        self.mirror = {block * length: (blocks - 1 - block) * length for block in range(math.ceil(blocks / 2), blocks)}
+        self.combines = nn.ModuleList(ConcatCombine(host.dim) if i in self.mirror else None for i in range(layers))
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['skips'] = {}
+        return x
+
+    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        skips = call.notes['skips']
+        skips[layer.index] = x
+        mirrored = self.mirror.get(layer.index)
+        if mirrored is None:
+            return x
+        if mirrored not in skips:
+            raise ValueError(
+                f'`unet_skips` joins layer {layer.index} to the input of layer {mirrored}, which has not run: '
+                '`layers_execute_order` and `repeat_blocks` must keep it in front'
+            )
+        return self.combines[layer.index](x, skips[mirrored])
+
+
+# what reaches every branch
+
+
+class ReinjectInput(StackFeature):
+    """A projection of the input, or a condition given by the caller, joins the input of every branch.
+
+    x0             b n d    the input of the stack
+    in_attn_cond   b d | b n d
+    """
+
+    paper = 'Deep Equilibrium Models, arXiv:1909.01377; arXiv:2410.03020; in_attn_cond: arXiv:2105.04090'
+    reinject_input = flag(False, 'add a projection of the input to the input of every branch')
+    learned_reinject_input_gate = flag(False, 'gate it, or `in_attn_cond`, per token')
+    takes = {'in_attn_cond': 'b d | b n d'}
+    stored_as = {'project': 'reinject_input_proj', 'gate': 'learned_reinject_input_gate'}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return True
+
+    def setup(self, host: Any) -> None:
+        if self.reinject_input:
+            self.project = nn.Linear(host.dim, host.dim, bias=False)
+        if self.learned_reinject_input_gate:
+            self.gate = nn.Linear(host.dim, 1, bias=False)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        injected = call.inputs.get('in_attn_cond')
+        if injected is not None:
+            if self.reinject_input:
+                raise ValueError('`in_attn_cond` does not go with `reinject_input`: both join the input of branches')
+            injected = injected.unsqueeze(1) if injected.ndim == 2 else injected
+            if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or len(injected) not in (1, len(x)):
+                shape = tuple(call.inputs['in_attn_cond'].shape)
+                wanted = f'({len(x)}, {x.shape[-1]}) or ({len(x)}, n, {x.shape[-1]})'
+                raise ValueError(f'`in_attn_cond` got shape {shape}, it must be {wanted}')
+            injected = call.only_new(injected, 'in_attn_cond')
+        elif self.reinject_input:
+            injected = self.project(x)
+        if injected is not None:
+            if self.learned_reinject_input_gate:
+                injected = injected * self.gate(x).sigmoid()
+            call.notes['injected'] = injected
+        return x
+
+    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        injected = call.notes.get('injected')
+        return x if injected is None else x + injected
+
+
+class ScaledByDeepEmbeds(StackFeature):
+    """The output of each feedforward times an embedding of the token, one table per feedforward that runs."""
+
+    paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
+    takes = {'deep_embeds_and_ids': '(num_tokens f d, ids b n)'}
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        given = call.inputs.get('deep_embeds_and_ids')
+        if given is None:
+            return x
+        tables, ids = given
+        wanted = (list(call.kinds).count('f'), x.shape[-1])
+        if tables.ndim != 3 or tables.shape[1:] != wanted:
+            raise ValueError(
+                f'`deep_embeds_and_ids` got embeddings of shape {tuple(tables.shape)}, '
+                f'they must be (num_tokens, {wanted[0]}, {wanted[1]}), one table per feedforward'
+            )
+        if ids.ndim != 2 or ids.is_floating_point() or len(ids) != len(x):
+            raise ValueError(f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({len(x)}, n)')
+        ids = call.only_new(ids.unsqueeze(-1), 'deep_embeds_and_ids').squeeze(-1)
+        call.notes['deep embeds'] = tables[ids].unbind(dim=-2)
+        return x
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        embeds = call.notes.get('deep embeds')
+        if embeds is None or layer.kind != 'f':
+            return inputs
+        return {**inputs, 'deep_embed': embeds[list(call.kinds[: call.step]).count('f')]}
+
+
+class DropContextTokens(StackFeature):
+    """In training, every cross-attention sees a random part of the context, drawn anew for each layer."""
+
+    paper = 'Perceiver AR, arXiv:2202.07765'
+    cross_attn_tokens_dropout = flag(
+        0.0, 'fraction of context tokens that a cross-attention does not see in training', probability, example=0.5
+    )
+    clashes = {
+        'cross_residual_attn': 'the logits handed on belong to other tokens',
+        'add_value_residual': 'the values handed on belong to other tokens',
+    }
+
+    def setup(self, host: Any) -> None:
+        if not host.cross_attend:
+            warn_once('`cross_attn_tokens_dropout` has no effect unless `cross_attend` is set')
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        if layer.kind != 'c' or not self.host.training or call.cache is not None:
+            return inputs
+        context, mask = inputs['context'], inputs.get('context_mask')
+        kept, mask = kept_tokens(context, mask, self.cross_attn_tokens_dropout)
+        inputs = {**inputs, 'context': taken(context, kept)}
+        if mask is not None:
+            inputs['context_mask'] = mask
+        angles = inputs.get('context_rotary_pos_emb')
+        if angles is not None:
+            inputs['context_rotary_pos_emb'] = tuple(taken(t, kept) if torch.is_tensor(t) else t for t in angles)
+        return inputs
+
+
+def taken(t: Tensor, index: Tensor) -> Tensor:
+    """Tokens (b k) of each row of `t` (b n d), or of the one row that all share (1 n d | n d)."""
+    t = (t if t.ndim == 3 else t.unsqueeze(0)).expand(len(index), -1, -1)
+    return t.gather(1, index.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
+
+
+def layer_schedule(
+    start: float, end: float, depth: int, schedule: str | Callable[[float, float, float], Any] = 'cosine'
+) -> tuple[Any, ...]:
+    """One value per layer, from `start` to `end`: for flags that take a tuple, such as `ff_mult`.
+
+    `schedule` is 'cosine', 'linear', or a function of start, end, and a time from 0 to 1.
+    """
+    if not is_int(depth) or depth < 2:
+        raise ConfigError(f'`depth` got {shown(depth)}, it must be an integer of at least 2')
+    if schedule not in ('cosine', 'linear') and not callable(schedule):
+        raise ConfigError(f"`schedule` got {shown(schedule)}, it must be 'cosine', 'linear' or a callable")
+    times = [layer / (depth - 1) for layer in range(depth)]
+    if callable(schedule):
+        return tuple(schedule(start, end, t) for t in times)
+    shares = times if schedule == 'linear' else [0.5 * (1 - math.cos(math.pi * t)) for t in times]
+    return tuple(start + (end - start) * share for share in shares)
 
 
 def checked_order(order: Any, layers: int) -> tuple[int, ...]:

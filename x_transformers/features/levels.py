@@ -112,9 +112,9 @@ class StackFeature(Feature):
         residual_options build    dict -> dict                             arguments of the residual
         residual         choice   (dim, layer_index, ...) -> Module        how a branch joins the stream
         open             ring     x                                        before the first layer; may fill the call
+        arrive           ring     (x, layer)                               the stream before a layer, left out or not
         skips            term     (layer) -> bool                          leave this layer out, this time
         skipped          term     (x, layer) -> None                       it was left out
-        arrive           ring     (x, layer)                               the stream before a layer
         read             ring     (x, layer)                               the input of a branch, before its norm
         inputs           ring     (keywords, layer)                        what the branch is called with
         attended         term     (layer, intermediates) -> None           after an attention layer has run
@@ -142,9 +142,9 @@ class StackFeature(Feature):
         'residual_options': 'build',
         'residual': 'choice',
         'open': 'ring',
+        'arrive': 'ring',
         'skips': 'term',
         'skipped': 'term',
-        'arrive': 'ring',
         'read': 'ring',
         'inputs': 'ring',
         'attended': 'term',
@@ -157,21 +157,35 @@ class StackFeature(Feature):
 class ModelFeature(Feature):
     """A feature of a model around a stack. Its stages, in running order:
 
-    embed      term     () -> b n e        added to the token embeddings
-    embedded   ring     b n e              the sum: norms, prefixes, gradients
-    lengthen   ring     b n d              tokens in front
-    shorten    ring out b n d              takes them off again
-    pool       ring     b n d              from tokens to what is read
-    readout    choice   () -> Module       built once: hidden -> logits
-    logits     ring     b n l
+    token_embeds   ring     b n e              the embeddings of the tokens
+    embed          term     () -> b n e        added to them
+    embedded       ring     b n e              the sum: norms, prefixes, gradients
+    lengthen       ring     b n d              tokens in front
+    stack_inputs   ring     keywords           what the stack is called with
+    passes         choice   (run, x, call) -> (x, trace)   how often the stack runs
+    shorten        ring out b n d              takes tokens in front off again
+    pool           ring     b n d              from tokens to what is read
+    readout        choice   () -> Module       built once: hidden -> logits
+    spread         ring     b n d              what the readout gets
+    logits         ring     b n l
+    answer         ring     (out, x)           what is returned
+
+    `gives_log_probs`: the logits are log probabilities.
     """
 
+    gives_log_probs: ClassVar[bool] = False
+
     stages: ClassVar[dict[str, str]] = {
+        'token_embeds': 'ring',
         'embed': 'term',
         'embedded': 'ring',
         'lengthen': 'ring',
+        'stack_inputs': 'ring',
+        'passes': 'choice',
         'shorten': 'ring',
         'pool': 'ring',
         'readout': 'choice',
+        'spread': 'ring',
         'logits': 'ring',
+        'answer': 'ring',
     }

@@ -70,6 +70,38 @@ class SimpleRMSNorm(nn.Module):
         return l2norm(x) * self.scale
 
 
+class DynamicTanh(nn.Module):
+    """No norm, but a bound:  tanh(x a) gain + beta, with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
+
+    def __init__(self, dim: int, init_alpha: float = 1.0, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.unit_offset = float(unit_offset)
+        self.pre_tanh_scale_offset = float(init_alpha) if unit_offset else 0.0
+        self.pre_tanh_scale = nn.Parameter(torch.tensor(float(init_alpha) - self.pre_tanh_scale_offset))
+        self.gamma = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
+        self.beta = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bounded = (x * (self.pre_tanh_scale + self.pre_tanh_scale_offset)).tanh()
+        return bounded * (self.gamma + self.unit_offset) + self.beta
+
+
+class Derf(nn.Module):
+    """No norm, but a bound:  erf(x a + s) gain + beta, with one learned a and s.  arXiv:2512.10938"""
+
+    def __init__(self, dim: int, init_alpha: float = 0.5, init_bias: float = 0.0, unit_offset: bool = False) -> None:
+        super().__init__()
+        self.unit_offset = float(unit_offset)
+        self.alpha = nn.Parameter(torch.tensor(float(init_alpha) - self.unit_offset))
+        self.s = nn.Parameter(torch.tensor(float(init_bias)))
+        self.gamma = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
+        self.beta = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bounded = (x * (self.alpha + self.unit_offset) + self.s).erf()
+        return bounded * (self.gamma + self.unit_offset) + self.beta
+
+
 class MultiheadRMSNorm(nn.Module):
     """RMSNorm of each head, with gains of its own:  b h n d -> b h n d."""
 
@@ -128,6 +160,18 @@ class LayerScale(nn.Module):
         return on_first(self.fn(x, **inputs), lambda out: out * (self.gamma + self.unit_offset))
 
 
+class ReZero(nn.Module):
+    """A branch times one learned number, zero at first.  Bachlechner et al. 2020, arXiv:2003.04887"""
+
+    def __init__(self, fn: nn.Module) -> None:
+        super().__init__()
+        self.fn = fn
+        self.g = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, **inputs: Any) -> Any:
+        return on_first(self.fn(x, **inputs), lambda out: out * self.g)
+
+
 class AdaptiveLayerScale(nn.Module):
     """A branch times a gate that comes from a condition, almost closed at first.
 
@@ -184,6 +228,35 @@ class UseSimpleRMSNorm(StackFeature):
 
     def norm(self) -> nn.Module:
         return SimpleRMSNorm(self.host.dim)
+
+
+class UseDynamicTanh(StackFeature):
+    """A bound in place of norms; the branch needs one in front."""
+
+    paper = 'Transformers without Normalization, arXiv:2503.10622'
+    use_dynamic_tanh = flag(False, 'DynamicTanh in place of LayerNorm')
+    dynamic_tanh_init_alpha = flag(1.0, 'initial factor of what it bounds', number, example=0.5)
+    clashes = {
+        'gated_multi_residual': 'its branches have no norm in front, which the bound stands in for',
+        'resi_dual': 'its branches have no norm in front, which the bound stands in for',
+    }
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`use_dynamic_tanh` needs `pre_norm`: after the residual it would bound the stream')
+
+    def norm(self) -> nn.Module:
+        return DynamicTanh(self.host.dim, self.dynamic_tanh_init_alpha, self.host.norm_add_unit_offset)
+
+
+class UseDerf(StackFeature):
+    """The error function in place of norms."""
+
+    paper = 'Stronger Normalization-Free Transformers, arXiv:2512.10938'
+    use_derf = flag(False, 'Derf in place of LayerNorm')
+
+    def norm(self) -> nn.Module:
+        return Derf(self.host.dim, unit_offset=self.host.norm_add_unit_offset)
 
 
 class Condition(StackFeature):
@@ -273,11 +346,47 @@ class UseAdaptiveLayerScale(StackFeature):
         return {**inputs, 'condition': call.condition}
 
 
+class UseReZero(StackFeature):
+    """No norms; every branch starts at zero."""
+
+    paper = 'ReZero is All You Need, arXiv:2003.04887'
+    use_rezero = flag(False, 'a learned gate on every branch in place of norms')
+    clashes = {
+        'sandwich_norm': 'it leaves no norms',
+        'pre_and_post_norm': 'it leaves no norms',
+    }
+
+    def norm(self) -> nn.Module:
+        return nn.Identity()
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        return ReZero(branch)
+
+
+class PreAndPostNorm(StackFeature):
+    """Norm the input of every branch, and the stream after it; no norm at the end."""
+
+    pre_and_post_norm = flag(False, 'norm before every branch and after its residual')
+    clashes = {
+        'gated_multi_residual': 'it norms the stream after the residual only',
+        'resi_dual': 'it norms the stream after the residual only',
+    }
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`pre_and_post_norm` needs `pre_norm`: it norms before a branch as well')
+        host.norm_outside, host.norm_at_end = True, False
+
+
 class SandwichNorm(StackFeature):
     """A second norm on the output of each branch."""
 
     paper = 'CogView, arXiv:2105.13290'
     sandwich_norm = flag(False, 'norm the output of every branch as well')
+    clashes = {
+        'gated_multi_residual': 'its branches have no norm in front',
+        'resi_dual': 'its branches have no norm in front',
+    }
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.attend import tile_heads
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import flag
+from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
 
 
 class HeadScale(AttentionFeature):
@@ -42,21 +43,122 @@ class GateValueHeads(AttentionFeature):
         return out * self.to_gate(call.x).sigmoid().transpose(1, 2).unsqueeze(-1)
 
 
-class GateValues(AttentionFeature):
-    """A gate on every feature of the aggregated values, from the input."""
+class LowRank(nn.Module):
+    """down, an activation, up."""
 
-    paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2'
+    def __init__(self, dim: int, rank: int, dim_out: int, activation: nn.Module) -> None:
+        super().__init__()
+        self.down = nn.Linear(dim, rank, bias=False)
+        self.activation = activation
+        self.up = nn.Linear(rank, dim_out, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.activation(self.down(x)))
+
+
+class GateValues(AttentionFeature):
+    """A gate on the aggregated values o, from the input x, from o itself, or from the sum of both:
+
+        o act(W x + U o)        act is the sigmoid or SiLU; W and U may be of low rank, or give one logit per head
+
+    All starts at zero: a sigmoid then halves the values, SiLU silences them.  arXiv:2608.11805
+    """
+
+    paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2; arXiv:2608.11805'
     gate_values = flag(False, 'gate the aggregated values from the input')
-    swiglu_values = flag(False, 'by SiLU instead of a sigmoid')
-    stored_as = {'to_gate': 'to_v_gate'}
+    gate_values_rank = flag(None, 'rank of that gate, full if None', size | none, example=2)
+    gate_values_headwise = flag(False, 'one logit per head from the input')
+    output_gate = flag(False, 'gate the aggregated values from themselves')
+    output_gate_rank = flag(None, 'rank of that gate, full if None', size | none, example=2)
+    output_gate_headwise = flag(False, 'one logit per head from the values')
+    swiglu_values = flag(False, 'gates by SiLU instead of a sigmoid')
+    low_rank_silu_gates = flag(True, 'SiLU between the two maps of a gate of low rank')
+    switches = ('gate_values', 'output_gate')
+    options = {
+        'gate_values_rank': 'gate_values',
+        'gate_values_headwise': 'gate_values',
+        'output_gate_rank': 'output_gate',
+        'output_gate_headwise': 'output_gate',
+    }
+    stored_as = {'from_input': 'to_v_gate', 'from_values': 'to_output_gate'}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return bool(values['gate_values'] or values['output_gate'])
 
     def setup(self, host: Any) -> None:
-        self.to_gate = nn.Linear(host.dim, host.shape.dim_inner, bias=False)
-        nn.init.zeros_(self.to_gate.weight)
+        if self.gate_values:
+            self.from_input = self.gate('gate_values', host.dim)
+        if self.output_gate:
+            self.from_values = self.gate('output_gate', host.shape.dim_inner)
+        if not self.low_rank_silu_gates and not (self.gate_values_rank or self.output_gate_rank):
+            warn_once('`low_rank_silu_gates` has no effect unless `gate_values_rank` or `output_gate_rank` is set')
+
+    def gate(self, name: str, dim: int) -> nn.Module:
+        rank, headwise = getattr(self, f'{name}_rank'), getattr(self, f'{name}_headwise')
+        shape = self.host.shape
+        if rank is None:
+            linear = nn.Linear(dim, shape.heads if headwise else shape.dim_inner, bias=False)
+            nn.init.zeros_(linear.weight)
+            return linear
+        if headwise:
+            raise ConfigError(f'`{name}_rank` does not go with `{name}_headwise`: one logit per head is no full gate')
+        if rank >= max(dim, shape.dim_inner):
+            raise ConfigError(f'`{name}_rank` got {rank}, it must be less than {max(dim, shape.dim_inner)}')
+        gate = LowRank(dim, rank, shape.dim_inner, nn.SiLU() if self.low_rank_silu_gates else nn.Identity())
+        nn.init.zeros_(gate.up.weight)
+        return gate
 
     def output(self, out: Tensor, call: Any) -> Tensor:
-        gate = self.to_gate(call.x)
-        return out * (F.silu(gate) if self.swiglu_values else gate.sigmoid())
+        heads = (self.host.shape.heads, -1)
+        logits = []
+        if self.gate_values:
+            logits.append(self.from_input(call.x).unflatten(-1, heads))
+        if self.output_gate:
+            logits.append(self.from_values(out).unflatten(-1, heads))
+        logit = sum(logits[1:], logits[0])
+        gate = F.silu(logit) if self.swiglu_values else logit.sigmoid()
+        return (out.unflatten(-1, heads) * gate).flatten(-2)
+
+
+class OrthogonalValues(AttentionFeature):
+    """Take from the output of a token what it knew before, its own value:  o - (o u) u,  u = v / |v|.
+
+    With all heads as one vector, with each head alone, or both side by side.
+    """
+
+    paper = 'Belief attention, openreview.net/forum?id=Ard2QzPAUK'
+    orthog_projected_values = flag(False, 'remove the direction of the own values, all heads together')
+    orthog_projected_values_per_head = flag(False, 'the same in each head')
+    switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
+    not_across = 'the keys of a context are no values of the tokens themselves'
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return bool(values['orthog_projected_values'] or values['orthog_projected_values_per_head'])
+
+    def setup(self, host: Any) -> None:
+        if self.orthog_projected_values and self.orthog_projected_values_per_head:
+            host.dim_merged *= 2
+
+    def output(self, out: Tensor, call: Any) -> Tensor:
+        if call.context is not None:
+            raise ValueError(f'`orthog_projected_values` does not go with a context: {self.not_across}')
+        heads = self.host.shape.heads
+        own = tile_heads(call.trace.values, heads)[..., -call.rows :, :].transpose(1, 2).flatten(-2)
+        parts = []
+        if self.orthog_projected_values:
+            parts.append(self.without(out, own))
+        if self.orthog_projected_values_per_head:
+            parts.append(self.without(out.unflatten(-1, (heads, -1)), own.unflatten(-1, (heads, -1))).flatten(-2))
+        return torch.cat(parts, dim=-1)
+
+    @staticmethod
+    def without(t: Tensor, direction: Tensor) -> Tensor:
+        """What of `t` (... d) is orthogonal to a direction (... d), in double precision where there is one."""
+        dtype = torch.float32 if t.device.type == 'mps' else torch.float64
+        exact, unit = t.to(dtype), F.normalize(direction.to(dtype), dim=-1)
+        return (exact - (exact * unit).sum(dim=-1, keepdim=True) * unit).to(t.dtype)
 
 
 class AttentionOnAttention(AttentionFeature):
@@ -68,6 +170,28 @@ class AttentionOnAttention(AttentionFeature):
     def project_out(self) -> nn.Module:
         shape = self.host.shape
         return nn.Sequential(nn.Linear(self.host.dim_merged, 2 * shape.dim_out, bias=False), nn.GLU())
+
+
+class DropOutput(AttentionFeature):
+    """Drop features of the output in training."""
+
+    sublayer_dropout = flag(0.0, 'probability of dropping a feature of the output', probability, example=0.2)
+
+    def result(self, out: Tensor, call: Any) -> Tensor:
+        return F.dropout(out, self.sublayer_dropout, self.host.training)
+
+
+class OutputProjDepth(AttentionFeature):
+    """The projection out starts smaller the deeper the network:  N(0, 1 / (2 dim depth))."""
+
+    paper = 'OLMo, arXiv:2402.00838'
+    output_proj_depth = flag(None, 'depth of the network, for small initial weights', size | none, example=3)
+    idle_beside = {'output_proj_depth': 'zero_init_output'}
+
+    def initialise(self) -> None:
+        for module in self.host.to_out.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=(2 * module.in_features * self.output_proj_depth) ** -0.5)
 
 
 class ZeroInitOutput(AttentionFeature):

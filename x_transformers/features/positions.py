@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.checks import a_tensor, check_range
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
     Check,
@@ -74,6 +75,8 @@ class AbsolutePositionalEmbedding(nn.Module):
                 f'the sequence has {offset + length} tokens, more than the table of absolute positions, '
                 f'`max_seq_len={self.max_seq_len}`'
             )
+        if pos is not None and seq_start_pos is None:
+            check_range(pos, 'pos', 0, self.max_seq_len - 1, 'positions')
         embedded = self.emb(positions_of(length, pos, seq_start_pos, offset, x.device))
         return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded * self.scale
 
@@ -302,10 +305,25 @@ class Rotary(AttentionFeature):
     """Turn queries and keys by their positions:  (x + iy) e^(i p theta), so that scores depend on distances."""
 
     paper = 'RoFormer, arXiv:2104.09864'
+    rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
     takes = {
         'rotary_pos_emb': '(angles (1 or b) j r, scale)',
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
     }
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return True
+
+    def setup(self, host: Any) -> None:
+        heads, own = host.shape.heads, self.rotate_num_heads
+        if own is not None and own > heads:
+            raise ConfigError(f'`rotate_num_heads` got {own}, it must be at most `heads`, {heads}')
+        if own is not None and own < heads and host.shape.kv_heads < heads:
+            raise ConfigError(
+                '`rotate_num_heads` does not go with `kv_heads`: a key head would serve rotated and other queries'
+            )
+        host.rotate_num_heads = own or getattr(host, 'rotate_num_heads', None) or heads
 
     def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb')
@@ -313,6 +331,10 @@ class Rotary(AttentionFeature):
             return qk
         q, k = qk
         angles, scale = own
+        if angles.shape[-2] < q.shape[-2]:
+            raise ValueError(
+                f'`rotary_pos_emb` got angles for {angles.shape[-2]} positions, there are {q.shape[-2]} queries'
+            )
         q = self.turn(q, angles, scale)
         other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
         if other is None:
@@ -328,7 +350,10 @@ class Rotary(AttentionFeature):
         # through the module of the core, where users have always replaced it
         from x_transformers import x_transformers as core
 
-        return core.apply_rotary_pos_emb(t, angles, scale)
+        still = self.host.heads - self.host.rotate_num_heads
+        if still == 0:
+            return core.apply_rotary_pos_emb(t, angles, scale)
+        return torch.cat((t[:, :still], core.apply_rotary_pos_emb(t[:, still:], angles, scale)), dim=1)
 
 
 class RelativeBias(AttentionFeature):
@@ -355,7 +380,10 @@ class AttnBias(AttentionFeature):
     takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
 
     def bias(self, call: Any) -> Tensor | None:
-        return call.inputs.get('attn_bias')
+        bias = call.inputs.get('attn_bias')
+        if bias is not None and not a_tensor(bias, 'attn_bias').is_floating_point():
+            raise TypeError(f'`attn_bias` got {bias.dtype}, it must be numbers to add; keys are hidden by `attn_mask`')
+        return bias
 
 
 class Window(AttentionFeature):
@@ -397,6 +425,7 @@ class RotaryPositions(StackFeature):
         1.0, 'divide positions by this', Check('a number of at least 1', lambda v: is_number(v) and v >= 1), example=2.0
     )
     rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
+    rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
     takes = {'rotary_pos_emb': '(angles, scale), computed elsewhere', 'context_pos': 'm | b m'}
     stored_as = {'angles': 'rotary_pos_emb'}
     switches = ('rotary_pos_emb', 'rotary_xpos')
@@ -406,6 +435,10 @@ class RotaryPositions(StackFeature):
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return bool(values['rotary_pos_emb'] or values['rotary_xpos'])
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        chosen = kind == 'a' and self.rotate_num_heads is not None
+        return {**flags, 'rotate_num_heads': self.rotate_num_heads} if chosen else flags
 
     def setup(self, host: Any) -> None:
         if self.rotary_xpos and not host.causal:
@@ -446,10 +479,22 @@ class RotaryPositions(StackFeature):
         return x
 
 
+def uses(stack: Any, name: str) -> bool:
+    """Whether any self-attention of a stack has a flag on."""
+    value = stack.branch_flags['a'].get(name)
+    return any(value) if isinstance(value, tuple) else bool(value)
+
+
 class StackBias(StackFeature):
     """Hands the bias module of a stack to its self-attention layers."""
 
     stored_as = {'module': 'rel_pos'}
+
+    def refuse_gates(self) -> None:
+        if uses(self.host, 'data_dependent_alibi'):
+            raise ConfigError(
+                f'`{next(iter(self.flags))}` does not go with `attn_data_dependent_alibi`: one position bias at a time'
+            )
 
     def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
         """The module, with what the user gave for it besides flags."""
@@ -476,18 +521,19 @@ class SharedBias:
 
     def __init__(self, module: PositionBias) -> None:
         self.module = module
-        self.known: dict[tuple[int, int], Tensor] = {}
+        self.sizes: tuple[int, int] = (-1, -1)
+        self.known: Tensor | None = None
 
     def __call__(self, i: int, j: int) -> Tensor:
-        if (i, j) not in self.known:
-            self.known[i, j] = self.module(i, j)
-        return self.known[i, j]
+        return self.remembered(i, j, lambda: self.module(i, j))
 
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        sizes = (q_pos.shape[-1], k_pos.shape[-1])
-        if sizes not in self.known:
-            self.known[sizes] = self.module.at(q_pos, k_pos)
-        return self.known[sizes]
+        return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.module.at(q_pos, k_pos))
+
+    def remembered(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:
+        if self.known is None or self.sizes[0] != i or self.sizes[1] != j:  # no dict: it would fix symbolic lengths
+            self.sizes, self.known = (i, j), compute()
+        return self.known
 
 
 class Alibi(StackBias):
@@ -499,6 +545,7 @@ class Alibi(StackBias):
     clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
 
     def setup(self, host: Any) -> None:
+        self.refuse_gates()
         heads = self.alibi_num_heads or host.attn_heads
         if heads > host.attn_heads:
             raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {host.attn_heads}')
@@ -516,6 +563,7 @@ class T5Bias(StackBias):
     gives_positions = True
 
     def setup(self, host: Any) -> None:
+        self.refuse_gates()
         if self.rel_pos_num_buckets > self.rel_pos_max_distance:
             raise ConfigError(
                 f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '

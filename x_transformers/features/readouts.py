@@ -1,14 +1,16 @@
-"""From hidden states to logits."""
+"""From hidden states to logits, and to what else a model gives."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
-from x_transformers.flags import ConfigError, at_least, flag, none, number
+from x_transformers.flags import ConfigError, at_least, flag, none, number, size
 
 
 class TiedReadout(nn.Module):
@@ -70,3 +72,105 @@ class OutputHeads(ModelFeature):
         host = self.host
         width = host.logits_dim or host.num_tokens
         return Heads(nn.Linear(host.dim, width, bias=False) for _ in range(self.num_output_heads))
+
+
+class SigSoftmax(ModelFeature):
+    """Logits plus the logarithm of their sigmoid, which lifts the rank that a softmax allows:  z + log s(z)."""
+
+    paper = 'Sigsoftmax, arXiv:1805.10829'
+    sigsoftmax_logits = flag(False, 'add log sigmoid to the logits')
+
+    def logits(self, logits: Tensor, call: Any) -> Tensor:
+        return logits + F.logsigmoid(logits)
+
+
+class MixtureOfSoftmax(ModelFeature):
+    """A mixture of k softmaxes; the output is log probabilities:  log sum_k pi_k softmax(W h_k)."""
+
+    paper = 'Breaking the Softmax Bottleneck, arXiv:1711.03953'
+    mixture_of_softmax = flag(False, 'log probabilities of a mixture of softmaxes, in place of logits')
+    mixture_of_softmax_k = flag(4, 'number of components', size, example=2)
+    clashes = {'num_output_heads': 'a mixture has one head'}
+    stored_as = {'expand': 'to_mixture', 'combine': 'combine_mixture'}
+    gives_log_probs = True
+
+    def setup(self, host: Any) -> None:
+        host.output_is_log_prob = True
+        self.expand = nn.Sequential(
+            nn.Linear(host.dim, host.dim * self.mixture_of_softmax_k, bias=False),
+            nn.Unflatten(-1, (self.mixture_of_softmax_k, host.dim)),
+        )
+        self.combine = nn.Linear(host.dim, self.mixture_of_softmax_k, bias=False)
+
+    def spread(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['mixture'] = self.combine(x).float().log_softmax(dim=-1)
+        return self.expand(x)
+
+    def logits(self, logits: Tensor, call: Any) -> Tensor:
+        mixed = call.notes['mixture'].unsqueeze(-1) + logits.float().log_softmax(dim=-1)
+        return mixed.logsumexp(dim=-2).clamp(min=math.log(1e-20)).to(logits.dtype)
+
+
+class SqueezeLogits(ModelFeature):
+    """Logits of a single class without their last axis."""
+
+    squeeze_out_last_dim = flag(False, 'drop the last axis of logits if it has one entry')
+
+    def logits(self, logits: Tensor, call: Any) -> Tensor:
+        return logits.squeeze(-1) if logits.shape[-1] == 1 else logits
+
+
+class PoolByAttention(ModelFeature):
+    """Learned queries pool the final embeddings. What they give is the output of a model that sees the future."""
+
+    attn_pool = flag(False, 'pool the output by attention of learned queries')
+    num_pooled_tokens = flag(1, 'number of queries', size, example=2)
+    attn_pool_depth = flag(1, 'blocks of cross-attention', size, example=2)
+    dim_pooled_tokens = flag(None, 'width of the pooled tokens, that of the stack if None', size | none, example=12)
+    clashes = {
+        'use_cls_token': 'both say where the output is read',
+        'average_pool_embed': 'both say where the output is read',
+    }
+    stored_as = {'module': 'attn_pool'}
+    can_cache = False
+
+    def setup(self, host: Any) -> None:
+        from x_transformers.attention_pool import AttentionPool
+
+        stack = host.attn_layers
+        self.module = AttentionPool(
+            dim=self.dim_pooled_tokens or host.dim,
+            num_pooled_tokens=self.num_pooled_tokens,
+            dim_context=host.dim,
+            depth=self.attn_pool_depth,
+            heads=stack.attn_heads,
+            dim_head=stack.attn_dim_head,
+        )
+
+    def pool(self, x: Tensor, call: Any) -> Tensor:
+        if self.host.attn_layers.sees_future or call.notes.get('keeps'):
+            call.trace.attn_pooled_tokens = self.module(x, mask=call.tokens_mask(x))
+        return x
+
+    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+        replaces = self.host.attn_layers.sees_future and out is call.trace.logits and out is not None
+        return call.trace.attn_pooled_tokens if replaces else out
+
+
+class NextEmbedHead(ModelFeature):
+    """A small network that predicts the embedding of the next token."""
+
+    add_continuous_pred_head = flag(False, 'predict the next embedding as well')
+    takes = {'return_next_embed_pred': 'True to return (output, (predicted embeddings, embeddings))'}
+    stored_as = {'predict': 'to_next_embed_pred'}
+
+    def setup(self, host: Any) -> None:
+        host.add_continuous_pred_head = True
+        self.predict = nn.Sequential(
+            nn.Linear(host.dim, host.dim, bias=False), nn.SiLU(), nn.Linear(host.dim, host.emb_dim, bias=False)
+        )
+
+    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+        if not call.inputs.get('return_next_embed_pred'):
+            return out
+        return out, (self.predict(x), call.trace.initial_embeds)

@@ -1,7 +1,7 @@
 """How a branch joins the stream, and what shifts or silences a branch.
 
 A residual module has `prepare(x) -> (input of the branch, what to add to, extra keywords)` and is called with the
-branch's output and the last two of them.
+branch's output, the last two of them, and the `StackCall`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from torch import Tensor, nn
 
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
-from x_transformers.flags import Check, ConfigError, boolean, count, each, flag, is_number, number, probability
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    boolean,
+    count,
+    each,
+    flag,
+    is_number,
+    number,
+    probability,
+    warn_once,
+)
 
 
 class Residual(nn.Module):
@@ -54,6 +65,81 @@ class GRUGating(Residual):
     def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:
         residual = self.scaled(residual)
         return self.gru(out.flatten(0, -2), residual.flatten(0, -2)).view_as(residual)
+
+
+def orthog_project(x: Tensor, y: Tensor) -> Tensor:
+    """The part of each vector of `x` that is orthogonal to that of `y`, over the last axis."""
+    precise = x.dtype if x.dtype == torch.float64 else torch.float32
+    along = F.normalize(y.to(precise), dim=-1)
+    x, dtype = x.to(precise), x.dtype
+    return (x - (x * along).sum(dim=-1, keepdim=True) * along).to(dtype)
+
+
+class OrthogonalResidualUpdate(Residual):
+    """Each token adds only what is orthogonal to its stream.  arXiv:2505.11881"""
+
+    def __init__(self, dim: int, layer_index: int = 0, scale_residual: bool | float = False) -> None:
+        super().__init__(dim, layer_index, scale_residual)
+
+    def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:
+        residual = self.scaled(residual)
+        return residual + orthog_project(out, residual)
+
+
+class MVSplitResidualUpdate(nn.Module):
+    """r + (o - mean o) beta + (mean o - mean r) alpha,  the means over real tokens.  arXiv:2605.06169
+
+    With `causal`, over those up to each token; then sums of earlier tokens are remembered with a cache. With `learned`,
+    alpha and beta come from the mean of the branch.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        layer_index: int = 0,
+        init_alpha: float = 0.0,
+        init_beta: float = 0.03,
+        learned: bool = False,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.learned, self.causal = learned, causal
+        if not learned:
+            self.alpha = nn.Parameter(torch.full((dim,), float(init_alpha)))
+            self.beta = nn.Parameter(torch.full((dim,), float(init_beta)))
+            return
+        self.to_alpha, self.to_beta = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        for linear, value in ((self.to_alpha, init_alpha), (self.to_beta, init_beta)):
+            nn.init.zeros_(linear.weight)
+            nn.init.constant_(linear.bias, value)
+
+    prepare = Residual.prepare
+
+    def means(self, t: Tensor, call: Any) -> Tensor:
+        """Over the sequence (b n d), of real tokens:  b 1 d, or b n d if causal."""
+        real = None if call is None or call.real is None else call.real[:, -t.shape[1] :].unsqueeze(-1)
+        real = t.new_ones(*t.shape[:2], 1) if real is None else real
+        # counts stand beside the sums
+        sums = torch.cat((t.masked_fill(~real.bool(), 0.0), real.to(t.dtype)), dim=-1)
+        sums = sums if t.dtype == torch.float64 else sums.float()
+        sums = self.running(sums, call) if self.causal else sums.sum(dim=1, keepdim=True)
+        return (sums[..., :-1] / sums[..., -1:].clamp(min=1e-5)).to(t.dtype)
+
+    @staticmethod
+    def running(t: Tensor, call: Any) -> Tensor:
+        """Sums up to each token, those of the cache included."""
+        sums = t.cumsum(dim=1)
+        if call is None:
+            return sums
+        name = f'{call.step}.sums'
+        past = None if call.cache is None else call.cache.states.get(name)
+        sums = sums if past is None else sums + past.tensor[:, -1:]
+        return call.recall(name)(sums)[:, -t.shape[1] :]
+
+    def forward(self, out: Tensor, residual: Tensor, call: Any = None, **_: Any) -> Tensor:
+        mean_out, mean_residual = self.means(torch.cat((out, residual), dim=-1), call).chunk(2, dim=-1)
+        alpha, beta = (self.to_alpha(mean_out), self.to_beta(mean_out)) if self.learned else (self.alpha, self.beta)
+        return residual + (out - mean_out) * beta + (mean_out - mean_residual) * alpha
 
 
 def shift(t: Tensor, amount: int, mask: Tensor | None = None) -> Tensor:
@@ -103,6 +189,14 @@ def per_layer(value: Any, layers: int, name: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def without_scales(flag_name: str, options: dict[str, Any], *scales: str) -> dict[str, Any]:
+    """The options of a residual that has no such scales. Who asked for one is warned."""
+    for name in scales:
+        if options.get(name) not in (None, False, 1.0):
+            warn_once(f'`{name}` scales no residual beside `{flag_name}`')
+    return {name: value for name, value in options.items() if name not in scales}
+
+
 # the features
 
 
@@ -140,9 +234,9 @@ class TokenShift(StackFeature):
 
 
 class ResidualScale(StackFeature):
-    """Scales on the residual, and with a number on the branch as well."""
+    """Scales on the residual and on the branch."""
 
-    paper = 'NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555'
+    paper = 'NormFormer, arXiv:2110.09456; DeepNet, arXiv:2203.00555; OLMo, arXiv:2402.00838'
     scale_residual = flag(
         False,
         'learned scale per feature on the residual; a number also scales every branch',
@@ -150,10 +244,29 @@ class ResidualScale(StackFeature):
         example=True,
     )
     scale_residual_constant = flag(1.0, 'constant factor of the residual', number, example=0.5)
+    depth_scale_residual = flag(
+        False,
+        'True: initial outputs shrink with depth; a number: constant factor of every branch',
+        Check('True, False or a number other than 0', lambda v: isinstance(v, bool) or (is_number(v) and v != 0)),
+        example=True,
+    )
+    switches = ('scale_residual', 'scale_residual_constant', 'depth_scale_residual')
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
-        return bool(values['scale_residual']) or values['scale_residual_constant'] != 1
+        return (
+            bool(values['scale_residual'])
+            or bool(values['depth_scale_residual'])
+            or values['scale_residual_constant'] != 1
+        )
+
+    def setup(self, host: Any) -> None:
+        wishes = (self.depth_scale_residual, self.scale_residual)
+        self.factor = next((wish for wish in wishes if is_number(wish) and wish), 1)
+        if any('attn_aggregated_residuals' in feature.flags for feature in host.features.active):
+            if self.depth_scale_residual:
+                warn_once('`depth_scale_residual` has no effect beside `attn_aggregated_residuals`')
+            self.factor, self.depth_scale_residual = 1, False
 
     def residual_options(self, options: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -162,9 +275,14 @@ class ResidualScale(StackFeature):
             'scale_residual_constant': self.scale_residual_constant,
         }
 
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        if self.depth_scale_residual is not True:
+            return flags
+        index = [i for i, other in enumerate(self.host.layer_types) if other == kind][number]
+        return {'output_proj_depth': index // self.host.len_default_block + 1, **flags}
+
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
-        scales = is_number(self.scale_residual) and self.scale_residual != 1
-        return Scale(self.scale_residual, branch) if scales else branch
+        return branch if self.factor == 1 else Scale(self.factor, branch)
 
 
 class GateResidual(StackFeature):
@@ -173,8 +291,30 @@ class GateResidual(StackFeature):
     paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
     gate_residual = flag(False, 'GRU gating in place of the sum')
 
-    def residual(self, *args: Any, **kwargs: Any) -> nn.Module:
-        return GRUGating(*args, **kwargs)
+    def residual(self, *args: Any, **options: Any) -> nn.Module:
+        return GRUGating(*args, **without_scales('gate_residual', options, 'scale_residual_constant'))
+
+
+class OrthogResidual(StackFeature):
+    """A branch only turns the stream of a token, it never stretches it."""
+
+    paper = 'Revisiting Residual Connections, arXiv:2505.11881'
+    orthog_residual = flag(False, 'add only what is orthogonal to the residual')
+
+    def residual(self, *args: Any, **options: Any) -> nn.Module:
+        options = without_scales('orthog_residual', options, 'scale_residual_constant')
+        return OrthogonalResidualUpdate(*args, **options)
+
+
+class MVSplitResidual(StackFeature):
+    """The mean over tokens and what differs from it join the stream at rates of their own."""
+
+    paper = 'arXiv:2605.06169'
+    mv_split_residual = flag(False, 'separate rates for the mean over tokens, and for what differs from it')
+
+    def residual(self, *args: Any, **options: Any) -> nn.Module:
+        options = without_scales('mv_split_residual', options, 'scale_residual', 'scale_residual_constant')
+        return MVSplitResidualUpdate(*args, causal=not self.host.sees_future, **options)
 
 
 class LayerDropout(StackFeature):
@@ -199,6 +339,47 @@ class LayerDropout(StackFeature):
     def skips(self, layer: Any, call: Any) -> bool | None:
         rate = self.host.layer_dropouts[layer.index]
         return True if self.host.training and rate > 0 and torch.rand(()).item() < rate else None
+
+
+class ResiDual(StackFeature):
+    """Post-norm layers, with a second stream that no norm touches; their sum is the output.
+
+    r starts as c x;  after each branch  r += c out,  x = norm(x + out);  output  x + norm(r).
+    """
+
+    paper = 'ResiDual, arXiv:2304.14802'
+    resi_dual = flag(False, 'post-norm with a second, pre-norm stream beside it')
+    resi_dual_scale = flag(
+        1.0,
+        'the factor c of the second stream, against overflow',
+        Check('a number above 0, up to 1', lambda v: is_number(v) and 0 < v <= 1),
+        example=0.5,
+    )
+    options = {'resi_dual_scale': 'resi_dual'}
+    clashes = {
+        name: 'both streams add the plain output of a branch'
+        for name in (
+            'gate_residual',
+            'orthog_residual',
+            'mv_split_residual',
+            'gated_multi_residual',
+            'num_residual_streams',
+        )
+    }
+
+    def setup(self, host: Any) -> None:
+        host.pre_norm = host.norm_before = False
+        host.norm_outside = host.norm_at_end = True
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['dual'] = x * self.resi_dual_scale
+        return x
+
+    def joined(self, layer: Any, out: Tensor, call: Any) -> None:
+        call.notes['dual'] = call.notes['dual'] + out * self.resi_dual_scale
+
+    def finish(self, x: Tensor, call: Any) -> Tensor:
+        return x + call.norm(self.host.final_norm, call.notes['dual'])
 
 
 class ZeroInitBranches(StackFeature):

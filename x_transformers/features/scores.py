@@ -1,7 +1,12 @@
-"""From logits to weights. Everything here needs the eager kernel, apart from dropout."""
+"""From logits to weights. Everything here needs the eager kernel, apart from dropout.
+
+A feature that adds columns (a sink) puts them in front at `rows` and takes them off at `mix`: until then logits and
+weights are b h i (1 + j).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import lowest, softmax
+from x_transformers.features.contextual import at_least_float, real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size
 
@@ -16,6 +22,57 @@ from x_transformers.flags import ConfigError, a_callable, flag, none, positive, 
 def softclamp(t: Tensor, value: float) -> Tensor:
     """Bound smoothly:  c tanh(t / c)."""
     return (t / value).tanh() * value
+
+
+def straight_through(attn: Tensor) -> Tensor:
+    """One-hot at the largest weight of each row, with the gradient of the weights."""
+    chosen = torch.zeros_like(attn).scatter(-1, attn.argmax(dim=-1, keepdim=True), 1.0)
+    return chosen + (attn - attn.detach())
+
+
+def entmax15_by_sorting(sim: Tensor) -> Tensor:
+    """1.5-entmax over the last axis, exactly.  Peters et al. 2019, arXiv:1905.05702, algorithm 2"""
+    # at 2 below the largest an entry has no weight; so hidden logits cannot overflow
+    half = ((sim - sim.amax(dim=-1, keepdim=True)) / 2).clamp(min=-2.0)
+    ranked = half.sort(dim=-1, descending=True).values
+    count = torch.arange(1, half.shape[-1] + 1, device=half.device, dtype=half.dtype)
+    mean, square = ranked.cumsum(dim=-1) / count, ranked.square().cumsum(dim=-1) / count
+    spread = count * (square - mean.square())
+    threshold = mean - ((1 - spread) / count).clamp(min=0.0).sqrt()
+    support = (threshold <= ranked).sum(dim=-1, keepdim=True)
+    # once more for the support alone, without the rounding of long sums
+    inside = count <= support
+    centre = ranked.where(inside, 0.0).sum(dim=-1, keepdim=True) / support
+    rest = 1 - (ranked - centre).where(inside, 0.0).square().sum(dim=-1, keepdim=True)
+    return (half - centre + (rest / support).clamp(min=0.0).sqrt()).clamp(min=0.0).square()
+
+
+class Entmax15Function(torch.autograd.Function):
+    """1.5-entmax with its gradient in closed form, which needs the weights w alone:
+
+    r (g - sum(r g) / sum(r)),  r = sqrt(w)
+    """
+
+    @staticmethod
+    def forward(ctx: Any, sim: Tensor) -> Tensor:
+        weights = entmax15_by_sorting(sim)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        # the root of nothing has no slope, for whoever differentiates twice
+        root = weights.where(weights > 0, 1.0).sqrt().where(weights > 0, 0.0)
+        return root * (grad - (root * grad).sum(dim=-1, keepdim=True) / root.sum(dim=-1, keepdim=True))
+
+
+def entmax15(sim: Tensor) -> Tensor:
+    """1.5-entmax over keys, in float32 if the logits are in half precision:  max(sim / 2 - t, 0)^2"""
+    sim = sim.to(at_least_float(sim.dtype))
+    if torch.compiler.is_compiling():  # a compiler finds the same gradient in the formula
+        return entmax15_by_sorting(sim)
+    return Entmax15Function.apply(sim)
 
 
 def head_mixer(heads: int) -> nn.Conv2d:
@@ -89,6 +146,27 @@ class PostTalkingHeads(AttentionFeature):
         return self.mixer(attn)
 
 
+class TalkingHeads(AttentionFeature):
+    """Heads exchange logits, and weights:  sim_k = sum_h sim_h Pre_hk,  the same with Post behind the dropout.
+
+    The logits are mixed before biases and masks; `residual_attn` hands on those from before the mix.
+    """
+
+    paper = 'Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library'
+    talking_heads = flag(False, 'replace logits and weights by mixes over heads')
+    stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
+
+    def setup(self, host: Any) -> None:
+        heads = host.shape.heads
+        self.pre, self.post = nn.Parameter(torch.randn(heads, heads)), nn.Parameter(torch.randn(heads, heads))
+
+    def scores(self, sim: Tensor, call: Any) -> Tensor:
+        return torch.einsum('b h i j, h k -> b k i j', sim, self.pre.to(sim.dtype))
+
+    def mix(self, attn: Tensor, call: Any) -> Tensor:
+        return torch.einsum('b h i j, h k -> b k i j', attn, self.post.to(attn.dtype))
+
+
 class AttentionDropout(AttentionFeature):
     """Drop attention weights in training."""
 
@@ -140,6 +218,44 @@ class SigmoidAttention(AttentionFeature):
         return sim.sigmoid()
 
 
+class HardAttention(AttentionFeature):
+    """All the weight on the largest logit, with the gradient of the softmax."""
+
+    paper = 'straight-through estimator, arXiv:1308.3432; hard attention: arXiv:2410.01104'
+    hard = flag(False, 'attend to the best key only')
+
+    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+        return straight_through(softmax(sim))
+
+
+class GumbelSoftmax(AttentionFeature):
+    """Softmax of noisy logits:  softmax((sim + g) / temp),  g Gumbel noise, which is drawn in training only."""
+
+    paper = 'Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144'
+    gumbel_softmax = flag(False, 'sample the attended keys in training')
+    gumbel_softmax_temp = flag(1.0, 'temperature', positive, example=0.5)
+    gumbel_softmax_hard = flag(True, 'attend to the chosen key only, with the gradient of the softmax')
+
+    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+        if 'gumbel noise' not in call.notes:  # the maps are read later, and must show what was drawn
+            call.notes['gumbel noise'] = -torch.empty_like(sim).exponential_().log() if self.host.training else None
+        noise = call.notes['gumbel noise']
+        noisy = (sim if noise is None else sim + noise) / self.gumbel_softmax_temp
+        # hidden logits divided by less than one overflow
+        attn = softmax(noisy.masked_fill(sim <= lowest(sim), lowest(sim)))
+        return straight_through(attn) if self.gumbel_softmax_hard else attn
+
+
+class Entmax15(AttentionFeature):
+    """1.5-entmax, which gives low logits no weight at all:  max(sim / 2 - t, 0)^2,  t so that they sum to one."""
+
+    paper = 'Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015'
+    use_entmax15 = flag(False, '1.5-entmax in place of softmax')
+
+    def normaliser(self, sim: Tensor, call: Any) -> Tensor:
+        return entmax15(sim)
+
+
 class CustomNormaliser(AttentionFeature):
     """A function of your own from logits to weights; hidden logits hold the lowest finite number."""
 
@@ -147,6 +263,114 @@ class CustomNormaliser(AttentionFeature):
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return self.custom_attn_fn(sim)
+
+
+class LearnedSink(AttentionFeature):
+    """A learned logit per head joins each row, so that a head may attend to nothing:  e^sim / (e^s + sum e^sim)
+
+    Recorded maps have the sink as their first column.
+    """
+
+    paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
+    head_learned_sink = flag(False, 'a learned sink per head')
+    stored_as = {'sink': 'attend.head_attn_sink'}
+    idle_beside = {'head_learned_sink': 'sigmoid'}
+
+    def setup(self, host: Any) -> None:
+        self.sink = nn.Parameter(torch.zeros(host.shape.heads))
+
+    def rows(self, sim: Tensor, call: Any) -> Tensor:
+        sink = self.sink.to(sim.dtype)[:, None, None].expand(*sim.shape[:-1], 1)
+        return torch.cat((sink, sim), dim=-1)
+
+    def mix(self, attn: Tensor, call: Any) -> Tensor:
+        return attn[..., 1:]
+
+
+class CogSigned(AttentionFeature):
+    """Weights with the signs of their logits:  sign(sim) softmax(|sim|)"""
+
+    paper = 'More Expressive Attention with Negative Weights, arXiv:2411.07176'
+    cog_signed = flag(False, 'weights keep the sign of their logits')
+    clashes = {'laser': 'signed weights of exponentials have no logarithm'}
+
+    def logits(self, sim: Tensor, call: Any) -> Tensor:
+        call.notes['signs'] = sim.sign()
+        return sim.abs()
+
+    def rows(self, sim: Tensor, call: Any) -> Tensor:
+        signs = call.notes['signs']
+        added, rest = sim.split((sim.shape[-1] - signs.shape[-1], signs.shape[-1]), dim=-1)  # a sink has a sign too
+        call.notes['signs'] = torch.cat((added.sign(), signs), dim=-1)
+        return torch.cat((added.abs(), rest), dim=-1)
+
+    def weights(self, attn: Tensor, call: Any) -> Tensor:
+        return attn * call.notes['signs']
+
+
+class AttnDelta(AttentionFeature):
+    """Weights given by the caller, added to those of the softmax; hidden keys get theirs as well."""
+
+    paper = 'OpenReview uomCTwGflg'
+    takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
+    falls_back = True
+
+    def weights(self, attn: Tensor, call: Any) -> Tensor:
+        delta = call.inputs.get('attn_delta')
+        if delta is None:
+            return attn
+        width, wanted = delta.shape[-1], attn.shape[-1]
+        if width not in (1, call.keys, call.total_keys, wanted):
+            raise ValueError(
+                f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {call.keys}, the number of keys'
+            )
+        delta = delta if width == 1 else F.pad(delta, (wanted - width, 0))
+        return attn + delta.to(attn.dtype)
+
+
+class InvertedAttention(AttentionFeature):
+    """Queries compete for keys: softmax over the queries, then weights that sum to one over the keys.
+
+        A / max(sum_j |A|, 1e-8)    with A = softmax_i(sim), hidden keys at zero
+
+    Padded queries do not compete. Every query depends on all others: not for causal attention.
+    """
+
+    paper = 'Inverted-Attention Transformers, OpenReview WgQZNoQ5AB; Slot Attention, arXiv:2006.15055'
+    inverted_attention = flag(False, 'softmax over the queries')
+    can_cache = False
+    looks_ahead = 'its softmax over queries sees later ones'
+
+    def setup(self, host: Any) -> None:
+        if host.causal:
+            raise ConfigError(
+                '`inverted_attention` does not go with `causal`: the softmax over queries sees later ones. '
+                'For cross-attention alone write `cross_attn_inverted_attention`'
+            )
+
+    def sight(self, call: Any) -> Tensor | None:
+        if call.causal:
+            raise ValueError('`causal=True` does not go with `inverted_attention`: its softmax sees later queries')
+        real = real_queries(call)
+        return None if real is None else real[:, None, :, None]
+
+    def normalising(self, normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def over_queries(sim: Tensor, call: Any) -> Tensor:
+            real = real_queries(call)
+            if real is not None:  # padding does not compete for a sink either, which joined behind the mask
+                sim = sim.masked_fill(~real[:, None, :, None], lowest(sim))
+            return normalise(sim.transpose(-1, -2), call).transpose(-1, -2)
+
+        return over_queries
+
+    def weights(self, attn: Tensor, call: Any) -> Tensor:
+        seen = call.seen()
+        if seen is not None:
+            if seen.shape[-1] > 1:  # a sink is always seen
+                seen = F.pad(seen, (attn.shape[-1] - seen.shape[-1], 0), value=True)
+            attn = attn.masked_fill(~seen, 0.0)
+        total = attn.abs().sum(dim=-1, keepdim=True, dtype=at_least_float(attn.dtype))
+        return (attn / total.clamp(min=1e-8)).to(attn.dtype)
 
 
 # features of a stack
@@ -164,6 +388,12 @@ class ResidualAttention(StackFeature):
             raise ConfigError(
                 f'`{next(iter(self.flags))}` does not go with `attn_flash=True`: the fused kernel forms no logits'
             )
+        kinds = host.layer_types
+        self.unmixed = tuple(
+            index
+            for index, kind in enumerate(kinds)
+            if kind == self.kind and host.flags_for(kind, kinds[:index].count(kind)).get('talking_heads')
+        )
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         if layer.kind != self.kind:
@@ -172,7 +402,10 @@ class ResidualAttention(StackFeature):
 
     def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
         if layer.kind == self.kind:
-            logits = intermediates.pre_softmax_attn
+            similarities = intermediates.qk_similarities
+            logits = intermediates.pre_softmax_attn[..., -similarities.shape[-1] :]  # without a sink
+            if layer.index in self.unmixed:
+                logits = similarities
             # a hidden key hands on no logit: the lowest number, added up and mixed over heads, would overflow
             call.notes[f'logits {self.kind}'] = logits.masked_fill(logits <= lowest(logits), 0.0)
 

@@ -1,14 +1,87 @@
-"""What becomes queries, keys and values: memories of earlier segments, learned keys, values of an earlier layer."""
+"""What becomes queries, keys and values: separate inputs, residuals and deltas, memories, further keys, earlier values.
+
+Keys in front of all others stand in this order: zero key, those of the caller, learned ones, memories.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.attend import tile_heads
+from x_transformers.cache import LayerIntermediates
+from x_transformers.checks import as_mask, check_vectors
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.flags import count, flag
+from x_transformers.features.polar import Polar
+from x_transformers.flags import count, flag, shown
+
+
+class SeparateInputs(AttentionFeature):
+    """Queries, keys and values each come from an input of their own; the queries' counts for everything else."""
+
+    paper = 'Hyper-Connections, arXiv:2409.19606'
+    qkv_receive_diff_residuals = flag(False, 'x is three inputs, 3 b n d, for queries, keys and values')
+    not_across = 'keys and values of a context come from the context'
+
+    def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if x.ndim != 4 or len(x) != 3:
+            raise ValueError(
+                f'`x` got shape {tuple(x.shape)}, with `qkv_receive_diff_residuals` it must be (3, b, n, d)'
+            )
+        return tuple(x)
+
+    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        if call.context is not None:
+            raise ValueError(f'`qkv_receive_diff_residuals` does not go with a context: {self.not_across}')
+        return qkv
+
+
+class KVInputResidual(AttentionFeature):
+    """What the caller adds to the inputs of keys and values."""
+
+    takes = {'kv_input_residual': 'broadcasts to the input of the keys, b j d'}
+
+    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        residual = call.inputs.get('kv_input_residual')
+        if residual is None:
+            return qkv
+        q, k, v = qkv
+        fits(residual, 'kv_input_residual', k)
+        return q, k + residual, v + residual
+
+
+def fits(t: Tensor, name: str, to: Tensor) -> None:
+    """Refuse what does not broadcast to `to` (b n d)."""
+    shape = (1,) * (to.ndim - t.ndim) + tuple(t.shape)
+    if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
+        raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
+
+
+class Deltas(AttentionFeature):
+    """What the caller adds to the projected queries, keys and values, and to the merged heads.  arXiv:2605.12357"""
+
+    takes = {
+        'q_delta': 'broadcasts to b n (h d)',
+        'k_delta': 'broadcasts to b j (k d)',
+        'v_delta': 'broadcasts to b j (k d)',
+        'o_delta': 'broadcasts to b n (h d)',
+    }
+
+    def projected(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return tuple(self.moved(t, f'{name}_delta', call) for t, name in zip(qkv, 'qkv', strict=True))
+
+    def output(self, out: Tensor, call: Any) -> Tensor:
+        return self.moved(out, 'o_delta', call)
+
+    def moved(self, t: Tensor, name: str, call: Any) -> Tensor:
+        delta = call.inputs.get(name)
+        if delta is None:
+            return t
+        fits(delta, name, t)
+        return t + delta
 
 
 class SegmentMemory(AttentionFeature):
@@ -84,6 +157,45 @@ class MemoryKV(AttentionFeature):
         return k, self.v.expand(call.batch, -1, -1, -1)
 
 
+class AdditionalKV(AttentionFeature):
+    """Keys and values that the caller has already: not normed, at no position, visible to every query."""
+
+    takes = {
+        'additional_key_values': '(k, v), b k m d each, the heads divide those of the layer',
+        'additional_key_value_mask': 'b m',
+    }
+
+    def keys(self, call: Any) -> tuple[Tensor, Tensor] | None:
+        given = call.inputs.get('additional_key_values')
+        if given is None:
+            return None
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise TypeError(f'`additional_key_values` got {shown(given)}, it must be a pair of keys and values')
+        shape, (k, v) = self.host.shape, given
+        for t, width in ((k, shape.dim_head), (v, shape.dim_value)):
+            check_vectors(t, 'additional_key_values', call.batch, 'k', k.shape[-2], width, like=call.x)
+            if shape.heads % t.shape[1]:
+                raise ValueError(
+                    f'`additional_key_values` got {t.shape[1]} heads, they must divide the heads, {shape.heads}'
+                )
+        if k.shape[1] != shape.kv_heads:
+            k, v = tile_heads(k, shape.heads), tile_heads(v, shape.heads)
+        polar = self.host.features.find(Polar)
+        return k if polar is None else polar.stored_keys(k, call), v
+
+    def mask(self, call: Any) -> Tensor | None:
+        mask, given = call.inputs.get('additional_key_value_mask'), call.inputs.get('additional_key_values')
+        if mask is None:
+            return None
+        if given is None:
+            raise ValueError('`additional_key_value_mask` was given without `additional_key_values`')
+        mask = as_mask(mask, 'additional_key_value_mask', call.batch, given[0].shape[-2], like=call.x)
+        memory = self.host.features.find(MemoryKV)
+        behind = call.keys + (0 if memory is None else memory.num_mem_kv)
+        call.hides_added = True
+        return F.pad(mask, (call.total_keys - behind - mask.shape[1], behind), value=True)[:, None, None]
+
+
 class ZeroKV(AttentionFeature):
     """A key and a value of zero, so that a head may attend to nothing."""
 
@@ -114,3 +226,78 @@ class AddValueResidual(StackFeature):
 
     def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
         call.notes.setdefault(f'first values {layer.kind}', intermediates.values)
+
+
+class KVResiduals(StackFeature):
+    """What the caller adds to the inputs of keys and values, layer by layer as they run."""
+
+    takes = {
+        'self_attn_kv_residuals': 'l b n d, or b n d for the first layer',
+        'cross_attn_kv_residuals': 'l b m d, or b m d for the first layer',
+    }
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        name = {'a': 'self_attn_kv_residuals', 'c': 'cross_attn_kv_residuals'}.get(layer.kind, '')
+        given = call.inputs.get(name)
+        if given is None:
+            return inputs
+        each = given.unsqueeze(0) if given.ndim == 3 else given
+        if each.ndim != 4 or len(each) > call.kinds.count(layer.kind):
+            raise ValueError(
+                f'`{name}` got shape {tuple(given.shape)}, it must be (l, b, n, d) for at most '
+                f'{call.kinds.count(layer.kind)} layers, or (b, n, d) for the first'
+            )
+        at = (call.self_attended if layer.kind == 'a' else call.attended - call.self_attended) - 1
+        if at >= len(each):
+            return inputs
+        residual = call.only_new(each[at], name) if layer.kind == 'a' else each[at]
+        if layer.kind == 'c' and call.cache is not None:  # the keys of the context are in the cache
+            residual = residual[:, :0]
+        return {**inputs, 'kv_input_residual': residual}
+
+
+class AdditionalKVs(StackFeature):
+    """Keys and values of another model, one pair per self-attention, from its cache or given as tensors."""
+
+    takes = {
+        'self_attn_additional_kv': 'list of (k, v), b k m d each, or what another stack left behind',
+        'additional_kv_mask': 'b m',
+        'detach_additional_kv': 'True or False: no gradient flows into them',
+        'route_additional_kv_to_top': 'True: the last pair goes to the last layer; False: the first to the first',
+    }
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        given = call.inputs.get('self_attn_additional_kv')
+        if given is None:
+            if call.inputs.get('additional_kv_mask') is not None:
+                raise ValueError('`additional_kv_mask` was given without `self_attn_additional_kv`')
+            return x
+        pairs, layers = self.pairs(given), call.kinds.count('a')
+        if call.inputs.get('detach_additional_kv'):
+            pairs = [(k.detach(), v.detach()) for k, v in pairs]
+        top = call.inputs.get('route_additional_kv_to_top')
+        if top is None or top:
+            pairs = [None] * (layers - len(pairs)) + pairs[max(len(pairs) - layers, 0) :]
+        call.notes['additional kv'] = dict(enumerate(pairs))
+        return x
+
+    @staticmethod
+    def pairs(given: Any) -> list[tuple[Tensor, Tensor]]:
+        if isinstance(given, LayerIntermediates):
+            given = [inter.cached_kv for inter in given.attn_intermediates or () if inter.layer_type == 'a']
+        kind = 'it must be a list of pairs (k, v), (b, k, m, d) each, or the intermediates of a stack'
+        if not isinstance(given, (tuple, list)):
+            raise TypeError(f'`self_attn_additional_kv` got {shown(given)}, {kind}')
+        for pair in given:
+            tensors = isinstance(pair, (tuple, list)) and len(pair) == 2 and all(map(torch.is_tensor, pair))
+            if not tensors or any(t.ndim != 4 for t in pair):
+                raise ValueError(f'`self_attn_additional_kv` got an entry {shown(pair)}, {kind}')
+        return [tuple(pair) for pair in given]
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        pairs = call.notes.get('additional kv', {})
+        pair = pairs.get(call.self_attended - 1) if layer.kind == 'a' else None
+        if pair is None:
+            return inputs
+        mask = call.inputs.get('additional_kv_mask')
+        return {**inputs, 'additional_key_values': pair, 'additional_key_value_mask': mask}

@@ -181,6 +181,7 @@ class Feature:
         options    flag -> flag: the first does nothing unless the second is set
         idle_beside   flag -> flag: the first does nothing if the second is set
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
+        looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
         takes      name -> shape: inputs of the forward call that the feature reads
         fuses      True if the fused kernel does the feature's work itself
         falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
@@ -197,6 +198,7 @@ class Feature:
     options: ClassVar[dict[str, str]] = {}
     idle_beside: ClassVar[dict[str, str]] = {}
     not_across: ClassVar[str] = ''
+    looks_ahead: ClassVar[str] = ''
     takes: ClassVar[dict[str, str]] = {}
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
@@ -209,6 +211,15 @@ class Feature:
         cls.flags = own or cls.flags
         for name in own:
             delattr(cls, name)
+        cls.refuse_misspelt_stages()
+
+    @classmethod
+    def refuse_misspelt_stages(cls) -> None:
+        """A method that is almost named after a stage would never run."""
+        for name in filter(lambda name: inspect.isfunction(vars(cls)[name]), vars(cls)):
+            close = difflib.get_close_matches(name, cls.stages, n=1, cutoff=0.85)
+            if close and name not in cls.stages and not any(hasattr(base, name) for base in cls.__mro__[1:]):
+                raise TypeError(f'{cls.__name__} has `{name}`, which is no stage, did you mean `{close[0]}`?')
 
     def __init__(self, host: nn.Module, values: Mapping[str, Any]) -> None:
         owned: dict[str, tuple[str, ...]] = {}
@@ -245,6 +256,11 @@ class Feature:
             return
         *path, last = self.stored_as.get(name, name).split('.')
         keeper = functools.reduce(getattr, path, self.host)
+        if getattr(keeper, last, None) is not None and name not in self.owned:
+            raise ConfigError(
+                f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
+                f'give `{name}` another name in `stored_as`'
+            )
         if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
             keeper.register_buffer(last, value, persistent=name in self.stored_as)
         else:
@@ -328,6 +344,11 @@ def catalogue_for(
     if features is not None and not known:
         raise ConfigError(f'`features` got {shown(features)}, it must be a tuple of Feature classes')
     own = tuple(feature for feature in features or () if feature.stages is level[0].stages)
+    declared: dict[str, str] = {}
+    for feature in own:
+        for name in feature.flags:
+            if declared.setdefault(name, feature.__name__) != feature.__name__:
+                raise ConfigError(f'`features` got {declared[name]} and {feature.__name__}, both declare `{name}`')
     return own or level
 
 
@@ -336,6 +357,8 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     known = list(names)
     joined = {known_name.replace('_', ''): known_name for known_name in known}
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
+    likeness = [difflib.SequenceMatcher(None, c, name).ratio() for c in close]
+    close = [c for c, ratio in zip(close, likeness, strict=True) if ratio > max(likeness) - 0.08]
     close += [joined[c] for c in difflib.get_close_matches(name.replace('_', ''), joined, n=1, cutoff=0.75)]
     ending = [k for k in known if k.endswith(f'_{name}') or k.startswith(f'{name}_')]
     found = list(dict.fromkeys(ending[:3] if ending and not close else close))
@@ -415,7 +438,9 @@ def is_set(known: Mapping[str, Flag], values: Mapping[str, Any], name: str) -> b
     """Whether a flag is on: its feature is, if the flag is the switch, else it differs from its default."""
     owner = known[name].feature
     if owner is not None and name == next(iter(owner.flags)):
-        return owner.is_on(values)
+        always = owner.is_on({**values, **{n: flag.default for n, flag in owner.flags.items()}})
+        if not always:
+            return owner.is_on(values)
     return values[name] != known[name].default
 
 
@@ -502,7 +527,17 @@ class Configurable(nn.Module):
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
-        return Features(self, catalogue, resolve(catalogue, flags, type(self).__name__, type(self).accepted()))
+        values = resolve(catalogue, flags, type(self).__name__, type(self).accepted())
+        for name, declared in flags_of(catalogue).items():
+            self.remember_flag(name, values[name], declared.feature)
+        return Features(self, catalogue, values)
+
+    def remember_flag(self, name: str, value: Any, feature: type[Feature] | None) -> None:
+        """Let a flag be read as an attribute, unless the module has one of that name, or will have."""
+        if feature is not None and name in feature.stored_as.values():
+            value = None  # until the feature stores its module there
+        if not (hasattr(self, name) or isinstance(value, (nn.Module, torch.Tensor))):
+            self.__dict__[name] = value
 
     config = DerivedConfig()
 
@@ -542,6 +577,8 @@ def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[st
     try:
         return typing.get_type_hints(init, include_extras=include_extras)
     except (NameError, TypeError):
+        if (init.__module__ or '').startswith('x_transformers.'):
+            raise  # a check of ours would go lost
         return {}
 
 

@@ -41,14 +41,22 @@ def steps(module: Configurable) -> Iterator[tuple[str, str]]:
     for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
         if stage in outline:
             yield stage, outline[stage]
-        for feature in at.get(stage, ()):
-            own = feature.__dict__
-            given = [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
-            if given:
-                yield stage, f'{type(feature).__name__} ({", ".join(given)}): {summary(feature)}'
+        yield from ((stage, said(feature)) for feature in at.get(stage, ()) if given(feature))
+    settled = (f for f in getattr(features, 'active', ()) if not f.runs_at() and given(f))
+    yield from (('setup', said(feature)) for feature in settled)
     inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
     if inputs:
         yield 'inputs', ', '.join(inputs)
+
+
+def given(feature: Feature) -> list[str]:
+    """The flags of a feature that differ from their defaults."""
+    own = feature.__dict__
+    return [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
+
+
+def said(feature: Feature) -> str:
+    return f'{type(feature).__name__} ({", ".join(given(feature))}): {summary(feature)}'
 
 
 def summary(feature: Feature) -> str:

@@ -1,0 +1,681 @@
+"""Where a reference implementation of the stack of layers goes wrong (W), fails (F) or is odd (O): one case per number.
+
+Each shows what is right. Where an oddity is kept, so that checkpoints and numbers agree with it, the case says why.
+"""
+
+import math
+import random
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from defects import (
+    HOLES,
+    Known,
+    X,
+    check_causal,
+    check_decoding,
+    check_finite_gradients,
+    check_padding,
+    check_rows,
+    check_segments,
+    refused,
+    stack,
+    warned,
+)
+from oracles import assert_close, randn, randomised
+from torch import nn
+
+from x_transformers import CrossAttender, Decoder, Encoder, FeedForward, PrefixDecoder
+from x_transformers.x_transformers import PolarEmbedding, ScaledSinusoidalEmbedding
+
+known = Known()
+START = torch.tensor([0, 2])
+FRONT = [randn(2, 3, 24, seed=6), randn(2, 3, 24, seed=7)]  # memories of two layers
+VIEWS = dict(num_residual_streams=2, qkv_receive_diff_residuals=True)
+
+
+def attention_pool(**options):
+    from x_transformers import AttentionPool
+
+    return randomised(AttentionPool(**{**dict(dim=24, heads=2, dim_head=8), **options}))
+
+
+def intermediates(net, **inputs):
+    return net(X, return_hiddens=True, **inputs)[1]
+
+
+def pairs(net, kinds='a', **inputs):
+    found = intermediates(net, **inputs).attn_intermediates
+    return [inter.cached_kv for inter in found if inter.layer_type in kinds]
+
+
+def inputs_of(net, names):
+    """The first inputs of the modules with such names, as lists that fill up."""
+    found = {name: [] for name in names}
+    for name in names:
+        module = net.get_submodule(name)
+        module.register_forward_hook(lambda module, args, out, name=name: found[name].append(args[0]))
+    return found
+
+
+def leaving_out(*indices, **flags):
+    """A stack that in training always leaves out some layers."""
+    net = stack(layer_dropout=0.5, **flags)
+    net.layer_dropouts = tuple(float(index in indices) for index in range(4))
+    return net
+
+
+# 7.1 wrong results
+
+
+@known('W1')
+def hyper_connections_do_not_multiply_the_streams():
+    flags = dict(depth=6, num_residual_streams=4)
+    hiddens = Decoder(dim=24, heads=4, zero_init_branch_output=True, **flags)(X.float(), return_hiddens=True)[1]
+    first, *_, last = (t.norm() for t in hiddens.layer_hiddens[:-1])
+    assert 0.5 < last / first < 2
+    net = stack(**flags)
+    net(X).square().sum().backward()
+    for index in range(1, 12):  # the first mixes streams that differ by their embedding alone
+        assert net.layers[index][2].static_alpha.grad[:, 1:].abs().max() > 0
+
+
+@known('W2')
+def residuals_are_projected_token_by_token():
+    net = stack(orthog_residual=True)
+    check_causal(net)
+    check_padding(net)
+    check_decoding(net)
+
+
+@known('W3')
+def orthogonal_values_of_a_stack_are_causal():
+    for flag in ('attn_orthog_projected_values', 'attn_orthog_projected_values_per_head'):
+        net = stack(**{flag: True})
+        check_causal(net)
+        check_padding(net)
+        check_decoding(net)
+
+
+@known('W4')
+def means_over_the_sequence_run_up_to_each_token():
+    for options in ({}, dict(residual_fn_kwargs=dict(learned=True))):
+        net = stack(mv_split_residual=True, **options)
+        check_causal(net)
+        check_decoding(net)
+
+
+@known('W5')
+def shifted_tokens_are_cached():
+    for amount in (1, 2):
+        check_decoding(stack(shift_tokens=amount))
+
+
+@known('W6')
+def every_cross_attention_drops_tokens_of_the_whole_context():
+    net = stack(CrossAttender, depth=4, cross_attn_tokens_dropout=0.5)
+    seen = inputs_of(net, [f'layers.{index}.1.to_k' for index in (0, 2, 4, 6)])
+    net.train()(X, context=randn(2, 16, 24))
+    assert [t.shape[1] for (t,) in seen.values()] == [8] * 4
+
+
+@known('W7')
+def context_tokens_keep_their_positions_when_others_are_dropped():
+    net = stack(CrossAttender, depth=1, cross_attn_tokens_dropout=0.5, rotary_pos_emb=True)
+    context, pos = randn(2, 8, 24), torch.arange(8) * 3
+    seen = inputs_of(net, ['layers.0.1.to_k'])
+    out = net.train()(X, context=context, context_pos=pos)
+    (kept,) = seen['layers.0.1.to_k']
+    mask = (context.unsqueeze(2) == kept.unsqueeze(1)).all(dim=-1).any(dim=-1)
+    assert mask.sum() == 8
+    assert_close(out, net.eval()(X, context=context, context_pos=pos, context_mask=mask))
+
+
+@known('W8')
+def what_belongs_to_a_layer_stays_with_it_when_others_are_dropped():
+    net, order = leaving_out(0), (1, 2, 3)
+    wanted = net(X, mems=FRONT[1:], layers_execute_order=order)
+    assert_close(net.train()(X, mems=FRONT), wanted)
+    net, order = leaving_out(1), (0, 2, 3)
+    tables, ids = randn(5, 2, 24), torch.randint(0, 5, (2, 6))
+    wanted = net(X, deep_embeds_and_ids=(tables[:, 1:], ids), layers_execute_order=order)
+    assert_close(net.train()(X, deep_embeds_and_ids=(tables, ids)), wanted)
+
+
+@known('W9')
+def cross_attention_among_custom_layers_needs_a_context():
+    refused(lambda: stack(custom_layers=('a', 'c', 'f'), depth=None), "'c'", 'cross_attend')
+
+
+@known('W10')
+def several_new_tokens_without_the_old_ones_are_all_processed():
+    net = stack(rotary_pos_emb=True)
+    cache = net(X[:, :4], return_hiddens=True)[1]
+    assert_close(net(X[:, 4:], cache=cache, input_not_include_cache=True), net(X)[:, 4:])
+
+
+@known('W11')
+def inputs_per_token_are_cut_with_the_cache():
+    extra = randn(2, 6, 24, seed=8)
+    check_decoding(stack(use_adaptive_rmsnorm=True), condition=lambda stop: extra[:, :stop])
+    check_decoding(stack(), in_attn_cond=lambda stop: extra[:, :stop])
+
+
+@known('W12')
+def padding_is_not_shifted_into_feedforwards():
+    check_padding(stack(Encoder, shift_tokens=1))
+    check_padding(stack(shift_tokens=2))
+
+
+@known('W13')
+def polar_positions_of_a_batch_are_not_those_of_heads():
+    net, x = stack(polar_pos_emb=True), randn(4, 6, 24)
+    pos = torch.arange(6) * torch.arange(1, 5)[:, None]
+    assert_close(net(x, pos=pos)[1:2], net(x[1:2], pos=pos[1:2]))
+    assert_close(net(x[:3], pos=pos[:3]), net(x, pos=pos)[:3])
+
+
+@known('W14')
+def the_shift_of_three_views_is_bounded_by_the_length():
+    check_rows(stack(shift_tokens=2, **VIEWS))
+
+
+@known('W15')
+def causal_of_a_call_reaches_the_fused_kernel():
+    fused, eager = (stack(attn_flash=flash) for flash in (True, False))
+    assert_close(fused(X, causal=False), eager(X, causal=False))
+    assert_close(fused(X, causal=False), stack(Encoder)(X))
+
+
+@known('W16')
+def a_deep_pool_takes_attention_flags():
+    pool = attention_pool(depth=2, attn_kwargs=dict(qk_norm=True, qk_norm_dim_scale=True))
+    assert sum('qk_norm_q_scale' in name for name in pool.state_dict()) == 2
+
+
+@known('W17')
+def soft_clamps_keep_the_approximation_of_gelu():
+    exact, approximate = (
+        randomised(FeedForward(24, glu=True, glu_softclamp=True, custom_activation=nn.GELU(kind)))
+        for kind in ('none', 'tanh')
+    )
+    gate, up = exact.ff[0].proj(X).flip(0).chunk(2, dim=-1)[::-1]
+    bounded = {}
+    for kind in ('none', 'tanh'):
+        opened = F.gelu(gate, approximate=kind) / gate  # what the normal distribution, or its approximation, lets pass
+        bounded[kind] = (25 * (up / 25).tanh() * 4 * (gate / 4).tanh() * opened).flip(0)
+    assert_close(exact.ff[0](X), bounded['none'])
+    assert_close(approximate.ff[0](X), bounded['tanh'])
+    assert (bounded['none'] - bounded['tanh']).abs().max() > 1e-5
+
+
+@known('W18')
+def a_pool_of_one_head_has_the_width_of_the_model():
+    assert attention_pool(heads=1)(randn(2, 5, 24)).shape == (2, 1, 24)
+
+
+@known('W19')
+def norms_on_both_sides_need_pre_norm():
+    refused(lambda: stack(pre_norm=False, pre_and_post_norm=True), 'pre_and_post_norm', 'pre_norm')
+
+
+def check_clipping(net, **inputs):
+    """The first layer's logits are bounded where they were above, and every head is left alone where they were not."""
+    before = intermediates(net, **inputs)
+    largest = before.attn_intermediates[0].pre_softmax_attn.amax(dim=(0, 2, 3))
+    bound = largest.max().item() / 2
+    net.attn_qk_clip_(before, tau=bound)
+    after = intermediates(net, **inputs).attn_intermediates[0].pre_softmax_attn.amax(dim=(0, 2, 3))
+    assert_close(after, largest.clamp(max=bound))
+
+
+@known('W20')
+def clipping_scales_heads_not_inputs():
+    for shape in (dict(attn_dim_head=6), dict(attn_dim_head=8), dict(attn_kv_heads=2), dict(cross_attend=True)):
+        check_clipping(stack(Encoder, **shape), **(dict(context=X) if 'cross_attend' in shape else {}))
+    net = stack()
+    with torch.no_grad():
+        net.layers[0][1].to_q.weight.copy_(-net.layers[0][1].to_k.weight)
+    net.attn_qk_clip_(net(X[:, :1], return_hiddens=True)[1], tau=1.0)  # all logits are negative
+    assert torch.equal(net.layers[0][1].to_q.weight, -net.layers[0][1].to_k.weight)
+
+
+@known('W21')
+def a_mask_of_new_tokens_alone_is_refused():
+    net = stack()
+    cache = net(X[:, :5], return_hiddens=True)[1]
+    refused(lambda: net(X, cache=cache, mask=HOLES[:, 5:]), 'mask', '6')
+
+
+# 7.2 failures
+
+
+@known('F1')
+def polar_shifts_can_start_at_random():
+    bias = Decoder(dim=24, depth=1, heads=8, polar_pos_emb=True, polar_bias_uniform_init=True, verbose=False)
+    bias = bias.polar_pos_emb.learned_bias
+    assert -2 * math.pi <= bias.min() < -4 and -2 < bias.max() <= 0
+    assert PolarEmbedding(8, 4).learned_bias.abs().max() == 0
+
+
+@known('F2')
+def polar_positions_go_with_memories_and_shared_keys():
+    for flags in ({}, dict(attn_kv_heads=2), dict(attn_num_mem_kv=2)):
+        net = stack(polar_pos_emb=True, **flags)
+        check_decoding(net)
+        if not flags.get('attn_num_mem_kv'):  # those stand at position 0
+            check_segments(net)
+
+
+@known('F3')
+def one_head_of_another_width_fits_into_a_stack():
+    check_causal(stack(heads=1))
+
+
+@known('F4')
+def initial_values_reach_every_projection_of_a_stack():
+    for shape in (dict(heads=4, attn_on_attn=True), dict(heads=1, attn_dim_head=24)):
+        sizes = dict(dim=24, depth=2, verbose=False, **shape)
+        net = Decoder(zero_init_branch_output=True, pre_norm_has_final_norm=False, **sizes)
+        weights = [p for name, p in net.named_parameters() if 'to_out' in name or '.ff.2.' in name]
+        assert not any(weight.any() for weight in weights)
+        net = Decoder(depth_scale_residual=True, **sizes)
+        for index in range(4):
+            weights = [p for n, p in net.layers[index].named_parameters() if 'to_out' in n or 'ff.2.weight' in n]
+            for weight in weights:
+                assert abs(weight.std() * (2 * weight.shape[1] * (index // 2 + 1)) ** 0.5 - 1) < 0.15
+
+
+@known('F5')
+def rotations_go_with_learned_biases():
+    for rotation in ('rotary_pos_emb', 'polar_pos_emb'):
+        for bias in ('rel_pos_bias', 'dynamic_pos_bias'):
+            check_causal(stack(**{rotation: True, bias: True}))
+
+
+@known('F6')
+def rotations_go_with_alibi_behind_memories_and_caches():
+    net = stack(rotary_pos_emb=True, alibi_pos_bias=True)
+    check_segments(net)
+    check_decoding(net)
+
+
+@known('F7')
+def positions_given_by_the_user_stand_behind_memories():
+    net = stack(rotary_pos_emb=True)
+    assert_close(net(X, mems=FRONT, pos=torch.arange(6)), net(X, mems=FRONT))
+
+
+@known('F8')
+def narrow_heads_can_be_rotated():
+    for width in (4, 5):
+        check_causal(stack(rotary_pos_emb=True, attn_dim_head=width))
+        check_causal(stack(rotary_pos_emb=True, attn_dim_head=width, rotary_base_rescale_factor=2.0))
+
+
+@known('F9')
+def odd_widths_of_rotation_are_rounded_down_or_refused():
+    assert stack(rotary_pos_emb=True, attn_dim_head=6).rotary_pos_emb.inv_freq.shape == (1,)
+    check_causal(stack(rotary_pos_emb=True, attn_dim_head=6))
+    refused(lambda: stack(rotary_pos_emb=True, rotary_emb_dim=5), 'rotary', 'even')
+
+
+@known('F10')
+def heads_of_single_layers_have_their_width_unless_they_share_positions():
+    net = stack(attn_dim_head=(8, 16))
+    assert [net.layers[index][1].to_q.out_features for index in (0, 2)] == [32, 64]
+    check_decoding(net)
+    refused(lambda: stack(attn_dim_head=(8, 16), rotary_pos_emb=True), 'attn_dim_head')
+
+
+@known('F11')
+def skips_join_mirrored_blocks_of_any_length():
+    orders = (
+        (dict(macaron=True), {6: 3, 9: 0}),
+        (dict(cross_attend=True), {6: 3, 9: 0}),
+        (dict(sandwich_coef=1), {4: 3, 5: 2, 6: 1, 7: 0}),
+        (dict(depth=None, custom_layers=('a', 'a', 'f', 'f', 'f')), {3: 1, 4: 0}),
+    )
+    for flags, mirror in orders:
+        net = stack(unet_skips=True, **{'depth': 4, **flags})
+        joined = {int(name.split('.')[1]) for name in net.state_dict() if name.startswith('skip_combines')}
+        assert joined == mirror.keys()
+        seen = inputs_of(net, [f'skip_combines.{index}.combine' for index in joined])
+        context = dict(context=X) if 'cross_attend' in flags else {}
+        arrived = [X]
+        for layer in net.layers:
+            layer[2].register_forward_hook(lambda module, args, out, arrived=arrived: arrived.append(out))
+        net(X, **context)
+        for index, other in mirror.items():
+            (both,) = seen[f'skip_combines.{index}.combine']
+            assert_close(both[..., :24], arrived[other])
+
+
+@known('F12')
+def mixes_of_layers_survive_layers_that_are_left_out():
+    net = leaving_out(1, 3, integrate_layers=True).train()
+    check_finite_gradients(net, net(X))
+    check_causal(net)
+    refused(lambda: stack(integrate_layers=True, weight_tie_layers=True), 'integrate_layers', 'weight_tie_layers')
+    net = stack(integrate_layers=True)
+    refused(lambda: net(X, repeat_blocks=(0, 2)), 'integrate_layers', 'repeat_blocks')
+
+
+@known('F13')
+def memories_of_several_streams_can_be_fed_back():
+    net = stack(num_residual_streams=3)
+    assert all(t.shape == X.shape for t in intermediates(net).hiddens)
+    check_segments(net)
+
+
+@known('F14')
+def several_streams_share_what_is_injected():
+    check_rows(stack(num_residual_streams=3, reinject_input=True))
+    net = stack(num_residual_streams=3, learned_reinject_input_gate=True)
+    check_rows(net, in_attn_cond=randn(2, 24))
+    check_rows(stack(num_residual_streams=3, reinject_input=True, learned_reinject_input_gate=True))
+
+
+@known('F15')
+def several_streams_share_a_condition():
+    net = stack(num_residual_streams=3, pre_norm=False, use_adaptive_rmsnorm=True)
+    check_rows(net, condition=randn(2, 24))
+    check_rows(net, condition=randn(2, 6, 24))
+
+
+@known('F16')
+def three_views_need_a_source():
+    refused(lambda: stack(qkv_receive_diff_residuals=True), 'qkv_receive_diff_residuals', 'num_residual_streams')
+    check_causal(stack(attn_aggregated_residuals=True, attn_aggregated_residual_kwargs=dict(lora_rank=3), **VIEWS))
+
+
+@known('F17')
+def options_of_attention_read_the_view_of_the_queries():
+    options = (
+        dict(attn_num_mem_kv=2),
+        dict(attn_gate_values=True),
+        dict(attn_gate_value_heads=True),
+        dict(attn_data_dependent_alibi=True),
+    )
+    for flags in options:
+        net = stack(**VIEWS, **flags)
+        check_causal(net)
+        check_rows(net)
+
+
+@known('F18')
+def value_residuals_go_with_shared_keys_and_memories():
+    for flags in ({}, dict(attn_kv_heads=2), dict(attn_one_kv_head=True)):
+        net = stack(add_value_residual=True, **flags)
+        check_segments(net)
+        check_decoding(net)
+
+
+@known('F19')
+def masks_of_keys_are_extended_over_memories():
+    net, longer = stack(), F.pad(HOLES, (3, 0), value=True)
+    masked = net(X, mems=FRONT, self_attn_kv_mask=longer)
+    assert_close(net(X, mems=FRONT, self_attn_kv_mask=HOLES), masked)
+    started = net(X, mems=FRONT, seq_start_pos=START)
+    begun = torch.arange(-3, 6) >= START[:, None]
+    begun[:, :3] = True
+    wanted = net(X, mems=FRONT, self_attn_kv_mask=begun)
+    assert_close(started[0], net(X, mems=FRONT)[0])
+    assert_close(started[1, 2:], wanted[1, 2:])
+
+
+@known('F20')
+def the_cached_length_is_counted_once():
+    for flags in ({}, dict(rotary_pos_emb=True), dict(alibi_pos_bias=True)):
+        net = stack(**flags)
+        cache = net(X[:, :5], seq_start_pos=START, return_hiddens=True)[1]
+        for x in (X, X[:, 5:]):
+            assert_close(net(x, seq_start_pos=START, cache=cache), net(X, seq_start_pos=START)[:, 5:])
+
+
+@known('F21')
+def sinusoids_take_positions_of_their_own_for_each_row():
+    module = randomised(ScaledSinusoidalEmbedding(24))
+    rows = torch.arange(6) * torch.tensor([[1], [3]])
+    assert_close(module(X, pos=rows), torch.stack([module(X, pos=pos) for pos in rows]))
+    begun = (torch.arange(6) - START[:, None]).clamp(min=0)
+    assert_close(module(X, seq_start_pos=START), module(X, pos=begun))
+
+
+@known('F22')
+def a_shift_may_be_longer_than_the_sequence():
+    net = stack(Encoder, shift_tokens=2)
+    first = torch.arange(6).expand(2, -1) < 1
+    assert_close(net(X[:, :1]), net(X, mask=first)[:, :1])
+
+
+@known('F23')
+def values_of_single_layers_are_counted():
+    for name, value in (('shift_tokens', 1), ('layer_dropout', 0.5)):
+        refused(lambda name=name, value=value: stack(**{name: (value, 0)}), name, '4')
+    check_decoding(stack(shift_tokens=[1, 0, 2, 0]))
+
+
+@known('F24')
+def clipping_reaches_wrapped_and_tied_branches():
+    wrapped = dict(use_layerscale=True), dict(shift_tokens=1), dict(scale_residual=0.5), dict(macaron=True)
+    for flags in wrapped:
+        net = stack(Encoder, **flags)
+        at = next(i for i, inter in enumerate(net.layer_types) if inter == 'a')
+        assert at == ('macaron' in flags)
+        check_clipping(net)
+    net = stack(weight_tie_layers=True)
+    trace, before = intermediates(net), net.layers[0][1].to_q.weight.detach().clone()
+    largest = torch.stack([t.pre_softmax_attn.amax(dim=(0, 2, 3)) for t in trace.attn_intermediates]).amax(dim=0)
+    net.attn_qk_clip_(trace, tau=largest.max().item() / 2)
+    factor = (largest.max() / 2 / largest).clamp(max=1).sqrt().repeat_interleave(8)
+    assert_close(net.layers[0][1].to_q.weight, before * factor[:, None])
+
+
+@known('F25')
+def keys_of_another_stack_are_taken_in_every_form():
+    giver, context = stack(cross_attend=True), randn(2, 5, 24)
+    trace, own = intermediates(giver, context=context), pairs(giver, context=context)
+    assert len(own) == 2
+    for flags in ({}, dict(alibi_pos_bias=True)):
+        net = stack(**flags)
+        for to_top in (True, False):
+            out = net(X, self_attn_additional_kv=own, route_additional_kv_to_top=to_top)
+            assert (out - net(X)).abs().max() > 1e-3
+            for form in (tuple(own), trace):
+                assert_close(net(X, self_attn_additional_kv=form, route_additional_kv_to_top=to_top), out)
+        check_causal(net, self_attn_additional_kv=own)
+
+
+@known('F26')
+def a_condition_per_token_does_not_go_with_memories():
+    net, condition = stack(use_adaptive_rmsnorm=True), randn(2, 6, 24)
+    refused(lambda: net(X, mems=FRONT, condition=condition), 'condition', 'mems')
+
+
+@known('F27')
+def masks_and_biases_follow_memories_and_caches():
+    net = stack(PrefixDecoder)
+    plain = stack()
+    assert_close(net(X, mems=FRONT), plain(X, mems=FRONT))
+    # a prefix that grows would change what was cached
+    cache = plain(X[:, :5], return_hiddens=True)[1]
+    refused(lambda: net(X, cache=cache), 'cache', 'causal')
+    bias = randn(4, 6, 6)
+    check_decoding(plain, attn_bias=lambda stop: bias[:, :stop, :stop])
+
+
+@known('F28')
+def contextual_positions_can_be_read_softly():
+    net = stack(attn_use_cope=True, attn_cope_max_pos=4, attn_cope_soft_onehot_pos=True)
+    check_causal(net)
+    check_decoding(net)
+
+
+@known('F29')
+def initial_values_may_be_whole_numbers():
+    check_causal(stack(use_dynamic_tanh=True, dynamic_tanh_init_alpha=1))
+
+
+@known('F30')
+def the_default_rank_fits_narrow_models():
+    check_causal(stack(attn_aggregated_residuals=True))
+
+
+@known('F31')
+def memories_may_be_a_tuple():
+    assert_close(stack()(X, mems=tuple(FRONT)), stack()(X, mems=FRONT))
+
+
+# 7.3 oddities
+
+
+@known('O1')
+def residual_logits_add_up_biases_but_not_what_is_hidden():
+    # kept: the bias of the first layer enters layer l l + 1 times, as in models that were trained so
+    net = stack(depth=3, residual_attn=True, alibi_pos_bias=True)
+    with torch.no_grad():
+        for index in (0, 2, 4):
+            net.layers[index][1].to_q.weight.zero_()
+    bias = net.rel_pos(6, 6)
+    earlier = torch.ones(6, 6).tril().bool()
+    for count, inter in enumerate(intermediates(net).attn_intermediates, start=1):
+        assert_close(inter.pre_softmax_attn[..., earlier], (bias * count)[..., earlier].expand(2, -1, -1))
+        # right: hidden keys hand on no logit, which would grow beyond all numbers
+        assert (inter.qk_similarities[..., ~earlier] > -100).all()
+
+
+@known('O2')
+def gated_streams_are_normed_after_the_residual():
+    # kept: the norms are in the checkpoints
+    net = Decoder(dim=24, depth=1, heads=4, gated_multi_residual=True, num_residual_streams=2, verbose=False,
+                  residual_fn_kwargs=dict(read_gate_rank=4))  # fmt: skip
+    hiddens = net(X.float() * 50, return_hiddens=True)[1].layer_hiddens
+    assert_close(hiddens[-1].std(dim=-1, correction=0), torch.ones(4, 6), tolerance=1e-3)
+    assert 'layers.0.0.2.gamma' in net.state_dict() and 'layers.0.0.0.gamma' not in net.state_dict()
+
+
+@known('O3')
+def streams_are_written_with_weights_above_one_at_first():
+    # kept: the weight is squashed twice, and models were trained so
+    net = Decoder(dim=24, depth=1, heads=4, num_residual_streams=2, pre_norm_has_final_norm=False, verbose=False)
+    with torch.no_grad():
+        net.layers[1][1].ff[2].weight.zero_()
+        net.layers[1][1].ff[2].bias.zero_()
+    given = []
+    net.layers[0][1].register_forward_hook(lambda module, args, out: given.append(out))
+    given_out = net(X.float()) - 2 * X.float()  # the mix of the streams keeps their sum
+    (out,) = (out[0] if isinstance(out, tuple) else out for out in given)
+    assert_close(given_out, 2 * 2 * torch.tensor(1.01).sigmoid() * out, tolerance=1e-3)
+
+
+@known('O4')
+def a_number_scales_the_residual_and_the_branches():
+    # kept: checkpoints hold the scale of the residual
+    net, plain = stack(scale_residual=0.5, only_attn=True, depth=1), stack(only_attn=True, depth=1)
+    weights = {name.replace('.1.fn.', '.1.'): t for name, t in net.state_dict().items()}
+    plain.load_state_dict({name: t for name, t in weights.items() if 'residual_scale' not in name})
+    with torch.no_grad():
+        net.layers[0][2].residual_scale.fill_(1.0)
+        plain.layers[0][1].to_out.weight *= 0.5
+    assert_close(net(X), plain(X))
+    # right: nothing is silenced by a number that looks like False
+    refused(lambda: stack(depth_scale_residual=0), 'depth_scale_residual')
+
+
+@known('O5')
+def clamps_without_effect_are_said_and_a_gated_unit_keeps_its_bias():
+    # kept: checkpoints hold the bias
+    assert 'ff.0.proj.bias' in FeedForward(24, glu=True, no_bias=True).state_dict()
+    warned(lambda: FeedForward(24, glu=True, softclamp_value=2.0), 'softclamp_value')
+    warned(lambda: FeedForward(24, glu_softclamp=True), 'glu_softclamp')
+
+
+@known('O6')
+def norms_of_a_dynamic_bias_are_of_two_kinds():
+    # kept: checkpoints hold them by these names
+    net = stack(dynamic_pos_bias=True, dynamic_pos_bias_norm=True)
+    norms = {name for name in net.state_dict() if name.split('.')[-2] == '1'}
+    assert norms == {'rel_pos.mlp.0.1.gamma', 'rel_pos.mlp.1.1.weight', 'rel_pos.mlp.1.1.bias'}
+
+
+@known('O7')
+def a_block_closes_at_the_last_layer_counted_in_stored_ones():
+    # kept: callers index the list
+    net = stack()
+    out, trace = net(X, return_hiddens=True, layers_execute_order=(0, 1, 2))
+    assert len(trace.block_hiddens) == 1
+    assert_close(trace.block_hiddens[-1], out)
+
+
+@known('O8')
+def tied_layers_are_counted_as_stored():
+    net = stack(depth=3, weight_tie_layers=True)
+    # kept: layers are counted as stored, hidden states as executed
+    assert net.num_attn_layers == 1
+    assert len(intermediates(net).hiddens) == 3
+    # right: the depth is what was given
+    assert net.depth == 3
+
+
+@known('O9')
+def hidden_states_nobody_asks_for_are_not_kept():
+    net, found = stack(depth=3), []
+    net.layers[0][2].register_forward_hook(lambda module, args, out: found.append(weakref.ref(out)))
+    net.layers[5][2].register_forward_hook(lambda module, args, out: found.append(found[0]()))
+    with torch.no_grad():
+        net(X)
+    assert found[1] is None
+
+
+@known('O10')
+def layers_are_left_out_by_torchs_own_random_numbers():
+    net, outs = stack(depth=4, layer_dropout=0.5).train(), []
+    for seed in range(2):
+        random.seed(seed)
+        torch.manual_seed(0)
+        outs.append(net(X))
+    assert_close(*outs)
+
+
+@known('O11')
+def forget_gates_add_to_a_dynamic_bias():
+    net = stack(attn_data_dependent_alibi=True, dynamic_pos_bias=True)
+    before = net(X)
+    with torch.no_grad():
+        net.rel_pos.mlp[0][0].weight += 1
+    assert (net(X) - before).abs().max() > 1e-3
+
+
+@known('O12')
+def each_stream_is_bounded_before_the_sum():
+    # kept: it is part of the numbers of trained models
+    net = stack(depth=1, only_attn=True, num_residual_streams=2, softclamp_output=True, softclamp_output_value=2.0,
+                pre_norm_has_final_norm=False)  # fmt: skip
+    streams = intermediates(net).layer_hiddens[-1]
+    assert streams.shape == (4, 6, 24)
+    assert_close(net(X), (2 * (streams / 2).tanh()).unflatten(0, (2, 2)).sum(dim=1))
+
+
+@known('O13')
+def buckets_are_checked_only_where_there_are_some():
+    warned(lambda: stack(rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets')
+    refused(lambda: stack(rel_pos_bias=True, rel_pos_num_buckets=64, rel_pos_max_distance=32), 'rel_pos_num_buckets')
+
+
+@known('O14')
+def positions_of_a_context_need_rotations():
+    net, context = stack(cross_attend=True), randn(2, 5, 24)
+    refused(lambda: net(X, context=context, context_pos=torch.arange(5)), 'context_pos')
+
+
+@pytest.mark.parametrize('number', known)
+def test_known_defect_of_layers(number):
+    known[number]()
+
+
+def test_no_number_is_missing():
+    last = {'W': 21, 'F': 31, 'O': 14}
+    assert set(known) == {f'{letter}{number}' for letter, count in last.items() for number in range(1, count + 1)}

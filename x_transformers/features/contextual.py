@@ -1,0 +1,155 @@
+"""What a query sees or counts, decided by the content of the tokens between: positions in context, selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.attend import lowest
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.flags import ConfigError, flag, size
+
+
+def is_hidden(sim: Tensor) -> Tensor:
+    """Which logits the mask has hidden: they hold the lowest finite number."""
+    return sim <= lowest(sim)
+
+
+def at_least_float(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to add up many numbers in."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def real_queries(call: Any) -> Tensor | None:
+    """Which of the queries are real tokens, (b i), from the masks of the call; None for all."""
+    real = None if call.query_mask is None else call.query_mask[:, -call.rows :]
+    if call.context is None and call.real is not None:
+        keys = call.real[:, -call.rows :]
+        real = keys if real is None else real & keys
+    return real
+
+
+def check_causal(call: Any, name: str, reason: str) -> None:
+    """Refuse a call that overrides the causality of the layer, or hands it a context."""
+    if not call.causal:
+        raise ValueError(f'`causal=False` does not go with `{name}`: {reason}')
+    if call.context is not None:
+        raise ValueError(f'`context` does not go with `{name}`: {reason}')
+
+
+class ContextualPositions(nn.Module):
+    """Positions counted by gates:  p_ij = sum of sigmoid(sim) over the keys j .. i,  sim + q . e(p)
+
+    q          b h i d
+    sim        b h i j, hidden logits at the lowest number
+    returns    like sim
+
+    A position between two integers reads both vectors, or with `soft` all of them, by a softmax of -|p - n| / 0.05.
+    """
+
+    def __init__(self, dim: int, heads: int, max_pos: int, soft: bool = False, talking_heads: bool = False) -> None:
+        super().__init__()
+        self.max_pos, self.soft = max_pos, soft
+        self.pos_emb = nn.Parameter(torch.zeros(max_pos, dim))
+        self.talking_heads = nn.Conv2d(heads, heads, 1, bias=False) if talking_heads else None
+        if soft:
+            self.register_buffer('positions', torch.arange(max_pos))
+
+    def forward(self, q: Tensor, sim: Tensor) -> Tensor:
+        hidden = is_hidden(sim)
+        gates = sim
+        if self.talking_heads is not None:
+            gates = self.talking_heads(sim.masked_fill(hidden, 0.0))
+        gates = gates.to(at_least_float(sim.dtype)).sigmoid().masked_fill(hidden, 0.0)
+        place = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.max_pos - 1)
+        known = q @ self.pos_emb.to(q.dtype).transpose(0, 1)  # b h i p
+        return torch.where(hidden, sim, sim + self.read(known, place).to(sim.dtype))
+
+    def read(self, known: Tensor, place: Tensor) -> Tensor:
+        """The value of each position (b h i p) at places between them (b h i j)."""
+        if self.soft:
+            near = -(place.unsqueeze(-1) - self.positions).abs() / 0.05
+            return torch.einsum('b h i j p, b h i p -> b h i j', near.softmax(dim=-1).to(known.dtype), known)
+        below = place.floor()
+        above, share = place.ceil().long(), (place - below).to(known.dtype)
+        return share * known.gather(-1, above) + (1 - share) * known.gather(-1, below.long())
+
+
+class UseCoPE(AttentionFeature):
+    """Count positions by content: a key is as far away as there are tokens between that its query attends to."""
+
+    paper = 'Contextual Position Encoding, arXiv:2405.18719'
+    use_cope = flag(False, 'positions counted by content')
+    cope_max_pos = flag(16, 'number of positions, the last one for all that is further away', size, example=3)
+    cope_soft_onehot_pos = flag(False, 'read positions by a soft one-hot instead of interpolating')
+    cope_talking_heads = flag(False, 'mix the logits that count over heads')
+    stored_as = {'positions': 'attend.cope'}
+    not_across = 'it counts back from a query to keys of the same sequence'
+
+    def setup(self, host: Any) -> None:
+        if not host.causal:
+            raise ConfigError(f'`use_cope` needs `causal`: {self.not_across}')
+        self.positions = ContextualPositions(
+            host.dim_key,
+            host.shape.heads,
+            self.cope_max_pos,
+            bool(self.cope_soft_onehot_pos),
+            bool(self.cope_talking_heads),
+        )
+
+    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        check_causal(call, 'use_cope', self.not_across)
+        if qkv[0].shape[-1] != self.host.dim_key:
+            raise ValueError(
+                f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.host.dim_key}: '
+                f'it does not go with `polar_pos_emb`, which doubles them'
+            )
+        call.notes['queries in place'] = qkv[0]  # `meet` may change them
+        return qkv
+
+    def rows(self, sim: Tensor, call: Any) -> Tensor:
+        return self.positions(call.notes['queries in place'], sim)
+
+
+class Selective(AttentionFeature):
+    """A token may hide others from all later ones:  sim_ij - sum over i' < i of relu(sim_i'j), of the first head.
+
+    The first token and itself it cannot hide. No parameters.
+    """
+
+    paper = 'Selective Attention Improves Transformer, arXiv:2410.02703'
+    selective = flag(False, 'tokens hide others from later ones')
+    not_across = 'a token hides others from later ones of the same sequence'
+    can_cache = False
+
+    def setup(self, host: Any) -> None:
+        if not host.causal:
+            raise ConfigError(f'`selective` needs `causal`: {self.not_across}')
+
+    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        check_causal(call, 'selective', self.not_across)
+        return qkv
+
+    def rows(self, sim: Tensor, call: Any) -> Tensor:
+        hidden = is_hidden(sim)
+        votes = sim[:, 0].relu() * self.may_hide(call)
+        votes = votes.to(at_least_float(sim.dtype))
+        earlier = (votes.cumsum(dim=-2) - votes).unsqueeze(1)  # those of rows before
+        return torch.where(hidden, sim, (sim - earlier).to(sim.dtype))
+
+    def may_hide(self, call: Any) -> Tensor:
+        """Which keys a query may hide, (i j) or (b i j): no others' padding, not itself, not the first of a sequence,
+        nothing in front of the tokens."""
+        n, device = call.rows, call.x.device
+        allowed = ~torch.eye(n, dtype=torch.bool, device=device)
+        documents, real = call.notes.get('documents'), real_queries(call)
+        first = torch.arange(n, device=device) == 0
+        if documents is not None:
+            first = F.pad(documents[1:] != documents[:-1], (1, 0), value=True)
+        if real is not None:
+            first = (first | (real.cumsum(dim=-1) <= 1)).unsqueeze(1)
+            allowed = allowed & real.unsqueeze(-1)
+        return F.pad(allowed & ~first, (call.total_keys - n, 0), value=False)

@@ -1,0 +1,197 @@
+"""Positions that depend on the tokens: how fast a head forgets, and which distances a query looks at.
+
+Biases of attention scores, a function of the distance between query and key and of what stands between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.positions import distances
+from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
+
+
+def precise(t: Tensor) -> Tensor:
+    """In float32 at least: sums over a long sequence need the digits."""
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
+def split_heads(t: Tensor, heads: int) -> Tensor:
+    """b n (h d) -> b h n d"""
+    return t.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+class DataDependentAlibi(nn.Module):
+    """Every token closes a gate on all before it; a key that lies behind many closed gates is forgotten.
+
+        f_t = a log sigmoid(W x_t + c)      b h t, the gate of token t
+        C_i = f_1 + ... + f_i
+        bias_ij = C_i - C_j                 = f_(j+1) + ... + f_i for earlier keys
+
+    With `causal=False`, gates of their own close the way to later keys.  Forgetting Transformer, arXiv:2503.02130
+    """
+
+    def __init__(
+        self, dim: int, heads: int, causal: bool = True, bias_init: float = 5.0, post_log_scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal, self.post_log_scale = heads, causal, post_log_scale
+        linear = nn.Linear(dim, heads if causal else 2 * heads)
+        self.to_forget_gates = nn.Sequential(linear)
+        nn.init.constant_(linear.bias, bias_init)
+
+    def remembered(self, x: Tensor) -> Tensor:
+        """What stays of each token, its gates:  b n d -> b h n 1, or b h n 2 for both directions."""
+        gates = F.logsigmoid(precise(self.to_forget_gates(x))) * self.post_log_scale
+        directions = gates.unflatten(-1, (-1, self.heads))  # b n (1 or 2) h
+        return directions.permute(0, 3, 1, 2)
+
+    def between(self, x: Tensor, gates: Tensor, real: Tensor | None) -> Tensor:
+        """The bias of the queries x, the last of the keys, for the keys of these gates:  b h i j."""
+        if real is not None:
+            gates = gates.masked_fill(~real[:, None, :, None], 0.0)
+        past, *future = precise(gates).cumsum(dim=-2).unbind(dim=-1)
+        rows = x.shape[1]
+        bias = past[..., past.shape[-1] - rows :, None] - past[..., None, :]
+        if not future:
+            return bias
+        (later,) = future
+        place = torch.arange(past.shape[-1], device=x.device)
+        behind = place <= place[past.shape[-1] - rows :, None]
+        return torch.where(behind, bias, later[..., None, :] - later[..., later.shape[-1] - rows :, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.between(x, self.remembered(x), None)
+
+
+class PerRowDataDependentAlibi(nn.Module):
+    """The same with gates that the query also has a say in.
+
+        f_ij = a log sigmoid(q_i k_j / sqrt(d))     for earlier keys j < i, from small queries and keys
+        bias_ij = f_ij + ... + f_i(i-1)
+
+    Forgetting Transformer, arXiv:2503.02130
+    """
+
+    def __init__(
+        self, dim: int, heads: int, causal: bool = True, dim_head: int = 8, post_log_scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        if not causal:
+            raise ConfigError('`data_dependent_alibi_per_row` needs `causal`: its gates look backwards only')
+        self.heads, self.scale, self.post_log_scale = heads, dim_head**-0.5, post_log_scale
+        self.to_forget_gates = nn.Sequential(nn.Linear(dim, 2 * heads * dim_head, bias=False))
+
+    def small(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Small queries and keys:  b n d -> two of b h n d."""
+        q, k = self.to_forget_gates(x).chunk(2, dim=-1)
+        return split_heads(q, self.heads), split_heads(k, self.heads)
+
+    def remembered(self, x: Tensor) -> Tensor:
+        return self.small(x)[1]
+
+    def between(self, x: Tensor, keys: Tensor, real: Tensor | None) -> Tensor:
+        """The bias of the queries x, the last of the keys:  b h i j."""
+        logits = self.small(x)[0] @ keys.transpose(-1, -2) * self.scale
+        place = torch.arange(keys.shape[-2], device=x.device)
+        counts = place < place[keys.shape[-2] - x.shape[1] :, None]
+        if real is not None:
+            counts = counts & real[:, None, None]
+        gates = (F.logsigmoid(precise(logits)) * self.post_log_scale).masked_fill(~counts, 0.0)
+        return gates.flip(-1).cumsum(dim=-1).flip(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.between(x, self.remembered(x), None)
+
+
+class RelativeProjPositionalBias(nn.Module):
+    """Every query mixes curves over distance, learned and shared between heads.
+
+    w_i = W x_i + c                         b h i m, the mix of the curves
+    bias_ij = sum_m w_im E_m(i - j)         0 for later keys, and from `max_dist` on
+    """
+
+    def __init__(self, dim: int, heads: int, num_distance_basis: int = 16, max_dist: int = 1024) -> None:
+        super().__init__()
+        self.heads, self.max_dist = heads, max_dist
+        self.to_distance_weights = nn.Sequential(nn.Linear(dim, heads * num_distance_basis))
+        self.distance_bank = nn.Parameter(torch.randn(num_distance_basis, max_dist) * 0.02)
+
+    def at(self, x: Tensor, distance: Tensor) -> Tensor:
+        """For queries x (b i d) and distances i j, or with rows b i j:  b h i j."""
+        # without gaps between positions, no key lies further back than there are keys
+        reach = self.max_dist if distance.ndim == 3 else min(self.max_dist, distance.shape[-1])
+        curves = split_heads(self.to_distance_weights(x), self.heads) @ self.distance_bank[:, :reach]
+        known = (distance >= 0) & (distance < reach)
+        index = distance.clamp(0, reach - 1)
+        if distance.ndim == 3:
+            known, index = known.unsqueeze(1), index.unsqueeze(1)
+        bias = curves.gather(-1, index.expand(*curves.shape[:-1], -1))
+        return bias.masked_fill(~known, 0.0)
+
+    def forward(self, x: Tensor, length: int | None = None) -> Tensor:
+        """The bias of the last queries of `length` keys, as many as queries if None."""
+        place = torch.arange(length or x.shape[1], device=x.device)
+        return self.at(x, distances(place[-x.shape[1] :], place))
+
+
+class DataDependentBias(AttentionFeature):
+    """Forget gates:  bias_ij = the log gates of all tokens from j to i, summed."""
+
+    paper = 'Forgetting Transformer, arXiv:2503.02130'
+    data_dependent_alibi = flag(False, 'a penalty on distance that the tokens in between decide')
+    data_dependent_alibi_per_row = flag(False, 'and the query with them')
+    data_dependent_alibi_per_row_dim_head = flag(8, 'width of the small queries and keys for that', size, example=3)
+    data_dependent_alibi_kwargs = flag(
+        None, 'further arguments of the bias module', a_mapping | none, example={'post_log_scale': 0.5}
+    )
+    options = {'data_dependent_alibi_per_row_dim_head': 'data_dependent_alibi_per_row'}
+    stored_as = {'module': 'data_dependent_alibi'}
+    not_across = 'it counts gates between two tokens of the same sequence'
+
+    def setup(self, host: Any) -> None:
+        own = {'dim': host.dim, 'heads': host.heads, 'causal': host.causal}
+        kind: type[nn.Module] = DataDependentAlibi
+        if self.data_dependent_alibi_per_row:
+            kind, own['dim_head'] = PerRowDataDependentAlibi, self.data_dependent_alibi_per_row_dim_head
+        extra = self.data_dependent_alibi_kwargs or {}
+        try:
+            self.module = kind(**own, **extra)
+        except TypeError as error:
+            raise ConfigError(f'`data_dependent_alibi_kwargs` got {shown(extra)}: {error}') from None
+
+    def bias(self, call: Any) -> Tensor:
+        if call.context is not None:
+            raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.not_across}')
+        mem = call.inputs.get('mem')
+        tokens = call.x if mem is None else torch.cat((mem, call.x), dim=1)
+        kept = call.recall('forget gates', self.module.remembered(tokens))
+        return self.module.between(call.x, kept, call.real)
+
+
+class RelativeProjectedBias(AttentionFeature):
+    """Each query chooses, head by head, how its attention falls with distance."""
+
+    use_rel_proj_pos_bias = flag(False, 'a bias over distance that the query projects')
+    rel_proj_num_distance_basis = flag(16, 'number of curves that it mixes', size, example=3)
+    rel_proj_max_dist = flag(1024, 'length of the curves; further back the bias is 0', size, example=4)
+    stored_as = {'module': 'rel_proj_pos_bias'}
+    not_across = 'it counts back to keys of the same sequence'
+
+    def setup(self, host: Any) -> None:
+        self.module = RelativeProjPositionalBias(
+            host.dim, host.heads, self.rel_proj_num_distance_basis, self.rel_proj_max_dist
+        )
+
+    def bias(self, call: Any) -> Tensor:
+        if call.context is not None:
+            raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.not_across}')
+        index = call.inputs.get('index')
+        if index is None:
+            index = torch.arange(call.keys, device=call.x.device)
+        return self.module.at(call.x, distances(index[..., -call.rows :], index))

@@ -1,0 +1,88 @@
+"""What early releases computed and later ones dropped: biases, and rotated values.
+
+For weights that were trained with them, see `x_transformers.checkpoint.upgrade`. None of it is advice for new models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.norms import LayerNorm
+from x_transformers.flags import ConfigError, flag
+
+
+class BiasedLayerNorm(LayerNorm):
+    """Layer norm with a bias."""
+
+    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+        super().__init__(dim, unit_offset)
+        self.beta = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.gamma.shape, self.gamma + self.unit_offset, self.beta)
+
+
+class NormBias(StackFeature):
+    """Layer norms with a bias, as releases before 1.27 had them."""
+
+    paper = 'Layer Normalization, arXiv:1607.06450'
+    norm_bias = flag(False, 'layer norms with a bias (for weights of releases before 1.27)')
+
+    def norm(self) -> nn.Module:
+        return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
+
+
+class OutputBias(AttentionFeature):
+    """A bias on what attention gives, as releases before 0.26 had it."""
+
+    paper = 'Attention Is All You Need, arXiv:1706.03762'
+    out_bias = flag(False, 'bias of the output projection (for weights of releases before 0.26)')
+
+    def initialise(self) -> None:
+        """Give the projection a bias, under the name that the bias of such a projection has."""
+        projections = [module for module in self.host.to_out.modules() if isinstance(module, nn.Linear)]
+        if not projections:
+            raise ConfigError('`out_bias` needs a projection out, set `project_out=True`')
+        for module in projections:
+            module.bias = nn.Parameter(module.weight.new_zeros(module.out_features))
+
+
+class GateValuesBias(AttentionFeature):
+    """The gate on values starts open:  sigmoid(x W + b), b = 10 at first. Releases before 2.26 had it so."""
+
+    gate_values_bias = flag(False, 'bias of the gate on values, open at first (for weights of releases before 2.26)')
+    needs = {'gate_values': 'it is the bias of that gate'}
+
+    def setup(self, host: Any) -> None:
+        if not hasattr(host, 'to_v_gate'):  # `output_gate` alone
+            raise ConfigError(f'`gate_values_bias` needs `gate_values`: {self.needs["gate_values"]}')
+        if not isinstance(host.to_v_gate, nn.Linear):
+            raise ConfigError('`gate_values_bias` does not go with `gate_values_rank`: the early gate was of full rank')
+        host.to_v_gate.bias = nn.Parameter(torch.full((host.to_v_gate.out_features,), 10.0))
+
+
+class RotateValues(AttentionFeature):
+    """Rotary positions turn the values as well, as releases from 0.15 to 1.19 had it:  v_j -> R(p_j) v_j.
+
+    What a token reads then depends on where it stands, and not on distances alone.
+    """
+
+    paper = 'RoFormer, arXiv:2104.09864'
+    rotate_values = flag(False, 'rotary positions turn values too (for weights of releases 0.15 to 1.19)')
+
+    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        own = call.inputs.get('rotary_pos_emb') if call.context is None else call.inputs.get('context_rotary_pos_emb')
+        if own is None:
+            return qkv
+        from x_transformers import x_transformers as core
+
+        q, k, v = qkv
+        added = v.shape[-2] - call.keys
+        angles, scale = own
+        turned = core.apply_rotary_pos_emb(v[..., added:, :], angles, 1.0 if scale is None else scale**-1)
+        return q, k, torch.cat((v[..., :added, :], turned), dim=-2)

@@ -1,0 +1,152 @@
+"""A sequence module of your own beside attention, such as a recurrent network; their outputs are normed and mixed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.norms import MultiheadRMSNorm
+from x_transformers.flags import Check, an_instance, flag, none, size
+
+
+def folded(t: Tensor, count: int) -> Tensor:
+    """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ..."""
+    t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, -t.shape[1] % count))
+    return t.unflatten(1, (-1, count)).transpose(1, 2).flatten(0, 1)
+
+
+class FoldAxially(nn.Module):
+    """Let `fn` run along every `axial_dim`-th token:  (b, n, d) -> (b a, n / a, d) -> fn -> (b, n, d').
+
+    Only the first output is unfolded; 1 changes nothing.
+    """
+
+    def __init__(self, axial_dim: int, fn: nn.Module) -> None:
+        super().__init__()
+        self.fn, self.axial_dim = fn, axial_dim
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        count, length = self.axial_dim, x.shape[1]
+        if count == 1:
+            return self.fn(x, *args, **kwargs)
+        out = self.fn(folded(x, count), *args, **kwargs)
+        out, *rest = out if isinstance(out, (tuple, list)) else (out,)
+        out = out.unflatten(0, (-1, count)).transpose(1, 2).flatten(1, 2)[:, :length]
+        return (out, *rest) if rest else out
+
+
+def in_front_first(real: Tensor) -> tuple[Tensor, Tensor]:
+    """The order that puts real tokens first, and the way back:  (b n) each."""
+    order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+    return order, order.argsort(dim=-1)
+
+
+def reordered(t: Tensor, order: Tensor) -> Tensor:
+    """Each row of t (b n d) in an order of its own (b n)."""
+    return t.gather(1, order.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
+
+
+class Hybrid(AttentionFeature):
+    """A module beside attention reads the same tokens; both outputs are normed per head and mixed.
+
+        out = (a + h) / 2,  or  a + m (h - a)  with  m = sigmoid(W x)  per token and head
+
+    The module maps b n dim to b n (h d), or to a pair with its state; the cache hands the state back to it as a second
+    argument. A module without a state, or beside padding, reads all tokens again. Where padding is known it stands
+    behind the real tokens and is zero, unless the module takes the mask.  Hymba, arXiv:2411.13676
+    """
+
+    paper = 'Hymba, arXiv:2411.13676'
+    hybrid_module = flag(
+        None,
+        'a module of your own beside attention, b n dim -> b n (h d)',
+        an_instance(nn.Module) | none,
+        example=nn.ZeroPad1d((0, 16)),
+    )
+    hybrid_mask_kwarg = flag(
+        None,
+        'keyword under which it gets the mask, where there is no order',
+        Check('a string', lambda v: isinstance(v, str)) | none,
+        example='mask',
+    )
+    hybrid_fold_axial_dim = flag(None, 'it runs along every so many-th token', size | none, example=2)
+    hybrid_learned_mix = flag(False, 'learn the mix per token and head, else one half')
+    stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
+    not_across = 'it runs along one sequence, beside the attention of that sequence to itself'
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['hybrid_module'] is not None
+
+    def setup(self, host: Any) -> None:
+        shape, fold = host.shape, self.hybrid_fold_axial_dim or 1
+        self.module = FoldAxially(fold, copy.deepcopy(self.hybrid_module))
+        self.__dict__['hybrid_module'] = type(self.hybrid_module).__name__  # the user's own is not kept
+        self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
+        if self.hybrid_learned_mix:
+            self.to_mix = nn.Linear(host.dim, shape.heads, bias=False)
+        self.can_cache = fold == 1  # the state of a folded module is not that of the last token
+
+    def attended(self, out: Tensor, call: Any) -> Tensor:
+        if call.context is not None:
+            raise ValueError(f'`hybrid_module` does not go with a context: {self.not_across}')
+        attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
+        if not self.hybrid_learned_mix:
+            return (attended + beside) / 2
+        mix = self.to_mix(call.x).sigmoid().transpose(1, 2).unsqueeze(-1)
+        return attended + mix * (beside - attended)
+
+    def heads_of(self, t: Tensor, like: Tensor) -> Tensor:
+        """What the module gives, b n (h d) or b h n d, as heads."""
+        heads = t.unflatten(-1, (like.shape[1], -1)).transpose(1, 2) if self.fits(t, like) else t
+        if heads.shape != like.shape:
+            wanted = (len(like), like.shape[2], like.shape[1] * like.shape[3])
+            raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
+        return heads
+
+    @staticmethod
+    def fits(t: Tensor, like: Tensor) -> bool:
+        return t.ndim == 3 and t.shape[-1] == like.shape[1] * like.shape[3]
+
+    def beside(self, call: Any) -> Tensor:
+        """What the module makes of the new tokens."""
+        real = None if call.real is None else call.real[:, call.memories :]
+        known = call.past is not None and 'hybrid inputs' in call.past.states
+        if real is None and not known:
+            out, state = self.run(call.x, call, call.recurrent)
+            call.trace.hybrid_hidden = state
+            if state is None and self.can_cache:
+                self.all_tokens(call)
+            return out
+        tokens = self.all_tokens(call) if self.can_cache else call.x
+        if real is None or (self.hybrid_mask_kwarg and not call.causal):
+            return self.run(tokens, call, None, real)[0][..., -call.rows :, :]
+        order, back = in_front_first(real)
+        tokens = reordered(tokens.masked_fill(~real.unsqueeze(-1), 0.0), order)
+        out = self.run(tokens, call, None)[0]
+        if out.ndim == 4:
+            out = out.transpose(1, 2).flatten(2)
+        return reordered(out, back)[:, -call.rows :]
+
+    def all_tokens(self, call: Any) -> Tensor:
+        """The inputs of cached and new tokens."""
+        front = F.pad(call.x, (0, 0, call.memories, 0))
+        return call.recall('hybrid inputs', front)[:, call.memories :]
+
+    def run(self, x: Tensor, call: Any, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """The module's output, and its state if it gives one."""
+        if mask is not None and self.module.axial_dim > 1:
+            mask = folded(mask, self.module.axial_dim)
+        further = {} if call.causal or not self.hybrid_mask_kwarg else {self.hybrid_mask_kwarg: mask}
+        made = self.module(x, *(() if state is None else (state,)), **further)
+        if torch.is_tensor(made):
+            return made, None
+        if not isinstance(made, (tuple, list)) or not torch.is_tensor(made[0]):
+            made = tree_leaves(made)
+        return made[0], made[1] if len(made) > 1 else None

@@ -1,0 +1,220 @@
+"""What a branch reads besides its stream: the inputs of all branches before it, and separate inputs of q, k and v."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.features.levels import StackFeature
+from x_transformers.features.norms import RMSNorm
+from x_transformers.flags import ConfigError, a_mapping, flag, is_int, none
+
+
+class LoRALinear(nn.Module):
+    """up(activation(down(x))) through `dim` features, or without a rank W x; zero at first.  arXiv:2106.09685"""
+
+    def __init__(
+        self, dim_in: int, dim_out: int | None = None, dim: int | None = None, activation: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        dim_out = dim_out or dim_in
+        self.activation = activation
+        if dim is None:
+            self.weight = nn.Parameter(torch.zeros(dim_out, dim_in))
+            return
+        if dim >= max(dim_in, dim_out):
+            raise ConfigError(f'`lora_rank` got {dim}, it must be below {max(dim_in, dim_out)}, the width')
+        self.down, self.up = nn.Linear(dim_in, dim, bias=False), nn.Linear(dim, dim_out, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, 'down'):
+            return nn.functional.linear(x, self.weight)
+        hidden = self.down(x)
+        return self.up(hidden if self.activation is None else self.activation(hidden))
+
+
+class DynamicLIMe(nn.Module):
+    """A mix of the inputs of all branches so far, with weights from the latest one.
+
+    Gerasimov et al. 2025, arXiv:2502.09245
+
+    x          b n d                  the latest
+    hiddens    num_layers times b n d, or stacked; the latest included
+    returns    b n d, or with several views v b n d
+    """
+
+    def __init__(
+        self, dim: int, num_layers: int, num_views: int = 1, norm: bool = True, use_softmax: bool = True
+    ) -> None:
+        super().__init__()
+        self.num_layers, self.num_views, self.use_softmax = num_layers, num_views, use_softmax
+        linear = nn.Linear(dim, num_views * num_layers)
+        self.to_weights = nn.Sequential(RMSNorm(dim), linear) if norm else nn.Sequential(linear)
+
+    def forward(self, x: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
+        if len(hiddens) != self.num_layers:
+            raise ValueError(f'`hiddens` got {len(hiddens)} layers, it must have {self.num_layers}')
+        weights = self.to_weights(x).unflatten(-1, (self.num_views, self.num_layers))
+        weights = weights.softmax(dim=-1) if self.use_softmax else weights.relu()
+        return mixed(weights, hiddens)
+
+
+class AttentionResidual(nn.Module):
+    """The latest branch input attends, per token, to the inputs of all branches so far.  arXiv:2601.21582, 2603.15031
+
+    q = norm(y + up(act(down(norm_q(y))))),  y the latest;  keys norm_k(Y);  values the inputs Y as they are
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_views: int = 1,
+        lora_rank: int | None = None,
+        lora_activation: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if lora_rank is None:
+            lora_rank = 64 if dim > 64 else max(dim // 2, 1)
+        if not is_int(lora_rank) or not 0 < lora_rank < max(dim, 2):
+            raise ConfigError(f'`lora_rank` got {lora_rank!r}, it must be an integer from 1 to {max(dim - 1, 1)}')
+        eps = torch.finfo(torch.float32).eps
+        self.num_views, self.scale = num_views, dim**-0.5
+        self.to_keys = nn.RMSNorm(dim, eps=eps)
+        self.to_query = nn.Sequential(
+            nn.RMSNorm(dim, eps=eps), LoRALinear(dim, num_views * dim, lora_rank, lora_activation)
+        )
+        self.norm = nn.RMSNorm(dim, eps=eps)
+
+    def forward(
+        self,
+        x: Tensor | Sequence[Tensor] | None = None,
+        hiddens: Sequence[Tensor] | Tensor | None = None,
+    ) -> Tensor:
+        """(hiddens), (x, hiddens) or (hiddens=...);  `x` is the latest of them anyway."""
+        stacked = x if hiddens is None else hiddens
+        stacked = stacked if torch.is_tensor(stacked) else torch.stack(tuple(stacked))
+        latest = stacked[-1]
+        queries = latest.unsqueeze(-2) + self.to_query(latest).unflatten(-1, (self.num_views, -1))
+        logits = torch.einsum('bnvd,lbnd->bnvl', self.norm(queries), self.to_keys(stacked)) * self.scale
+        precise = logits.dtype if logits.dtype == torch.float64 else torch.float32
+        return mixed(logits.softmax(dim=-1, dtype=precise).to(stacked.dtype), stacked)
+
+
+def mixed(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
+    """Sums of l hidden states (b n d) with weights (b n v l):  v b n d, or b n d for one view."""
+    hiddens = hiddens if torch.is_tensor(hiddens) else torch.stack(tuple(hiddens))
+    out = torch.einsum('bnvl,lbnd->vbnd', weights, hiddens)
+    return out[0] if weights.shape[-2] == 1 else out
+
+
+# the features
+
+
+class Integrator(StackFeature):
+    """One module per layer that makes the input of its branch from those of all branches so far."""
+
+    stored_as: ClassVar[dict[str, str]] = {'integrators': 'layer_integrators'}
+
+    def build(self, index: int) -> nn.Module:
+        raise NotImplementedError
+
+    def views(self, index: int) -> int:
+        return 3 if ReceiveViews.wanted(self.host, index) else 1
+
+    def setup(self, host: Any) -> None:
+        self.integrators = nn.ModuleList(self.build(index) for index in range(len(host.layer_types)))
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        call.notes['branch inputs'] = []
+        return x
+
+    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        call.notes['branch inputs'].append(x)
+        return self.integrators[layer.index](x, call.notes['branch inputs'])
+
+
+class IntegrateLayers(Integrator):
+    """Every branch reads a learned mix of all branch inputs; queries, keys and values each have their own."""
+
+    paper = 'LIMe, arXiv:2502.09245'
+    integrate_layers = flag(False, 'branches read a learned mix of the inputs of all before')
+    layer_integrate_use_softmax = flag(True, 'weights of the mix sum to one, else they are ReLUs')
+    clashes = {
+        'attn_aggregated_residuals': 'both make the input of a branch from those before',
+        'weight_tie_layers': 'each layer has weights for exactly those before it, none may run twice',
+        'layers_execute_order': 'each layer has weights for exactly those before it, in their order',
+    }
+
+    def build(self, index: int) -> nn.Module:
+        return DynamicLIMe(
+            self.host.dim, index + 1, self.views(index), use_softmax=bool(self.layer_integrate_use_softmax)
+        )
+
+    def views(self, index: int) -> int:
+        return 3 if self.host.layer_types[index] == 'a' and 'a' in self.host.layer_types[:index] else 1
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        return {**flags, 'qkv_receive_diff_residuals': True} if kind == 'a' and number > 0 else flags
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if tuple(call.order) != tuple(range(len(call.order))):
+            raise ValueError(
+                '`integrate_layers` does not go with `repeat_blocks` or `layers_execute_order`: '
+                'each layer has weights for exactly those before it, in their order'
+            )
+        return super().open(x, call)
+
+    def skipped(self, x: Tensor, layer: Any, call: Any) -> None:
+        call.notes['branch inputs'].append(layer[2].prepare(x)[0])
+
+
+class AggregatedResiduals(Integrator):
+    """Every branch attends to the inputs of all branches before it."""
+
+    paper = 'arXiv:2601.21582, arXiv:2603.15031'
+    attn_aggregated_residuals = flag(False, 'branches attend to the inputs of all before')
+    attn_aggregated_residual_kwargs = flag(
+        None, '`lora_rank` (64) and `lora_activation` of its queries', a_mapping | none, example={'lora_rank': 3}
+    )
+    clashes = {
+        name: 'only one of them settles what a branch reads'
+        for name in ('gate_residual', 'orthog_residual', 'mv_split_residual', 'gated_multi_residual')
+    }
+
+    def build(self, index: int) -> nn.Module:
+        options = self.attn_aggregated_residual_kwargs or {}
+        try:
+            return AttentionResidual(self.host.dim, self.views(index), **options)
+        except TypeError as error:
+            raise ConfigError(f'`attn_aggregated_residual_kwargs` got {options}: {error}') from None
+
+
+class ReceiveViews(StackFeature):
+    """Queries, keys and values of self-attention come from three mixes instead of one."""
+
+    paper = 'Hyper-Connections, arXiv:2409.19606'
+    qkv_receive_diff_residuals = flag(False, 'separate inputs of queries, keys and values')
+    sources = ('num_residual_streams', 'gated_multi_residual', 'integrate_layers', 'attn_aggregated_residuals')
+
+    def setup(self, host: Any) -> None:
+        if not any(set(self.sources) & set(feature.flags) for feature in host.features.active):
+            wanted = ', '.join(f'`{name}`' for name in self.sources)
+            raise ConfigError(f'`qkv_receive_diff_residuals` needs one of {wanted}: they make the separate inputs')
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        lime = self.host.features.find(IntegrateLayers)
+        return {**flags, 'qkv_receive_diff_residuals': True} if kind == 'a' and lime is None else flags
+
+    @classmethod
+    def wanted(cls, host: Any, index: int) -> bool:
+        """Whether a layer wants three views."""
+        return host.layer_types[index] == 'a' and host.features.find(cls) is not None
+
+    @classmethod
+    def views_of_residual(cls, host: Any, index: int) -> int:
+        """How many inputs the residual of a layer makes for its branch: one, where an integrator makes them."""
+        return 3 if cls.wanted(host, index) and host.features.find(Integrator) is None else 1

@@ -1,0 +1,244 @@
+"""What the kernel multiplies, and which kernel does it: distances, exponentials, shared heads, packed documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.features.contextual import at_least_float
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.positions import RotaryPositions
+from x_transformers.features.residuals import TokenShift
+from x_transformers.features.scores import softclamp
+from x_transformers.flags import Check, ConfigError, flag, positive, shown, warn_once
+
+Heads = tuple[Tensor, Tensor, Tensor]
+
+
+class L2Distance(AttentionFeature):
+    """Similarity by distance:  -|q - k|^2 = [2q, |q|^2, -1] . [k, -1, |k|^2], so that every kernel can multiply it."""
+
+    paper = 'The Lipschitz Constant of Self-Attention, arXiv:2006.04710'
+    l2_distance = flag(False, 'similarity is the negative squared distance')
+
+    def meet(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        q, k = qk
+        q_norm, k_norm = (t.to(at_least_float(t.dtype)).square().sum(-1, keepdim=True).to(t.dtype) for t in qk)
+        q = torch.cat((2 * q, q_norm, torch.full_like(q_norm, -1.0)), dim=-1)
+        return q, torch.cat((k, torch.full_like(k_norm, -1.0), k_norm), dim=-1)
+
+
+class Laser(AttentionFeature):
+    """Attention to exponentials of values:  log(A exp(s tanh(v / s))),  in float32 if the values are in half precision.
+
+    A query that sees no token gets zeros.
+    """
+
+    paper = 'LASER: Attention with Exponential Transformation, arXiv:2411.03493'
+    laser = flag(False, 'attend to exponentials of values')
+    laser_softclamp_value = flag(15.0, 'the bound s of the values', positive, example=2.0)
+
+    def enter(self, qkv: Heads, call: Any) -> Heads:
+        call.notes['laser dtype'], call.notes['laser keys'] = qkv[2].dtype, qkv[2].shape[-2]
+        dtype = at_least_float(qkv[2].dtype)
+        call.full_precision = dtype != qkv[2].dtype
+        q, k, v = (t.to(dtype) for t in qkv)
+        return q, k, softclamp(v, self.laser_softclamp_value).exp()
+
+    def leave(self, out: Tensor, call: Any) -> Tensor:
+        out = out.clamp(min=1e-20).log().to(call.notes['laser dtype'])
+        if call.mask is None and not (call.triangle and call.keys < call.rows):
+            return out
+        # a zero key that joined behind the exponential is nothing to see
+        sighted = call.seen()[..., -call.notes['laser keys'] :].any(dim=-1, keepdim=True)
+        return out.masked_fill(~sighted, 0.0)
+
+
+class CollabHeads(AttentionFeature):
+    """All heads share one projection of queries and keys, and each weighs its features:  q_h = (x Wq) * mixing_h"""
+
+    paper = 'Multi-Head Attention: Collaborate Instead of Concatenate, arXiv:2006.16362'
+    collab_heads = flag(False, 'one projection of queries and keys, weighed by each head')
+    collab_compression = flag(0.3, 'its width, as a fraction of that of all heads', positive, example=0.5)
+    stored_as = {'mixing': 'collab_mixing'}
+    clashes = {
+        name: 'there is one shared key, not one per head'
+        for name in ('num_mem_kv', 'qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'latent_rope_subheads')
+    }
+
+    def widths(self, widths: Any) -> Any:
+        shape = self.host.shape
+        widths.query_heads = widths.key_heads = 1
+        widths.dim_key = int(self.collab_compression * shape.heads * shape.dim_head)
+        if widths.dim_key < 1:
+            raise ConfigError(
+                f'`collab_compression` got {self.collab_compression}, '
+                f'which leaves nothing of {shape.heads * shape.dim_head} features'
+            )
+        return widths
+
+    def setup(self, host: Any) -> None:
+        if getattr(host, 'rotate_num_heads', None) not in (None, host.shape.heads):
+            raise ConfigError('`collab_heads` does not go with `rotate_num_heads`: all heads share one key')
+        self.mixing = nn.Parameter(torch.randn(host.shape.heads, host.dim_key))
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        for name in ('polar_pos_emb', 'additional_key_values', 'rotary_pos_emb'):
+            given = call.inputs.get(name)
+            turns = name == 'rotary_pos_emb' and given is not None and given[0].shape[-1] <= self.host.dim_key
+            if given is not None and not turns:
+                raise ValueError(
+                    f'`collab_heads` does not go with this `{name}`: its queries and keys have '
+                    f'{self.host.dim_key} features, which `collab_compression` settles'
+                )
+        return q * self.mixing.unsqueeze(1), k, v
+
+
+# kernels
+
+BACKENDS = {
+    'enable_flash': 'FLASH_ATTENTION',
+    'enable_math': 'MATH',
+    'enable_mem_efficient': 'EFFICIENT_ATTENTION',
+    'enable_cudnn': 'CUDNN_ATTENTION',
+}
+ALL_BACKENDS = dict(enable_flash=True, enable_math=True, enable_mem_efficient=True)
+a_choice_of_backends = Check(
+    f'a dict of {", ".join(BACKENDS)}, at least one of them True',
+    lambda value: isinstance(value, Mapping) and value.keys() <= BACKENDS.keys() and any(value.values()),
+)
+
+
+class SDPKwargs(AttentionFeature):
+    """Which of torch's backends the fused kernel may choose from."""
+
+    attend_sdp_kwargs = flag(
+        ALL_BACKENDS, 'backends of the fused kernel', a_choice_of_backends, example=dict(enable_math=True)
+    )
+
+    def setup(self, host: Any) -> None:
+        if host.flash is False:
+            warn_once('`attend_sdp_kwargs` has no effect with `flash=False`: the formula has no backends')
+        host.sdp_backends = tuple(BACKENDS[name] for name, wanted in self.attend_sdp_kwargs.items() if wanted)
+
+
+class Onnxable(AttentionFeature):
+    """Changes nothing: the causal triangle is always made by comparing positions, which ONNX can express."""
+
+    onnxable = flag(False, 'accepted; the causal triangle can always be exported')
+
+    def setup(self, host: Any) -> None:
+        host.onnxable = True
+
+
+# packed documents
+
+PACKED = ('cu_seqlens_q', 'cu_seqlens_k', 'max_seqlen_q', 'max_seqlen_k')
+
+
+def document_ids(boundaries: Tensor, length: int) -> Tensor:
+    """Which document each token is of, (n,), from where they begin and end:  [0, 3, 7] -> 0 0 0 1 1 1 1"""
+    return torch.bucketize(torch.arange(length, device=boundaries.device), boundaries, right=True)
+
+
+def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> None:
+    """Refuse what does not describe one row of documents."""
+    if not isinstance(packed, Mapping) or not packed.keys() <= set(PACKED):
+        raise TypeError(f'`{name}` got {shown(packed)}, it must be a dict of {", ".join(PACKED)}')
+    both = [packed.get('cu_seqlens_q'), packed.get('cu_seqlens_k')]
+    if not all(torch.is_tensor(t) and t.ndim == 1 and not t.is_floating_point() for t in both):
+        raise ValueError(f'`{name}` needs `cu_seqlens_q` and `cu_seqlens_k`, where documents begin and end: [0, 3, 7]')
+    if both[0].shape != both[1].shape:
+        raise ValueError(
+            f'`{name}` got {both[0].numel() - 1} documents of queries and {both[1].numel() - 1} of keys, '
+            f'they must be equally many'
+        )
+    if batch != 1:
+        raise ValueError(f'`{name}` describes one row of packed documents, the batch has {batch}')
+    if torch.compiler.is_compiling() or any(t.device.type != 'cpu' for t in both):
+        return
+    for t, length, words in ((both[0], rows, 'queries'), (both[1], keys, 'keys')):
+        if int(t[0]) != 0 or int(t[-1]) != length or bool((t[1:] < t[:-1]).any()):
+            raise ValueError(
+                f'`{name}` got boundaries {shown(t.tolist())} of {words}, they must rise from 0 to {length}, '
+                f'with all that stands in front of the sequence'
+            )
+
+
+class PackedDocuments(AttentionFeature):
+    """Documents one after the other in a single row, which do not see one another, on every device and kernel."""
+
+    flash_pack_seq = flag(False, 'documents packed in one row, as `flash_pack_seq_kwargs` of the call says')
+    takes = {'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}'}
+    clashes = {
+        'inverted_attention': 'its softmax over queries is one over all documents',
+        'hybrid_module': 'it would run across documents',
+    }
+
+    def setup(self, host: Any) -> None:
+        if host.flash is False:
+            raise ConfigError('`flash_pack_seq` does not go with `flash=False`: it packs for the fused kernel')
+
+    def mask(self, call: Any) -> Tensor | None:
+        packed = call.inputs.get('flash_pack_seq_kwargs')
+        if packed is None:
+            return None
+        if call.past is not None or call.memories:
+            raise ValueError('`flash_pack_seq_kwargs` does not go with a cache or memories: documents are whole')
+        check_packed(packed, 'flash_pack_seq_kwargs', call.rows, call.keys, call.batch)
+        if call.causal and call.rows != call.keys:
+            raise ValueError(f'`flash_pack_seq_kwargs` got {call.rows} queries and {call.keys} keys of a causal layer')
+        boundaries = (packed[f'cu_seqlens_{name}'].to(call.x.device) for name in 'qk')
+        q, k = (document_ids(t, n) for t, n in zip(boundaries, (call.rows, call.keys), strict=True))
+        call.notes['documents'] = q
+        return q.unsqueeze(-1) == k
+
+
+class PackedInStack(StackFeature):
+    """Hands the boundaries of packed documents to the attention layers; positions begin anew in each document."""
+
+    takes = {
+        'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}, of the sequence',
+        'flash_pack_seq_context_kwargs': 'the same, with the keys of the context',
+    }
+
+    def setup(self, host: Any) -> None:
+        kinds = host.layer_types
+        packs = {
+            kind: [bool(host.flags_for(kind, n).get('flash_pack_seq')) for n in range(kinds.count(kind))]
+            for kind in 'ac'
+        }
+        self.packs = {kind: any(each) for kind, each in packs.items()}
+        if self.packs['a'] and not host.features.find(RotaryPositions):
+            raise ConfigError('`attn_flash_pack_seq` needs `rotary_pos_emb`: other positions run on across documents')
+        if self.packs['a'] and host.features.find(TokenShift):
+            raise ConfigError('`attn_flash_pack_seq` does not go with `shift_tokens`: it runs across documents')
+        for kind, each in packs.items():
+            if any(each) and not all(each):
+                raise ConfigError(f'`{host.written(kind, "flash_pack_seq")}` got {tuple(each)}, all layers must pack')
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        own, across = (call.inputs.get(name) for name in self.takes)
+        for kind, packed, name in (('a', own, 'flash_pack_seq_kwargs'), ('c', across, 'flash_pack_seq_context_kwargs')):
+            if packed is None:
+                continue
+            if not self.packs[kind]:
+                flags = ('attn_flash_pack_seq', 'cross_attend' if kind == 'c' else '')
+                raise ValueError(f'`{name}` needs a stack with {" and ".join(f"`{f}=True`" for f in flags if f)}')
+            if call.cache is not None or call.memories:
+                raise ValueError(f'`{name}` does not go with a cache or memories: documents are whole')
+            hidden = [n for n in ('attn_mask', 'mask', 'context_mask') if n in call.shared[kind]]
+            hidden = [n for n in hidden if kind == 'a' or n == 'context_mask']
+            if hidden:
+                raise ValueError(f'`{name}` does not go with `{hidden[0]}`: documents are packed without padding')
+            call.shared[kind]['flash_pack_seq_kwargs'] = packed
+        if own is not None:
+            check_packed(own, 'flash_pack_seq_kwargs', call.new, call.new, len(x))
+            begin = own['cu_seqlens_q'].to(x.device)
+            starts = begin[document_ids(begin, call.new) - 1]
+            call.shared['a'].setdefault('pos', torch.arange(call.new, device=x.device) - starts)
+        return x

@@ -1,0 +1,133 @@
+"""How often a model runs its stack: once, several times over its own output, or until a gate says that it is enough.
+
+A feature here is the `passes` choice: it gets a function that runs the stack once, the stream, and the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.features.levels import ModelFeature
+from x_transformers.flags import ConfigError, flag, is_int, shown, size
+
+Run = Callable[..., tuple[Tensor, LayerIntermediates]]
+
+
+def steps_of(call: Any, name: str, otherwise: int) -> int:
+    """How many passes the caller wants."""
+    given = call.inputs.get(name)
+    if given is None:
+        return otherwise
+    if not is_int(given) or given < 1:
+        raise ValueError(f'`{name}` got {shown(given)}, it must be an integer of at least 1')
+    return given
+
+
+class Recycling(ModelFeature):
+    """Run the stack again on the input plus a projection of its own output; only the last pass has a gradient.
+
+    h_1 = A(x),  h_{k+1} = A(x + W h_k)
+    """
+
+    paper = 'AlphaFold 2, doi:10.1038/s41586-021-03819-2, section 1.10'
+    recycling = flag(False, 'run the stack several times, each time with its last output added to the input')
+    train_max_recycle_steps = flag(4, 'in training, the passes are drawn from 1 to this many', size, example=2)
+    takes = {'recycle_steps': 'number of passes; `train_max_recycle_steps` if not given, in training a random one'}
+    stored_as = {'project': 'recycled_proj'}
+    can_cache = False
+
+    def setup(self, host: Any) -> None:
+        host.recycling = True
+        self.project = nn.Linear(host.dim, host.dim, bias=False)
+
+    def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
+        most = self.train_max_recycle_steps
+        drawn = int(torch.randint(1, most + 1, ())) if self.host.training else most
+        recycled: Tensor | float = 0.0
+        for _ in range(steps_of(call, 'recycle_steps', drawn) - 1):
+            with torch.no_grad():
+                recycled = run(x + recycled)[0]
+            recycled = self.project(recycled)
+        return run(x + recycled)
+
+
+class Looped(ModelFeature):
+    """Run the stack over its own output, up to a number of times; a gate may stop earlier when generating.
+
+        h_0 = x,  h_{i+1} = A(h_i)
+        exit after step i with probability  s(g_i) prod_{j<i} s(-g_j),  g the gate, s the logistic function
+
+    Each pass remembers keys and values of its own. A token that stopped early leaves those of its last pass to the
+    passes it did not run.
+    """
+
+    paper = 'Scaling Latent Reasoning via Looped Language Models, arXiv:2510.25741'
+    looped = flag(False, 'run the stack several times over its own output')
+    max_looped_steps = flag(4, 'how often', size, example=2)
+    clashes = {'recycling': 'both say how often the stack runs'}
+    takes = {
+        'looped_steps': 'number of passes, of which none is left out',
+        'max_looped_steps': 'number of passes at most, in place of the flag',
+        'looped_pred_all_logits': 'keep the logits of every pass; in training, if not given',
+        'looped_inference': 'stop early where the gate says so; one row, token by token',
+        'looped_exit_prob_threshold': 'stop once the probability to have stopped reaches this, 0.9 if not given',
+    }
+    stored_as = {'gate': 'exit_gate'}
+
+    def setup(self, host: Any) -> None:
+        stack = host.attn_layers
+        if not (stack.norm_before and stack.norm_outside):
+            raise ConfigError('`looped` needs `pre_and_post_norm` of the stack: its output is its next input')
+        host.looped = True
+        self.gate = nn.Linear(host.dim, 1, bias=False)
+
+    def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
+        most = steps_of(call, 'looped_steps', steps_of(call, 'max_looped_steps', self.max_looped_steps))
+        exits = bool(call.inputs.get('looped_inference')) and call.inputs.get('looped_steps') is None
+        wants_logits = call.inputs.get('looped_pred_all_logits')
+        wants_logits = self.host.training if wants_logits is None else wants_logits
+        early = exits and self.may_exit(x, call)
+        caches = [None] * most if call.cache is None else call.cache.split(most)
+        traces, gates, logits = [], [], []
+        left, spent = x.new_zeros(len(x), 1, 1, dtype=torch.float32), 0.0
+        for step in range(most):
+            x, trace = run(x, cache=caches[step])
+            traces.append(trace)
+            tokens = call.before_padding(x)[:, -call.new :] if call.new else x[:, :0]
+            if not exits or (early and step + 1 < most):
+                gates.append(self.gate(tokens))
+            if wants_logits and self.host.to_logits is not None:
+                logits.append(self.host.to_logits(tokens))
+            if early and step + 1 < most:
+                spent += (left + F.logsigmoid(gates[-1].float())).exp()
+                left = left + F.logsigmoid(-gates[-1].float())
+                if bool((spent >= call.inputs.get('looped_exit_prob_threshold', 0.9)).all()):
+                    break
+        return x, self.joined(traces, caches, gates, logits, call)
+
+    def may_exit(self, x: Tensor, call: Any) -> bool:
+        """Whether this call generates a token, for which the passes may end early; a prompt runs all."""
+        if len(x) != 1 or (call.cache is not None and call.new != 1):
+            raise ValueError(
+                f'`looped_inference` got {len(x)} rows and {call.new} new tokens, it must be one row, token by token'
+            )
+        return call.cache is not None or call.new == 1
+
+    def joined(
+        self, traces: list[Any], caches: list[Cache | None], gates: list[Tensor], logits: list[Tensor], call: Any
+    ) -> LayerIntermediates:
+        """The trace of the last pass, with the caches of all passes."""
+        last, executed = traces[-1], len(traces)
+        if last.attn_intermediates:
+            own = [trace.of_last_pass for trace in traces]
+            own += [own[-1] if cache is None else cache.caught_up(own[-1], call.new) for cache in caches[executed:]]
+            last.passes = own if len(own) > 1 else None
+        last.exit_logits, last.all_pred_logits = gates or None, logits or None
+        last.exit_indices = torch.full((1, 1), executed - 1, dtype=torch.long)
+        return last

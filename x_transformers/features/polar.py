@@ -1,0 +1,158 @@
+"""Positions as angles of a complex number per feature, and positions added to what queries and keys are made from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.attend import tile_heads
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.positions import KeepsPrecision, uses, with_heads
+from x_transformers.flags import ConfigError, flag
+
+
+class PolarEmbedding(KeepsPrecision):
+    """The angles of polar positions, one per feature, and a learned shift of them for the keys of each head.
+
+        pos      n | b n                         positions
+        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d), and shifts between -2 pi and 0
+
+    Gopalakrishnan et al. 2025, arXiv:2509.10534
+    """
+
+    def __init__(self, dim: int, heads: int, bias_uniform_init: bool = False, base: float = 10000) -> None:
+        super().__init__()
+        bias = torch.zeros(heads, 1, dim)
+        self.learned_bias = nn.Parameter(bias.uniform_(-2 * math.pi, 0) if bias_uniform_init else bias)
+        self.register_buffer('inv_freq', base ** -(torch.arange(dim).float() / dim))
+
+    def forward(self, pos: Tensor) -> tuple[Tensor, Tensor]:
+        pos = pos.unsqueeze(0) if pos.ndim == 1 else pos
+        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq
+        return angles, self.learned_bias.clamp(-2 * math.pi, 0)
+
+
+class InfusedSinusoids(KeepsPrecision):
+    """Sines, then cosines of the position, not scaled:  positions (...) -> (... d).  arXiv:2012.15832"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ConfigError(f'`dim` got {dim}, it must be even for `position_infused_attn`')
+        self.register_buffer('inv_freq', 10000 ** -(torch.arange(0, dim, 2).float() / dim))
+
+    def forward(self, pos: Tensor) -> Tensor:
+        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq
+        return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+# features of attention
+
+
+class Polar(AttentionFeature):
+    """Sizes from content, angles from position alone:  q -> softplus(q) e^(i p theta), keys shifted by a learned angle.
+
+    The real and imaginary parts stand side by side, so that queries and keys become twice as wide.
+    """
+
+    paper = 'PoPE, arXiv:2509.10534'
+    takes = {'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)'}
+
+    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        given = call.inputs.get('polar_pos_emb')
+        if given is None:
+            return qk
+        if call.context is not None:
+            raise ValueError('`polar_pos_emb` does not go with a context: it has positions of one sequence only')
+        q, k = qk
+        angles, shift = given
+        if angles.shape[-2] < k.shape[-2]:
+            raise ValueError(f'`polar_pos_emb` covers {angles.shape[-2]} positions, there are {k.shape[-2]} keys')
+        angles = with_heads(angles[..., angles.shape[-2] - k.shape[-2] :, :], q)
+        return self.turned(q, angles[..., angles.shape[-2] - q.shape[-2] :, :]), self.shifted(k, angles + shift)
+
+    def stored_keys(self, k: Tensor, call: Any) -> Tensor:
+        """Keys that no token gave have no position, only the shift."""
+        given = call.inputs.get('polar_pos_emb')
+        return k if given is None else self.shifted(k, given[1])
+
+    def shifted(self, k: Tensor, angles: Tensor) -> Tensor:
+        """Every query head sees a shared key with a shift of its own."""
+        return self.turned(tile_heads(k, self.host.heads), angles)
+
+    @staticmethod
+    def turned(t: Tensor, angles: Tensor) -> Tensor:
+        dtype = torch.promote_types(torch.promote_types(t.dtype, angles.dtype), torch.float32)
+        sizes, angles = F.softplus(t.to(dtype)), angles.to(dtype)
+        return torch.cat((sizes * angles.cos(), sizes * angles.sin()), dim=-1).to(t.dtype)
+
+
+class InfusedPositions(AttentionFeature):
+    """Queries and keys, not values, are made from the input plus a sinusoid of the position."""
+
+    paper = 'Shortformer, arXiv:2012.15832'
+    takes = {'infused_positions': '(module from positions to vectors, positions j | b j)'}
+
+    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        given = call.inputs.get('infused_positions')
+        if given is None:
+            return qkv
+        q, k, v = qkv
+        module, pos = given
+        # the first real memory is at 0, so that a segment behind its memories is the end of the whole
+        mask = call.inputs.get('mem_mask')
+        pos = pos + (call.memories if mask is None else mask.sum(dim=-1, keepdim=True))
+        embedded = module(pos).to(q.dtype)
+        embedded = embedded if embedded.ndim == 3 else embedded.unsqueeze(0)
+        own = embedded[:, embedded.shape[1] - call.rows :]
+        return q + own, k + torch.cat((embedded[:, : call.memories], own), dim=1), v
+
+
+# features of a stack
+
+
+class PolarPositions(StackFeature):
+    """Polar positions for all self-attention layers of a stack."""
+
+    paper = 'PoPE, arXiv:2509.10534'
+    polar_pos_emb = flag(False, 'sizes from content, angles from positions')
+    polar_bias_uniform_init = flag(False, 'the learned shift of the keys starts at random, else at zero')
+    takes = {'polar_pos_emb': '(angles, shifts), computed elsewhere'}
+    clashes = {
+        'rotary_pos_emb': 'both turn queries and keys by their positions',
+        'rotary_xpos': 'both turn queries and keys by their positions',
+    }
+    stored_as = {'module': 'polar_pos_emb'}
+    gives_positions = True
+
+    def setup(self, host: Any) -> None:
+        self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        own = call.inputs.get('polar_pos_emb')
+        call.shared['a']['polar_pos_emb'] = self.module(call.key_positions(x)) if own is None else own
+        return x
+
+
+class PositionInfused(StackFeature):
+    """Sinusoidal positions join the inputs of queries and keys in every self-attention, never the stream."""
+
+    paper = 'Shortformer, arXiv:2012.15832'
+    position_infused_attn = flag(False, 'add sinusoids to what queries and keys are made from')
+    stored_as = {'module': 'pia_pos_emb'}
+    gives_positions = True
+
+    def setup(self, host: Any) -> None:
+        if uses(host, 'use_latent_kv'):
+            raise ConfigError(
+                '`position_infused_attn` does not go with `attn_use_latent_kv`: values share the latent of the keys'
+            )
+        self.module = InfusedSinusoids(host.dim)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        call.shared['a']['infused_positions'] = (self.module, call.key_positions(x))
+        return x

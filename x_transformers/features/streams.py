@@ -1,0 +1,191 @@
+"""Several residual streams beside one another, and how layers read and write them.
+
+The streams stand in the batch, (b s) n d with s fastest, from before the first layer until after the last one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.features.integrators import ReceiveViews
+from x_transformers.features.levels import StackFeature
+from x_transformers.features.residuals import without_scales
+from x_transformers.flags import ConfigError, count, flag, is_int, size, warn_once
+
+
+def sinkhorn(t: Tensor, iters: int = 20) -> Tensor:
+    """Matrices (... s t) made nearly doubly stochastic, by normalising columns and rows in turn."""
+    dtype = t.dtype
+    t = (t if dtype == torch.float64 else t.float()).softmax(dim=-2)
+    for _ in range(iters):
+        t = t / t.sum(dim=-1, keepdim=True)
+        t = t / t.sum(dim=-2, keepdim=True)
+    return t.to(dtype)
+
+
+class Streams(nn.Module):
+    """What residuals of several streams share. `views` says how many inputs a branch gets."""
+
+    def __init__(self, streams: int, views: int) -> None:
+        super().__init__()
+        self.streams, self.views = streams, views
+
+    def opened(self, x: Tensor) -> Tensor:
+        """(b s) n d -> b n s d"""
+        return x.unflatten(0, (-1, self.streams)).transpose(1, 2)
+
+    def forward(self, out: Tensor, residual: Tensor, beta: Tensor, **_: Any) -> Tensor:
+        """Write the branch (b n d) to the streams (b n s d) with weights beta (b n s):  (b s) n d."""
+        return (residual + beta.unsqueeze(-1) * out.unsqueeze(-2)).transpose(1, 2).flatten(0, 1)
+
+
+class HyperConnection(Streams):
+    """Each token mixes its streams: what the branch reads, what stays, and where the branch is written.
+
+        n      = norm(R)                                             R, the streams: b n s d
+        A      = (n @ dynamic_alpha_fn) scale + static_alpha         b n s (v + s)
+        read   = sum over s of sigmoid(A[..., :v]) R                 (v) b n d
+        R'     = sum over s of sinkhorn(A[..., v:])[s, t] R[s]       doubly stochastic: nothing grows with depth
+        R new  = R' + beta out,   beta = 2 sigmoid(2 sigmoid(n @ dynamic_beta_fn) scale + static_beta)
+
+    Zhu et al. 2024, arXiv:2409.19606; Xie et al. 2025, arXiv:2512.24880
+    """
+
+    def __init__(
+        self, dim: int, layer_index: int = 0, *, streams: int, views: int = 1, sinkhorn_iters: int = 5
+    ) -> None:
+        super().__init__(streams, views)
+        self.sinkhorn_iters = sinkhorn_iters
+        self.norm = nn.LayerNorm(dim, bias=False)
+        own = torch.zeros(streams, views)
+        own[layer_index % streams] = 1.0
+        self.static_alpha = nn.Parameter(torch.cat((own, torch.eye(streams)), dim=1))
+        self.dynamic_alpha_fn = nn.Parameter(torch.zeros(dim, views + streams))
+        self.dynamic_alpha_scale = nn.Parameter(torch.tensor(1e-2))
+        self.static_beta = nn.Parameter(torch.ones(streams))
+        self.dynamic_beta_fn = nn.Parameter(torch.zeros(dim))
+        self.dynamic_beta_scale = nn.Parameter(torch.tensor(1e-2))
+
+    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        streams = self.opened(x)
+        normed = self.norm(streams)
+        alpha = (normed @ self.dynamic_alpha_fn) * self.dynamic_alpha_scale + self.static_alpha
+        read = alpha[..., : self.views].sigmoid()
+        mix = sinkhorn(alpha[..., self.views :], self.sinkhorn_iters)
+        beta = 2 * (normed @ self.dynamic_beta_fn).sigmoid() * self.dynamic_beta_scale + self.static_beta
+        branch = torch.einsum('bnsv,bnsd->vbnd', read, streams)
+        kept = torch.einsum('bnst,bnsd->bntd', mix, streams)
+        return branch[0] if self.views == 1 else branch, kept, {'beta': 2 * beta.sigmoid()}
+
+
+class GatedMultiResidual(Streams):
+    """Gates from all streams together say what a branch reads of each feature, and how much each stream takes up.
+
+    n      = R / rms(R) read_gain                                R, the streams: b n s d
+    g      = silu(W n / s) scale                                 b n r
+    read   = 1 / s  sum over s of sigmoid(W_read g + static_read_logit) n        (v) b n d
+    R new  = R + beta out,   beta = 2 sigmoid(W_write g + static_write_logit)    b n s
+    """
+
+    def __init__(
+        self, dim: int, layer_index: int = 0, *, streams: int = 1, views: int = 1, read_gate_rank: int = 0
+    ) -> None:
+        super().__init__(streams, views)
+        if not is_int(read_gate_rank) or read_gate_rank < 1:
+            raise ConfigError(
+                '`gated_multi_residual` needs `residual_fn_kwargs` with `read_gate_rank`, '
+                f'an integer of at least 1, got {read_gate_rank!r}'
+            )
+        self.read_gain = nn.Parameter(torch.ones(streams, dim))
+        logits = torch.zeros(views, streams, dim)
+        logits[:, layer_index % streams] = 1.0
+        self.static_read_logit = nn.Parameter(logits)
+        self.static_write_logit = nn.Parameter(torch.zeros(streams))
+        self.to_bottleneck = nn.Linear(streams * dim, read_gate_rank, bias=False)
+        self.to_read_gate = nn.Linear(read_gate_rank, views * streams * dim, bias=False)
+        self.to_write_gate = nn.Linear(read_gate_rank, streams, bias=False)
+        nn.init.zeros_(self.to_read_gate.weight)
+        nn.init.zeros_(self.to_write_gate.weight)
+        self.dynamic_gate_scale = nn.Parameter(torch.tensor(1e-2))
+
+    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        streams = self.opened(x)
+        eps = torch.finfo(torch.float32).eps
+        power = (streams if x.dtype == torch.float64 else streams.float()).square().mean(dim=-1, keepdim=True)
+        normed = (streams * (power + eps).rsqrt()).to(x.dtype) * self.read_gain
+        gates = nn.functional.silu(self.to_bottleneck(normed.flatten(-2) / self.streams)) * self.dynamic_gate_scale
+        logits = self.to_read_gate(gates).unflatten(-1, self.static_read_logit.shape) + self.static_read_logit
+        branch = (logits.sigmoid() * normed.unsqueeze(-3)).sum(dim=-2) / self.streams
+        branch = branch.squeeze(-2) if self.views == 1 else branch.movedim(-2, 0)
+        beta = 2 * (self.to_write_gate(gates) + self.static_write_logit).sigmoid()
+        return branch, streams, {'beta': beta}
+
+
+# the features
+
+
+class ResidualStreams(StackFeature):
+    """Copies of the input, each with an embedding of its own, that layers read and write; the output is their sum."""
+
+    paper = 'Hyper-Connections, arXiv:2409.19606'
+    num_residual_streams = flag(1, 'number of residual streams', size, example=2)
+    clashes = {
+        'gate_residual': 'it knows one residual stream',
+        'orthog_residual': 'it knows one residual stream',
+        'mv_split_residual': 'it knows one residual stream',
+    }
+    stored_as = {'embedding': 'stream_emb'}
+
+    def setup(self, host: Any) -> None:
+        host.num_residual_streams = self.num_residual_streams
+        self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, host.dim))
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        return (x.unsqueeze(1) + self.embedding[:, None]).flatten(0, 1)
+
+    def close(self, x: Tensor, call: Any) -> Tensor:
+        return x.unflatten(0, (-1, self.num_residual_streams)).sum(dim=1)
+
+
+class HyperConnections(StackFeature):
+    """Layers mix the streams; the mix is doubly stochastic."""
+
+    paper = 'Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880'
+    hyper_conn_sinkhorn_iters = flag(5, 'iterations that make the mix doubly stochastic', count, example=1)
+    switches = ('num_residual_streams',)
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['num_residual_streams'] > 1 and not values.get('gated_multi_residual')
+
+    def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
+        options = without_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
+        own = dict(streams=self.host.num_residual_streams, views=ReceiveViews.views_of_residual(self.host, layer_index))
+        return HyperConnection(
+            *args, layer_index, **own, **{'sinkhorn_iters': self.hyper_conn_sinkhorn_iters, **options}
+        )
+
+
+class UseGatedMultiResidual(StackFeature):
+    """Layers read and write the streams through gates. The read is normed; so is the stream after each residual."""
+
+    gated_multi_residual = flag(False, 'gated reads and writes; needs `residual_fn_kwargs=dict(read_gate_rank=...)`')
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            warn_once('`pre_norm` has no effect beside `gated_multi_residual`, which settles where norms stand')
+        host.norm_before, host.norm_outside, host.norm_at_end = False, True, True
+
+    def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
+        options = without_scales('gated_multi_residual', options, 'scale_residual', 'scale_residual_constant')
+        return GatedMultiResidual(*args, layer_index, **sizes(self.host, layer_index), **options)
+
+
+def sizes(host: Any, index: int) -> dict[str, int]:
+    """How many streams there are, and how many views of them a layer wants."""
+    found = host.features.find(ResidualStreams)
+    streams = 1 if found is None else found.num_residual_streams
+    return dict(streams=streams, views=ReceiveViews.views_of_residual(host, index))
