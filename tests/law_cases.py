@@ -385,6 +385,10 @@ GIVEN_BY_THE_STACK = {'prev_attn', 'value_residual', 'rel_pos', 'mem', 'mem_mask
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
 GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}
 GIVEN_BY_THE_STACK |= {'attn_delta', 'flash_pack_seq_kwargs', 'flash_pack_seq_context_kwargs'}
+# what a call of a model does, rather than what it reads: see test_model_features
+GIVEN_BY_THE_STACK |= {'recycle_steps', 'looped_steps', 'max_looped_steps', 'looped_pred_all_logits'}
+GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred'}
+GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs'}
 
 
 def in_cross_attention(case: Case) -> Case:
@@ -550,8 +554,7 @@ def rows(inputs: Values, index: Any) -> Values:
     """The inputs of some rows of the batch."""
     index = torch.as_tensor(index)
     return {
-        name: value if name in TABLES else each_of(name, lambda t: t[index], value)
-        for name, value in inputs.items()
+        name: value if name in TABLES else each_of(name, lambda t: t[index], value) for name, value in inputs.items()
     }
 
 
