@@ -253,9 +253,9 @@ class Cache:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= held:
             raise ValueError(f'`{name}` got {value!r}, it must be an integer from 0 to {held}, the tokens held')
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the cache to a file, atomically."""
-        content = {
+    def content(self) -> dict[str, Any]:
+        """All that is held, in plain containers, for a file."""
+        return {
             'format': FORMAT,
             'seen': self.seen,
             'leading': self.leading,
@@ -271,35 +271,55 @@ class Cache:
             'states': {name: state.tensor.contiguous() for name, state in self.states.items()},
             'recurrent': self.recurrent,
         }
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f'{target.name}.')
-        try:
-            with os.fdopen(handle, 'wb') as file:
-                torch.save(content, file)
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> Cache:
-        """Read a cache from a file.  Raises ValueError if the file is not a cache, or is damaged."""
-        try:
-            content = torch.load(path, map_location=device, weights_only=True)
-        except FileNotFoundError:
-            raise
-        except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
-            raise ValueError(
-                f'`{path}` cannot be read as a cache, the file is damaged or of another kind: {error}'
-            ) from error
-        if not isinstance(content, dict) or content.get('format') != FORMAT:
-            raise ValueError(f'`{path}` is not a cache of this library')
+    def of_content(cls, content: dict[str, Any]) -> Cache:
+        """The way back from `content`."""
         layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for layer, remembered in zip(layers, content['remembered'], strict=True):
             if layer is not None:
                 layer.states = {name: Buffer(t) for name, t in remembered.items()}
         states = {name: Buffer(t) for name, t in content['states'].items()}
         return cls(layers, content['kinds'], states, content['seen'], content['leading'], content['recurrent'])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cache to a file, atomically."""
+        write_content(self.content(), path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> Cache:
+        """Read a cache from a file.  Raises ValueError if the file is not a cache, or is damaged."""
+        return cls.of_content(read_content(path, device, FORMAT, 'cache'))
+
+
+def write_content(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write plain containers of tensors to a file, whole or not at all."""
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f'{target.name}.')
+    try:
+        with os.fdopen(handle, 'wb') as file:
+            torch.save(content, file)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_content(
+    path: str | os.PathLike[str], device: torch.device | str | None, wanted: str, kind: str
+) -> dict[str, Any]:
+    """The way back from `write_content`.  Raises ValueError if the file is of another format, or is damaged."""
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise
+    except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+        raise ValueError(
+            f'`{path}` cannot be read as a {kind}, the file is damaged or of another kind: {error}'
+        ) from error
+    if not isinstance(content, dict) or content.get('format') != wanted:
+        raise ValueError(f'`{path}` is not a {kind} of this library')
+    return content
 
 
 @dataclass

@@ -130,10 +130,12 @@ def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> Non
             raise ValueError(f'`{name}` got {t.shape[axis]} {what}, it must have {wanted}, or 1 for all of them')
 
 
-def check_ids(x: Any, num_tokens: int, name: str = 'x') -> None:
-    """Refuse what is no batch of token ids."""
+def check_ids(x: Any, num_tokens: int, name: str = 'x', besides: int | None = None) -> None:
+    """Refuse what is no batch of token ids; `besides` is one more id that may occur."""
     if a_tensor(x, name).ndim != 2 or x.is_floating_point() or x.is_complex():
         raise ValueError(f'`{name}` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
+    if besides is not None and can_look(x):
+        x = x[x != besides]
     check_range(x, name, 0, num_tokens - 1, 'token ids')
 
 
@@ -183,3 +185,25 @@ def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> 
     for at, (mask, mem) in enumerate(zip(masks, mems, strict=False)):
         if mask is not None and mem is not None:
             as_mask(mask, f'mem_masks[{at}]', batch, mem.shape[1])
+
+
+def check_past(new: Sequence[Tensor | None], past: Sequence[Tensor | None]) -> None:
+    """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only."""
+
+    def sizes_of(t: Tensor) -> tuple[int, ...]:
+        return (*t.shape[:-2], t.shape[-1])
+
+    for t, kept in zip(new, past, strict=False):
+        if (t is None) != (kept is None) or (t is not None and sizes_of(t) != sizes_of(kept)):
+            raise ValueError(
+                f'`cache` holds {None if kept is None else tuple(kept.shape)}, '
+                f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
+            )
+
+
+def check_returns(embeddings: bool, both: bool, mems: bool, maps: bool) -> None:
+    """Refuse wishes for a return value of which only one can be met."""
+    if embeddings and both:
+        raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+    if mems and maps:
+        raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')

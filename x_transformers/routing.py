@@ -114,3 +114,29 @@ class Routing(Configurable):
 
 def is_per_layer(value: Any, layers: int) -> bool:
     return isinstance(value, tuple) and len(value) == layers
+
+
+# encoder and decoder in one model
+
+
+def model_flags(stack: type[Routing], wrapper: type[Configurable]) -> dict[str, Any]:
+    """The keywords of a token model around a kind of stack, those that it settles itself left out."""
+    settled = ('attn_layers', 'dim', 'cross_attend', 'only_cross', 'return_only_embed')
+    both = {**stack.accepted(), **wrapper.accepted()}
+    return {name: flag for name, flag in both.items() if name not in settled}
+
+
+def split_model_flags(flags: dict[str, Any], wrapper: type[Configurable]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the keywords of a model into those of the wrapper and those of its stack."""
+    known = wrapper.accepted()
+    return {n: v for n, v in flags.items() if n in known}, {n: v for n, v in flags.items() if n not in known}
+
+
+def renamed_mask(mask: Any, src_mask: Any) -> Any:
+    """The mask of the source, under its present or its old name."""
+    if src_mask is None:
+        return mask
+    if mask is not None:
+        raise ValueError('`mask` and `src_mask` were both given: `src_mask` is the old name of `mask`')
+    warn_once('`src_mask` is now `mask`, the old name will go')
+    return src_mask

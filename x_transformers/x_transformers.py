@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
@@ -37,45 +37,17 @@ from x_transformers.checks import (
     check_ids,
     check_inputs,
     check_model_inputs,
+    check_past,
     check_prefix,
+    check_returns,
     check_scores,
     check_vectors,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.features.data_positions import (
-    DataDependentAlibi,
-    PerRowDataDependentAlibi,
-    RelativeProjPositionalBias,
-)
 from x_transformers.features.embeddings import TokenEmbedding
-from x_transformers.features.feedforward import GLU, ReluSquared
-from x_transformers.features.hybrid import FoldAxially
-from x_transformers.features.layouts import ConcatCombine, checked_order, repeated, transformed
-from x_transformers.features.norms import (
-    AdaptiveLayerNorm,
-    AdaptiveLayerScale,
-    AdaptiveRMSNorm,
-    LayerNorm,
-    LayerScale,
-    MultiheadRMSNorm,
-    RMSNorm,
-    Scale,
-    ScaleNorm,
-    SimpleRMSNorm,
-    l2norm,
-)
-from x_transformers.features.polar import PolarEmbedding
-from x_transformers.features.positions import (
-    AbsolutePositionalEmbedding,
-    AlibiPositionalBias,
-    DynamicPositionBias,
-    RelativePositionBias,
-    RotaryEmbedding,
-    ScaledSinusoidalEmbedding,
-    apply_rotary_pos_emb,
-)
-from x_transformers.features.residuals import GRUGating, Residual, ShiftTokens
-from x_transformers.features.scores import softclamp
+from x_transformers.features.layouts import checked_order, repeated, transformed
+from x_transformers.features.norms import LayerNorm
+from x_transformers.features.residuals import Residual
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -99,10 +71,11 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.helpers import always, default, equals, exists, not_equals, pad_at_dim
+from x_transformers.generation import evaluating
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
+from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
-from x_transformers.routing import Routing
+from x_transformers.routing import Routing, model_flags, renamed_mask, split_model_flags
 
 # attention
 
@@ -188,22 +161,13 @@ class Call:
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
         new = [None if t is None else t[..., self.memories :, :] for t in rows]
-        self.check_past(new)
+        check_past(new, () if self.past is None else self.past.pair)
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
         past.states = self.states
         self.trace.past = past
         if self.past is None:
             return rows
         return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
-
-    def check_past(self, new: Sequence[Tensor | None]) -> None:
-        """Refuse the past of a layer of other sizes."""
-        for t, kept in zip(new, () if self.past is None else self.past.pair, strict=False):
-            if (t is None) != (kept is None) or (t is not None and without_rows(t) != without_rows(kept)):
-                raise ValueError(
-                    f'`cache` holds {None if kept is None else tuple(kept.shape)}, '
-                    f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
-                )
 
     def recall(self, name: str, rows: Tensor) -> Tensor:
         """The same for what a feature remembers of each token, (b ... n d), under a name."""
@@ -498,10 +462,6 @@ class Attention(Configurable):
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
             )
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
-
-
-def without_rows(t: Tensor) -> tuple[int, ...]:
-    return (*t.shape[:-2], t.shape[-1])
 
 
 def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -1126,10 +1086,7 @@ class TransformerWrapper(Wrapper):
             inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}, x.shape[1], cache_of(cache), only_new
         )
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
-        if return_embeddings and return_logits_and_embeddings:
-            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
-        if return_mems and return_attn and not wants_all:
-            raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
+        check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
         x = self.run_stack(x, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
@@ -1278,8 +1235,8 @@ class XTransformer(Configurable):
         super().__init__()
         encoder, decoder = self.split(kwargs)
         self.cross_attn_tokens_dropout = cross_attn_tokens_dropout
-        enc_wrapper, enc_stack = split_model_flags(encoder, 'enc_', Encoder)
-        dec_wrapper, dec_stack = split_model_flags(decoder, 'dec_', Decoder)
+        enc_wrapper, enc_stack = split_model_flags(encoder, TransformerWrapper)
+        dec_wrapper, dec_stack = split_model_flags(decoder, TransformerWrapper)
         if tie_token_emb and encoder['num_tokens'] != decoder['num_tokens']:
             raise ConfigError(
                 '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table'
@@ -1295,10 +1252,8 @@ class XTransformer(Configurable):
 
     @classmethod
     def accepted(cls) -> dict[str, Any]:
-        return {
-            **cls.arguments(),
-            **{p + n: f for p, stack in (('enc_', Encoder), ('dec_', Decoder)) for n, f in model_flags(stack).items()},
-        }
+        sides = {'enc_': model_flags(Encoder, TransformerWrapper), 'dec_': model_flags(Decoder, TransformerWrapper)}
+        return {**cls.arguments(), **{p + name: flag for p, flags in sides.items() for name, flag in flags.items()}}
 
     def split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keywords of the encoder and of the decoder, their prefix taken off."""
@@ -1333,7 +1288,7 @@ class XTransformer(Configurable):
     ) -> Tensor:
         """The next-token loss of the target."""
         check_ids(src, self.encoder.num_tokens, 'src')
-        check_ids(tgt, self.decoder.net.num_tokens, 'tgt')
+        check_ids(tgt, self.decoder.net.num_tokens, 'tgt', besides=self.decoder.ignore_index)
         context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
         if self.training and self.cross_attn_tokens_dropout > 0:
             context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
@@ -1353,35 +1308,6 @@ class XTransformer(Configurable):
         **kwargs: Any,
     ) -> Tensor:
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
-        training = {module: module.training for module in self.modules()}
-        self.eval()
-        try:
+        with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
-        finally:
-            for module, was in training.items():
-                module.training = was
-
-
-def renamed_mask(mask: Tensor | None, src_mask: Tensor | None) -> Tensor | None:
-    if src_mask is None:
-        return mask
-    if mask is not None:
-        raise ValueError('`mask` and `src_mask` were both given: `src_mask` is the old name of `mask`')
-    warn_once('`src_mask` is now `mask`, the old name will go')
-    return src_mask
-
-
-def model_flags(stack: type[AttentionLayers]) -> dict[str, Any]:
-    """The keywords of a token model around a kind of stack, those that it settles itself left out."""
-    settled = ('attn_layers', 'dim', 'cross_attend', 'only_cross', 'return_only_embed')
-    both = {**stack.accepted(), **TransformerWrapper.accepted()}
-    return {name: flag for name, flag in both.items() if name not in settled}
-
-
-def split_model_flags(
-    flags: dict[str, Any], prefix: str, stack: type[AttentionLayers]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the keywords of a model into those of the wrapper and those of its stack."""
-    wrapper = TransformerWrapper.accepted()
-    return {n: v for n, v in flags.items() if n in wrapper}, {n: v for n, v in flags.items() if n not in wrapper}
