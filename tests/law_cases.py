@@ -147,6 +147,7 @@ SETTINGS: dict[str, Values] = {
     'learned_reinject_input_gate': dict(reinject_input=True),
     'attn_flash_pack_seq': dict(rotary_pos_emb=True),
     'attn_gate_values_bias': dict(attn_gate_values=True),
+    'attn_rotate_values': dict(rotary_pos_emb=True),
     'attn_output_gate_rank': dict(attn_output_gate=True),
     'attn_output_gate_headwise': dict(attn_output_gate=True),
     'attn_low_rank_silu_gates': dict(attn_gate_values_rank=2),

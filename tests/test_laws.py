@@ -511,7 +511,7 @@ DIVISIBLE = [
 
 
 # what looks for itself how far back, and what counts positions from the start of the window
-NOT_IN_WINDOWS = {'attn_max_attend_past', 'cross_attend', 'position_infused_attn'}
+NOT_IN_WINDOWS = {'attn_max_attend_past', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
 
 
 @each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)])
@@ -540,8 +540,8 @@ WITH_MEMORIES = [
 ]
 
 
-# a segment starts anew: what earlier tokens have hidden is forgotten
-@each([case for case in WITH_MEMORIES if 'attn_selective' not in case.stack])
+# a segment starts anew: what earlier tokens have hidden is forgotten, and values that turn do so from its start
+@each([case for case in WITH_MEMORIES if not {'attn_selective', 'attn_rotate_values'} & set(case.stack)])
 def test_memories_of_an_earlier_segment(case):
     """A segment with the memories of all before it is the end of the whole; so it is token by token."""
     case = with_relative_positions(case)

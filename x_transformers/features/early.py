@@ -83,6 +83,5 @@ class RotateValues(AttentionFeature):
 
         q, k, v = qkv
         added = v.shape[-2] - call.keys
-        angles, scale = own
-        turned = core.apply_rotary_pos_emb(v[..., added:, :], angles, 1.0 if scale is None else scale**-1)
+        turned = core.apply_rotary_pos_emb(v[..., added:, :], own[0], 1.0)
         return q, k, torch.cat((v[..., :added, :], turned), dim=-2)
