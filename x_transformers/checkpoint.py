@@ -1,0 +1,492 @@
+"""Weights of older releases of x-transformers, rewritten for this library.
+
+`upgrade` brings them to the form that this library and release 2.31.10 load:
+
+    state = upgrade(torch.load('old.pt'), '1.29.2', heads=8)
+    model.load_state_dict(state)
+
+Weights cannot say everything. Some old models are built with other flags today:
+
+    before 1.15              a bare stack has no final norm       pre_norm_has_final_norm=False
+    before 1.21.4            `weight_tie_layers` tied no norms    without that flag
+    0.31 to 1.0.3            `attn_qk_norm_scale` was 1           attn_qk_norm_scale=1
+    2.17.1 to 2.25.4         it acted three times                 attn_qk_norm_scale=1000, where it was 10
+    before 1.42.28           value residuals had no learned mix   learned_value_residual_mix=False
+    before 2.17              one head had a projection out        attn_project_out=True
+    before 2.30.5            tied logits had no scale             tie_embedding_scale=1.
+    rotary, early            the default width was another        rotary_emb_dim=2 * len(inv_freq)
+
+And some have computed otherwise, which neither shows nor can be had again: memories of earlier segments had no norm
+before 1.27.5, and these were other formulas: `attn_sparse_topk` before 1.37.10, `softclamp_output` before 1.31.14,
+`add_value_residual` before 1.42.3, `attn_laser` before 1.42.23, `resi_dual` before 1.15.2, and `attn_qk_norm_groups` beside
+`attn_num_mem_kv` before 2.25.5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from packaging.version import InvalidVersion, Version
+from torch import Tensor
+
+NEWEST = Version('2.31.10')
+OLDEST = Version('0.12.1')
+
+State = dict[str, Any]
+
+
+def upgrade(
+    state_dict: Mapping[str, Any],
+    version: str,
+    *,
+    heads: int | None = None,
+    dim_head: int | None = None,
+    rotary_dim: int | None = None,
+    pre_norm: bool = True,
+    qk_norm_scale: float = 10.0,
+    rotate_values: bool = False,
+    norm_bias: bool = False,
+    out_bias: bool = False,
+    gate_values_bias: bool = False,
+    logits_bias: bool = False,
+) -> State:
+    """The state dict of an old model, in the form that this library loads with `strict=True`.
+
+        version           the release that wrote the weights, such as '1.29.2'
+        heads, dim_head   of the attention layers, one of them, where the weights do not tell
+        rotary_dim        how many features of a head turn, where the weights do not tell
+        pre_norm          before 0.21: whether the norms stood before the branches
+        qk_norm_scale     before 2.25.5, with `attn_qk_norm_dim_scale`: the flag of the old model
+
+    Some old models computed what this library computes only if it is asked to, by a flag of the same name. Say so here
+    as well, and these weights are kept; otherwise they are refused unless they are zero:
+
+        rotate_values     `attn_rotate_values=True`, from 0.15 to 1.19 rotary positions turned values too
+        norm_bias         `norm_bias=True`, before 1.27 layer norms had a bias
+        out_bias          `attn_out_bias=True`, before 0.26 attention had a bias on its output
+        gate_values_bias  `attn_gate_values_bias=True`, before 2.26 the gate on values had a bias
+        logits_bias       `to_logits=nn.Linear(dim, num_tokens)`, before 1.27 the head had a bias
+
+    Names are found behind any prefix, such as 'module.' or 'net.'. The input is left as it is.
+    Raises TypeError or ValueError, which name the argument or the entry.
+    """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f'`state_dict` got {type(state_dict).__name__}, it must be a dict from names to tensors')
+    for name, t in state_dict.items():
+        if not isinstance(name, str) or not torch.is_tensor(t):
+            raise TypeError(
+                f'`state_dict` got {type(t).__name__} at {name!r}, it must be a dict from names to tensors; '
+                f'give the part of the file that holds the weights'
+            )
+    known = read_version(version)
+    for name, value in (('heads', heads), ('dim_head', dim_head), ('rotary_dim', rotary_dim)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f'`{name}` got {value!r}, it must be a positive integer or None')
+    keeps = {
+        'rotate_values': rotate_values,
+        'norm_bias': norm_bias,
+        'out_bias': out_bias,
+        'gate_values_bias': gate_values_bias,
+        'logits_bias': logits_bias,
+    }
+    old = Old(dict(state_dict), known, heads, dim_head, rotary_dim, pre_norm, float(qk_norm_scale), keeps)
+    for since, before, step in STEPS:
+        if Version(since) <= known < Version(before):
+            step(old)
+    return old.state
+
+
+def read_version(version: str) -> Version:
+    try:
+        known = Version(version)
+    except (InvalidVersion, TypeError):
+        raise ValueError(
+            f"`version` got {version!r}, it must be the release that wrote the weights, as '1.29.2'"
+        ) from None
+    if not OLDEST <= known <= NEWEST:
+        raise ValueError(f'`version` got {version!r}, it must be a release from {OLDEST} to {NEWEST}')
+    for first, last, reason in BROKEN:
+        if Version(first) <= known <= Version(last):
+            raise ValueError(f'`version` got {version!r}: {reason}. What such a model computed cannot be loaded')
+    return known
+
+
+# releases that computed what no other did, until the next one repaired it
+BROKEN = (
+    ('0.20.0', '0.20.0', 'that release could not build a model'),
+    ('0.21.0', '0.21.0', 'that release left out the norms before the branches'),
+    ('0.29.0', '0.29.1', 'these releases doubled the keys and left out half of the feedforward'),
+    ('1.16.1', '1.16.4', 'these releases computed attention as no other did'),
+    ('1.31.2', '1.31.2', 'that release could hardly build a model'),
+    ('1.40.4', '1.40.4', 'that release had a projection of its input that no other has'),
+)
+
+
+@dataclass
+class Old:
+    """A state dict on its way from one release to the next, and what the user said about the model."""
+
+    state: State
+    version: Version
+    heads: int | None
+    dim_head: int | None
+    rotary_dim: int | None
+    pre_norm: bool
+    qk_norm_scale: float
+    keeps: dict[str, bool]
+    turns_values: bool = False
+
+    def names(self, pattern: str) -> list[str]:
+        """The names that end in a pattern, behind nothing or a dot."""
+        found = re.compile(rf'(^|.*\.)({pattern})')
+        return [name for name in self.state if found.fullmatch(name)]
+
+    def rename(self, pattern: str, new: str, only: Callable[[str], bool] = lambda name: True) -> None:
+        """Give names that end in a pattern another ending. Groups of the pattern have names."""
+        found = re.compile(rf'(?P<before>^|.*\.)(?:{pattern})')
+        self.state = {
+            match.expand(rf'\g<before>{new}') if (match := found.fullmatch(name)) and only(name) else name: t
+            for name, t in self.state.items()
+        }
+
+    def change(self, pattern: str, function: Callable[[Tensor], Tensor]) -> None:
+        for name in self.names(pattern):
+            self.state[name] = function(self.state[name])
+
+    def settle(self, name: str, keyword: str, flag: str) -> None:
+        """Keep a bias if the user says that the model has it. Else drop it if it is zero, and refuse it if not."""
+        if keyword and self.keeps[keyword]:
+            return
+        if torch.count_nonzero(self.state[name]):
+            way = f': build the model with {flag} and give `{keyword}=True`' if keyword else ', and it cannot be loaded'
+            raise ValueError(f'`{name}` is not zero, but models have no such bias any more{way}')
+        del self.state[name]
+
+    def fold(self, bias: str, weight: str | None, into: str) -> None:
+        """Let a later bias take over an earlier one, through the weight between them."""
+        if into not in self.state:
+            return self.settle(bias, '', '')
+        shift = self.state.pop(bias)
+        shift = shift if weight is None else self.state[weight] @ shift
+        self.state[into] = self.state[into] + shift
+        return None
+
+    def stacks(self) -> list[str]:
+        """What stands in front of `layers.0...` in the names of each stack."""
+        found = (re.match(r'(|.*?\.)layers\.\d+\.', name) for name in self.state)
+        return list(dict.fromkeys(match[1] for match in found if match))
+
+    def attentions(self, stack: str = '') -> list[str]:
+        """The prefixes of all attention layers of a stack, or of all stacks."""
+        return [n.removesuffix('to_q.weight') for n in self.names(r'to_q\.weight') if n.startswith(f'{stack}')]
+
+    def width(self, attention: str) -> int:
+        """The width of the heads of an attention layer."""
+        inner = self.state[f'{attention}to_q.weight'].shape[0]
+        heads = self.heads or self.told_heads(attention)
+        if self.dim_head is None and heads is None:
+            raise ValueError(
+                f'`heads` is missing: the weights do not tell how many heads the {inner} rows of '
+                f'`{attention}to_q.weight` make. Give `heads` or `dim_head`'
+            )
+        width = self.dim_head or inner // heads
+        if inner % width or (heads and width * heads != inner):
+            name, value = ('heads', self.heads) if self.heads else ('dim_head', self.dim_head)
+            raise ValueError(
+                f'`{name}` got {value}, which does not go with the {inner} rows of `{attention}to_q.weight`'
+            )
+        return width
+
+    def rotary(self, stack: str) -> int | None:
+        """How many features of a head turn, None if there are no rotary positions."""
+        table = self.state.get(f'{stack}rotary_pos_emb.inv_freq')
+        return self.rotary_dim or (None if table is None else 2 * len(table))
+
+    def told_heads(self, attention: str) -> int | None:
+        """How many heads there are, where a parameter has one entry for each."""
+        stack = re.match(r'(|.*?\.)layers\.', attention)
+        tables = ((f'{stack[1]}rel_pos.relative_attention_bias.weight', 1),) if stack else ()
+        own = (('qk_norm_q_scale', 0), ('head_scale_params', 1), ('to_v_head_gate.weight', 0))
+        for name, axis in (*((attention + name, axis) for name, axis in own), *tables):
+            t = self.state.get(name)
+            if t is not None and t.ndim > 1:
+                return t.shape[axis]
+        memory = self.state.get(f'{attention}mem_k')
+        return None if memory is None else self.state[f'{attention}to_q.weight'].shape[0] // memory.shape[-1]
+
+
+# the steps, oldest first. Each says what the releases since then do
+
+
+def slots_of_norms(old: Old) -> None:
+    """A layer has three places for norms, before."""
+    slot = 0 if old.pre_norm else 2
+    old.rename(r'(?P<layer>layers\.\d+\.0)\.(?P<last>weight|bias|g)', rf'\g<layer>.{slot}.\g<last>')
+
+
+def scaled_positions(old: Old) -> None:
+    """Learned positions are multiplied by dim ** -0.5."""
+    old.change(r'pos_emb\.emb\.weight', lambda t: t * t.shape[-1] ** 0.5)
+
+
+def token_tables(old: Old) -> None:
+    """The table of tokens is a module inside its embedding."""
+    old.rename(r'token_emb\.weight', 'token_emb.emb.weight')
+
+
+def output_biases(old: Old) -> None:
+    """The projection out of attention has no bias."""
+    for name in old.names(r'to_out(\.0)?\.bias'):
+        old.settle(name, 'out_bias', '`attn_out_bias=True`')
+
+
+def feedforward_names(old: Old) -> None:
+    """The layers of a feedforward are called ff."""
+    old.rename(r'(?P<layer>layers\.\d+\.1\.(fn\.)*)net\.(?P<last>.+)', r'\g<layer>ff.\g<last>')
+
+
+REFUSED = (
+    ('0.28', r'mlp_head\.net\..*', 'image models read a class token'),
+    ('0.31', r'layers\.\d+\.1\.(fn\.)*scale', 'the scale of normed queries and keys was learned'),
+    ('1.6.4', r'rel_pos\.mlp\..*', 'dynamic positions were computed otherwise'),
+    ('1.8', r'patch_to_embedding\.weight', 'image models did not norm the patches'),
+    ('1.20', r'rotary_pos_emb\.scale', 'xPos scaled the values, too'),
+    ('2.14', r'layers\.\d+\.2\.static_alpha', 'residual streams were mixed otherwise'),
+    ('1.41.1', r'data_dependent_alibi\..*', 'data-dependent ALiBi was computed otherwise'),
+)
+
+
+def refuse(old: Old) -> None:
+    """What was computed otherwise, and no weights make up for."""
+    for before, pattern, what in REFUSED:
+        if old.version < Version(before):
+            for name in old.names(pattern):
+                raise ValueError(f'`{name}`: before {before} {what}, which cannot be loaded')
+
+
+def refuse_learned_slopes(old: Old) -> None:
+    """Slopes of ALiBi are not learned."""
+    for name in old.names(r'rel_pos\.learned_logslopes'):
+        slopes = [round(slope, 6) for slope in old.state[name].exp().flatten().tolist()]
+        raise ValueError(
+            f'`{name}`: slopes are not learned any more. Leave this entry out, and build the model with '
+            f'`rel_pos_kwargs=dict(slopes={slopes})`'
+        )
+
+
+def final_norms(old: Old) -> None:
+    """The final norm is part of the stack. Without pre-norm it is that of the last layer."""
+    for stack in old.stacks():
+        outside = stack.removesuffix('attn_layers.')
+        layers = re.escape(stack) + r'layers\.\d+\.0'
+        after = not old.pre_norm or bool(old.names(rf'{layers}\.2\.(weight|g)'))
+        if after and outside == stack:
+            raise ValueError(f'`{stack}layers`: before 1.15 a bare stack without pre-norm did not norm its output')
+        if f'{outside}norm.weight' in old.state and old.names(rf'{layers}\.\d\.g'):
+            raise ValueError(
+                f'`{outside}norm.weight`: before 1.15 the final norm was a layer norm beside norms of another kind'
+            )
+        last = max(int(index) for index in re.findall(re.escape(stack) + r'layers\.(\d+)\.', ' '.join(old.state)))
+        place = f'{stack}layers.{last}.0.2' if after else f'{stack}final_norm'
+        for entry in ('weight', 'bias'):
+            if outside != stack and f'{outside}norm.{entry}' in old.state:
+                old.state[f'{place}.{entry}'] = old.state.pop(f'{outside}norm.{entry}')
+
+
+def patch_positions(old: Old) -> None:
+    """There is no position for a class token."""
+    for name in old.names('pos_embedding'):
+        old.state[name] = old.state[name][:, :-1]
+
+
+def feedforward_indices(old: Old) -> None:
+    """Without a norm after the activation, the projection out of a feedforward is entry 2."""
+    normed = {name.rpartition('1.')[0] for name in old.names(r'ff\.1\.(weight|gamma)')}
+    old.rename(
+        r'(?P<ff>layers\.\d+\.1\.(fn\.)*ff\.)3\.(?P<last>weight|bias)',
+        r'\g<ff>2.\g<last>',
+        only=lambda name: name.rpartition('3.')[0] not in normed,
+    )
+
+
+def talking_heads(old: Old) -> None:
+    """Both mixes of heads are matrices, from head to head, as they were before 0.23."""
+    for when in ('pre', 'post'):
+        for name in old.names(rf'{when}_softmax_talking_heads\.weight'):
+            old.state[name] = old.state[name][:, :, 0, 0].T.contiguous()
+        old.rename(rf'{when}_softmax_talking_heads\.weight', f'{when}_softmax_proj')
+        old.rename(rf'attend\.{when}_softmax_proj', f'{when}_softmax_proj')
+
+
+def scales_per_head(old: Old) -> None:
+    """Learned scales of normed queries and keys are of each head."""
+    for attention in old.attentions():
+        for which in 'qk':
+            name = f'{attention}qk_norm_{which}_scale'
+            if name in old.state and old.state[name].ndim == 1:
+                rows = old.state[f'{attention}to_{which}.weight'].shape[0]
+                scale = old.state[name]
+                old.state[name] = scale.expand(rows // len(scale), 1, -1).clone()
+
+
+def still_values(old: Old) -> None:
+    """Rotary positions leave values as they are."""
+    old.turns_values = any(old.rotary(stack) for stack in old.stacks())
+    if old.turns_values and not old.keeps['rotate_values']:
+        raise ValueError(
+            'from 0.15 to 1.19 rotary positions turned the values, too, and models no longer do: no change of weights '
+            'makes up for it. Build the model with `attn_rotate_values=True` and give `rotate_values=True`'
+        )
+
+
+NORMS = r'layers\.\d+\.0\.\d|final_norm'
+OTHER_NORMS = r'post_emb_norm|layers\.\d+\.1\.(?:fn\.)*ff\.1|rel_pos\.mlp\.0\.1|patch_to_embedding\.[02]'
+
+
+def norm_names(old: Old) -> None:
+    """Layer norms are of the library, not of torch."""
+    for last, new in (('weight', 'gamma'), ('bias', 'beta')):
+        old.rename(rf'(?P<norm>{NORMS}|{OTHER_NORMS})\.{last}', rf'\g<norm>.{new}')
+
+
+def norm_biases(old: Old) -> None:
+    """Layer norms have no bias."""
+    for name in old.names(rf'({NORMS})\.beta'):
+        old.settle(name, 'norm_bias', '`norm_bias=True`')
+    for name in old.names(r'ff\.1\.beta'):
+        ff = name.removesuffix('1.beta')
+        old.fold(name, f'{ff}3.weight', f'{ff}3.bias')
+    for name in old.names(r'patch_to_embedding\.0\.beta'):
+        old.fold(name, name.replace('0.beta', '1.weight'), name.replace('0.beta', '1.bias'))
+    for name in old.names(r'patch_to_embedding\.2\.beta'):
+        old.fold(name, None, name.replace('patch_to_embedding.2.beta', 'pos_embedding'))
+    for name in old.names(rf'({OTHER_NORMS})\.beta'):
+        old.settle(name, '', '')
+
+
+def continuous_biases(old: Old) -> None:
+    """Projections of continuous inputs and outputs have no bias."""
+    for name in old.names(r'project_(in|out)\.bias'):
+        old.settle(name, '', '')
+
+
+def logits_biases(old: Old) -> None:
+    """The head has no bias, but for that of models that read numbers."""
+    for name in old.names(r'to_logits(\.\d+)?\.bias'):
+        if f'{name.partition("to_logits")[0]}to_numerical_output.weight' in old.state:
+            continue
+        old.settle(name, 'logits_bias', '`to_logits=nn.Linear(dim, num_tokens)`')
+
+
+def scale_norms(old: Old) -> None:
+    """ScaleNorm multiplies by the root of the width."""
+    for stack in old.stacks():
+        for name in old.names(rf'({NORMS})\.g'):
+            if name.startswith(stack) and old.state[name].numel() == 1:
+                dim = old.state[f'{old.attentions(stack)[0]}to_q.weight'].shape[1]
+                old.state[name] = old.state[name] * dim**-0.5
+
+
+def interleaved(old: Old) -> None:
+    """Rotary pairs are neighbours: feature k was paired with k + rotary_dim / 2, now 2 k is with 2 k + 1."""
+    for stack in old.stacks():
+        rotary_dim = old.rotary(stack)
+        for attention in old.attentions(stack) if rotary_dim else ():
+            width = old.width(attention)
+            if rotary_dim % 2:
+                raise ValueError(f'`rotary_dim` got {rotary_dim}, it must be even: features turn in pairs')
+            if rotary_dim > width:
+                raise ValueError(f'`rotary_dim` got {rotary_dim}, it must be at most the width of a head, {width}')
+            pairs = torch.arange(rotary_dim).view(2, -1).T.flatten()
+            order = torch.cat((pairs, torch.arange(rotary_dim, width)))
+            axes = {name: 0 for name in ('to_q.weight', 'to_k.weight')}
+            axes |= {name: -1 for name in ('mem_k', 'qk_norm_q_scale', 'qk_norm_k_scale')}
+            if old.turns_values:
+                axes |= {'to_v.weight': 0, 'mem_v': -1, 'to_out.weight': 1, 'to_out.0.weight': 1}
+                axes |= {'to_v_gate.weight': 0, 'to_v_gate.bias': 0}
+            for name, axis in axes.items():
+                t = old.state.get(attention + name)
+                if t is not None:
+                    old.state[attention + name] = reordered(t, order, axis)
+
+
+def reordered(t: Tensor, order: Tensor, axis: int) -> Tensor:
+    """Reorder an axis in blocks of the length of `order`: the heads that it holds."""
+    blocks = torch.arange(0, t.shape[axis], len(order)).unsqueeze(-1)
+    return t.index_select(axis, (blocks + order).flatten().to(t.device))
+
+
+def offsets_of_gains(old: Old) -> None:
+    """Gains of norms are stored as their difference from one."""
+    old.change(rf'({NORMS})\.(gamma|g)', lambda t: t - 1)
+
+
+def offsets_of_layer_scales(old: Old) -> None:
+    """So are those of layer scale."""
+    old.change(r'layers\.\d+\.1\.(fn\.)*gamma', lambda t: t - 1)
+
+
+def encoder_heads(old: Old) -> None:
+    """The encoder of an encoder-decoder has no head."""
+    for name in old.names(r'encoder\.to_logits\.(weight|bias)'):
+        if old.names(r'decoder\.net\.to_logits\..*'):
+            del old.state[name]
+
+
+def class_tokens(old: Old) -> None:
+    """There may be several class tokens."""
+    old.change('cls_token', lambda t: t.unsqueeze(0) if t.ndim == 1 else t)
+
+
+def gate_biases(old: Old) -> None:
+    """The gate on values has no bias."""
+    for name in old.names(r'to_v_gate\.bias'):
+        old.settle(name, 'gate_values_bias', '`attn_gate_values_bias=True`')
+
+
+def learned_logit_scales(old: Old) -> None:
+    """With learned scales of normed queries and keys, logits are multiplied by dim_head ** -0.5, not a constant."""
+    old.change(r'qk_norm_q_scale', lambda t: t * (old.qk_norm_scale * t.shape[-1] ** 0.5))
+
+
+def ignored_logit_scales(old: Old) -> None:
+    """Learned scales count: these releases left them out, and took the third power of the constant."""
+    for which in 'qk':
+        old.change(rf'qk_norm_{which}_scale', torch.ones_like)
+    old.change(r'qk_norm_q_scale', lambda t: t * (old.qk_norm_scale**3 * t.shape[-1] ** 0.5))
+
+
+# since, before, step: for weights of releases in this range
+STEPS: tuple[tuple[str, str, Callable[[Old], None]], ...] = (
+    ('0', '2.31.10', refuse),
+    ('0', '0.17.11', scaled_positions),
+    ('0', '0.21', slots_of_norms),
+    ('0.24.0', '0.24.1', scaled_positions),
+    ('0', '0.24', token_tables),
+    ('0', '0.26', output_biases),
+    ('0', '0.33', feedforward_names),
+    ('0', '1.15', final_norms),
+    ('0', '1.16', patch_positions),
+    ('0', '1.18', feedforward_indices),
+    ('0', '1.18.1', refuse_learned_slopes),
+    ('0', '1.19.1', scales_per_head),
+    ('0.15', '1.20', still_values),
+    ('0', '1.31', norm_names),
+    ('0', '1.27.1', norm_biases),
+    ('0', '1.39', talking_heads),
+    ('0', '1.35.2', encoder_heads),
+    ('0', '1.27', logits_biases),
+    ('0', '1.27.3', continuous_biases),
+    ('0.33.1', '1.27.20', scale_norms),
+    ('0', '1.30.1', interleaved),
+    ('0', '1.31.2', offsets_of_gains),
+    ('0', '1.31.8', offsets_of_layer_scales),
+    ('0', '1.40.11', class_tokens),
+    ('0', '2.26', gate_biases),
+    ('0', '2.17.1', learned_logit_scales),
+    ('2.17.1', '2.25.5', ignored_logit_scales),
+)
