@@ -3,8 +3,13 @@
 from x_transformers.attention_pool import AttentionPool
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
+from x_transformers.dpo import DPO
+from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
+from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
+from x_transformers.neo_mlp import NeoMLP
+from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 from x_transformers.x_transformers import (
     Attention,
     AttentionLayers,
@@ -18,10 +23,13 @@ from x_transformers.x_transformers import (
     ViTransformerWrapper,
     XTransformer,
 )
+from x_transformers.xl_autoregressive_wrapper import XLAutoregressiveWrapper
+from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrapper
 
 __version__ = '0.1.0'
 
 __all__ = [
+    'DPO',
     'AdaptiveRMSNorm',
     'Attention',
     'AttentionLayers',
@@ -32,12 +40,20 @@ __all__ = [
     'CrossAttender',
     'Decoder',
     'Encoder',
+    'EntropyBasedTokenizer',
     'FeedForward',
+    'MultiInputAutoregressiveWrapper',
+    'MultiInputTransformerWrapper',
+    'NeoMLP',
+    'NonAutoregressiveWrapper',
     'PrefixDecoder',
     'RMSNorm',
     'TransformerBlock',
     'TransformerWrapper',
     'ViTransformerWrapper',
+    'XLAutoregressiveWrapper',
     'XTransformer',
+    'XValAutoregressiveWrapper',
+    'XValTransformerWrapper',
     'layer_schedule',
 ]

@@ -1,0 +1,314 @@
+"""Models that read a text from both of its ends, and learn to continue it from either one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from einops.layers.torch import Rearrange
+from torch import Generator, Tensor, nn
+
+from x_transformers.autoregressive_wrapper import HEADLESS, Decoding, Reader, evaluating
+from x_transformers.checks import check_ids, check_lengths
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    is_int,
+    is_number,
+    none,
+    number,
+    probability,
+    size,
+)
+from x_transformers.sampling import filter_named, min_p, padded_prompts, require, sample
+from x_transformers.x_transformers import TransformerWrapper
+
+__all__ = ['BeliefStateWrapper']
+
+a_part = Check('a number above 0, at most 1', lambda value: is_number(value) and 0 < value <= 1)
+
+
+def check_decoder(net: TransformerWrapper, name: str) -> None:
+    """Refuse what sees the future, or does not give an embedding for every place."""
+    if not net.attn_layers.causal:
+        raise ConfigError(f'`{name}` must be causal: its stack is {type(net.attn_layers).__name__}, use Decoder')
+    switched_on = {next(iter(feature.flags)) for feature in net.features.active if feature.flags}
+    for flag, reason in HEADLESS.items():
+        if flag in switched_on:
+            raise ConfigError(f'`{name}` must give an embedding for every place, but {reason} (`{flag}` is set)')
+
+
+def flipped(t: Tensor, lens: Tensor | None) -> Tensor:
+    """The first `lens` entries of every row of `t` (b n ...) in reverse order, all of them if None."""
+    if lens is None:
+        return t.flip(1)
+    place = torch.arange(t.shape[1], device=t.device)
+    source = torch.where(place < lens[:, None], lens[:, None] - 1 - place, place)
+    return t[torch.arange(len(t), device=t.device)[:, None], source]
+
+
+class BeliefStateWrapper(Configurable):
+    """Learn the token after a prefix and the token before a suffix, for every pair of both:  ids b n -> loss.
+
+        head([F_f ; B_k]) -> next token of the prefix 0..f, and token before the suffix k..n        0 <= f <= k - 2
+
+    F are embeddings of the tokens read forwards, B of the tokens read backwards behind a learned first one. The
+    decoder of the second direction is the first one, unless given.  Hu et al. 2024, arXiv:2410.23506
+    """
+
+    def __init__(
+        self,
+        forward_decoder: Annotated[TransformerWrapper, 'reads forwards', an_instance(TransformerWrapper)],
+        backward_decoder: Annotated[
+            TransformerWrapper | None, 'reads backwards; the same model if None', an_instance(TransformerWrapper) | none
+        ] = None,
+        train_frac_forward_backward_pairs: Annotated[float, 'part of the pairs to learn from, drawn', a_part] = 1.0,
+        text_head: Annotated[
+            nn.Module | None, 'from both embeddings (... 2 d) to the logits of both directions (... 2 l)',
+            an_instance(nn.Module) | none,
+        ] = None,
+        backward_ar_loss_weight: Annotated[float, 'weight of the backward direction', number] = 1.0,
+        pred_distance: Annotated[bool, 'also learn how far the suffix is away', boolean] = False,
+        pred_distance_loss_weight: Annotated[float, 'weight of that', number] = 1.0,
+        cond_on_distance: Annotated[bool, 'at times, tell the head how far the suffix is away', boolean] = False,
+        cond_on_distance_prob: Annotated[float, 'how often, in training', probability] = 0.5,
+        max_pred_distance: Annotated[
+            int | None, 'distances above count as this; `max_seq_len` if None', size | none
+        ] = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        backward_decoder = forward_decoder if backward_decoder is None else backward_decoder
+        check_decoder(forward_decoder, 'forward_decoder')
+        check_decoder(backward_decoder, 'backward_decoder')
+        for name in ('num_tokens', 'dim'):
+            one, other = getattr(forward_decoder, name), getattr(backward_decoder, name)
+            if one != other:
+                raise ConfigError(f'`backward_decoder` has `{name}` {other}, that of `forward_decoder` is {one}')
+        dim, self.num_tokens = forward_decoder.dim, forward_decoder.num_tokens
+        self.suffix_token = nn.Parameter(torch.randn(backward_decoder.emb_dim) * 0.02)
+        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight]))
+        self.text_head = self.head(dim, 2 * self.num_tokens) if text_head is None else text_head
+        self.max_pred_distance = max_pred_distance or forward_decoder.max_seq_len
+        if pred_distance and not self.max_pred_distance:
+            raise ConfigError('`max_pred_distance` is missing: the decoder has no `max_seq_len`')
+        self.pred_distance_loss_weight, self.cond_on_distance_prob = pred_distance_loss_weight, cond_on_distance_prob
+        self.to_distance_logits = self.head(dim, self.max_pred_distance) if pred_distance else None
+        self.to_distance_cond = (
+            nn.Sequential(Rearrange('... -> ... 1'), nn.Linear(1, dim), nn.LeakyReLU(), nn.Linear(dim, 2 * dim))
+            if cond_on_distance
+            else None
+        )
+        self.train_frac_forward_backward_pairs = train_frac_forward_backward_pairs
+        self.forward_decoder, self.backward_decoder = forward_decoder, backward_decoder
+        self.max_seq_len = forward_decoder.max_seq_len
+
+    @staticmethod
+    def head(dim: int, dim_out: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(2 * dim, dim), nn.LeakyReLU(), nn.Linear(dim, dim_out))
+
+    # training
+
+    def forward(
+        self,
+        seq: Tensor,
+        lens: Tensor | None = None,
+        loss_weight_by_fb_indices: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The mean loss over rows, pairs of prefix and suffix, and both directions, in nats.
+
+        seq                        b n   ids, n of at least 2
+        lens                       b     number of real tokens of each row; later ones do not matter
+        loss_weight_by_fb_indices        from pairs (p, 2) to weights (p,) or, of both directions, (p, 2)
+        returns                          scalar; 0 if no row has a pair
+        """
+        beyond = self.beyond(seq, lens)
+        seq = seq.masked_fill(beyond, 0)
+        check_ids(seq, self.num_tokens, 'seq')
+        (b, n), seq = seq.shape, seq.long()
+        if n < 2:
+            raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
+        forwards, backwards = self.read_forwards(seq), self.read_backwards(flipped(seq, lens))
+        backwards = flipped(backwards, None if lens is None else lens + 1)
+        pairs = self.pairs(n, seq.device)
+        front, behind = pairs.unbind(dim=-1)
+        real = None if lens is None else behind <= lens[:, None]
+        belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
+        distance = behind - front
+        told = self.to_distance_cond is not None and self.training and random.random() < self.cond_on_distance_prob
+        if told:
+            belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
+
+        targets = torch.stack((seq[:, front + 1], seq[:, behind - 1]), dim=-1)
+        losses = self.losses(self.text_head(belief).unflatten(-1, (2, -1)), targets) * self.loss_weights
+        if loss_weight_by_fb_indices is not None:
+            losses = losses * self.pair_weights(loss_weight_by_fb_indices, pairs)
+        loss = self.mean(losses.mean(dim=-1), real)
+        if self.to_distance_logits is None or told:
+            return loss
+        distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)
+        far = self.losses(self.to_distance_logits(belief), distance)
+        return loss + self.pred_distance_loss_weight * self.mean(far, real)
+
+    @staticmethod
+    def beyond(seq: Any, lens: Tensor | None) -> Tensor:
+        """Which places (b n) are behind the end of their row."""
+        if not torch.is_tensor(seq) or seq.ndim != 2:
+            raise ValueError(f'`seq` got {seq!r}, it must be token ids (b, n)')
+        if lens is None:
+            return seq.new_zeros((), dtype=torch.bool)
+        check_lengths(lens, 'lens', *seq.shape)
+        return torch.arange(seq.shape[1], device=seq.device) >= lens[:, None]
+
+    def read_forwards(self, seq: Tensor) -> Tensor:
+        return self.forward_decoder(seq, return_embeddings=True)
+
+    def read_backwards(self, seq: Tensor | None, batch: int = 0) -> Tensor:
+        """Embeddings (b n+1 d) of the first token and those of `seq`, which come in reverse order."""
+        first = self.suffix_token.expand(batch if seq is None else len(seq), 1, -1)
+        return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True)
+
+    def pairs(self, n: int, device: torch.device) -> Tensor:
+        """The last token of each prefix, and the first of each suffix, n if it is empty:  p 2."""
+        pairs = torch.cartesian_prod(torch.arange(n, device=device), torch.arange(1, n + 1, device=device))
+        pairs = pairs[pairs[:, 1] - pairs[:, 0] >= 2]
+        if self.train_frac_forward_backward_pairs >= 1:
+            return pairs
+        kept = max(int(len(pairs) * self.train_frac_forward_backward_pairs), 1)
+        return pairs[torch.randperm(len(pairs), device=device)[:kept]]
+
+    @staticmethod
+    def losses(logits: Tensor, targets: Tensor) -> Tensor:
+        losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction='none')
+        return losses.reshape(targets.shape).to(torch.promote_types(losses.dtype, torch.float32))
+
+    @staticmethod
+    def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:
+        weights = function(pairs)
+        if not torch.is_tensor(weights) or weights.shape not in ((len(pairs),), (len(pairs), 2)):
+            got = tuple(weights.shape) if torch.is_tensor(weights) else weights
+            raise ValueError(
+                f'`loss_weight_by_fb_indices` gave {got}, it must be a tensor ({len(pairs)},) or ({len(pairs)}, 2)'
+            )
+        return weights if weights.ndim == 2 else weights[:, None]
+
+    @staticmethod
+    def mean(losses: Tensor, real: Tensor | None) -> Tensor:
+        if real is None:
+            return losses.mean()
+        return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+
+    # generation
+
+    def generate_with_suffix_cond(
+        self,
+        prompts: Tensor,
+        seq_len: int,
+        temperature: float = 1.25,
+        cache_kv: bool = True,
+        suffix: Tensor | None = None,
+        filter_logits_fn: str | Callable[..., Tensor] = min_p,
+        filter_kwargs: dict[str, Any] | None = None,
+        decode_backwards: bool = False,
+        *,
+        prefix: Tensor | None = None,
+        eos_token: int | None = None,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Continue the prompts towards a suffix, or backwards from a prefix. Without gradients, in eval mode.
+
+        prompts           ... n   ids with any leading axes; of the end of the text, if decoding backwards
+        seq_len                   number of tokens to generate; fewer if every row ends before
+        temperature       0 ..    0 takes the most probable token
+        cache_kv                  use the cache, if the decoder can
+        suffix            [b] m   ids of how the text ends, the same for all rows or for each; none if None
+        filter_logits_fn          a filter of `sampling.py` by name, or a callable
+        filter_kwargs             its keywords; `min_p=0.1` by default
+        decode_backwards          the tokens before the prompts, the last one first
+        prefix            [b] m   ids of how the text begins, if decoding backwards; one drawn token if None
+        eos_token                 id that ends a row: it is kept, zeros follow
+        generator                 source of the draws, on the device of the model
+        returns           ... s   the new tokens only
+        """
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        if decode_backwards and suffix is not None:
+            raise ValueError('`suffix` does not go with `decode_backwards`: the prompts end the text, give `prefix`')
+        if prefix is not None and not decode_backwards:
+            raise ValueError('`prefix` needs `decode_backwards`: else the prompts begin the text')
+        if not torch.is_tensor(prompts):
+            raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
+        ids, _, leading = padded_prompts(prompts, None, 0)
+        keep, filter_kwargs = filter_named(filter_logits_fn), filter_kwargs or {}
+
+        def choose(logits: Tensor) -> Tensor:
+            return sample(logits if temperature == 0 else keep(logits, **filter_kwargs), temperature, generator)
+
+        modules = list(self.modules())
+        with evaluating(modules):
+            goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)
+            decoding = Decoding(
+                expert=Believer(self, goal, decode_backwards, cache_kv),
+                amateurs=[],
+                choose=choose,
+                modules=modules,
+                ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),
+                pads=None,
+                length=ids.shape[1],
+                leading=leading,
+                pad_value=0,
+                eos_token=eos_token,
+            )
+            for _ in decoding.run(seq_len):
+                pass
+        generated = decoding.ids[:, ids.shape[1] : decoding.length]
+        return generated.reshape(*leading, generated.shape[-1])
+
+    def ending(self, suffix: Tensor | None, ids: Tensor) -> Tensor:
+        """The belief (b d) about how the text ends."""
+        suffix = None if suffix is None else rows_of_ids(suffix, 'suffix', len(ids), self.num_tokens).flip(1)
+        return self.read_backwards(suffix, len(ids))[:, -1]
+
+    def beginning(self, prefix: Tensor | None, ids: Tensor, generator: Generator | None) -> Tensor:
+        """The belief (b d) about how the text begins."""
+        if prefix is None:
+            prefix = torch.randint(self.num_tokens, (len(ids), 1), generator=generator, device=ids.device)
+        return self.read_forwards(rows_of_ids(prefix, 'prefix', len(ids), self.num_tokens))[:, -1]
+
+
+def rows_of_ids(ids: Any, name: str, batch: int, num_tokens: int) -> Tensor:
+    """Ids (m,), (1, m) or (b, m) for every row of a batch."""
+    ids = ids[None] if torch.is_tensor(ids) and ids.ndim == 1 else ids
+    check_ids(ids, num_tokens, name)
+    if len(ids) not in (1, batch):
+        raise ValueError(f'`{name}` got {len(ids)} rows, it must have {batch}, or be the same for all')
+    return ids.expand(batch, -1)
+
+
+@dataclass
+class Believer:
+    """Reads a growing text in one direction, given a belief (b d) about its other end."""
+
+    wrapper: BeliefStateWrapper
+    goal: Tensor
+    backwards: bool
+    cache_kv: bool
+
+    def __post_init__(self) -> None:
+        inputs: dict[str, Any] = dict(return_embeddings=True)
+        if self.backwards:
+            inputs['prepend_embeds'] = self.wrapper.suffix_token.expand(len(self.goal), 1, -1)
+        net = self.wrapper.backward_decoder if self.backwards else self.wrapper.forward_decoder
+        self.reader = Reader(net, inputs, cache_kv=self.cache_kv)
+
+    def read(self, sequence: Tensor, pads: None = None) -> Tensor:
+        """The logits (b l) of the token that follows, or comes before."""
+        both = (self.reader.read(sequence), self.goal)
+        belief = torch.cat(both[::-1] if self.backwards else both, dim=-1)
+        return self.wrapper.text_head(belief).unflatten(-1, (2, -1))[:, 1 if self.backwards else 0]

@@ -1,0 +1,122 @@
+"""Training on preferences: which of two answers to a prompt is the better one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
+from x_transformers.checks import as_mask, check_device
+from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
+from x_transformers.sampling import accurate, check_ids
+
+__all__ = ['DPO']
+
+
+class DPO(Configurable):
+    """Direct preference optimisation: raise the odds of the preferred answer, measured against the model as it was.
+
+        loss = -log sigmoid(beta ((s(w) - s'(w)) - (s(l) - s'(l))))       mean over rows
+
+    w and l are the preferred and the other sequence, s is the log probability of an answer under the model that learns
+    and s' under its frozen copy: the mean over the tokens of the answer, or their sum, as in the paper.
+
+    The copy is stored too, under `ref_model.`, since without it training could not be continued; `parameters()` gives
+    those of the model that learns only.
+
+    Rafailov et al. 2023, arXiv:2305.18290
+    """
+
+    def __init__(
+        self,
+        model: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        *,
+        beta: Annotated[float, 'how much a departure from the frozen copy costs', positive] = 0.1,
+        pad_id: Annotated[int | None, 'id of padding, from which missing masks are made', integer | none] = None,
+        sum_log_probs: Annotated[bool, 'sum over the tokens of an answer, instead of the mean', boolean] = False,
+    ) -> None:
+        super().__init__()
+        if isinstance(model, AutoregressiveWrapper):
+            raise ValueError('`model` got an AutoregressiveWrapper, which gives a loss: pass its `net`')
+        check_net(model)
+        self.policy_model = model
+        self.ref_model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.beta, self.pad_id, self.sum_log_probs = beta, pad_id, bool(sum_log_probs)
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """What is to be trained: the parameters of the model that learns."""
+        return self.policy_model.parameters() if recurse else super().parameters(recurse=False)
+
+    def train(self, mode: bool = True) -> DPO:
+        """The frozen copy never trains."""
+        super().train(mode)
+        self.ref_model.eval()
+        return self
+
+    def forward(
+        self,
+        preferred_seq: Tensor,
+        unpreferred_seq: Tensor,
+        *,
+        prompt_mask: Tensor,
+        preferred_seq_mask: Tensor | None = None,
+        unpreferred_seq_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of a batch of pairs.
+
+        preferred_seq, unpreferred_seq   b n   prompt and answer, ids
+        prompt_mask                      b n   True for the tokens of the prompt, which both have in common
+        ..._mask                         b n   True for real tokens; from `pad_id` if not given
+        returns                          scalar
+        raises                           ValueError or TypeError for inputs of another shape or kind
+        """
+        names = ('preferred_seq', 'unpreferred_seq')
+        for name, seq in zip(names, (preferred_seq, unpreferred_seq), strict=True):
+            check_ids(seq, name, 2)
+            check_device(seq, name, preferred_seq)
+        if preferred_seq.shape != unpreferred_seq.shape:
+            raise ValueError(
+                f'`unpreferred_seq` got the shape {tuple(unpreferred_seq.shape)}, it must be that of `preferred_seq`, '
+                f'{tuple(preferred_seq.shape)}'
+            )
+        prompt = as_mask(prompt_mask, 'prompt_mask', *preferred_seq.shape, like=preferred_seq)
+        if prompt is None:
+            raise ValueError('`prompt_mask` got None, it must say which tokens are the prompt')
+        # both in one pass
+        seq = torch.cat((preferred_seq, unpreferred_seq)).long()
+        masks = zip(names, (preferred_seq_mask, unpreferred_seq_mask), (preferred_seq, unpreferred_seq), strict=True)
+        real = [self.real_tokens(mask, f'{name}_mask', seq) for name, mask, seq in masks]
+        if all(mask is None for mask in real):
+            mask = None
+        else:
+            mask = torch.cat([torch.ones_like(prompt) if m is None else m for m in real])
+        answer = ~torch.cat((prompt, prompt)) if mask is None else ~torch.cat((prompt, prompt)) & mask
+        with torch.no_grad():
+            before = self.scores(self.ref_model, seq, mask, answer)
+        gain = self.scores(self.policy_model, seq, mask, answer) - before
+        preferred, unpreferred = gain.chunk(2)
+        return -F.logsigmoid(self.beta * (preferred - unpreferred)).mean()
+
+    def real_tokens(self, mask: Tensor | None, name: str, seq: Tensor) -> Tensor | None:
+        if mask is None:
+            return None if self.pad_id is None else seq != self.pad_id
+        return as_mask(mask, name, *seq.shape, like=seq)
+
+    def scores(self, model: nn.Module, seq: Tensor, mask: Tensor | None, answer: Tensor) -> Tensor:
+        """The log probability (b) of the tokens of `answer` (b n), each given those before it."""
+        # what is not real may be any number
+        seq = seq if mask is None else seq.masked_fill(~mask, 0)
+        inputs: dict[str, Any] = {} if mask is None else {'mask': mask[:, :-1]}
+        logits = model(seq[:, :-1], **inputs)
+        if not torch.is_tensor(logits):
+            raise ValueError('`model` must have one head, it gives several')
+        log_probs = -F.cross_entropy(accurate(logits).transpose(1, 2), seq[:, 1:], reduction='none')
+        # the token at i + 1 is predicted at i
+        counts = answer[:, 1:]
+        total = log_probs.masked_fill(~counts, 0.0).sum(dim=-1)
+        return total if self.sum_log_probs else total / counts.sum(dim=-1).clamp(min=1)

@@ -1,0 +1,137 @@
+"""Segmentation of sequences by how hard a model finds it to guess what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net, evaluating, refuse_own
+from x_transformers.checks import check_lengths
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    none,
+    number,
+    positive,
+    size,
+    warn_once,
+)
+from x_transformers.losses import entropy
+from x_transformers.sampling import accurate, check_ids
+
+__all__ = ['EntropyBasedTokenizer']
+
+
+class EntropyBasedTokenizer(Configurable):
+    """Cut a sequence behind every place where the model is unsure of what follows.
+
+        h_i = -sum p_i log p_i        p_i = softmax of the logits at i
+        a token ends at i             if h_i >= threshold; or, with `accumulate_entropy`, if the sum of h since the
+                                      last end is
+
+    The end of a sequence is the end of a token.  Pagnoni et al. 2024, arXiv:2412.09871
+    """
+
+    def __init__(
+        self,
+        decoder: Annotated[nn.Module, 'a causal model of what is cut, as TransformerWrapper', an_instance(nn.Module)],
+        entropy_threshold: Annotated[float, 'entropy that ends a token, in nats', positive],
+        accumulate_entropy: Annotated[bool, 'compare the sum over a token with the threshold', boolean] = False,
+        ignore_entropy_below: Annotated[float, 'smaller entropies count for 0 in the sum', number] = 0.0,
+        max_token_size: Annotated[int | None, 'longer tokens are cut into pieces of this length', size | none] = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(decoder, AutoregressiveWrapper):
+            raise ValueError('`decoder` got an AutoregressiveWrapper, which gives a loss: pass its `net`')
+        check_net(decoder)
+        if ignore_entropy_below > entropy_threshold:
+            raise ConfigError(
+                f'`ignore_entropy_below` got {ignore_entropy_below}, '
+                f'it must be at most `entropy_threshold`, {entropy_threshold}'
+            )
+        if ignore_entropy_below and not accumulate_entropy:
+            warn_once('`ignore_entropy_below` has no effect unless `accumulate_entropy` is set')
+        self.decoder = decoder
+        self.entropy_threshold, self.accumulate_entropy = entropy_threshold, bool(accumulate_entropy)
+        self.ignore_entropy_below, self.max_token_size = ignore_entropy_below, max_token_size
+
+    def forward(
+        self,
+        seq: Tensor,
+        lens: Tensor | None = None,
+        return_segmented_seq: bool = False,
+        decoder_forward_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The lengths of the tokens of each row. Without gradients, with the decoder in eval mode.
+
+        seq                     [b] n   ids
+        lens                    b       number of real ids of each row
+        return_segmented_seq            give the pieces of each row instead: a tuple of ids, or a list of such tuples
+        decoder_forward_kwargs          to the decoder
+        returns                 [b] t   lengths, followed by zeros in rows of fewer tokens
+        raises                          ValueError or TypeError for inputs of another shape or kind
+        """
+        alone = torch.is_tensor(seq) and seq.ndim == 1
+        rows = seq.unsqueeze(0) if alone else seq
+        check_ids(rows, 'seq', 1)
+        if lens is not None:
+            if alone:
+                raise ValueError('`lens` goes with a batch, `seq` got one row')
+            check_lengths(lens, 'lens', *rows.shape)
+        inputs = dict(decoder_forward_kwargs or {})
+        refuse_own(inputs, 'the tokenizer', {})
+        with evaluating(list(self.decoder.modules())):
+            entropies = entropy(accurate(self.decoder(rows, **inputs)))
+        place = torch.arange(rows.shape[1], device=rows.device)
+        lens = rows.new_full((len(rows),), rows.shape[1], dtype=torch.long) if lens is None else lens.to(rows.device)
+        real = place < lens[:, None]
+        ends = self.ends(entropies) & real | (place == lens[:, None] - 1)
+        if self.max_token_size is not None:
+            ends = (ends | ((place - start_of(ends) + 1) % self.max_token_size == 0)) & real
+        sizes = (place - start_of(ends) + 1).masked_fill(~ends, 0)
+        # ends in front, in order
+        order = (~ends).int().argsort(dim=-1, stable=True)
+        lengths = sizes.gather(1, order)[:, : int(ends.sum(dim=-1).max())]
+        if return_segmented_seq:
+            pieces = [row[: sum(n)].split([k for k in n if k]) for row, n in zip(rows, lengths.tolist(), strict=True)]
+            return pieces[0] if alone else pieces
+        return lengths[0] if alone else lengths
+
+    def ends(self, entropies: Tensor) -> Tensor:
+        """Where tokens end by their entropy (b n), whatever their length."""
+        if not self.accumulate_entropy:
+            return entropies >= self.entropy_threshold
+        counted = entropies.masked_fill(entropies < self.ignore_entropy_below, 0.0)
+        return ends_of_sums(counted, self.entropy_threshold)
+
+
+def start_of(ends: Tensor) -> Tensor:
+    """The place where the token of each entry starts, where tokens end at `ends`:  b n -> b n."""
+    after = F.pad(ends, (1, -1), value=True)
+    place = torch.arange(ends.shape[1], device=ends.device).expand_as(ends)
+    return place.masked_fill(~after, 0).cummax(dim=-1).values
+
+
+def ends_of_sums(x: Tensor, threshold: float) -> Tensor:
+    """Where a running sum of `x` (b n), not negative, reaches `threshold`; each time it starts again behind.
+
+    In log n steps: `follows[i]` is where the segment behind one that starts at i starts, and of all starts those are
+    kept that are reached from 0.
+    """
+    n = x.shape[1]
+    total = F.pad(x.cumsum(dim=-1, dtype=torch.promote_types(x.dtype, torch.float64)), (1, 0))
+    follows = torch.searchsorted(total, total + threshold).clamp(max=n + 1)  # n + 1: never
+    jump = F.pad(follows, (0, 1), value=n + 1)
+    starts = torch.zeros_like(jump, dtype=torch.bool)
+    starts[:, 0] = True
+    for _ in range(max(n, 1).bit_length()):
+        reached = torch.zeros_like(jump).scatter_add(1, jump, starts.to(jump.dtype))
+        starts = starts | (reached > 0)
+        jump = jump.gather(1, jump)
+    return starts[:, 1 : n + 1]

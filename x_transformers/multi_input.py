@@ -1,0 +1,359 @@
+"""Several streams of tokens side by side, such as note, duration and loudness: one model, a head for each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from x_transformers.autoregressive_wrapper import (
+    SET_BY_GENERATION,
+    SET_BY_LOSS,
+    Reader,
+    check_net,
+    evaluating,
+    next_token_loss,
+    refuse_own,
+)
+from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.calls import ModelCall, model_call
+from x_transformers.checks import a_list, check_ids, check_lengths
+from x_transformers.features.embeddings import (
+    AbsolutePositions,
+    EmbFracGradient,
+    MemoryTokens,
+    PostEmbNorm,
+    PrependEmbeds,
+    SumEmbeds,
+    sizes,
+)
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    Feature,
+    an_instance,
+    boolean,
+    count,
+    integer,
+    is_int,
+    is_number,
+    none,
+    number,
+    probability,
+    shown,
+    size,
+)
+from x_transformers.losses import calc_z_loss, entropy
+from x_transformers.sampling import check_mask, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
+
+__all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
+
+MULTI_INPUT: tuple[type[Feature], ...] = (
+    AbsolutePositions,
+    SumEmbeds,
+    PostEmbNorm,
+    PrependEmbeds,
+    EmbFracGradient,
+    MemoryTokens,
+)
+
+weights = Check(
+    'a dict from names of streams to numbers of at least 0',
+    lambda value: isinstance(value, Mapping) and all(is_number(v) and v >= 0 for v in value.values()),
+)
+
+
+def by_name(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
+    try:
+        return nn.ModuleDict(modules)
+    except KeyError as error:
+        raise ConfigError(f'`num_tokens` got a name that no stream can have: {error.args[0]}') from None
+
+
+class MultiInputTransformerWrapper(Wrapper):
+    """Streams of tokens in, logits for each out:  name -> ids b n, name -> logits b n l, around any stack.
+
+    The embeddings of all streams are summed. The tables start from N(0, 1), unlike that of TransformerWrapper.
+    """
+
+    catalogue = MULTI_INPUT
+
+    def __init__(
+        self,
+        *,
+        num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary of each stream', sizes],
+        max_seq_len: Annotated[
+            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+        ],
+        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
+        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
+        return_only_embed: Annotated[bool, 'no heads: the output is embeddings', boolean] = False,
+        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
+        shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
+        attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        if not num_tokens:
+            raise ConfigError('`num_tokens` got no streams, there must be one at least')
+        self.num_tokens, self.max_seq_len = dict(num_tokens), max(max_seq_len or 0, 0)
+        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.l2norm_embed, self.return_only_embed = False, bool(return_only_embed)
+        self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
+        self.attn_layers = attn_layers
+        self.embeds = by_name({f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in self.num_tokens.items()})
+        self.features = self.compose(features, flags).setup()
+        self.num_memory_tokens = next(
+            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
+        )
+        self.emb_dropout = nn.Dropout(emb_dropout)
+        self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
+        heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
+        self.to_logits = None if return_only_embed else by_name(heads)
+
+    def forward(
+        self,
+        x: Mapping[str, Tensor],
+        return_embeddings: bool = False,
+        return_logits_and_embeddings: bool = False,
+        return_intermediates: bool = False,
+        mask: Tensor | None = None,
+        return_mems: bool = False,
+        return_attn: bool = False,
+        mems: Sequence[Tensor | None] | None = None,
+        detach_mems: bool = True,
+        return_attn_z_loss: bool = False,
+        attn_z_loss_weight: float | None = None,
+        return_logit_entropies: bool = False,
+        cache: LayerIntermediates | Cache | None = None,
+        input_not_include_cache: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        _, n = check_streams(x, self.num_tokens)
+        wants_logits = return_logits_and_embeddings or return_logit_entropies
+        if wants_logits and self.to_logits is None:
+            raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
+        if return_embeddings and return_logits_and_embeddings:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+        wants_all = return_intermediates or return_attn_z_loss or return_logit_entropies
+        if return_mems and return_attn and not wants_all:
+            raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
+        read = {name for feature in self.features.active for name in feature.takes}
+        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
+        inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
+        call = model_call(inputs, n, cache_of(cache), input_not_include_cache)
+        h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
+        if mems := a_list(mems, 'mems'):
+            mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
+        h = self.run_stack(h, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
+        h, trace = self.features.down('pool', h, call), call.trace
+        logits = None
+        if wants_logits or not (return_embeddings or self.return_only_embed):
+            logits = trace.logits = {name: head(h) for name, head in self.to_logits.items()}
+        if return_logit_entropies:
+            trace.logit_entropies = {name: entropy(t) for name, t in logits.items()}
+        if return_attn_z_loss:
+            weight = self.attn_z_loss_weight if attn_z_loss_weight is None else attn_z_loss_weight
+            maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
+            trace.attn_z_loss = calc_z_loss(maps, weight=weight)
+        if return_mems:
+            trace.mems = self.new_mems(trace, mems, detach_mems)
+        only_embed = return_embeddings or self.return_only_embed
+        out = (logits, h) if return_logits_and_embeddings else h if only_embed else logits
+        return returned(out, trace, wants_all, return_mems, return_attn)
+
+    def embed(self, x: dict[str, Tensor], call: ModelCall) -> Tensor:
+        """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
+        call.like_tokens = next(iter(x.values()))
+        streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)
+        h = self.features.down('embedded', sum(self.features.gather('embed', call), streams), call)
+        call.trace.initial_embeds = h
+        return self.project_emb(self.emb_dropout(h))
+
+    def outline(self) -> dict[str, str]:
+        names = ', '.join(self.num_tokens)
+        heads = 'embeddings' if self.to_logits is None else f'logits of {names}'
+        return {
+            'embed': f'ids of {names}, each (b n) -> (b n {self.emb_dim})',
+            'readout': f'(b n {self.dim}) -> {heads}',
+        }
+
+
+def check_names(x: Any, name: str, known: Mapping[str, int]) -> None:
+    if not isinstance(x, Mapping):
+        raise TypeError(f'`{name}` got {shown(x)}, it must be a dict from names of streams to ids')
+    if set(x) != set(known):
+        raise ValueError(f'`{name}` got the streams {sorted(x)}, it must have {sorted(known)}')
+
+
+def check_streams(x: Any, known: Mapping[str, int], name: str = 'x', ignored: int | None = None) -> tuple[int, int]:
+    """Refuse what is not a batch of ids of equal size for each stream; the size. An id may be `ignored`."""
+    check_names(x, name, known)
+    for stream, ids in x.items():
+        held = ids.masked_fill(ids == ignored, 0) if ignored is not None and torch.is_tensor(ids) else ids
+        check_ids(held, known[stream], f'{name}[{stream!r}]')
+    shapes = {stream: tuple(ids.shape) for stream, ids in x.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f'`{name}` got streams of different sizes: {shapes}')
+    return next(iter(shapes.values()))
+
+
+# training and generation
+
+
+class Outputs(NamedTuple):
+    """What `return_outputs` gives beside the loss: the loss of each stream, its logits (b n-1 l), and intermediates."""
+
+    losses: dict[str, Tensor]
+    logits: dict[str, Tensor]
+    intermediates: LayerIntermediates
+
+
+class Side:
+    """A model of streams as one of stacked ids, for `Reader`:  b n s -> b n (l1 + l2 + ...)"""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net, self.names = net, tuple(net.num_tokens)
+        self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
+        self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+
+    def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
+        x = dict(zip(self.names, ids.unbind(dim=-1), strict=True))
+        out = self.net(x, return_intermediates=return_intermediates, **kwargs)
+        logits, trace = out if return_intermediates else (out, None)
+        joined = torch.cat([logits[name] for name in self.names], dim=-1)
+        return (joined, trace) if return_intermediates else joined
+
+
+class MultiInputAutoregressiveWrapper(Configurable):
+    """A causal model of streams with its next-token loss, and generation.
+
+        loss = sum over streams of weight * mean cross entropy of each token given all streams before it
+
+    With weights of 1 this is the negative log-likelihood of a step, whose streams are drawn independently of one
+    another. It has no parameters of its own; those of the model are stored under `net.`.
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal MultiInputTransformerWrapper', an_instance(MultiInputTransformerWrapper)],
+        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        pad_value: Annotated[int, 'id for padding: in place of `ignore_index`, and before prompts', integer] = 0,
+        loss_weights: Annotated[
+            Mapping[str, float] | None,
+            'name -> weight of the loss of a stream, 1 where it is not named',
+            weights | none,
+        ] = None,
+        add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention scores', boolean] = False,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        self.net, self.max_seq_len = net, net.max_seq_len
+        self.ignore_index, self.pad_value, self.add_attn_z_loss = ignore_index, pad_value, bool(add_attn_z_loss)
+        unknown = set(loss_weights or {}) - set(net.num_tokens)
+        if unknown:
+            raise ConfigError(f'`loss_weights` got the streams {sorted(unknown)}, the net has {sorted(net.num_tokens)}')
+        self.loss_weights = {**dict.fromkeys(net.num_tokens, 1.0), **(loss_weights or {})}
+
+    def forward(
+        self,
+        x: Mapping[str, Tensor],
+        return_outputs: bool = False,
+        prepend_embeds: Tensor | None = None,
+        lens: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The loss of predicting each step of `x` from those before it, in nats.
+
+        x               name -> b n   ids, n of at least 2; `ignore_index` marks what is no target
+        return_outputs                also return `Outputs(losses, logits, intermediates)`
+        prepend_embeds  b p e         vectors in front of the tokens, which are no targets
+        lens            b             number of real steps of each row; later ones are no targets
+        **kwargs                      to the net: `mask` (b n), `context`, ...
+        returns                       scalar; a stream without targets adds 0
+        raises                        ValueError or TypeError for inputs of another shape or kind
+        """
+        b, n = check_streams(x, self.net.num_tokens, ignored=self.ignore_index)
+        if n < 2:
+            raise ValueError(f'`x` got streams of the shape {(b, n)}, n must be at least 2')
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        x = {name: x[name].long() for name in self.net.num_tokens}
+        if lens is not None:
+            check_lengths(lens, 'lens', b, n)
+            late = torch.arange(n, device=lens.device) >= lens[:, None]
+            x = {name: ids.masked_fill(late, self.ignore_index) for name, ids in x.items()}
+        if prepend_embeds is not None:
+            kwargs['prepend_embeds'] = prepend_embeds
+        wanted = return_outputs or self.add_attn_z_loss
+        ids = {name: t.masked_fill(t == self.ignore_index, self.pad_value) for name, t in x.items()}
+        out = self.net(ids, return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss, **kwargs)
+        logits, trace = out if wanted else (out, None)
+        logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}
+        losses = {
+            name: next_token_loss(t, x[name][:, 1:], ignore_index=self.ignore_index) for name, t in logits.items()
+        }
+        loss = sum(self.loss_weights[name] * one for name, one in losses.items())
+        if self.add_attn_z_loss:
+            loss = loss + trace.attn_z_loss
+        return (loss, Outputs(losses, logits, trace)) if return_outputs else loss
+
+    def generate(
+        self,
+        prompts: Mapping[str, Tensor],
+        seq_len: int,
+        temperature: float = 1.0,
+        prompt_lens: Tensor | None = None,
+        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        restrict_to_max_seq_len: bool = True,
+        filter_kwargs: dict[str, Any] | None = None,
+        cache_kv: bool = True,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Tensor]:
+        """Continue all streams by `seq_len` steps. Without gradients, in eval mode.
+
+        prompts           name -> [b] n   ids, n of at least 1
+        seq_len                           number of steps to generate
+        temperature       0 ..            0 takes the most probable token of each stream, without a filter
+        prompt_lens       b               number of real steps of each prompt, padded on the right
+        filter_logits_fn                  a filter of `sampling.py` by name, or a callable
+        filter_kwargs                     its keywords
+        restrict_to_max_seq_len           read only the last `max_seq_len` steps
+        cache_kv                          use the cache, if the net can
+        generator                         source of the draws, on the device of the net
+        **kwargs                          to every call of the net: `context`, ..., and a `mask` of the prompts
+        returns           name -> [b] s   the new tokens only
+        raises                            ValueError or TypeError for arguments out of range
+        """
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        refuse_own(kwargs, 'generate', SET_BY_GENERATION)
+        names = tuple(self.net.num_tokens)
+        check_names(prompts, 'prompts', self.net.num_tokens)
+        alone = all(torch.is_tensor(prompts[name]) and prompts[name].ndim == 1 for name in names)
+        given = {name: prompts[name].unsqueeze(0) if alone else prompts[name] for name in names}
+        _, n = check_streams(given, self.net.num_tokens, 'prompts')
+        require(n >= 1, 'prompts', f'{n} steps', 'one step at least')
+        padded = [padded_prompts(given[name], prompt_lens, self.pad_value) for name in names]
+        sequence, pads = torch.stack([ids for ids, _, _ in padded], dim=-1), padded[0][1]
+        check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
+        start = sequence.shape[1]
+        sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        widths = [self.net.num_tokens[name] for name in names]
+        reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
+        with evaluating(list(self.modules())):
+            for place in range(start, start + seq_len):
+                logits = reader.read(sequence[:, :place], pads).split(widths, dim=-1)
+                kept = logits if temperature == 0 else map(keep, logits)
+                sequence[:, place] = torch.stack([sample(one, temperature, generator) for one in kept], dim=-1)
+        new = dict(zip(names, sequence[:, start:].unbind(dim=-1), strict=True))
+        return {name: ids.squeeze(0) if alone else ids for name, ids in new.items()}

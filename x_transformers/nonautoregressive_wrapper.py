@@ -1,0 +1,343 @@
+"""Masked models of tokens: the loss of hidden tokens, and generation that fills in all places over a few steps."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from x_transformers.autoregressive_wrapper import HEADLESS, evaluating, refuse_own
+from x_transformers.checks import as_mask, check_ids
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    count,
+    is_int,
+    is_number,
+    none,
+    number,
+    size,
+    warn_once,
+)
+from x_transformers.sampling import accurate, gumbel_noise, in_range, require, top_k
+
+__all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
+
+
+class Losses(NamedTuple):
+    """The loss to minimise, and its parts; those that were not computed are None."""
+
+    loss: Tensor
+    generator_loss: Tensor | None
+    critic_loss: Tensor | None
+
+
+# schedules: the part of the tokens that is hidden at time t, from all at 0 to none at 1
+
+
+def linear_schedule(t: Tensor) -> Tensor:
+    return 1 - t
+
+
+def cosine_schedule(t: Tensor) -> Tensor:
+    """Chang et al. 2022, arXiv:2202.04200"""
+    return torch.cos(t * (math.pi / 2))
+
+
+SCHEDULES: dict[str, Callable[[Tensor], Tensor]] = {'linear': linear_schedule, 'cosine': cosine_schedule}
+
+a_schedule = Check(
+    f'one of {", ".join(map(repr, SCHEDULES))} or a function of time', lambda v: callable(v) or v in tuple(SCHEDULES)
+)
+ratio = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
+
+
+def heads_or_tails() -> bool:
+    return random.random() < 0.5
+
+
+def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Draw which tokens to hide, (b n): a `share` (b) of the real ones of each row, one at least."""
+    if real is None:
+        return torch.rand(shape, device=device).argsort(dim=-1) < (share * shape[1]).clamp(min=1.0)[:, None]
+    return (random_rank(real) < (share * real.sum(dim=-1)).clamp(min=1.0)[:, None]) & real
+
+
+def random_rank(mask: Tensor) -> Tensor:
+    """The places of the tokens that `mask` (b n) names, in a random order of each row; the others are behind."""
+    return torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0).argsort(dim=-1).argsort(dim=-1)
+
+
+def part_of(mask: Tensor, share: float) -> Tensor:
+    """Draw a share of the tokens that `mask` (b n) names, rounded up."""
+    return (random_rank(mask) < mask.sum(dim=-1, keepdim=True) * share) & mask
+
+
+class SelfCritic(nn.Module):
+    """The model itself as its critic, with a head of its own:  ids b n -> b n 1"""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.to_logits = nn.Linear(net.dim, 1)
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+        return self.to_logits(self.net(x, return_embeddings=True, **kwargs))
+
+
+class NonAutoregressiveWrapper(Configurable):
+    """A model of tokens that guesses hidden ones, and generates by guessing all and hiding the least certain again.
+
+        forward    b n      ids in, the mean cross entropy of the hidden ones out
+
+        t ~ U(0, 1), a part gamma(t) of each row is hidden
+        loss = mean over hidden tokens of  w(t) cross entropy          w = |gamma'(t)| / gamma(t), or 1
+
+    The weight is that of masked diffusion; it is at most n |gamma'|, since one token of n is always hidden. A critic
+    learns which tokens were filled in wrongly, and says in generation which to hide again.
+
+    Mask-Predict, arXiv:1904.09324; MaskGIT, arXiv:2202.04200; weights, arXiv:2406.07524; self-conditioning,
+    arXiv:2208.04202; critics, arXiv:2209.04439
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
+        *,
+        mask_id: Annotated[int, 'id of a hidden token, one of the vocabulary', count],
+        steps: Annotated[int, 'steps of generation', size] = 18,
+        self_cond: Annotated[bool, 'embeddings of the last step go into the next', boolean] = False,
+        self_cond_train_prob: Annotated[float, 'how often training makes a first step for it', ratio] = 0.75,
+        no_replace_prob: Annotated[float, 'part of the hidden tokens shown as they are', ratio] = 0.15,
+        random_token_prob: Annotated[float, 'part of the hidden tokens shown as other ones', ratio] = 0.1,
+        schedule: Annotated[str | Callable[[Tensor], Tensor], 'time -> part of hidden tokens', a_schedule] = 'linear',
+        can_mask_prev_unmasked: Annotated[bool, 'tokens once shown may be hidden again', boolean] = False,
+        token_critic: Annotated[
+            nn.Module | None, 'from ids (b n) to (b n 1), larger for wrong ones', an_instance(nn.Module) | none
+        ] = None,
+        self_token_critic: Annotated[bool, 'a head on the model is the critic', boolean] = False,
+        critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
+        use_simple_mdlm_loss_weight: Annotated[bool, "weigh losses by |gamma'| / gamma", boolean] = True,
+    ) -> None:
+        super().__init__()
+        check_masked_net(net)
+        if mask_id >= net.num_tokens:
+            raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {net.num_tokens}')
+        if token_critic is not None and self_token_critic:
+            raise ConfigError('`token_critic` and `self_token_critic` both make the critic, set only one')
+        if token_critic is None and not self_token_critic and critic_loss_weight != 1.0:
+            warn_once('`critic_loss_weight` has no effect unless `token_critic` or `self_token_critic` is set')
+        if not self_cond and self_cond_train_prob != 0.75:
+            warn_once('`self_cond_train_prob` has no effect unless `self_cond` is set')
+        self.net, self.mask_id, self.steps = net, mask_id, steps
+        self.dim, self.num_tokens, self.max_seq_len = net.emb_dim, net.num_tokens, net.max_seq_len
+        self.schedule = schedule
+        self.schedule_fn = SCHEDULES.get(schedule, schedule) if isinstance(schedule, str) else schedule
+        self.no_replace_prob, self.random_token_prob = no_replace_prob, random_token_prob
+        self.can_mask_prev_unmasked = bool(can_mask_prev_unmasked)
+        self.self_cond, self.self_cond_train_prob = bool(self_cond), self_cond_train_prob
+        if self_cond:
+            self.null_embed = nn.Parameter(torch.randn(net.dim))
+            self.to_self_cond = nn.Linear(net.dim, net.emb_dim, bias=False)
+        self.token_critic = SelfCritic(net) if self_token_critic else token_critic
+        self.critic_loss_weight = critic_loss_weight
+        self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
+
+    # training
+
+    def forward(
+        self,
+        x: Tensor,
+        only_train_generator: bool = False,
+        only_train_critic: bool = False,
+        generator_sample_temperature: float | None = None,
+        **kwargs: Any,
+    ) -> Losses:
+        """The losses of guessing hidden tokens, and of finding out wrong guesses.
+
+        x                             b n   ids, n being `max_seq_len`, if the net has one
+        only_train_generator                leave out the critic
+        only_train_critic                   no gradient for the guesses
+        generator_sample_temperature        of the guesses that the critic sees; drawn from U(0, 1) if None
+        **kwargs                            to the net, and to a critic that is the net: `context`, ..., and a `mask`
+                                            (b n), True for real tokens; others are neither hidden nor targets
+        returns                             `Losses(loss, generator_loss, critic_loss)`
+        raises                              ValueError or TypeError for inputs of another shape or kind
+        """
+        check_ids(x, self.num_tokens)
+        if self.max_seq_len and x.shape[1] != self.max_seq_len:
+            raise ValueError(f'`x` got {x.shape[1]} tokens, it must have {self.max_seq_len}, the `max_seq_len`')
+        if only_train_generator and only_train_critic:
+            raise ValueError('`only_train_generator` and `only_train_critic` were both given, set only one')
+        if only_train_critic and self.token_critic is None:
+            raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
+        refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
+        x, real = x.long(), as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
+        time = torch.empty(len(x), device=x.device).uniform_(0, 1)
+        hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
+        shown, given = self.corrupted(x, hidden), dict(kwargs)
+        if self.self_cond:
+            given['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic):
+            logits = self.net(shown, **given)
+        losses = F.cross_entropy(accurate(logits).transpose(1, 2), x, reduction='none')
+        if self.use_simple_mdlm_loss_weight:
+            losses = losses * self.loss_weight(time, x.shape[1])[:, None]
+        loss = losses.masked_fill(~hidden, 0.0).sum() / hidden.sum().clamp(min=1)
+        if self.token_critic is None or only_train_generator:
+            return Losses(loss, loss, None)
+
+        temperature = random.random() if generator_sample_temperature is None else generator_sample_temperature
+        guessed = gumbel_argmax(logits.detach(), temperature)
+        critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
+        if only_train_critic:
+            return Losses(critic_loss, None, critic_loss)
+        return Losses(loss + self.critic_loss_weight * critic_loss, loss, critic_loss)
+
+    def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
+        """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
+        masked, left = hidden, 1.0
+        if self.no_replace_prob > 0 and heads_or_tails():
+            masked = masked & ~part_of(hidden, self.no_replace_prob)
+            left -= self.no_replace_prob
+        if self.random_token_prob > 0 and heads_or_tails():
+            wrong = part_of(masked, self.random_token_prob * left)
+            drawn = torch.randint(0, max(self.num_tokens - 1, 1), x.shape, device=x.device)
+            # any id but that of hidden tokens
+            x, masked = torch.where(wrong, drawn + (drawn >= self.mask_id), x), masked & ~wrong
+        return x.masked_fill(masked, self.mask_id)
+
+    def first_guess(self, shown: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """What the net is conditioned on: its own embeddings, or at times none."""
+        if random.random() >= self.self_cond_train_prob:
+            return self.null_embed.expand(*shown.shape, -1)
+        with torch.no_grad():
+            return self.net(shown, return_embeddings=True, **kwargs)
+
+    def loss_weight(self, time: Tensor, n: int) -> Tensor:
+        """|gamma'| / gamma, positive, since gamma falls; where less than one token of n would be hidden, one is."""
+        with torch.enable_grad():
+            time = time.detach().requires_grad_()
+            gamma = self.schedule_fn(time)
+            (slope,) = torch.autograd.grad(gamma.sum(), time)
+        return slope.abs() / gamma.detach().clamp(min=1 / n)
+
+    def critic_loss(self, filled: Tensor, x: Tensor, real: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
+        """How badly the critic tells which tokens are not those of the data."""
+        wrong = filled != x
+        filled = filled if real is None else filled.masked_fill(~real, self.mask_id)
+        scores = accurate(self.criticised(filled, kwargs))
+        losses = F.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction='none')
+        if real is None:
+            return losses.mean()
+        return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
+
+    def criticised(self, ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        """The critic's score (b n) of each token."""
+        is_net = isinstance(self.token_critic, SelfCritic)
+        return self.token_critic(ids, **(kwargs if is_net else {}))[..., 0]
+
+    # generation
+
+    def generate(
+        self,
+        batch_size: int | None = None,
+        start_temperature: float = 1.0,
+        filter_thres: float | None = 0.7,
+        noise_level_scale: float = 1.0,
+        *,
+        seq_len: int | None = None,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Sequences, filled in over `steps` steps. Without gradients, in eval mode.
+
+        batch_size               number of rows; None for one sequence without that axis
+        start_temperature 0 ..   of the first step, falling to none
+        filter_thres      [0, 1) part of the vocabulary left out, the improbable one; None for none
+        noise_level_scale        noise on the scores of the critic, falling to none
+        seq_len                  length, that of the net if it has one
+        generator                source of the draws, on the device of the net
+        **kwargs                 to the net: `context`, `mask`, ...
+        returns           [b] n  ids
+        raises                   ValueError or TypeError for arguments out of range
+        """
+        require(batch_size is None or (is_int(batch_size) and batch_size >= 1), 'batch_size', batch_size, 'at least 1')
+        require(in_range(start_temperature, 0.0), 'start_temperature', start_temperature, 'a number of at least 0')
+        kept = filter_thres is None or (in_range(filter_thres, 0.0, 1.0) and filter_thres < 1)
+        require(kept, 'filter_thres', filter_thres, 'at least 0 and less than 1, or None')
+        require(is_number(noise_level_scale), 'noise_level_scale', noise_level_scale, 'a number')
+        refuse_own(kwargs, 'generate', SET_BY_WRAPPER)
+        n = seq_len or self.max_seq_len
+        fits = is_int(n) and n >= 1 and not (self.max_seq_len and n > self.max_seq_len)
+        allowed = f'an integer from 1 to {self.max_seq_len}' if self.max_seq_len else 'an integer of at least 1'
+        require(fits, 'seq_len', seq_len, allowed)
+        device = next(self.net.parameters()).device
+        seq = torch.full((batch_size or 1, n), self.mask_id, device=device)
+        hidden, last = torch.ones_like(seq, dtype=torch.bool), None
+        with evaluating(list(self.modules())):
+            for step, to_hide in enumerate(self.hidden_counts(n), start=1):
+                left = (self.steps - step) / self.steps
+                logits, last = self.guess(seq, last, kwargs)
+                logits = logits if filter_thres is None else top_k(logits, frac_num_tokens=1 - filter_thres)
+                guessed = gumbel_argmax(logits, max(start_temperature * left, 1e-3), generator)
+                seq = torch.where(hidden, guessed, seq)
+                if self.token_critic is None:
+                    scores = 1 - accurate(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
+                else:
+                    scores = accurate(self.criticised(seq, kwargs))
+                    scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
+                if not self.can_mask_prev_unmasked:
+                    scores = scores.masked_fill(~hidden, -torch.finfo(scores.dtype).max)
+                again = scores.topk(to_hide, dim=-1).indices
+                hidden = torch.zeros_like(hidden).scatter(1, again, True)
+                seq = seq.masked_fill(hidden, self.mask_id)
+        return seq[0] if batch_size is None else seq
+
+    def guess(self, seq: Tensor, last: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Logits and embeddings of a step, given the embeddings of the last one."""
+        given = dict(kwargs)
+        if self.self_cond:
+            last = self.null_embed.expand(*seq.shape, -1) if last is None else last
+            given['sum_embeds'] = self.to_self_cond(last)
+        return self.net(seq, return_logits_and_embeddings=True, **given)
+
+    def hidden_counts(self, n: int) -> list[int]:
+        """How many tokens are still hidden after each step; none after the last."""
+        times = torch.linspace(0, 1, self.steps + 1)[1:]
+        counts = (self.schedule_fn(times) * n).int().clamp(min=0, max=n).tolist()
+        return [*counts[:-1], 0]
+
+
+def gumbel_argmax(logits: Tensor, temperature: float, generator: Generator | None = None) -> Tensor:
+    """A draw from `softmax(logits / temperature)`, the most probable token at temperature 0."""
+    logits = accurate(logits)
+    return (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).argmax(dim=-1)
+
+
+SET_BY_WRAPPER = {
+    'sum_embeds': ': self-conditioning goes there',
+    'prepend_embeds': ': the loss is that of all tokens',
+    'cache': ': all tokens change in every step',
+    'input_not_include_cache': ': all tokens change in every step',
+}
+
+
+def check_masked_net(net: nn.Module) -> None:
+    """Refuse what does not guess a token for every place."""
+    for name in ('num_tokens', 'emb_dim', 'dim', 'max_seq_len'):
+        if not hasattr(net, name):
+            raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
+    features = getattr(getattr(net, 'features', None), 'active', ())
+    switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
+    for flag, reason in HEADLESS.items():
+        if flag in switched_on or getattr(net, flag, False) is True:
+            raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')

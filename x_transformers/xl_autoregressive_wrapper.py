@@ -1,0 +1,423 @@
+"""Language models over segments, each of which remembers those before it: as memories, or as what it learned.
+
+What belongs here: `XLAutoregressiveWrapper` with truncated backpropagation, the reader of its generation, and episodic
+memories. How modules learn at test time is in `test_time_training.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from torch import Generator, Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from x_transformers.autoregressive_wrapper import Decoding, check_net, evaluating, refuse_own
+from x_transformers.cache import LayerIntermediates
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    count,
+    integer,
+    is_int,
+    is_number,
+    none,
+    number,
+    positive,
+    size,
+)
+from x_transformers.sampling import check_ids, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.test_time_training import (
+    InnerStep,
+    LowRankLinear,
+    TestTimeTraining,
+    TTTMetaLearningTargetKLLoss,
+    TTTModuleWrapper,
+    TTTNextLatentPredictionLoss,
+    newtonschulz5,
+    row_means,
+)
+from x_transformers.x_transformers import Attention
+
+__all__ = [
+    'EpisodicMemories',
+    'EpisodicMemoryWrapper',
+    'LowRankLinear',
+    'TTTMetaLearningTargetKLLoss',
+    'TTTModuleWrapper',
+    'TTTNextLatentPredictionLoss',
+    'XLAutoregressiveWrapper',
+    'newtonschulz5',
+]
+
+a_sequence = Check('a tuple', lambda value: isinstance(value, (tuple, list)))
+
+OF_ALL_TOKENS = {
+    name: ': it would have to be cut into segments'
+    for name in ('mask', 'pos', 'attn_mask', 'self_attn_kv_mask', 'seq_start_pos', 'embed_ids', 'sum_embeds')
+} | {name: ': a segment begins with its first token' for name in ('prepend_embeds', 'prepend_mask')}
+SET_BY_SEGMENTS = OF_ALL_TOKENS | {
+    'cache': ': segments hand on memories',
+    'input_not_include_cache': ': segments hand on memories',
+    'detach_mems': ', give `tbptt_steps` to the wrapper',
+    'mem_masks': ': every memory is real',
+}
+
+
+# episodic memories
+
+
+class EpisodicMemories(nn.Module):
+    """Learned keys and values for every self-attention:  () -> 2 l k m d, for keys and values, layers and heads."""
+
+    def __init__(self, depth: int, heads: int, seq_len: int, dim_head: int) -> None:
+        super().__init__()
+        self.mem_kv = nn.Parameter(torch.randn(2, depth, heads, seq_len, dim_head) * 0.02)
+
+    def forward(self) -> Tensor:
+        return self.mem_kv
+
+
+class EpisodicMemoryWrapper(Configurable):
+    """A model whose self-attentions also see learned keys and values, which may be learned at test time."""
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        episodic_mem_len: Annotated[int, 'learned keys and values of each self-attention', size],
+    ) -> None:
+        super().__init__()
+        self.net = net
+        stack = net.attn_layers
+        layers = [stack.layers[index] for index in stack.layers_execute_order if stack.layer_types[index] == 'a']
+        attentions = [next(m for m in layer[1].modules() if isinstance(m, Attention)) for layer in layers]
+        sizes = {(a.shape.kv_heads, a.shape.dim_head, a.shape.dim_value) for a in attentions}
+        if len(sizes) != 1 or len({size for _, *widths in sizes for size in widths}) != 1:
+            raise ConfigError(
+                '`episodic_mem_len` needs self-attentions with equally many key heads, and keys and values of one '
+                f'width: they have (heads, width of keys, of values) {sorted(sizes)}'
+            )
+        heads, dim_head, _ = next(iter(sizes))
+        self.episodic_mems = EpisodicMemories(len(attentions), heads, episodic_mem_len, dim_head)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == 'net' or name.startswith('__'):
+                raise
+            return getattr(self.net, name)
+
+    def get_additional_kv(self, batch_size: int) -> list[tuple[Tensor, Tensor]]:
+        """The memories as pairs (b k m d) of keys and values, one for each self-attention."""
+        memories = self.episodic_mems()
+        if memories.ndim == 5:
+            memories = repeat(memories, '... -> b ...', b=batch_size)
+        return [tuple(pair) for pair in rearrange(memories, 'b two l ... -> l two b ...')]
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Any:
+        if kwargs.get('self_attn_additional_kv') is not None:
+            raise ValueError('`self_attn_additional_kv` cannot be given beside `episodic_mem_len`, which uses it')
+        return self.net(x, self_attn_additional_kv=self.get_additional_kv(len(x)), **kwargs)
+
+
+# the wrapper
+
+
+class XLAutoregressiveWrapper(Configurable):
+    """A model of tokens over segments of its `max_seq_len`:  ids b n+1 -> the mean next-token loss.
+
+    Each segment attends to the hidden states of those before it, the last `max_mem_len` of the net; gradients flow
+    back over `tbptt_steps` segments.  Dai et al. 2019, arXiv:1901.02860. With test-time training, the named modules
+    learn from each segment before the next one is read, every row for itself.  Tandon et al. 2025, arXiv:2512.23675
+
+    The parameters of the model are stored under `net.`.
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, with `max_mem_len`', an_instance(nn.Module)],
+        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        pad_value: Annotated[int, 'id in place of `ignore_index`, and after the end', integer] = 0,
+        tbptt_steps: Annotated[int, 'segments that a gradient flows back', size] = 1,
+        ttt_module_paths: Annotated[
+            Sequence[Any],
+            'dotted paths of modules in the net that learn at test time; of a pair of paths, the second learns from '
+            'the gradient of the first',
+            a_sequence,
+        ] = (),
+        ttt_lr: Annotated[float, 'step size of the inner loop', positive] = 1e-3,
+        ttt_wd: Annotated[float, 'decoupled weight decay of the inner loop', number] = 0.01,
+        ttt_use_muon: Annotated[bool, 'orthogonalise the gradients of matrices', boolean] = False,
+        ttt_muon_steps: Annotated[int, 'iterations of that', size] = 5,
+        ttt_muon_lr: Annotated[float, 'step size of such matrices', positive] = 1e-2,
+        ttt_low_rank_paths: Annotated[
+            Sequence[tuple[str, int]],
+            '(path, rank) of linear layers to replace by such of a low rank, which learn',
+            a_sequence,
+        ] = (),
+        ttt_custom_loss_module: Annotated[
+            nn.Module | None,
+            'inner loss, from (intermediates, mask b n) to (b, n) or (b,); that of the next token if None',
+            an_instance(nn.Module) | none,
+        ] = None,
+        ttt_next_latent_loss: Annotated[bool, 'the inner loss foretells the next hidden state', boolean] = False,
+        episodic_mem_len: Annotated[int, 'learned keys and values of each self-attention', count] = 0,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        if not net.max_seq_len or net.max_seq_len < 1:
+            raise ConfigError('`net` needs a `max_seq_len`: it is the length of a segment')
+        if ttt_next_latent_loss and ttt_custom_loss_module is not None:
+            raise ConfigError('`ttt_next_latent_loss` and `ttt_custom_loss_module` both set the inner loss')
+        learns = len(ttt_module_paths) + len(ttt_low_rank_paths) > 0
+        if learns and tbptt_steps < 2:
+            raise ConfigError(f'`tbptt_steps` got {tbptt_steps}, with test-time training it must be at least 2')
+        if episodic_mem_len and not isinstance(net, EpisodicMemoryWrapper):
+            net = EpisodicMemoryWrapper(net, episodic_mem_len)
+        roots = [net.net, net] if isinstance(net, EpisodicMemoryWrapper) else [net]
+        self.net = net
+        self.max_seq_len, self.ignore_index, self.pad_value = net.max_seq_len, ignore_index, pad_value
+        self.tbptt_steps = tbptt_steps
+        step = InnerStep(ttt_lr, ttt_wd, ttt_muon_steps if ttt_use_muon else 0, ttt_muon_lr)
+        self.ttt = TestTimeTraining(roots, ttt_module_paths, ttt_low_rank_paths, step) if learns else None
+        if ttt_next_latent_loss:
+            ttt_custom_loss_module = TTTNextLatentPredictionLoss(dim=net.attn_layers.dim)
+        self.ttt_custom_loss_module = ttt_custom_loss_module
+
+    @property
+    def has_ttt(self) -> bool:
+        """Whether modules learn at test time."""
+        return self.ttt is not None
+
+    # training
+
+    def forward(
+        self,
+        x: Tensor,
+        mems: Sequence[Tensor | None] | None = None,
+        dropout_mems: bool = False,
+        ttt_recurrent_steps: int = 1,
+        **kwargs: Any,
+    ) -> Tensor:
+        """The mean loss of predicting each token of `x` from those before it, in nats.
+
+        x                    b n+1   ids, n of at least 1; `ignore_index` marks what is no target
+        mems                         memories of what came before, b m d for each self-attention
+        dropout_mems                 no segment sees a memory
+        ttt_recurrent_steps          read each segment so often, learning from it each time; the last reading counts
+        **kwargs                     to the net, the same for all segments: `context`, ...
+        returns                      scalar; 0 if there is no target
+        raises                       ValueError or TypeError for inputs of another shape or kind
+        """
+        self.check(x, mems, kwargs)
+        require(is_int(ttt_recurrent_steps) and ttt_recurrent_steps >= 1, 'ttt_recurrent_steps', ttt_recurrent_steps,
+                'an integer of at least 1')  # fmt: skip
+        if ttt_recurrent_steps > 1 and not self.has_ttt:
+            raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
+        x = x.long()
+        ids, targets = x[:, :-1].masked_fill(x[:, :-1] == self.ignore_index, self.pad_value), x[:, 1:]
+        segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
+        total = 0.0
+        with self.rows(len(x)):
+            for number, (segment, target) in enumerate(segments, start=1):
+                last = number == len(segments)
+                for reading in range(1, ttt_recurrent_steps + 1):
+                    learns = self.has_ttt and not (last and reading == ttt_recurrent_steps)
+                    seen = None if dropout_mems else mems
+                    loss, new_mems = self.read(segment, target, seen, kwargs, learns, number % self.tbptt_steps == 0)
+                total, mems = total + loss, new_mems
+                if self.has_ttt and number % self.tbptt_steps == 0:
+                    self.ttt.detach()
+        return total / (targets != self.ignore_index).sum().clamp(min=1)
+
+    def check(self, x: Any, mems: Any, kwargs: dict[str, Any]) -> None:
+        check_ids(x, 'x', 2)
+        refuse_own(kwargs, 'segments', SET_BY_SEGMENTS)
+        if mems is not None and not isinstance(mems, (list, tuple)):
+            raise TypeError(f'`mems` got {type(mems).__name__}, it must be a list with one entry per self-attention')
+
+    def rows(self, batch: int) -> AbstractContextManager:
+        """Around a batch: its rows learn for themselves."""
+        return self.ttt.rows(batch) if self.has_ttt else nullcontext()
+
+    def read(
+        self,
+        segment: Tensor,
+        target: Tensor,
+        mems: Sequence[Tensor | None] | None,
+        inputs: dict[str, Any],
+        learns: bool,
+        detach: bool,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The summed loss of a segment, and the memories after it; what learns at test time has learned from it."""
+        outer = torch.is_grad_enabled()
+        second_order = learns and outer and self.training
+        # fused kernels have no second derivative
+        kernels = sdpa_kernel(SDPBackend.MATH) if second_order else nullcontext()
+        with torch.set_grad_enabled(outer or learns), kernels:
+            logits, inter = self.net(
+                segment,
+                mems=mems,
+                return_mems=True,
+                return_intermediates=True,
+                detach_mems=detach or not outer,
+                **inputs,
+            )
+            losses = self.losses(logits, target)
+            inner = self.inner_loss(losses, target, inter) if learns else None
+        if learns:
+            self.ttt.update(inner, create_graph=second_order, keep=outer)
+        return losses.sum() if outer else losses.detach().sum(), inter.mems
+
+    def losses(self, logits: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
+        """The loss of every target (b n), in nats; 0 where it is ignored, the mean over heads if there are several."""
+        heads = logits if isinstance(logits, tuple) else (logits,)
+        measure = F.nll_loss if getattr(self.net, 'output_is_log_prob', False) else F.cross_entropy
+        each = (
+            measure(head.transpose(1, 2), target, ignore_index=self.ignore_index, reduction='none') for head in heads
+        )
+        losses = sum(each) / len(heads)
+        return losses.to(torch.promote_types(losses.dtype, torch.float32))
+
+    def inner_loss(self, losses: Tensor, target: Tensor, inter: LayerIntermediates) -> Tensor:
+        """The inner loss, summed over rows: each learns for itself."""
+        mask = target != self.ignore_index
+        if self.ttt_custom_loss_module is not None:
+            losses = self.ttt_custom_loss_module(inter, mask)
+        return row_means(losses, mask).sum()
+
+    # generation
+
+    def generate(
+        self,
+        start_tokens: Tensor,
+        seq_len: int,
+        eos_token: int | None = None,
+        temperature: float = 1.0,
+        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        filter_kwargs: dict[str, Any] | None = None,
+        mems: Sequence[Tensor | None] | None = None,
+        cache_kv: bool = True,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
+
+            start_tokens      ... n   ids with any leading axes
+            seq_len                   number of tokens to generate; fewer if every row ends before
+            eos_token                 id that ends a row: it is kept, `pad_value` follows. In the prompt it does nothing
+            temperature       0 ..    0 takes the most probable token
+            filter_logits_fn          a filter of `sampling.py` by name, or a callable
+            filter_kwargs             its keywords
+            mems                      memories of what came before the prompts
+            cache_kv                  use the cache within a segment, if the net can
+            generator                 source of the draws, on the device of the net
+            **kwargs                  to every call of the net: `context`, ...
+            returns           ... s   the new tokens only
+            raises                    ValueError or TypeError for arguments out of range
+
+        A segment is complete when a token follows it. Then it becomes a memory, and what learns at test time has
+        learned from it, as in training; no token is in a segment and in its memory.
+        """
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
+        if not torch.is_tensor(start_tokens):
+            raise TypeError(f'`start_tokens` got {type(start_tokens).__name__}, it must be a tensor of ids')
+        ids, _, leading = padded_prompts(start_tokens, None, self.pad_value)
+        self.check(F.pad(ids, (0, 1)), mems, kwargs)
+        keep, filter_kwargs = filter_named(filter_logits_fn), filter_kwargs or {}
+
+        def choose(logits: Tensor) -> Tensor:
+            return sample(logits if temperature == 0 else keep(logits, **filter_kwargs), temperature, generator)
+
+        decoding = Decoding(
+            expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
+            amateurs=[],
+            choose=choose,
+            modules=list(self.modules()),
+            ids=F.pad(ids, (0, seq_len), value=self.pad_value),
+            pads=None,
+            length=ids.shape[1],
+            leading=leading,
+            pad_value=self.pad_value,
+            eos_token=eos_token,
+        )
+        start = decoding.length
+        with evaluating(decoding.modules), self.rows(len(ids)):
+            for _ in decoding.run(seq_len):
+                pass
+        generated = decoding.ids[:, start : decoding.length]
+        return generated.reshape(*leading, generated.shape[-1])
+
+
+class SegmentReader:
+    """A net that reads a growing sequence segment by segment, and remembers the complete ones.
+
+    mems      memories from before the present segment
+    start     first token of the present segment
+    seen      tokens read
+    hiddens   what will be the memory of the present segment, one list per reading
+    """
+
+    def __init__(
+        self,
+        wrapper: XLAutoregressiveWrapper,
+        inputs: dict[str, Any],
+        mems: Sequence[Tensor | None] | None,
+        *,
+        cache_kv: bool = True,
+    ) -> None:
+        self.wrapper, self.net, self.inputs, self.mems = wrapper, wrapper.net, inputs, mems
+        self.caching = cache_kv and bool(getattr(self.net, 'can_cache_kv', False))
+        self.start = self.seen = 0
+        self.cache: Any = None
+        self.hiddens: list[list[Tensor]] = []
+
+    def read(self, sequence: Tensor, pads: None = None) -> Tensor:
+        """The logits (b l) after the last token of `sequence` (b n)."""
+        size = self.wrapper.max_seq_len
+        while sequence.shape[1] > self.start + size:
+            self.complete(sequence[:, : self.start + size + 1])
+        return self.advance(sequence)
+
+    def advance(self, sequence: Tensor) -> Tensor:
+        """Read what is new in the present segment."""
+        start = self.seen if self.caching else self.start
+        given = dict(self.inputs, mems=self.mems)
+        if self.cache is not None:
+            given |= dict(cache=self.cache, input_not_include_cache=True)
+        logits, inter = self.net(sequence[:, start:], return_intermediates=True, **given)
+        if self.caching:
+            self.cache = inter.cache
+        self.hiddens = [*(self.hiddens if self.caching else ()), inter.hiddens]
+        self.seen = sequence.shape[1]
+        return (logits[0] if isinstance(logits, tuple) else logits)[:, -1]
+
+    def complete(self, sequence: Tensor) -> None:
+        """Remember the present segment, or learn from it; `sequence` ends with the token after it."""
+        end = sequence.shape[1] - 1
+        if self.wrapper.has_ttt:
+            segment, target = sequence[:, self.start : end], sequence[:, self.start + 1 :]
+            _, self.mems = self.wrapper.read(segment, target, self.mems, self.inputs, learns=True, detach=True)
+        else:
+            if self.seen < end:
+                self.advance(sequence[:, :end])
+            self.mems = self.remembered()
+        self.start = self.seen = end
+        self.cache, self.hiddens = None, []
+
+    def remembered(self) -> list[Tensor]:
+        """The memories of the next segment, from those of the present one and its hidden states."""
+        hiddens = [torch.cat(layer, dim=1) for layer in zip(*self.hiddens, strict=True)]
+        down, old = getattr(self.net, 'shift_mem_down', 0), self.mems
+        old = None if old is None else [*old[down:], *old[:down]]
+        return self.net.new_mems(LayerIntermediates(hiddens=hiddens), old, True)

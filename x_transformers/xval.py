@@ -1,0 +1,317 @@
+"""Numbers beside tokens: one token stands for every number, and its embedding is scaled by it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops.layers.torch import Rearrange
+from torch import Generator, Tensor, nn
+
+from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
+from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.calls import model_call
+from x_transformers.checks import as_mask, check_device, check_ids
+from x_transformers.features.embeddings import (
+    AbsolutePositions,
+    EmbDropout,
+    MemoryTokens,
+    PrependInputs,
+    SumEmbeds,
+    TokenEmbedding,
+)
+from x_transformers.features.readouts import TieEmbedding
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    Feature,
+    an_instance,
+    count,
+    integer,
+    is_int,
+    is_number,
+    none,
+    number,
+    size,
+)
+from x_transformers.sampling import align_right, check_mask, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
+
+__all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
+
+XVAL: tuple[type[Feature], ...] = (
+    AbsolutePositions,
+    SumEmbeds,
+    MemoryTokens,
+    PrependInputs,
+    EmbDropout,
+    TieEmbedding,
+)
+
+
+class LossBreakdown(NamedTuple):
+    """The two losses of every next token, (b n-1)."""
+
+    cross_entropy_loss: Tensor
+    numerical_mse_loss: Tensor
+
+
+class GenerateReturn(NamedTuple):
+    """What was generated, each ([b] s). Numbers are NaN where the token stands for none."""
+
+    sampled_token_ids: Tensor
+    sampled_numbers: Tensor
+    is_number_mask: Tensor
+
+
+class XValTransformerWrapper(Wrapper):
+    """Tokens and numbers in, logits and numbers out, around any stack:  b n, b n -> b n l, b n
+
+        e_i = T[x_i] * (x_num_i if x_i is the numerical token else 1)
+
+    The token table starts from N(0, 1), so that a number of size 1 weighs as much as a position. Numbers beside other
+    tokens are not looked at, and may be NaN.
+
+    Golkar et al. 2023, arXiv:2310.02989
+    """
+
+    catalogue = XVAL
+
+    def __init__(
+        self,
+        *,
+        num_tokens: Annotated[int, 'size of the vocabulary', size],
+        max_seq_len: Annotated[
+            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+        ],
+        numerical_token_id: Annotated[int, 'id that stands for numbers', count],
+        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
+        logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
+        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        if numerical_token_id >= num_tokens:
+            raise ConfigError(
+                f'`numerical_token_id` got {numerical_token_id}, it must be less than `num_tokens`, {num_tokens}'
+            )
+        self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
+        self.numerical_token_id, self.logits_dim = numerical_token_id, logits_dim
+        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.l2norm_embed, self.max_mem_len = False, max_mem_len
+        self.attn_layers = attn_layers
+        self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
+        self.features = self.compose(features, flags).setup()
+        self.num_memory_tokens = next(
+            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
+        )
+        self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
+        self.to_logits = self.features.choose('readout', self.new_head)()
+        self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
+
+    def new_head(self) -> nn.Module:
+        return nn.Linear(self.dim, self.logits_dim or self.num_tokens)
+
+    def forward(
+        self,
+        x: Tensor,
+        x_num: Tensor,
+        return_embeddings: bool = False,
+        return_intermediates: bool = False,
+        return_mems: bool = False,
+        mask: Tensor | None = None,
+        return_attn: bool = False,
+        mems: Sequence[Tensor | None] | None = None,
+        detach_mems: bool = True,
+        cache: LayerIntermediates | Cache | None = None,
+        input_not_include_cache: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        check_ids(x, self.num_tokens)
+        check_numbers(x_num, 'x_num', x)
+        read = {name for feature in self.features.active for name in feature.takes}
+        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
+        inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
+        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache)
+        call.like_tokens = x = x[:, x.shape[1] - call.new :]
+        h = self.embed(x, x_num[:, x_num.shape[1] - call.new :])
+        h = sum(self.features.gather('embed', call), h)
+        h = self.project_emb(self.features.down('embedded', h, call))
+        call.trace.initial_embeds = h
+        h = self.run_stack(h, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs)
+        h = self.features.down('pool', h, call)
+        out = h
+        if not return_embeddings:
+            logits = self.features.down('logits', self.to_logits(h), call)
+            out = logits, self.to_numerical_output(h)
+            call.trace.logits = logits
+        if return_mems:
+            call.trace.mems = self.new_mems(call.trace, mems, detach_mems)
+        return returned(out, call.trace, return_intermediates, return_mems, return_attn)
+
+    def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
+        scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
+        embedded = self.token_emb(x)
+        return embedded * scale.to(embedded.dtype).unsqueeze(-1)
+
+    def outline(self) -> dict[str, str]:
+        return {
+            'embed': f'ids and numbers, each (b n) -> (b n {self.emb_dim})',
+            'readout': f'(b n {self.dim}) -> logits, {type(self.to_logits).__name__}, and numbers (b n)',
+        }
+
+
+def check_numbers(x_num: Any, name: str, x: Tensor) -> None:
+    """Refuse what is not one floating point number per token."""
+    if not torch.is_tensor(x_num) or not x_num.is_floating_point():
+        got = x_num.dtype if torch.is_tensor(x_num) else type(x_num).__name__
+        raise TypeError(f'`{name}` must be a floating point tensor, got {got}')
+    if x_num.shape != x.shape:
+        raise ValueError(f'`{name}` got shape {tuple(x_num.shape)}, it must be {tuple(x.shape)}, one number per token')
+    check_device(x_num, name, x)
+
+
+# training and generation
+
+SET_BY_LOSS = {
+    'prepend_embeds': ': the loss is that of all tokens',
+    'cache': ': a cache is for generation',
+    'input_not_include_cache': ': a cache is for generation',
+}
+
+
+class Growing:
+    """A model of tokens and numbers as one of tokens, for `Reader`: the numbers so far are held here.
+
+    b n -> b n (l + 1), the last entry being the number
+    """
+
+    def __init__(self, net: nn.Module, numbers: Tensor) -> None:
+        self.net, self.numbers = net, numbers
+        self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
+        self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+
+    def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
+        numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]
+        out = self.net(x, numbers, return_intermediates=return_intermediates, **kwargs)
+        (logits, number), trace = out if return_intermediates else (out, None)
+        joined = torch.cat((logits, number.unsqueeze(-1).to(logits.dtype)), dim=-1)
+        return (joined, trace) if return_intermediates else joined
+
+
+class XValAutoregressiveWrapper(Configurable):
+    """A causal model of tokens and numbers with the loss of what comes next, and generation.
+
+        loss = mean over targets of   cross entropy + weight * (number - x_num)^2 where the token stands for a number
+
+    It has no parameters of its own; those of the model are stored under `net.`.
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
+        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        pad_value: Annotated[int, 'id for padding: in place of `ignore_index`, and before prompts', integer] = 0,
+        numerical_loss_weight: Annotated[float, 'weight of the squared difference of numbers', number] = 1.0,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        self.net, self.max_seq_len = net, net.max_seq_len
+        self.ignore_index, self.pad_value = ignore_index, pad_value
+        self.numerical_loss_weight = numerical_loss_weight
+
+    def forward(self, x: Tensor, x_num: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
+        """The mean loss of predicting each token and number from those before it.
+
+        x                       b n   ids, n of at least 2; `ignore_index` marks what is no target
+        x_num                   b n   numbers, read where the token stands for one
+        return_loss_breakdown         also return `LossBreakdown`, the losses of each place
+        **kwargs                      to the net: `context`, ..., and a `mask` (b n), True for real tokens; what is not
+                                      real is no target. A mask (b n-1) is one of the input, and taken for both
+        returns                       scalar; 0 if there is no target
+        raises                        ValueError or TypeError for inputs of another shape or kind
+        """
+        known = x.masked_fill(x == self.ignore_index, 0) if torch.is_tensor(x) else x
+        check_ids(known, self.net.num_tokens)
+        check_numbers(x_num, 'x_num', x)
+        b, n = x.shape
+        if n < 2:
+            raise ValueError(f'`x` got shape {(b, n)}, n must be at least 2')
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS)
+        x, ignored = x.long(), x == self.ignore_index
+        targets, target_numbers = x[:, 1:], x_num[:, 1:]
+        counts = ~ignored[:, 1:]
+        if kwargs.get('mask') is not None:
+            mask = as_mask(kwargs['mask'], 'mask', b, n - (kwargs['mask'].shape[-1] == n - 1), like=x)
+            kwargs['mask'] = mask[:, : n - 1]
+            counts = counts & mask[:, 1 - n :]
+
+        ids, numbers = x.masked_fill(ignored, self.pad_value), x_num.masked_fill(ignored, 1.0)
+        logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs)
+        entropies = F.cross_entropy(logits.transpose(1, 2), targets, reduction='none', ignore_index=self.ignore_index)
+        numeric = targets == self.net.numerical_token_id
+        # what is no number may be NaN, whose gradient would be too
+        squares = (predicted - target_numbers.masked_fill(~numeric, 0.0)).square().masked_fill(~numeric, 0.0)
+        losses = entropies + self.numerical_loss_weight * squares
+        total = losses.masked_fill(~counts, 0.0).sum(dtype=torch.promote_types(losses.dtype, torch.float32))
+        loss = total / counts.sum().clamp(min=1)
+        return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
+
+    def generate(
+        self,
+        start_tokens: Tensor,
+        start_numbers: Tensor,
+        seq_len: int,
+        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        filter_kwargs: dict[str, Any] | None = None,
+        temperature: float = 1.0,
+        *,
+        prompt_lens: Tensor | None = None,
+        cache_kv: bool = True,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> GenerateReturn:
+        """Continue tokens and numbers by `seq_len`. Without gradients, in eval mode.
+
+            start_tokens      [b] n   ids, n of at least 1
+            start_numbers     [b] n   numbers, read where the token stands for one
+            seq_len                   number of tokens to generate
+            filter_logits_fn          a filter of `sampling.py` by name, or a callable
+            filter_kwargs             its keywords
+            temperature       0 ..    0 takes the most probable token, without a filter; numbers are never drawn
+            prompt_lens       [b]     number of real tokens of each prompt, padded on the right
+            cache_kv                  use the cache, if the net can
+            generator                 source of the draws, on the device of the net
+            **kwargs                  to every call of the net: `context`, ..., and a `mask` of the prompts
+            returns                   `GenerateReturn` of the new tokens only
+            raises                    ValueError or TypeError for arguments out of range
+
+        Past `max_seq_len` only the last `max_seq_len` tokens are read.
+        """
+        require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        refuse_own(kwargs, 'generate', SET_BY_GENERATION)
+        ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
+        check_numbers(start_numbers, 'start_numbers', start_tokens)
+        check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)
+        start, numbers = ids.shape[1], start_numbers.reshape(len(ids), -1)[:, : ids.shape[1]]
+        numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
+        ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        net = Growing(self.net, numbers)
+        reader = Reader(net, kwargs, cache_kv=cache_kv)
+        with evaluating(list(self.modules())):
+            for place in range(start, start + seq_len):
+                net.numbers = numbers[:, :place]
+                out = reader.read(ids[:, :place], pads)
+                logits, number = out[..., :-1], out[..., -1]
+                ids[:, place] = sample(logits if temperature == 0 else keep(logits), temperature, generator)
+                numbers[:, place] = number
+        new_ids, new = (t[:, start:].reshape(*leading, seq_len) for t in (ids, numbers))
+        numeric = new_ids == self.net.numerical_token_id
+        return GenerateReturn(new_ids, new.masked_fill(~numeric, torch.nan), numeric)
