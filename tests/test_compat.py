@@ -33,7 +33,9 @@ NAMES = {
     'x_transformers': """
         XTransformer Encoder Decoder PrefixDecoder CrossAttender Attention FeedForward RMSNorm AdaptiveRMSNorm
         TransformerWrapper ViTransformerWrapper TransformerBlock layer_schedule AutoregressiveWrapper
-        ContinuousTransformerWrapper ContinuousAutoregressiveWrapper AttentionLayers""",
+        ContinuousTransformerWrapper ContinuousAutoregressiveWrapper AttentionLayers AttentionPool
+        NonAutoregressiveWrapper BeliefStateWrapper NextLatentWrapper MultiInputTransformerWrapper
+        XValTransformerWrapper XValAutoregressiveWrapper XLAutoregressiveWrapper DPO NeoMLP EntropyBasedTokenizer""",
     'x_transformers.x_transformers': """
         RotaryEmbedding apply_rotary_pos_emb AttentionLayers AbsolutePositionalEmbedding ScaledSinusoidalEmbedding
         TokenEmbedding RMSNorm FeedForward Attention LayerIntermediates LayerNorm ScaleNorm SimpleRMSNorm
@@ -46,6 +48,11 @@ NAMES = {
         FILTER_LOGITS_FN contrastive_decode_fn pack unpack""",
     'x_transformers.attend': 'Attend Intermediates pack_one unpack_one log_prob_from_hard_attend default_device',
     'x_transformers.continuous': 'ContinuousTransformerWrapper ContinuousAutoregressiveWrapper',
+    'x_transformers.multi_input': 'MultiInputTransformerWrapper',
+    'x_transformers.xval': 'XValTransformerWrapper XValAutoregressiveWrapper',
+    'x_transformers.xl_autoregressive_wrapper': 'XLAutoregressiveWrapper',
+    'x_transformers.nonautoregressive_wrapper': 'NonAutoregressiveWrapper',
+    'x_transformers.dpo': 'DPO',
 }
 
 

@@ -308,7 +308,9 @@ def test_deep_embeds(flags):
     assert_close(net(x, deep_embeds_and_ids=(torch.ones_like(tables), ids)), net(x))
     _, cache = net(x[:, :3], deep_embeds_and_ids=(tables, ids[:, :3]), return_hiddens=True)
     assert_close(net(x, deep_embeds_and_ids=(tables, ids), cache=cache), out[:, 3:])
-    for wrong in ((tables[:, :1], ids), (tables, ids[:, :4]), (tables, ids[:1]), (tables[..., :5], ids)):
+    first = torch.cat((tables[:, :1], torch.ones_like(tables[:, 1:])), dim=1)
+    assert_close(net(x, deep_embeds_and_ids=(tables[:, :1], ids)), net(x, deep_embeds_and_ids=(first, ids)))
+    for wrong in ((tables[:, :, None], ids), (tables, ids[:, :4]), (tables, ids[:1]), (tables[..., :5], ids)):
         with pytest.raises(ValueError, match='deep_embeds_and_ids'):
             net(x, deep_embeds_and_ids=wrong)
 

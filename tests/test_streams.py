@@ -608,9 +608,12 @@ def test_lime_fills_the_slots_of_dropped_layers():
             assert out.isfinite().all() and len(trace.hiddens) == 3
 
 
-@pytest.mark.parametrize(
-    'flags', [dict(weight_tie_layers=True), dict(layers_execute_order=(0, 1, 1)), dict(attn_aggregated_residuals=True)]
-)
+def test_lime_takes_over_from_aggregated_residuals():
+    both = Decoder(**SIZES, integrate_layers=True, attn_aggregated_residuals=True)
+    assert both.state_dict().keys() == Decoder(**SIZES, integrate_layers=True).state_dict().keys()
+
+
+@pytest.mark.parametrize('flags', [dict(weight_tie_layers=True), dict(layers_execute_order=(0, 1, 1))])
 def test_lime_refuses_repeats(flags):
     with pytest.raises(ConfigError, match=f'integrate_layers.*{next(iter(flags))}'):
         Decoder(**SIZES, integrate_layers=True, **flags)

@@ -2,6 +2,7 @@
 
 from x_transformers.attention_pool import AttentionPool
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
@@ -9,6 +10,7 @@ from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.neo_mlp import NeoMLP
+from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 from x_transformers.x_transformers import (
     Attention,
@@ -35,6 +37,7 @@ __all__ = [
     'AttentionLayers',
     'AttentionPool',
     'AutoregressiveWrapper',
+    'BeliefStateWrapper',
     'ContinuousAutoregressiveWrapper',
     'ContinuousTransformerWrapper',
     'CrossAttender',
@@ -45,6 +48,7 @@ __all__ = [
     'MultiInputAutoregressiveWrapper',
     'MultiInputTransformerWrapper',
     'NeoMLP',
+    'NextLatentWrapper',
     'NonAutoregressiveWrapper',
     'PrefixDecoder',
     'RMSNorm',

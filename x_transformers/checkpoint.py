@@ -18,8 +18,8 @@ Weights cannot say everything. Some old models are built with other flags today:
 
 And some have computed otherwise, which neither shows nor can be had again: memories of earlier segments had no norm
 before 1.27.5, and these were other formulas: `attn_sparse_topk` before 1.37.10, `softclamp_output` before 1.31.14,
-`add_value_residual` before 1.42.3, `attn_laser` before 1.42.23, `resi_dual` before 1.15.2, and `attn_qk_norm_groups` beside
-`attn_num_mem_kv` before 2.25.5.
+`add_value_residual` before 1.42.3, `attn_laser` before 1.42.23, `resi_dual` before 1.15.2, and `attn_qk_norm_groups`
+beside `attn_num_mem_kv` before 2.25.5.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ from golden import Golden
 CASES: dict[str, tuple[str, str]] = {}
 
 
-def stack(name: str, flags: str = '', call: str = 'model(x)', kind: str = 'Decoder', depth: int = 2, heads: int = 2):
+def stack(
+    name: str, flags: str = '', call: str = 'model(x)', kind: str = 'Decoder', depth: int | None = 2, heads: int = 2
+):
     """A bare stack."""
     CASES[name] = (
         f'{kind}(dim=16, depth={depth}, heads={heads}, attn_dim_head=8{", " + flags if flags else ""})',
@@ -247,6 +249,52 @@ stack('left_padding', 'rotary_pos_emb=True, attn_kv_heads=1', 'model(x, seq_star
 stack('mems', 'rotary_pos_emb=True, use_rmsnorm=True', 'model(x, mems=[y[:, :4], y[:, 4:8]])')
 stack('mems_alibi', 'alibi_pos_bias=True, attn_gate_values=True', 'model(x, mems=[y[:, :3], y[:, 3:6]])')
 stack('mem_masks', 'ff_glu=True', 'model(x, mems=[y[:, :4]] * 2, mem_masks=[mask[:, 3:7]] * 2, mask=mask)[mask]')
+
+# further keywords
+
+attention(
+    'attn_sdp', 'flash=True, attend_sdp_kwargs=dict(enable_flash=False, enable_math=True, enable_mem_efficient=False)'
+)
+attention(
+    'attn_context_rotary',
+    'qk_norm=True',
+    'model(x, context=context, rotary_pos_emb=(y[:1, :, :1].expand(1, 9, 4), 1.), '
+    'context_rotary_pos_emb=(y[:1, :7, 1:2].expand(1, 7, 4), 1.))',
+)
+stack('custom_layers', "custom_layers=('a', 'f', 'f', 'a'), use_rmsnorm=True", depth=None)
+stack('zero_init', 'zero_init_branch_output=True, ff_glu=True, attn_gate_values=True')
+stack('no_absolute', 'disable_abs_pos_emb=True, verbose=False, ff_no_bias=True')
+stack('alibi_slopes', 'alibi_pos_bias=True, rel_pos_kwargs=dict(slopes=[0.3, 0.01]), ff_swish=True')
+stack(
+    'rope_subheads',
+    'attn_use_latent_kv=True, attn_dim_latent_kv=6, attn_latent_rope_subheads=1, rotary_pos_emb=True, rotary_emb_dim=8',
+)
+stack(
+    'additional_kv',
+    'ff_glu=True',
+    'model(x, self_attn_additional_kv=[(noise[..., :3, :8], noise[..., 3:6, :8])], additional_kv_mask=mask[:, 5:8])',
+)
+stack(
+    'additional_kv_of_another', 'use_rmsnorm=True', 'model(x, self_attn_additional_kv=model(y, return_hiddens=True)[1])'
+)
+stack(
+    'deep_embeds',
+    'ff_glu=True, use_rmsnorm=True',
+    'model(x, deep_embeds_and_ids=(torch.cat((x, y)).flatten()[:384].view(12, 2, 16), ids))',
+)
+stack('position_offset', 'rotary_xpos=True, attn_kv_heads=1', 'model(x, seq_pos_offset=5)')
+stack(
+    'cached_stack',
+    'alibi_pos_bias=True, attn_value_dim_head=6',
+    'model(x, cache=model(x[:, :8], return_hiddens=True)[1])',
+)
+stack('uncut_cache', 'ff_glu=True', 'model(x[:, 8:], cache=model(x[:, :8], return_hiddens=True)[1], cache_age=1)')
+stack(
+    'cross_kv_residuals',
+    'cross_attend=True, use_rmsnorm=True',
+    'model(x, context=y, cross_attn_kv_residuals=torch.stack((x, x.flip(1))))',
+)
+stack('kept_values', 'attn_kv_heads=1, macaron=True', 'model(x, return_hiddens=True)[1].attn_intermediates[0].values')
 
 # token models
 

@@ -293,7 +293,9 @@ class DeepEmbeds(ModelFeature):
     stored_as = {'table': 'ff_deep_embed'}
 
     def setup(self, host: Any) -> None:
-        self.table = nn.Parameter(torch.ones(host.num_tokens, host.attn_layers.num_ff_layers, host.attn_layers.dim))
+        # one per block, as stored on disk; where a block has several feedforwards, the last ones go without
+        stack = host.attn_layers
+        self.table = nn.Parameter(torch.ones(host.num_tokens, 1 if stack.weight_tie_layers else stack.depth, stack.dim))
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         """Tokens that have no id, such as those in front, get ones."""

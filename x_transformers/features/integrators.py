@@ -144,7 +144,6 @@ class IntegrateLayers(Integrator):
     integrate_layers = flag(False, 'branches read a learned mix of the inputs of all before')
     layer_integrate_use_softmax = flag(True, 'weights of the mix sum to one, else they are ReLUs')
     clashes = {
-        'attn_aggregated_residuals': 'both make the input of a branch from those before',
         'weight_tie_layers': 'each layer has weights for exactly those before it, none may run twice',
         'layers_execute_order': 'each layer has weights for exactly those before it, in their order',
     }
@@ -177,6 +176,7 @@ class AggregatedResiduals(Integrator):
 
     paper = 'arXiv:2601.21582, arXiv:2603.15031'
     attn_aggregated_residuals = flag(False, 'branches attend to the inputs of all before')
+    yields_to = ('integrate_layers',)
     attn_aggregated_residual_kwargs = flag(
         None, '`lora_rank` (64) and `lora_activation` of its queries', a_mapping | none, example={'lora_rank': 3}
     )

@@ -253,11 +253,10 @@ class ScaledByDeepEmbeds(StackFeature):
         if given is None:
             return x
         tables, ids = given
-        wanted = (list(call.kinds).count('f'), x.shape[-1])
-        if tables.ndim != 3 or tables.shape[1:] != wanted:
+        if tables.ndim != 3 or tables.shape[-1] != x.shape[-1]:
             raise ValueError(
                 f'`deep_embeds_and_ids` got embeddings of shape {tuple(tables.shape)}, '
-                f'they must be (num_tokens, {wanted[0]}, {wanted[1]}), one table per feedforward'
+                f'they must be (num_tokens, f, {x.shape[-1]}), one table for each of the first f feedforwards'
             )
         if ids.ndim != 2 or ids.is_floating_point() or len(ids) != len(x):
             raise ValueError(f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({len(x)}, n)')
@@ -267,9 +266,10 @@ class ScaledByDeepEmbeds(StackFeature):
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         embeds = call.notes.get('deep embeds')
-        if embeds is None or layer.kind != 'f':
+        number = list(call.kinds[: call.step]).count('f')
+        if embeds is None or layer.kind != 'f' or number >= len(embeds):
             return inputs
-        return {**inputs, 'deep_embed': embeds[list(call.kinds[: call.step]).count('f')]}
+        return {**inputs, 'deep_embed': embeds[number]}
 
 
 class DropContextTokens(StackFeature):

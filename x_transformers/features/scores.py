@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from x_transformers.attend import lowest, softmax
 from x_transformers.features.contextual import at_least_float, real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size
+from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
 
 
 def softclamp(t: Tensor, value: float) -> Tensor:
@@ -292,7 +292,10 @@ class CogSigned(AttentionFeature):
 
     paper = 'More Expressive Attention with Negative Weights, arXiv:2411.07176'
     cog_signed = flag(False, 'weights keep the sign of their logits')
-    clashes = {'laser': 'signed weights of exponentials have no logarithm'}
+
+    def setup(self, host: Any) -> None:
+        if getattr(host, 'laser', False):
+            warn_once('`cog_signed` beside `laser`: signed sums of exponentials below 0 have no logarithm, it is cut')
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
         call.notes['signs'] = sim.sign()

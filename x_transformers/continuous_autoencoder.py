@@ -1,0 +1,198 @@
+"""An autoencoder of sequences of vectors through a single latent."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from einops.layers.torch import Rearrange
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import Reader, evaluating
+from x_transformers.checks import check_lengths, check_vectors
+from x_transformers.continuous import ContinuousTransformerWrapper
+from x_transformers.flags import (
+    Configurable,
+    a_mapping,
+    an_instance,
+    is_int,
+    none,
+    one_of,
+    probability,
+    size,
+)
+from x_transformers.sampling import require
+from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
+
+__all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 'VariationalLatentBottleneck']
+
+
+def gaussian_divergence(mean: Tensor, log_var: Tensor, floor: float = 0.0) -> Tensor:
+    """sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
+    each = 0.5 * (log_var.exp() + mean.square() - log_var - 1)
+    return (each - floor).relu().sum(dim=-1)
+
+
+# bottlenecks: from (b d) to latents (b l), and a loss, a scalar or of every row, or None
+
+
+class DeterministicLatentBottleneck(nn.Module):
+    """z = activation(W x + bias)"""
+
+    def __init__(self, dim: int, dim_latent: int, activation: nn.Module | None = None) -> None:
+        super().__init__()
+        self.proj = nn.Linear(dim, dim_latent)
+        self.activation = nn.Identity() if activation is None else activation
+
+    def forward(self, x: Tensor, return_unreduced_loss: bool = False) -> tuple[Tensor, None]:
+        return self.activation(self.proj(x)), None
+
+
+class VariationalLatentBottleneck(nn.Module):
+    """z = mean + sd * noise, and the divergence of that from a standard normal distribution."""
+
+    def __init__(self, dim: int, dim_latent: int, kl_div_floor: float = 0.0) -> None:
+        super().__init__()
+        self.kl_div_floor = kl_div_floor
+        self.to_mean_log_var = nn.Sequential(nn.Linear(dim, 2 * dim_latent), Rearrange('b (two d) -> two b d', two=2))
+
+    def forward(self, x: Tensor, return_unreduced_loss: bool = False) -> tuple[Tensor, Tensor]:
+        mean, log_var = self.to_mean_log_var(x)
+        loss = gaussian_divergence(mean, log_var, self.kl_div_floor)
+        latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
+        return latents, loss if return_unreduced_loss else loss.mean()
+
+
+# the autoencoder
+
+
+class ContinuousTransformerAutoencoder(Configurable):
+    """Sequences of vectors through one latent:  b n d -> loss.
+
+        z = bottleneck(mean of the encoder's embeddings);  x_i from [W z ; x_0 .. x_{i-1}]
+
+    In training, some rows do not see their latent, and have only the vectors before to go by.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: Annotated[int, 'width of both stacks', size],
+        enc_depth: Annotated[int, 'blocks of the encoder', size],
+        dec_depth: Annotated[int, 'blocks of the decoder', size],
+        max_seq_len: Annotated[int, 'longest sequence', size],
+        dim_input: Annotated[int | None, 'width of the vectors, `dim` if None', size | none] = None,
+        dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
+        bottleneck: Annotated[
+            nn.Module | None, 'one of your own, from (x, return_unreduced_loss) to (latents, loss or None)',
+            an_instance(nn.Module) | none,
+        ] = None,
+        bottleneck_type: Annotated[
+            str, 'a linear layer, or one that draws', one_of('deterministic', 'variational')
+        ] = 'deterministic',
+        deterministic_bottleneck_kwargs: Annotated[dict | None, 'arguments of the first', a_mapping | none] = None,
+        variational_bottleneck_kwargs: Annotated[dict | None, 'arguments of the second', a_mapping | none] = None,
+        loss_type: Annotated[str, 'squares or absolute differences', one_of('l2', 'l1')] = 'l2',
+        attn_dim_head: Annotated[int, 'width of a head', size] = 64,
+        heads: Annotated[int, 'heads of both stacks', size] = 8,
+        enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'further arguments of the decoder', a_mapping | none] = None,
+        latents_dropout_prob: Annotated[float, 'part of the rows that do not see their latent', probability] = 0.5,
+        **kwargs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        shared, latent = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads), dim_latent or dim
+        self.dim_input, self.dim_latent, self.max_seq_len = dim_input or dim, latent, max_seq_len
+        self.encoder = ContinuousTransformerWrapper(
+            dim_in=dim_input,
+            max_seq_len=max_seq_len,
+            attn_layers=Encoder(depth=enc_depth, **{**shared, **kwargs, **(enc_kwargs or {})}),
+        )
+        if bottleneck is None and bottleneck_type == 'variational':
+            bottleneck = VariationalLatentBottleneck(dim, latent, **(variational_bottleneck_kwargs or {}))
+        if bottleneck is None:
+            bottleneck = DeterministicLatentBottleneck(dim, latent, **(deterministic_bottleneck_kwargs or {}))
+        self.bottleneck = bottleneck
+        self.from_latent_to_prepend_token = nn.Sequential(nn.Linear(latent, dim), Rearrange('b d -> b 1 d'))
+        stack = Decoder(depth=dec_depth, **{**shared, **kwargs, **(dec_kwargs or {})})
+        self.decoder = ContinuousTransformerWrapper(
+            dim_in=dim_input, dim_out=dim_input, max_seq_len=max_seq_len, attn_layers=stack
+        )
+        self.loss_type, self.latents_dropout_prob = loss_type, latents_dropout_prob
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        return {**AttentionLayers.accepted(), **cls.arguments()}
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def real(self, seq: Tensor, lens: Tensor | None) -> Tensor:
+        """Which vectors (b n) are real."""
+        check_vectors(seq, 'seq', 'b', 'n', self.dim_input)
+        if seq.shape[1] == 0:
+            raise ValueError('`seq` holds no vectors')
+        if lens is None:
+            return torch.ones(seq.shape[:2], dtype=torch.bool, device=seq.device)
+        check_lengths(lens, 'lens', *seq.shape[:2])
+        return torch.arange(seq.shape[1], device=seq.device) < lens[:, None]
+
+    def encode(
+        self,
+        seq: Tensor,
+        lens: Tensor | None = None,
+        return_aux_loss: bool = False,
+        return_unreduced_loss: bool = False,
+    ) -> Any:
+        """Latents (b l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
+        real = self.real(seq, lens)
+        embeds = self.encoder(seq.masked_fill(~real[..., None], 0.0), mask=None if lens is None else real)
+        total = embeds.masked_fill(~real[..., None], 0.0).sum(dim=1)
+        pooled = total / real.sum(dim=1, keepdim=True).clamp(min=1)
+        latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss)
+        return (latents, loss) if return_aux_loss else latents
+
+    def forward(
+        self,
+        seq: Tensor,
+        lens: Tensor | None = None,
+        return_all_losses: bool = False,
+        return_unreduced_loss: bool = False,
+    ) -> Any:
+        """How badly sequences are decoded from their latents and the vectors before each.
+
+        seq                    b n d   vectors
+        lens                   b       number of real vectors of each row
+        return_all_losses              also return `(reconstruction, loss of the bottleneck or None)`
+        return_unreduced_loss          losses of rows (b,), each a mean over its vectors
+        """
+        real = self.real(seq, lens)
+        latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
+        seq = seq.masked_fill(~real[..., None], 0.0)
+        kept = torch.rand(len(seq), 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        token = self.from_latent_to_prepend_token(latents)
+        # a latent that is not seen must not stand in the stream of its own place either
+        token = token.masked_fill(~kept[..., None], 0.0)
+        out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
+        differences = (out - seq).square() if self.loss_type == 'l2' else (out - seq).abs()
+        each = differences.mean(dim=-1).masked_fill(~real, 0.0)
+        if return_unreduced_loss:
+            loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        else:
+            loss = each.sum() / real.sum().clamp(min=1)
+        total = loss if aux is None else loss + aux
+        return (total, (loss, aux)) if return_all_losses else total
+
+    def decode(self, latents: Tensor, seq_len: int, cache_kv: bool = True) -> Tensor:
+        """Sequences (b s d) from latents (b l) alone, vector by vector. Without gradients, in eval mode."""
+        check_vectors(latents, 'latents', 'b', self.dim_latent)
+        require(is_int(seq_len) and 0 <= seq_len <= self.max_seq_len, 'seq_len', seq_len,
+                f'an integer from 0 to {self.max_seq_len}')  # fmt: skip
+        with evaluating(list(self.modules())):
+            token = self.from_latent_to_prepend_token(latents)
+            reader = Reader(self.decoder, dict(prepend_embeds=token), cache_kv=cache_kv, restrict=False)
+            sequence = latents.new_zeros(len(latents), seq_len, self.dim_input)
+            for place in range(seq_len):
+                sequence[:, place] = reader.read(sequence[:, :place])
+        return sequence

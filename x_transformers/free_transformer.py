@@ -1,0 +1,281 @@
+"""A language model that decides what to write before it writes: binary latents in the middle of the stack."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from x_transformers.autoregressive_wrapper import Decoding, evaluating, next_token_loss
+from x_transformers.flags import (
+    Check,
+    Configurable,
+    a_mapping,
+    boolean,
+    count,
+    integer,
+    is_int,
+    is_number,
+    none,
+    number,
+    probability,
+    shown,
+    size,
+    warn_once,
+)
+from x_transformers.sampling import check_ids, filter_named, padded_prompts, require, sample, top_p
+from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
+
+__all__ = ['BinaryMapper', 'FreeTransformer']
+
+few_bits = Check('an integer from 1 to 24', lambda value: is_int(value) and 1 <= value <= 24)
+
+
+class BinaryMapper(Configurable):
+    """Draw a code of bits, as a one-hot vector through which gradients pass:  logits ... bits -> ... 2^bits.
+
+        code = sum_j bit_j 2^j,  bit_j = 1 with probability s(logit_j)
+        gradient of the vector: that of the probabilities of all codes
+        loss = mean relu(bits ln 2 - entropy - threshold)        nats: what a code may tell for free is the threshold
+
+    Fleuret 2025, arXiv:2510.17558
+    """
+
+    def __init__(
+        self,
+        bits: Annotated[int, 'bits of a code', few_bits] = 1,
+        kl_loss_threshold: Annotated[float, 'nats per code without a loss', number] = math.log(2),
+    ) -> None:
+        super().__init__()
+        self.bits, self.num_codes, self.kl_loss_threshold = bits, 2**bits, kl_loss_threshold
+        self.register_buffer('power_two', 2 ** torch.arange(bits), persistent=False)
+        codes = torch.arange(self.num_codes)[:, None] // self.power_two % 2
+        self.register_buffer('codes', codes.bool(), persistent=False)
+
+    def forward(
+        self,
+        logits: Tensor,
+        temperature: float = 1.0,
+        straight_through: bool | None = None,
+        calc_aux_loss: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The drawn codes and their loss; gradients and the loss are there in training only, unless told otherwise."""
+        if logits.shape[-1] != self.bits:
+            raise ValueError(f'`logits` got shape {tuple(logits.shape)}, the last axis must be {self.bits} bits')
+        chances = (logits / temperature).sigmoid()
+        drawn = (torch.rand_like(logits) <= chances).long()
+        one_hot = F.one_hot((drawn * self.power_two).sum(dim=-1), self.num_codes).to(logits.dtype)
+        wanted = self.training if calc_aux_loss is None else calc_aux_loss
+        loss = self.loss(logits) if wanted else logits.new_zeros(())
+        if not (self.training if straight_through is None else straight_through):
+            return one_hot, loss
+        # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
+        log_probs = F.logsigmoid(-logits).sum(dim=-1, keepdim=True) + logits @ self.codes.T.to(logits.dtype)
+        soft = log_probs.exp()
+        return one_hot + (soft - soft.detach()), loss
+
+    def loss(self, logits: Tensor) -> Tensor:
+        entropy = F.softplus(logits) - logits * logits.sigmoid()
+        told = self.bits * math.log(2) - entropy.sum(dim=-1)
+        return (told - self.kl_loss_threshold).relu().mean()
+
+
+class FreeTransformer(Configurable):
+    """A decoder that is conditioned, halfway up, on latents drawn from what an encoder saw:  ids b n -> loss.
+
+        h = head(tokens);  z = draw(encoder(query, h));  logits = tail(h, keys and values of its first layer + W z)
+
+    The encoder sees the whole text, each position or all of it through one learned query; a loss bounds what its codes
+    tell. A code has `latent_bits` bits, and its vectors 2^bits entries: 16 bits are 65536.  arXiv:2510.17558
+    """
+
+    def __init__(
+        self,
+        *,
+        num_tokens: Annotated[int, 'size of the vocabulary', size],
+        dim: Annotated[int, 'width of all stacks', size],
+        dec_head_depth: Annotated[int, 'blocks before the latents; 0 for none', count],
+        dec_tail_depth: Annotated[int, 'blocks after them', size],
+        max_seq_len: Annotated[int | None, 'has no effect: positions are rotary', integer | none] = None,
+        enc_depth: Annotated[int, 'blocks of the encoder', size] = 1,
+        dim_latent: Annotated[int | None, 'has no effect: codes are one-hot', size | none] = None,
+        attn_dim_head: Annotated[int, 'width of a head', size] = 64,
+        heads: Annotated[int, 'heads of all stacks', size] = 8,
+        latent_bits: Annotated[int, 'bits of a code', few_bits] = 16,
+        per_token_latents: Annotated[bool, 'a code for every token, else one for the text', boolean] = True,
+        kl_loss_threshold: Annotated[float, 'nats per code without a loss', number] = math.log(2),
+        binary_mapper_kwargs: Annotated[dict | None, 'further arguments of `BinaryMapper`', a_mapping | none] = None,
+        enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'further arguments of the decoders', a_mapping | none] = None,
+        kl_loss_weight: Annotated[float, 'weight of the loss of codes', number] = 1.0,
+        latent_dropout_prob: Annotated[float, 'dropout on codes', probability] = 0.0,
+        pad_id: Annotated[int, 'id of padding, which is no target', integer] = -1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        if dim_latent is not None:
+            warn_once('`dim_latent` has no effect: codes are one-hot vectors of 2 ** `latent_bits` entries')
+        shared = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads, use_rmsnorm=True, rotary_pos_emb=True)
+        enc_kwargs, dec_kwargs = shared | kwargs | (enc_kwargs or {}), shared | kwargs | (dec_kwargs or {})
+        self.num_tokens, self.pad_id, self.per_token_latents = num_tokens, pad_id, per_token_latents
+        self.query_token_for_latents = nn.Parameter(torch.randn(dim) * 0.01)
+        self.token_emb = nn.Embedding(num_tokens, dim)
+        self.token_unembed = nn.Linear(dim, num_tokens, bias=False)
+        self.encoder = Encoder(depth=enc_depth, cross_attend=True, only_cross=True, **enc_kwargs)
+        self.to_latent_bit_logits = nn.Linear(dim, latent_bits, bias=False)
+        self.binary_mapper = BinaryMapper(latent_bits, kl_loss_threshold, **(binary_mapper_kwargs or {}))
+        self.from_latent_to_condition = nn.Linear(self.binary_mapper.num_codes, dim, bias=False)
+        self.latent_dropout = nn.Dropout(latent_dropout_prob)
+        head = dict(depth=dec_head_depth, pre_norm_has_final_norm=False)
+        self.decoder_head = Decoder(**{**head, **dec_kwargs}) if dec_head_depth else None
+        self.decoder_tail = Decoder(depth=dec_tail_depth, **dec_kwargs)
+        self.kl_loss_weight = kl_loss_weight
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        return {**AttentionLayers.accepted(), **cls.arguments()}
+
+    @property
+    def device(self) -> torch.device:
+        return self.token_emb.weight.device
+
+    def embed(self, seq: Tensor) -> Tensor:
+        return self.token_emb(seq.long().masked_fill(seq == self.pad_id, 0))
+
+    def encode_to_latents(
+        self,
+        decoder_head_embeds: Tensor,
+        mask: Tensor | None = None,
+        return_kl_loss: bool = False,
+        per_token_latents: bool | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Codes (b n c), or (b 1 c) if not for each token, from the head's output (b n d); with their loss."""
+        b, n, _ = decoder_head_embeds.shape
+        per_token = self.per_token_latents if per_token_latents is None else per_token_latents
+        queries = self.query_token_for_latents.expand(b, n if per_token else 1, -1)
+        places = torch.arange(n, device=decoder_head_embeds.device)
+        given = dict(pos=places, context_pos=places) if per_token else {}
+        pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **given)
+        latents, loss = self.binary_mapper(self.to_latent_bit_logits(pooled), calc_aux_loss=return_kl_loss)
+        return (latents, loss) if return_kl_loss else latents
+
+    def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
+        """The next-token loss, and that of the codes.
+
+        seq                b n   ids, n of at least 2; `pad_id` marks what is no target
+        seq_for_latents    b m   the text from which one code is drawn, in place of `seq`
+        return_all_losses        also return `(next-token loss, loss of codes)`, before their weights
+        """
+        check_ids(seq, 'seq', 2)
+        inputs, targets = seq[:, :-1], seq[:, 1:]
+        hidden, mask = self.read_head(inputs), inputs != self.pad_id
+        told, per_token = hidden, self.per_token_latents
+        if seq_for_latents is not None:
+            check_ids(seq_for_latents, 'seq_for_latents', 1)
+            if len(seq_for_latents) != len(seq):
+                raise ValueError(f'`seq_for_latents` got {len(seq_for_latents)} rows, `seq` has {len(seq)}')
+            told, mask, per_token = self.read_head(seq_for_latents), seq_for_latents != self.pad_id, False
+        latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
+        condition = self.from_latent_to_condition(self.latent_dropout(latents))
+        logits = self.token_unembed(self.decoder_tail(hidden, self_attn_kv_residuals=condition))
+        loss = next_token_loss(logits, targets.long(), ignore_index=self.pad_id)
+        total = loss + self.kl_loss_weight * kl_loss
+        return (total, (loss, kl_loss)) if return_all_losses else total
+
+    def read_head(self, seq: Tensor) -> Tensor:
+        embeds = self.embed(seq)
+        return embeds if self.decoder_head is None else self.decoder_head(embeds)
+
+    # generation
+
+    def generate(
+        self,
+        prompts: Tensor,
+        seq_len: int,
+        latents: Any = None,
+        filter_logits_fn: str | Callable[..., Tensor] = top_p,
+        logit_filter_kwargs: dict[str, Any] | None = None,
+        use_kv_cache: bool = True,
+        *,
+        temperature: float = 1.0,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Continue the prompts up to `seq_len` tokens in all. Without gradients, in eval mode.
+
+        prompts           ... n   ids with any leading axes
+        seq_len                   length of the prompts with what is generated
+        latents                   one code for the whole text: its number, or one of each row (b,), or weights of
+                                  all codes (c,) or (b, c); no condition if None
+        filter_logits_fn          a filter of `sampling.py` by name, or a callable
+        logit_filter_kwargs       its keywords; `thres=0.9` by default
+        temperature       0 ..    0 takes the most probable token
+        returns           ... s   the prompts with the new tokens
+        """
+        if not torch.is_tensor(prompts):
+            raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        ids, _, leading = padded_prompts(prompts, None, 0)
+        words = f'an integer of at least {ids.shape[1]}, the length of the prompts, which is part of it'
+        require(is_int(seq_len) and seq_len >= ids.shape[1], 'seq_len', seq_len, words)
+        keep = functools.partial(filter_named(filter_logits_fn), **(logit_filter_kwargs or {}))
+        modules = list(self.modules())
+        with evaluating(modules):
+            condition = None if latents is None else self.condition_of(latents, len(ids))
+            decoding = Decoding(
+                expert=FreeReader(self, condition, use_kv_cache),
+                amateurs=[],
+                choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+                modules=modules,
+                ids=F.pad(ids, (0, seq_len - ids.shape[1])),
+                pads=None,
+                length=ids.shape[1],
+                leading=leading,
+                pad_value=0,
+            )
+            for _ in decoding.run(seq_len - ids.shape[1]):
+                pass
+        return decoding.ids.reshape(*leading, seq_len)
+
+    def condition_of(self, latents: Any, batch: int) -> Tensor:
+        """What is added to keys and values (b 1 d)."""
+        codes = self.binary_mapper.num_codes
+        latents = torch.as_tensor(latents, device=self.device)
+        if not latents.is_floating_point() and latents.ndim <= 1:
+            latents = F.one_hot(latents.long(), codes)
+        latents = latents.to(self.from_latent_to_condition.weight.dtype)
+        latents = latents[None] if latents.ndim == 1 else latents
+        if latents.ndim != 2 or len(latents) not in (1, batch) or latents.shape[1] != codes:
+            raise ValueError(
+                f'`latents` got {shown(latents)}, they must be code numbers, one or {batch}, or weights of all {codes}'
+            )
+        return self.from_latent_to_condition(latents).expand(batch, -1)[:, None]
+
+
+class FreeReader:
+    """Reads a growing text with both decoders and their caches."""
+
+    def __init__(self, model: FreeTransformer, condition: Tensor | None, cache_kv: bool) -> None:
+        self.model = model
+        self.stacks = [stack for stack in (model.decoder_head, model.decoder_tail) if stack is not None]
+        self.inputs = {} if condition is None else dict(self_attn_kv_residuals=condition)
+        self.caching = cache_kv and all(stack.can_cache_kv for stack in self.stacks)
+        self.caches: list[Any] = [None] * len(self.stacks)
+        self.seen = 0
+
+    def read(self, sequence: Tensor, pads: None = None) -> Tensor:
+        """The logits (b l) after the last token of `sequence` (b n)."""
+        x = self.model.embed(sequence[:, self.seen if self.caching else 0 :])
+        for at, stack in enumerate(self.stacks):
+            inputs = self.inputs if stack is self.model.decoder_tail else {}
+            if not self.caching:
+                x = stack(x, **inputs)
+                continue
+            x, trace = stack(x, cache=self.caches[at], input_not_include_cache=True, return_hiddens=True, **inputs)
+            self.caches[at] = trace.cache
+        self.seen = sequence.shape[1]
+        return self.model.token_unembed(x[:, -1])

@@ -1,0 +1,155 @@
+"""A language model with a latent: a variational autoencoder of texts, whose decoder sees it as one token in front."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from einops.layers.torch import Rearrange
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
+from x_transformers.continuous_autoencoder import gaussian_divergence
+from x_transformers.flags import (
+    Configurable,
+    a_mapping,
+    an_instance,
+    integer,
+    none,
+    number,
+    probability,
+    shown,
+    size,
+)
+from x_transformers.sampling import check_ids
+from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
+
+__all__ = ['GPTVAE']
+
+
+class GPTVAE(Configurable):
+    """Encode a text into a latent, and decode it token by token:  ids b n -> loss.
+
+        z = mean + sd * noise;  loss = next token given [W z ; tokens] + weight * mean_b KL(N(mean, sd) || N(0, 1))
+
+    In training, some rows do not see their latent.  As the style variable of ACT, arXiv:2304.13705
+    """
+
+    def __init__(
+        self,
+        *,
+        num_tokens: Annotated[int, 'size of the vocabulary', size],
+        dim: Annotated[int, 'width of both stacks', size],
+        depth: Annotated[int, 'blocks of the decoder', size],
+        enc_depth: Annotated[int, 'blocks of the encoder', size],
+        max_seq_len: Annotated[int, 'longest text', size],
+        dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
+        attn_dim_head: Annotated[int, 'width of a head', size] = 64,
+        heads: Annotated[int, 'heads of both stacks', size] = 8,
+        enc_kwargs: Annotated[dict | None, 'further arguments of the encoder', a_mapping | none] = None,
+        dec_kwargs: Annotated[dict | None, 'further arguments of the decoder', a_mapping | none] = None,
+        vae_kl_loss_weight: Annotated[float, 'weight of the divergence', number] = 1.0,
+        vae_kl_div_floor: Annotated[float, 'nats per feature without a loss', number] = 0.0,
+        latents_dropout_prob: Annotated[float, 'part of the rows that do not see their latent', probability] = 0.5,
+        pad_id: Annotated[int, 'id of padding, which is no target', integer] = -1,
+        encoder: Annotated[
+            nn.Module | None, 'an encoder of your own, from (ids, mask) to (b, dim)', an_instance(nn.Module) | none
+        ] = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        shared = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads)
+        latent = dim_latent or dim
+        self.pad_id, self.dim_latent = pad_id, latent
+        if encoder is None:
+            encoder = TransformerWrapper(
+                num_tokens=num_tokens,
+                max_seq_len=max_seq_len + 1,
+                return_only_embed=True,
+                average_pool_embed=True,
+                attn_layers=Encoder(depth=enc_depth, **{**shared, **kwargs, **(enc_kwargs or {})}),
+            )
+        self.encoder = encoder
+        self.to_latent_mean_log_variance = nn.Sequential(
+            nn.Linear(dim, 2 * latent), Rearrange('b (two d) -> two b d', two=2)
+        )
+        self.from_latent_to_prepend_token = nn.Sequential(nn.Linear(latent, dim), Rearrange('b d -> b 1 d'))
+        self.decoder = TransformerWrapper(
+            num_tokens=num_tokens,
+            max_seq_len=max_seq_len,
+            attn_layers=Decoder(depth=depth, **{**shared, **kwargs, **(dec_kwargs or {})}),
+        )
+        self.ar_wrapped_decoder = AutoregressiveWrapper(self.decoder, ignore_index=pad_id)
+        self.vae_kl_loss_weight, self.vae_kl_div_floor = vae_kl_loss_weight, vae_kl_div_floor
+        self.latents_dropout_prob = latents_dropout_prob
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        return {**AttentionLayers.accepted(), **cls.arguments()}
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def encode_to_latents(self, seq: Tensor, return_mean_log_var: bool = False) -> Any:
+        """A latent (b d) drawn for each text, and `(mean, log variance)`. A text of padding alone has a zero mean."""
+        mask = seq != self.pad_id
+        pooled = self.encoder(seq.masked_fill(~mask, 0), mask=mask)
+        mean, log_var = self.to_latent_mean_log_variance(pooled)
+        latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
+        return (latents, (mean, log_var)) if return_mean_log_var else latents
+
+    def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
+        """The next-token loss given the latent, and the divergence of the latent.
+
+        seq                b n   ids, n of at least 2; `pad_id` marks what is no target
+        seq_for_latents    b m   the text to encode, in place of `seq`
+        return_all_losses        also return `(next-token loss, divergence)`, before their weights
+        """
+        check_ids(seq, 'seq', 2)
+        told = seq if seq_for_latents is None else seq_for_latents
+        check_ids(told, 'seq_for_latents', 1)
+        if len(told) != len(seq):
+            raise ValueError(f'`seq_for_latents` got {len(told)} rows, `seq` has {len(seq)}')
+        latents, (mean, log_var) = self.encode_to_latents(told, return_mean_log_var=True)
+        kept = torch.rand(len(seq), 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        loss = self.ar_wrapped_decoder(
+            seq, prepend_embeds=self.from_latent_to_prepend_token(latents), prepend_mask=kept
+        )
+        divergence = gaussian_divergence(mean, log_var, self.vae_kl_div_floor).mean()
+        total = loss + self.vae_kl_loss_weight * divergence
+        return (total, (loss, divergence)) if return_all_losses else total
+
+    def generate(
+        self,
+        prompts: Tensor,
+        seq_len: int,
+        latents: Any = None,
+        seq_for_latents: Tensor | None = None,
+        **generate_kwargs: Any,
+    ) -> Tensor:
+        """Continue prompts by `seq_len` tokens, given a latent. Without gradients, in eval mode.
+
+        latents            a latent (d,) for all rows, or (b, d)
+        seq_for_latents    [b] n   texts whose latents to take; no latent if neither is given
+        **generate_kwargs  to `AutoregressiveWrapper.generate`
+        """
+        if latents is not None and seq_for_latents is not None:
+            raise ValueError('`latents` and `seq_for_latents` were both given, give only one')
+        batch = len(prompts) if isinstance(prompts, (list, tuple)) else prompts.shape[:-1].numel()
+        with evaluating(list(self.modules())):
+            if seq_for_latents is not None:
+                check_ids(seq_for_latents[None] if seq_for_latents.ndim == 1 else seq_for_latents, 'seq_for_latents', 1)
+                texts = seq_for_latents.reshape(-1, seq_for_latents.shape[-1])
+                latents = self.encode_to_latents(texts)
+            if latents is not None:
+                latents = torch.as_tensor(latents, device=self.device, dtype=next(self.parameters()).dtype)
+                latents = latents[None] if latents.ndim == 1 else latents
+                if latents.ndim != 2 or len(latents) not in (1, batch) or latents.shape[1] != self.dim_latent:
+                    raise ValueError(
+                        f'`latents` got {shown(latents)}, they must be ({self.dim_latent},) or '
+                        f'({batch}, {self.dim_latent})'
+                    )
+                token = self.from_latent_to_prepend_token(latents).expand(batch, -1, -1)
+                generate_kwargs['prepend_embeds'] = token
+            return self.ar_wrapped_decoder.generate(prompts, seq_len, **generate_kwargs)

@@ -1,0 +1,324 @@
+"""Language models whose hidden states foretell one another: an auxiliary loss of latent dynamics.
+
+What belongs here: `NextLatentWrapper`, the dynamics that it may use, and SIGReg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
+from x_transformers.features.readouts import TiedReadout
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    a_mapping,
+    an_instance,
+    boolean,
+    each,
+    integer,
+    is_number,
+    none,
+    number,
+    one_of,
+    size,
+)
+from x_transformers.losses import each_head
+from x_transformers.sampling import check_ids
+
+__all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
+
+not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
+
+
+class Losses(NamedTuple):
+    """The parts of the loss, before their weights."""
+
+    ce: Tensor
+    next_latent: Tensor
+    kl: Tensor
+    sigreg: Tensor
+
+
+# losses
+
+
+class MSECosineSimLoss(nn.Module):
+    """(1 - w) (x - y)^2 + w (1 - cos(x, y)) for every entry:  ... d, ... d -> ... d"""
+
+    def __init__(self, weight: float = 0.9) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        turned = 1 - F.cosine_similarity(prediction, target, dim=-1).unsqueeze(-1)
+        return (1 - self.weight) * (prediction - target).square() + self.weight * turned
+
+
+def sigreg_loss(
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    num_slices: int = 1024,
+    domain: tuple[float, float] = (-5, 5),
+    num_knots: int = 17,
+) -> Tensor:
+    """How far vectors (... d) are from a standard normal distribution, seen along random directions a.
+
+        mean_a  int |E exp(i t <a, x>) - exp(-t^2 / 2)|^2 exp(-t^2 / 2) dt        by the trapezoid rule
+
+        mask     ...      True for the vectors that count; 0 if none does
+        returns  scalar   0 for a standard normal distribution
+
+    Balestriero and LeCun 2025, arXiv:2511.08544
+    """
+    x = x.to(torch.promote_types(x.dtype, torch.float32)).flatten(0, -2)
+    directions = F.normalize(torch.randn(x.shape[-1], num_slices, device=x.device, dtype=x.dtype), dim=0)
+    t = torch.linspace(*domain, num_knots, device=x.device, dtype=x.dtype)
+    normal = (-t.square() / 2).exp()
+    counts = x.new_ones(len(x)) if mask is None else mask.flatten().to(x.dtype)
+    counts = counts / counts.sum().clamp(min=1)
+    projected = x.masked_fill(counts[:, None] == 0, 0.0) @ directions
+    # one knot at a time: a tensor of all vectors, directions and knots would be large
+    apart = [
+        (counts @ (projected * at).cos() - value).square() + (counts @ (projected * at).sin()).square()
+        for at, value in zip(t, normal, strict=True)
+    ]
+    loss = torch.trapezoid(torch.stack(apart, dim=-1) * normal, t, dim=-1).mean()
+    return loss * counts.sum()
+
+
+def masked_mean(losses: Tensor, mask: Tensor) -> Tensor:
+    """The mean of losses (b n) at the places of a mask (b n); 0 if there is none."""
+    return losses.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+# dynamics: the tokens that follow (r b n e), and the states now (b n d), to the states then (r b n d)
+
+
+class ResidualDynamics(nn.Module):
+    """z_r = z_{r-1} + net([z_{r-1} ; a_r])"""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, rollout_next_token_embeds: Tensor, curr_latent: Tensor) -> Tensor:
+        states = [curr_latent]
+        for action in rollout_next_token_embeds:
+            states.append(states[-1] + self.net(torch.cat((states[-1], action), dim=-1)))
+        return torch.stack(states[1:])
+
+
+class RolloutGRU(nn.Module):
+    """z_r = GRU(a_r, z_{r-1})"""
+
+    def __init__(self, dim: int, dim_action: int | None = None) -> None:
+        super().__init__()
+        self.gru = nn.GRU(dim_action or dim, dim)
+
+    def forward(self, rollout_next_token_embeds: Tensor, curr_latent: Tensor) -> Tensor:
+        states, _ = self.gru(rollout_next_token_embeds.flatten(1, 2), curr_latent.flatten(0, 1).unsqueeze(0))
+        return states.unflatten(1, curr_latent.shape[:2])
+
+
+def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) -> nn.Module:
+    """A norm and a perceptron that gives nothing at first:  ... d + a -> ... d"""
+    widths = [dim + dim_action, *[dim_hidden] * (num_layers - 1), dim]
+    layers: list[nn.Module] = []
+    for at in range(num_layers):
+        layers += [nn.Linear(*widths[at : at + 2]), nn.GELU()]
+    nn.init.zeros_(layers[-2].weight)
+    nn.init.zeros_(layers[-2].bias)
+    return nn.Sequential(nn.LayerNorm(dim + dim_action), nn.Sequential(*layers[:-1]))
+
+
+def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
+    """The logits of each head of a model from its hidden states, which learn from them alone."""
+    head = net.to_logits
+    if isinstance(head, TiedReadout):
+        logits = x @ (head.shared[0].table.detach() * head.scale).t()
+    else:
+        logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
+    logits = each_head(lambda one: net.features.down('logits', one, None), logits)
+    return logits if isinstance(logits, tuple) else (logits,)
+
+
+# the wrapper
+
+
+class NextLatentWrapper(Configurable):
+    """A model of tokens whose hidden states foretell the next ones:  ids b n -> loss.
+
+        z_0 = h_t;  z_r = dynamics(z_{r-1}, token t + r)                  for r = 1 .. R
+        loss = next token + sum_r w_r (distance(z_r, h_{t+r}) + KL(head(h_{t+r}) || head(z_r))) + SIGReg(h)
+
+    Targets, tokens and the head do not learn from these losses. The weights w_r, which sum to 1, may fade with the
+    losses of the steps before, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        *,
+        dim: Annotated[int, 'width of the hidden states', size],
+        num_rollouts: Annotated[int, 'steps foretold', size] = 1,
+        loss_type: Annotated[
+            str | nn.Module, 'the distance; a module gets (prediction, target), and gives one loss per entry',
+            one_of('smooth_l1', 'mse', 'mse_and_cosine_sim') | an_instance(nn.Module),
+        ] = 'smooth_l1',
+        dynamics_type: Annotated[
+            str, 'a residual network, a GRU, or `dynamics_network` as it is', one_of('residual', 'gru', 'custom')
+        ] = 'residual',
+        dynamics_network: Annotated[
+            nn.Module | None,
+            'residual: from [state ; token] to the change of the state; custom: from the tokens (r b n e) and the '
+            'states (b n d) to the states (r b n d)', an_instance(nn.Module) | none,
+        ] = None,
+        dynamics_hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | none] = None,
+        dynamics_num_layers: Annotated[int, 'linear layers of the residual network', size] = 3,
+        next_latent_loss_weight: Annotated[float, 'weight of the distance', not_negative] = 1.0,
+        kl_loss_weight: Annotated[float, 'weight of the divergence', not_negative] = 1.0,
+        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
+        pad_value: Annotated[int, 'id in its place', integer] = 0,
+        rollout_weights: Annotated[
+            Sequence[float] | None, 'weights of the steps, equal ones if None', each(not_negative) | none
+        ] = None,
+        sigreg_loss_weight: Annotated[float, 'weight of the distance from a normal distribution', not_negative] = 0.0,
+        sigreg_loss_kwargs: Annotated[
+            dict | None, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', a_mapping | none
+        ] = None,
+        dynamic_rollout_loss_weight: Annotated[bool, 'weights fade with the losses of earlier steps', boolean] = True,
+        dynamic_loss_decay: Annotated[float, 'how fast', number] = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_net(net)
+        if dim != net.attn_layers.dim:
+            raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {net.attn_layers.dim}')
+        weights = (1.0,) * num_rollouts if rollout_weights is None else tuple(rollout_weights)
+        if len(weights) != num_rollouts or sum(weights) <= 0:
+            raise ConfigError(f'`rollout_weights` got {weights}, it must be {num_rollouts} numbers, not all of them 0')
+        if kl_loss_weight > 0 and getattr(net, 'output_is_log_prob', False):
+            raise ConfigError(
+                '`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not part of the head'
+            )
+        self.net, self.num_rollouts = net, num_rollouts
+        self.token_emb = net.token_emb
+        self.dynamics_model = self.dynamics(
+            dynamics_type, dynamics_network, dim, net.emb_dim, dynamics_hidden_dim or dim, dynamics_num_layers
+        )
+        self.loss_fn = self.distance(loss_type)
+        self.next_latent_loss_weight, self.kl_loss_weight = next_latent_loss_weight, kl_loss_weight
+        self.ignore_index, self.pad_value = ignore_index, pad_value
+        weights = torch.tensor(weights)
+        self.register_buffer('rollout_loss_weights', weights / weights.sum(), persistent=False)
+        self.sigreg_loss_weight, self.sigreg_loss_kwargs = sigreg_loss_weight, dict(sigreg_loss_kwargs or {})
+        self.dynamic_rollout_loss_weight, self.dynamic_loss_decay = dynamic_rollout_loss_weight, dynamic_loss_decay
+
+    @staticmethod
+    def dynamics(
+        kind: str, network: nn.Module | None, dim: int, dim_action: int, dim_hidden: int, num_layers: int
+    ) -> nn.Module:
+        if kind == 'custom':
+            if network is None:
+                raise ConfigError("`dynamics_network` is missing: `dynamics_type='custom'` needs it")
+            return network
+        if kind == 'gru':
+            if network is not None:
+                raise ConfigError("`dynamics_network` does not go with `dynamics_type='gru'`, which brings its own")
+            return RolloutGRU(dim, dim_action)
+        return ResidualDynamics(residual_mlp(dim, dim_action, dim_hidden, num_layers) if network is None else network)
+
+    @staticmethod
+    def distance(kind: str | nn.Module) -> nn.Module:
+        if isinstance(kind, nn.Module):
+            return kind
+        if kind == 'mse_and_cosine_sim':
+            return MSECosineSimLoss()
+        return nn.SmoothL1Loss(reduction='none') if kind == 'smooth_l1' else nn.MSELoss(reduction='none')
+
+    def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
+        """The loss of tokens and of hidden states.
+
+        x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` marks what is no target
+        return_loss_breakdown        also return the `Losses`, before their weights
+        **kwargs                     to the net: `mask` (b n), `context`, ...
+        """
+        check_ids(x, 'x', self.num_rollouts + 2)
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
+        x = x.long()
+        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs)
+        ce = self.token_loss(logits, x)
+        losses = Losses(ce, *self.latent_losses(hidden, x, ids), self.normality(hidden, x))
+        weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
+        total = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        return (total, losses) if return_loss_breakdown else total
+
+    def token_loss(self, logits: Any, x: Tensor) -> Tensor:
+        heads = logits if isinstance(logits, tuple) else (logits,)
+        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
+        return sum(
+            next_token_loss(head[:, :-1], x[:, 1:], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
+            for head in heads
+        ) / len(heads)
+
+    def latent_losses(self, hidden: Tensor, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The distance and the divergence of all steps."""
+        zero = hidden.new_zeros(())
+        if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
+            return zero, zero
+        steps = range(1, self.num_rollouts + 1)
+        tokens = self.token_emb(ids).detach()
+        # behind the end of the sequence there is nothing to foretell: zeros, which are masked
+        actions = torch.stack([F.pad(tokens[:, step:], (0, 0, 0, step - 1)) for step in steps])
+        valid = torch.stack([F.pad(x[:, step:] != self.ignore_index, (0, step - 1)) for step in steps])
+        targets = torch.stack([F.pad(hidden.detach()[:, step:], (0, 0, 0, step - 1)) for step in steps])
+        states = self.dynamics_model(actions, hidden[:, :-1])
+        if states.shape != targets.shape:
+            raise ValueError(
+                f'`dynamics_network` gave states of shape {tuple(states.shape)}, they must be {tuple(targets.shape)}'
+            )
+        distances = self.loss_fn(states, targets)
+        if distances.shape[:3] != valid.shape:
+            raise ValueError(
+                f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
+            )
+        distances = distances.flatten(3).mean(dim=-1) if distances.ndim > 3 else distances
+        weights, distance, divergence = self.weights(distances), zero, zero
+        if self.next_latent_loss_weight > 0:
+            distance = sum(map(masked_mean, weights * distances, valid))
+        if self.kl_loss_weight > 0:
+            divergence = sum(map(masked_mean, weights * self.divergences(states, targets), valid))
+        return distance, divergence
+
+    def weights(self, distances: Tensor) -> Tensor:
+        """The weight (r b n) of each step at each place, from the distances (r b n) of all."""
+        weights = self.rollout_loss_weights.to(distances)[:, None, None]
+        if not self.dynamic_rollout_loss_weight:
+            return weights.expand_as(distances)
+        distances = distances.detach()
+        before = distances.cumsum(dim=0) - distances
+        return weights * (-self.dynamic_loss_decay * before).exp()
+
+    def divergences(self, states: Tensor, targets: Tensor) -> Tensor:
+        """KL(head(target) || head(state)) of each step at each place, in nats."""
+        found = []
+        with torch.no_grad():
+            wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(self.net, targets)]
+        for logits, goal in zip(frozen_logits(self.net, states), wanted, strict=True):
+            found.append((goal.exp() * (goal - logits.log_softmax(dim=-1))).sum(dim=-1))
+        return sum(found) / len(found)
+
+    def normality(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """SIGReg of the states that have a target."""
+        if self.sigreg_loss_weight == 0:
+            return hidden.new_zeros(())
+        return sigreg_loss(hidden[:, :-1], x[:, 1:] != self.ignore_index, **self.sigreg_loss_kwargs)
