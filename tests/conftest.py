@@ -6,6 +6,9 @@ import random
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from loguru import logger
+
+from x_transformers.flags import warn_once
 
 # no deadline: a first call compiles and caches, and a busy machine is no failure
 settings.register_profile('suite', deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -24,3 +27,13 @@ def _same_start():
     yield
     torch.set_default_dtype(dtype)
     torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture
+def logged():
+    """The warnings that the library logs while the test runs; a text that came before may come again."""
+    warn_once.cache_clear()
+    texts = []
+    sink = logger.add(texts.append, level='WARNING')
+    yield texts
+    logger.remove(sink)

@@ -335,3 +335,13 @@ def test_it_learns_to_reach_a_goal():
     assert (out == ids[:, 1:5]).float().mean() > 0.95
     back = model.generate_with_suffix_cond(ids[:, 6:], 4, temperature=0.0, prefix=ids[:, :2], decode_backwards=True)
     assert (back.flip(1) == ids[:, 2:6]).float().mean() > 0.95
+
+
+@pytest.mark.slow
+def test_the_loss_compiles_to_one_graph():
+    model, x = wrapped(pred_distance=True), ids_of(2, 6)
+    losses = []
+    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
+        torch.manual_seed(0)
+        losses.append(run(x))
+    assert_close(losses[1], losses[0])

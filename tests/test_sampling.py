@@ -15,6 +15,7 @@ from x_transformers.sampling import (
     FILTER_LOGITS_FN,
     align_right,
     contrastive_decode_fn,
+    epsilon,
     filter_named,
     gumbel_noise,
     gumbel_sample,
@@ -24,6 +25,7 @@ from x_transformers.sampling import (
     top_a,
     top_k,
     top_p,
+    typical,
 )
 
 
@@ -118,7 +120,9 @@ def test_filter_keeps_the_reference_set(case, shape):
 
 
 def test_filters_by_name():
-    assert FILTER_LOGITS_FN == dict(top_k=top_k, top_p=top_p, top_a=top_a, min_p=min_p)
+    assert FILTER_LOGITS_FN == dict(
+        top_k=top_k, top_p=top_p, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon
+    )
     assert filter_named('top_a') is top_a and filter_named(max) is max
     with pytest.raises(ValueError, match=r"`filter_logits_fn` got 'topk', .*'top_p'.*did you mean `top_k`"):
         filter_named('topk')

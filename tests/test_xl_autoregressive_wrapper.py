@@ -665,3 +665,13 @@ def test_it_learns_to_learn_what_no_memory_holds():
     model, ids = trained(model, rows, 200), rows(64)
     out = model.generate(ids[:, :5], 3, temperature=0.0)
     assert (out == ids[:, 5:]).float().mean() > 0.95
+
+
+@pytest.mark.slow
+def test_the_loss_compiles_to_one_graph():
+    model, x = wrapped(), ids_of(2, 3 * SIZE)
+    losses = []
+    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
+        torch.manual_seed(0)
+        losses.append(run(x))
+    assert_close(losses[1], losses[0])

@@ -1,7 +1,7 @@
 """A concise, complete and fast transformer library. Every paper is a keyword."""
 
 from x_transformers.attention_pool import AttentionPool
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, PromptCache
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
@@ -45,12 +45,14 @@ __all__ = [
     'Encoder',
     'EntropyBasedTokenizer',
     'FeedForward',
+    'Generated',
     'MultiInputAutoregressiveWrapper',
     'MultiInputTransformerWrapper',
     'NeoMLP',
     'NextLatentWrapper',
     'NonAutoregressiveWrapper',
     'PrefixDecoder',
+    'PromptCache',
     'RMSNorm',
     'TransformerBlock',
     'TransformerWrapper',

@@ -1,8 +1,7 @@
 """Language models: the next-token loss, and generation.
 
-What belongs here: `AutoregressiveWrapper`, and what its generation is made of. A `Reader` reads a growing sequence with
-one net and its cache; `Decoding` is the state of a generation, one token per step; `Beams` the state of a beam search.
-The choice of tokens from logits is in `sampling.py`.
+What belongs here: `AutoregressiveWrapper`. What its generation is made of stands in `generation.py` (readers, decoding,
+beams), `choice.py` (from logits to a token, and where rows end), `speculative.py` and `prompt_cache.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
+from x_transformers.choice import Choice, Endings, vocabulary_of
 from x_transformers.flags import (
     Configurable,
     an_instance,
@@ -28,8 +28,9 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
-from x_transformers.generation import Beams, Decoding, Reader, evaluating
+from x_transformers.generation import Beams, Decoding, Generated, Reader, evaluating
 from x_transformers.helpers import cast_tuple, default, exists, identity, join
+from x_transformers.prompt_cache import PromptCache
 from x_transformers.sampling import (
     FILTER_LOGITS_FN,
     accurate,
@@ -37,20 +38,23 @@ from x_transformers.sampling import (
     check_ids,
     check_mask,
     contrastive_decode_fn,
-    filter_named,
+    filter_with,
     gumbel_noise,
     min_p,
     padded_prompts,
     require,
-    sample,
     top_a,
     top_k,
     top_p,
 )
+from x_transformers.speculative import SpeculativeStats, speculation
 
 __all__ = [
     'FILTER_LOGITS_FN',
     'AutoregressiveWrapper',
+    'Generated',
+    'PromptCache',
+    'SpeculativeStats',
     'align_right',
     'cast_tuple',
     'contrastive_decode_fn',
@@ -356,36 +360,49 @@ class AutoregressiveWrapper(Configurable):
     @with_old_spellings
     def generate(
         self,
-        prompts: Tensor | Sequence[Tensor],
+        prompts: Tensor | Sequence[Tensor] | None,
         seq_len: int,
-        eos_token: int | None = None,
+        eos_token: int | Sequence[int] | None = None,
         temperature: float = 1.0,
         prompt_lens: Tensor | None = None,
-        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        filter_logits_fn: Any = top_k,
         restrict_to_max_seq_len: bool = True,
         amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
         cache_kv: bool = True,
         return_intermediates: bool = False,
         generator: Generator | None = None,
+        *,
+        return_log_probs: bool = False,
+        return_finish_reasons: bool = False,
         **kwargs: Any,
     ) -> Any:
         """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
 
             prompts           ... n   ids with any leading axes, or a list of 1-D tensors of unequal length
             seq_len                   number of tokens to generate; fewer if every row ends before
-            eos_token                 id that ends a row: it is kept, `pad_value` follows. In the prompt it does nothing
+            eos_token                 id that ends a row, or several: it is kept, `pad_value` follows. In the prompt it
+                                      does nothing
+            stop_sequences            sequences of ids; a row ends when it has generated one, which is kept
             temperature       0 ..    0 takes the most probable token, without a filter
             prompt_lens       ...     number of real tokens of each prompt, padded on the right
-            filter_logits_fn          a filter of `sampling.py` by name, or a callable; not used with amateurs
-            filter_kwargs             its keywords
+            filter_logits_fn          a filter of `sampling.py` by name, a callable, or several; not used with amateurs
+            filter_kwargs             its keywords, or a dict for each of several
+            repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
+            logits_processor          change the logits before the filter, in this order: see `Choice` in `choice.py`
+            num_samples       1 ..    continue each prompt so often; the tokens get an axis before the last
             restrict_to_max_seq_len   read only the last `max_seq_len` tokens
             amateur_model             weak models to contrast with, arXiv:2309.09117
             contrastive_decode_kwargs `alpha` and `beta`, the same for all amateurs, or a dict for each
             cache_kv                  use the cache, if the net can
-            return_intermediates      also return the last intermediates of the net; None without a cache
+            prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
+            callback                  called with the tokens of each step
             generator                 source of the draws, on the device of the net
+            return_intermediates      also return the last intermediates of the net; None without a cache
+            return_log_probs          return `Generated`, with the log probabilities of the tokens, in nats; they are
+                                      those of the net alone, whatever is done to its logits
+            return_finish_reasons     return `Generated`, with why each row ended: 'eos', 'stop' or 'length'
             **kwargs                  to every call of the net: `context`, ..., and a `mask` of the prompts, which is
                                       continued with True
             returns           ... s   the new tokens only
@@ -409,16 +426,17 @@ class AutoregressiveWrapper(Configurable):
             generator=generator,
             **kwargs,
         )
-        start = decoding.length
+        decoding.wants_log_probs = return_log_probs
         with evaluating(decoding.modules):
             for _ in decoding.run(seq_len):
                 pass
-        generated = decoding.ids[:, start : decoding.length]
-        generated = generated.reshape(*decoding.leading, generated.shape[-1])
-        return (generated, decoding.expert.intermediates) if return_intermediates else generated
+        made = decoding.result(return_finish_reasons, return_intermediates)
+        if return_log_probs or return_finish_reasons:
+            return made
+        return (made.tokens, made.intermediates) if return_intermediates else made.tokens
 
     @with_old_spellings
-    def stream(self, prompts: Tensor | Sequence[Tensor], seq_len: int, **options: Any) -> Iterator[Tensor]:
+    def stream(self, prompts: Tensor | Sequence[Tensor] | None, seq_len: int, **options: Any) -> Iterator[Tensor]:
         """The tokens of `generate`, which has the same keywords, one step at a time.
 
         Yields `(b,)` tokens per step, or in whatever axes the prompts have before the last. Between the steps, the
@@ -428,56 +446,118 @@ class AutoregressiveWrapper(Configurable):
 
     def decoding(
         self,
-        prompts: Tensor | Sequence[Tensor],
+        prompts: Tensor | Sequence[Tensor] | None,
         seq_len: int,
         *,
-        eos_token: int | None = None,
-        temperature: float = 1.0,
+        eos_token: int | Sequence[int] | None = None,
+        stop_sequences: Sequence[Sequence[int]] | None = None,
         prompt_lens: Tensor | None = None,
-        filter_logits_fn: str | Callable[..., Tensor] = top_k,
+        num_samples: int | None = None,
         restrict_to_max_seq_len: bool = True,
         amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
-        filter_kwargs: dict[str, Any] | None = None,
         contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
         cache_kv: bool = True,
-        generator: Generator | None = None,
-        **inputs: Any,
+        prompt_cache: PromptCache | None = None,
+        callback: Callable[[Tensor], Any] | None = None,
+        **options: Any,
     ) -> Decoding:
         """The state of a generation before its first step. The keywords are those of `generate`."""
-        require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
+        vocabulary = vocabulary_of(self.net)
+        inputs = dict(options)
+        choice = Choice.taken_from(inputs, vocabulary=vocabulary)
+        endings = Endings(eos_token, stop_sequences, vocabulary)
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
-        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, temperature, inputs.get('mask'))
-        if getattr(self.net, 'looped', False) and len(ids) == 1:  # one row may stop early, several run all passes
-            inputs['looped_inference'] = True
+        several = num_samples is None or (is_int(num_samples) and num_samples >= 1)
+        require(several, 'num_samples', num_samples, 'an integer of at least 1, or None')
+        require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
+        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'), prompt_cache)
+        if prompt_cache is not None:
+            inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
+        if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
+            inputs['looped_inference'] = True  # one row may stop early, several run all passes
         reader = functools.partial(Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
+        expert = reader(self.net)
+        if prompt_cache is not None:
+            prompt_cache.resume(expert, len(ids))
 
         amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
-        # amateurs leave tokens out themselves, and the most probable token is in every filter's choice
-        keep = identity if amateurs or temperature == 0 else keep
+        if amateurs:  # which leave tokens out themselves
+            choice.keep = identity
         models = (self, *(amateur for amateur, _ in amateurs))
         return Decoding(
-            expert=reader(self.net),
+            expert=expert,
             amateurs=[(reader(amateur), contrast) for amateur, contrast in amateurs],
-            choose=lambda logits: sample(keep(logits), temperature, generator),
+            choose=choice.draw,
             modules=[module for model in models for module in model.modules()],
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
             pads=pads,
             length=ids.shape[1],
-            leading=leading,
+            leading=leading if num_samples is None else torch.Size((*leading, num_samples)),
             pad_value=self.pad_value,
-            eos_token=eos_token,
+            endings=endings,
+            weigh=choice.weigh if choice.steps else None,
+            samples=num_samples or 1,
+            callback=callback,
         )
 
     def opening(
-        self, prompts: Any, prompt_lens: Any, seq_len: int, temperature: float, mask: Tensor | None
+        self, prompts: Any, prompt_lens: Any, seq_len: int, mask: Tensor | None, prompt_cache: PromptCache | None = None
     ) -> tuple[Tensor, Tensor | None, torch.Size]:
         """The prompts as ids, paddings and leading axes, with what every generation checks before it starts."""
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        known = prompt_cache is None or isinstance(prompt_cache, PromptCache)
+        require(known, 'prompt_cache', prompt_cache, 'what `read_prompt` gave')
+        if prompt_cache is not None and prompts is None:
+            return prompt_cache.ids, prompt_cache.pads, torch.Size(prompt_cache.leading)
         ids, pads, leading = padded_prompts(prompts, prompt_lens, self.pad_value)
-        check_mask(mask, ids, alone=prompt_lens is None and torch.is_tensor(prompts))
+        if prompt_cache is None:
+            check_mask(mask, ids, alone=prompt_lens is None and torch.is_tensor(prompts))
         return ids, pads, leading
+
+    def read_prompt(
+        self,
+        prompts: Tensor | Sequence[Tensor],
+        prompt_lens: Tensor | None = None,
+        **kwargs: Any,
+    ) -> PromptCache:
+        """Read prompts once, for many continuations:  `generate(prompts, ..., prompt_cache=...)`.
+
+        prompts           ... n   as in `generate`, like `prompt_lens`
+        **kwargs                  to the net, then and in every continuation
+        returns                   a `PromptCache`, which can be saved to a file
+        raises                    ValueError if the net cannot cache, or the prompts exceed its `max_seq_len`
+        """
+        return PromptCache.of(self, prompts, prompt_lens, kwargs)
+
+    @with_old_spellings
+    def speculative(
+        self,
+        prompts: Tensor | Sequence[Tensor],
+        seq_len: int,
+        draft: nn.Module | None = None,
+        num_draft_tokens: int = 4,
+        *,
+        max_ngram: int = 3,
+        draft_kwargs: dict[str, Any] | None = None,
+        return_stats: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Continue the prompts as `generate` does, reading several guessed tokens at once. See `speculative.py`.
+
+        prompts           ... n   as in `generate`, like the keywords that are not named here
+        draft                     a model with the same vocabulary that guesses the tokens, or None: what followed
+                                  the last tokens earlier in the row
+        num_draft_tokens  1 ..    tokens guessed at a time
+        max_ngram         1 ..    without a draft: at most so many last tokens are looked up
+        draft_kwargs              keywords of the draft's calls; those of the net if None
+        return_stats              return `(tokens, SpeculativeStats)`
+        returns           ... s   at temperature 0 the tokens of `generate`, else tokens with the same distribution
+        raises                    ValueError or TypeError for arguments out of range
+        """
+        state = speculation(self, prompts, seq_len, draft, num_draft_tokens, max_ngram, draft_kwargs, options)
+        with evaluating(state.modules):
+            tokens = state.run()
+        return (tokens, state.stats) if return_stats else tokens
 
     @with_old_spellings
     def beam_search(
@@ -486,26 +566,31 @@ class AutoregressiveWrapper(Configurable):
         seq_len: int,
         beams: int = 4,
         return_beams_and_scores: bool = False,
-        eos_token: int | None = None,
+        eos_token: int | Sequence[int] | None = None,
         temperature: float = 1.0,
         stochastic: bool = False,
         prompt_lens: Tensor | None = None,
-        filter_logits_fn: str | Callable[..., Tensor] = identity,
+        filter_logits_fn: Any = identity,
         restrict_to_max_seq_len: bool = True,
-        filter_kwargs: dict[str, Any] | None = None,
+        filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         cache_kv: bool = True,
         generator: Generator | None = None,
+        *,
+        length_penalty: float = 0.0,
         **kwargs: Any,
     ) -> Any:
         """Continue the prompts by the most probable `seq_len` tokens that a search with several hypotheses finds.
 
-        Each hypothesis is continued by its `beams` most probable tokens; of all continuations the `beams` with the
-        largest sum of log probabilities stay. No length normalisation. Fewer come back where there are fewer.
+        Each hypothesis is continued by its most probable tokens; of all continuations the `beams` with the largest sum
+        of log probabilities stay. Those that end with `eos_token` stand aside, the `beams` best of them; the search
+        stops when none that goes on can be better. Fewer come back where there are fewer.
 
             prompts           ... n   as in `generate`, like the keywords that are not named here
             beams             1 ..    hypotheses kept per prompt
             return_beams_and_scores   return `(tokens (h ... s), scores (h ...))` of all hypotheses, best first
-            eos_token                 must be None
+            eos_token                 id that ends a hypothesis, or several: it is kept, `pad_value` follows
+            length_penalty            score = log probability / length ** length_penalty, of the generated tokens, the
+                                      end included. 0 is the plain sum, 1 the mean; more favours longer ones
             stochastic                candidates of a hypothesis are drawn without replacement from its distribution
                                       after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores stay those
                                       of the model. Without it, filter and temperature have no effect
@@ -513,10 +598,13 @@ class AutoregressiveWrapper(Configurable):
             raises                    ValueError or TypeError for arguments out of range
         """
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
-        require(eos_token is None, 'eos_token', eos_token, 'None: all hypotheses have the same length')
+        require(is_number(length_penalty), 'length_penalty', length_penalty, 'a number')
+        warm = is_number(temperature) and temperature >= 0
+        require(warm, 'temperature', temperature, 'a number of at least 0')
+        endings = Endings(eos_token, None, vocabulary_of(self.net))
+        keep = filter_with(filter_logits_fn, filter_kwargs)
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
-        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, temperature, kwargs.get('mask'))
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
 
         def perturbed(logits: Tensor) -> Tensor:
             return accurate(keep(logits)) / temperature + gumbel_noise(logits, generator)
@@ -530,13 +618,12 @@ class AutoregressiveWrapper(Configurable):
             pads=pads,
             length=t,
             scores=torch.zeros((b, 1), device=ids.device),
+            endings=endings,
+            length_penalty=length_penalty,
         )
         with evaluating(list(self.modules())):
-            for _ in range(seq_len):
-                state.step()
-        tokens = rearrange(state.ids[..., t:], 'b h s -> h b s')
-        kept = len(tokens)
+            tokens, scores = state.run(seq_len)
+        tokens, scores = rearrange(tokens, 'b h s -> h b s'), rearrange(scores, 'b h -> h b')
         if not return_beams_and_scores:
-            return tokens[0].reshape(*leading, seq_len)
-        scores = rearrange(state.scores, 'b h -> h b')
-        return tokens.reshape(kept, *leading, seq_len), scores.reshape(kept, *leading)
+            return tokens[0].reshape(*leading, tokens.shape[-1])
+        return tokens.reshape(len(tokens), *leading, tokens.shape[-1]), scores.reshape(len(scores), *leading)

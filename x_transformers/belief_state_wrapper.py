@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -245,18 +246,14 @@ class BeliefStateWrapper(Configurable):
         if not torch.is_tensor(prompts):
             raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(prompts, None, 0)
-        keep, filter_kwargs = filter_named(filter_logits_fn), filter_kwargs or {}
-
-        def choose(logits: Tensor) -> Tensor:
-            return sample(logits if temperature == 0 else keep(logits, **filter_kwargs), temperature, generator)
-
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
         modules = list(self.modules())
         with evaluating(modules):
             goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)
             decoding = Decoding(
                 expert=Believer(self, goal, decode_backwards, cache_kv),
                 amateurs=[],
-                choose=choose,
+                choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
                 modules=modules,
                 ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),
                 pads=None,

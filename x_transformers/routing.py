@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from torch import Tensor
+
+from x_transformers.checks import as_mask
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, STACK
 from x_transformers.flags import (
     ConfigError,
@@ -140,3 +143,12 @@ def renamed_mask(mask: Any, src_mask: Any) -> Any:
         raise ValueError('`mask` and `src_mask` were both given: `src_mask` is the old name of `mask`')
     warn_once('`src_mask` is now `mask`, the old name will go')
     return src_mask
+
+
+def hidden_targets(tgt: Tensor, tgt_mask: Any, ignore_index: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """The target (b m) without a loss where its old mask (b m) is False, and the mask for the decoder's keys."""
+    if tgt_mask is None:
+        return tgt, {}
+    warn_once('`tgt_mask` is no longer needed: mark what is no target in `tgt` by `ignore_index`, the old name will go')
+    mask = as_mask(tgt_mask, 'tgt_mask', *tgt.shape, like=tgt)
+    return tgt.long().masked_fill(~mask, ignore_index), {'mask': mask}

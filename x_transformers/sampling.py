@@ -9,6 +9,8 @@ A filter sets what it leaves out to -inf and keeps the other logits as they are.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -151,18 +153,120 @@ def min_p(logits: Tensor, min_p: float = 0.1) -> Tensor:
     return logits.masked_fill(probs < min_p * probs.amax(dim=-1, keepdim=True), -math.inf)
 
 
-FILTER_LOGITS_FN: dict[str, Callable[..., Tensor]] = dict(top_p=top_p, top_k=top_k, top_a=top_a, min_p=min_p)
+def typical(logits: Tensor, mass: float = 0.9) -> Tensor:
+    """Keep the tokens whose surprise `-log p` is nearest to the entropy, the smallest set that exceeds `mass`.
+
+    A token stays if those before it, in order of `|-log p - entropy|`, have no more than `mass` together.
+
+        logits   ... l     unnormalised log probabilities, in nats
+        mass     [0, 1]    probability to keep; 0 leaves the most typical token, 1 leaves all
+        returns  ... l     logits, with -inf for the tokens left out
+        raises   ValueError if `mass` is out of range
+
+    >>> typical(torch.tensor([0.6, 0.2, 0.1, 0.1]).log(), mass = 0.5).isinf().tolist()
+    [False, False, True, True]
+
+    Meister et al. 2022, arXiv:2202.00666
+    """
+    check_logits(logits)
+    require(in_range(mass, 0.0, 1.0), 'mass', mass, 'a probability from 0 to 1')
+    log_probs = accurate(logits).log_softmax(dim=-1)
+    probs = log_probs.exp()
+    entropy = torch.special.entr(probs).sum(dim=-1, keepdim=True)
+    order = (log_probs + entropy).abs().argsort(dim=-1, stable=True)
+    before = F.pad(probs.gather(-1, order).cumsum(dim=-1).clamp(max=1.0), (1, -1))
+    return logits.masked_fill(torch.empty_like(before > mass).scatter(-1, order, before > mass), -math.inf)
 
 
-def filter_named(filter_logits_fn: str | Callable[..., Tensor]) -> Callable[..., Tensor]:
+def epsilon(logits: Tensor, thres: float = 3e-4) -> Tensor:
+    """Keep tokens with a probability of at least `thres`, and the most probable one always.
+
+        logits   ... l     unnormalised log probabilities, in nats
+        thres    [0, 1]    least probability; 0 leaves all
+        returns  ... l     logits, with -inf for the tokens left out
+        raises   ValueError if `thres` is out of range
+
+    >>> epsilon(torch.tensor([0.7, 0.25, 0.05]).log(), thres = 0.1).isinf().tolist()
+    [False, False, True]
+
+    Hewitt et al. 2022, arXiv:2210.15191
+    """
+    check_logits(logits)
+    require(in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
+    probs = probabilities(logits)
+    return logits.masked_fill((probs < thres) & (probs < probs.amax(dim=-1, keepdim=True)), -math.inf)
+
+
+Filter = Callable[..., Tensor]
+FILTER_LOGITS_FN: dict[str, Filter] = dict(
+    top_p=top_p, top_k=top_k, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon
+)
+
+
+def filter_named(filter_logits_fn: str | Filter) -> Filter:
     """The filter itself, from its name in `FILTER_LOGITS_FN` or as given."""
     if callable(filter_logits_fn):
         return filter_logits_fn
-    if filter_logits_fn not in FILTER_LOGITS_FN:
+    if not isinstance(filter_logits_fn, str) or filter_logits_fn not in FILTER_LOGITS_FN:
         known = ', '.join(f"'{name}'" for name in FILTER_LOGITS_FN)
         hint = did_you_mean(str(filter_logits_fn), FILTER_LOGITS_FN)
         raise ValueError(f'`filter_logits_fn` got {filter_logits_fn!r}, it must be a callable or one of {known}{hint}')
     return FILTER_LOGITS_FN[filter_logits_fn]
+
+
+def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None) -> Filter:
+    """One function of logits, from a filter or a sequence of them, each with its keywords bound and checked.
+
+        filter_logits_fn   a name, a callable, or a sequence of these, run in order
+        filter_kwargs      a dict for one filter, a sequence of dicts for several; None for no keywords
+        raises             ValueError for a filter or a keyword that there is not, or a value out of range
+
+    >>> filter_with(['top_k', 'min_p'], [dict(k = 2), {}])(torch.tensor([3., 2., 1.])).isinf().tolist()
+    [False, False, True]
+    """
+    chained = isinstance(filter_logits_fn, (list, tuple))
+    filters = [filter_named(one) for one in (filter_logits_fn if chained else (filter_logits_fn,))]
+    alone = filter_kwargs is None or isinstance(filter_kwargs, dict)
+    given = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else list(filter_kwargs)
+    if len(given) != len(filters) or not all(isinstance(one, dict) for one in given):
+        words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'
+        raise ValueError(f'`filter_kwargs` got {filter_kwargs!r}, it must be {words}')
+    bound = [bind(one, keywords) for one, keywords in zip(filters, given, strict=True)]
+    return bound[0] if len(bound) == 1 else lambda logits: functools.reduce(lambda z, keep: keep(z), bound, logits)
+
+
+def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
+    """A filter with its keywords, refused if it does not take them. One of ours is tried on two equal logits."""
+    name = getattr(keep, '__name__', type(keep).__name__)
+    try:
+        taken = list(inspect.signature(keep).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return functools.partial(keep, **keywords)
+    known = [p.name for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in taken)
+    for keyword in keywords:
+        if keyword not in known and not open_ended:
+            takes = ', '.join(f'`{one}`' for one in known) or 'none'
+            hint = did_you_mean(keyword, known)
+            raise ValueError(f'`filter_kwargs` got {keyword!r}, the keywords of `{name}` are {takes}{hint}')
+    bound = functools.partial(keep, **keywords)
+    if keep in FILTER_LOGITS_FN.values():
+        bound(torch.zeros(2))
+    return bound
+
+
+# what the tokens before say about the next one
+
+
+def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide the positive and multiply the negative logits of the tokens seen (b l) by `penalty`.  arXiv:1909.05858"""
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def counts(ids: Tensor, counted: Tensor | None, size: int) -> Tensor:
+    """How often each token of a vocabulary of `size` occurs in each row of ids (b t), where `counted` (b t):  b l"""
+    ones = torch.ones_like(ids, dtype=torch.float32) if counted is None else counted.float()
+    return torch.zeros(len(ids), size, device=ids.device).scatter_add_(1, ids, ones)
 
 
 # draws

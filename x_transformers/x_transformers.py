@@ -75,7 +75,7 @@ from x_transformers.generation import evaluating
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
-from x_transformers.routing import Routing, model_flags, renamed_mask, split_model_flags
+from x_transformers.routing import Routing, hidden_targets, model_flags, renamed_mask, split_model_flags
 
 # attention
 
@@ -1094,9 +1094,9 @@ class TransformerWrapper(Wrapper):
         prefix = (
             inputs['prepend_embeds'].shape[1] if inputs.get('prepend_embeds') is not None and not call.continues else 0
         )
-        if excise_prepend_embeds:
-            x = x[:, prefix:]
-        x = self.features.down('pool', x, call)
+        pooled = self.features.down('pool', x, call)
+        # what is read from all tokens, or from others, has no prefix
+        x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
@@ -1285,14 +1285,16 @@ class XTransformer(Configurable):
         src_prepend_embeds: Tensor | None = None,
         *,
         src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
     ) -> Tensor:
         """The next-token loss of the target."""
         check_ids(src, self.encoder.num_tokens, 'src')
         check_ids(tgt, self.decoder.net.num_tokens, 'tgt', besides=self.decoder.ignore_index)
+        tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
         context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
         if self.training and self.cross_attn_tokens_dropout > 0:
             context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
-        return self.decoder(tgt, context=context, context_mask=mask)
+        return self.decoder(tgt, context=context, context_mask=mask, **hidden)
 
     @torch.no_grad()
     def generate(

@@ -6,6 +6,7 @@ memories. How modules learn at test time is in `test_time_training.py`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
@@ -334,15 +335,11 @@ class XLAutoregressiveWrapper(Configurable):
             raise TypeError(f'`start_tokens` got {type(start_tokens).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(start_tokens, None, self.pad_value)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
-        keep, filter_kwargs = filter_named(filter_logits_fn), filter_kwargs or {}
-
-        def choose(logits: Tensor) -> Tensor:
-            return sample(logits if temperature == 0 else keep(logits, **filter_kwargs), temperature, generator)
-
+        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
             amateurs=[],
-            choose=choose,
+            choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
             modules=list(self.modules()),
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
             pads=None,

@@ -41,7 +41,9 @@ def log_once(message: str) -> None:
 
 
 def warn_once(message: str) -> None:
-    """Log `message` as a warning, the first time only."""
+    """Log `message` as a warning, the first time only. A compiled graph keeps silent: a log is no part of it."""
+    if torch.compiler.is_compiling():
+        return
     for rename in reversed(renamings):
         message = rename(message)
     log_once(message)
