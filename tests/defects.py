@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from loguru import logger
 from oracles import assert_close, randn, randomised
 from torch import Tensor
 
-from x_transformers import Attention, Decoder
+from x_transformers import Attention, Decoder, TransformerWrapper
 
 X = randn(2, 6, 24)
 HOLES = torch.tensor([[True] * 6, [True, True, False, True, True, False]])
 LEFT = torch.tensor([[False, False, True, True, True, True], [True] * 6])  # two rows that see nothing, if causal
+
+# of models around a stack
+SIZES = dict(dim=16, depth=2, heads=2, attn_dim_head=8, ff_mult=1, verbose=False)
+TOKENS, LONGEST = 11, 12
+IDS = torch.randint(0, TOKENS, (2, 7), generator=torch.Generator().manual_seed(0))
 
 
 class Known(dict):
@@ -49,6 +55,33 @@ def like(layer: Attention, **flags: Any) -> Attention:
     other = attention(**flags)
     other.load_state_dict(layer.state_dict(), strict=False)
     return other
+
+
+def model(kind: Any = Decoder, stack: dict[str, Any] | None = None, scale: float = 0.5, **flags: Any) -> Any:
+    """A model of tokens, whose stack has the flags of `stack`. With a large scale its choices differ more."""
+    flags = {'num_tokens': TOKENS, 'max_seq_len': LONGEST, **flags}
+    return randomised(TransformerWrapper(attn_layers=kind(**{**SIZES, **(stack or {})}), **flags), scale=scale)
+
+
+def twin(net: Any, other: Any) -> Any:
+    """Another net with the same weights, as far as it has them."""
+    other.load_state_dict({name: t for name, t in net.state_dict().items() if name in other.state_dict()}, strict=False)
+    return other
+
+
+# losses of tokens
+
+
+def without(x: Tensor, *places: int) -> Tensor:
+    """Ids that are no targets at some places of the first row."""
+    x = x.clone()
+    x[0, list(places)] = -100
+    return x
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """The next-token loss of logits (b n l) for tokens (b n), which may be -100."""
+    return F.cross_entropy(logits[:, :-1].transpose(1, 2), targets[:, 1:], ignore_index=-100)
 
 
 # laws

@@ -63,15 +63,19 @@ class BinaryMapper(Configurable):
         temperature: float = 1.0,
         straight_through: bool | None = None,
         calc_aux_loss: bool | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The drawn codes and their loss; gradients and the loss are there in training only, unless told otherwise."""
+        """The drawn codes and their loss; gradients and the loss are there in training only, unless told otherwise.
+
+        mask   ...   True for the codes whose loss counts
+        """
         if logits.shape[-1] != self.bits:
             raise ValueError(f'`logits` got shape {tuple(logits.shape)}, the last axis must be {self.bits} bits')
         chances = (logits / temperature).sigmoid()
         drawn = (torch.rand_like(logits) <= chances).long()
         one_hot = F.one_hot((drawn * self.power_two).sum(dim=-1), self.num_codes).to(logits.dtype)
         wanted = self.training if calc_aux_loss is None else calc_aux_loss
-        loss = self.loss(logits) if wanted else logits.new_zeros(())
+        loss = self.loss(logits, mask) if wanted else logits.new_zeros(())
         if not (self.training if straight_through is None else straight_through):
             return one_hot, loss
         # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
@@ -79,10 +83,12 @@ class BinaryMapper(Configurable):
         soft = log_probs.exp()
         return one_hot + (soft - soft.detach()), loss
 
-    def loss(self, logits: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
         entropy = F.softplus(logits) - logits * logits.sigmoid()
-        told = self.bits * math.log(2) - entropy.sum(dim=-1)
-        return (told - self.kl_loss_threshold).relu().mean()
+        told = (self.bits * math.log(2) - entropy.sum(dim=-1) - self.kl_loss_threshold).relu()
+        if mask is None:
+            return told.mean()
+        return told.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 class FreeTransformer(Configurable):
@@ -161,7 +167,8 @@ class FreeTransformer(Configurable):
         places = torch.arange(n, device=decoder_head_embeds.device)
         given = dict(pos=places, context_pos=places) if per_token else {}
         pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **given)
-        latents, loss = self.binary_mapper(self.to_latent_bit_logits(pooled), calc_aux_loss=return_kl_loss)
+        logits = self.to_latent_bit_logits(pooled)
+        latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=mask if per_token else None)
         return (latents, loss) if return_kl_loss else latents
 
     def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
