@@ -951,6 +951,28 @@ def test_compiled_training_step(name, backend):
             assert_close(parameter.grad, wanted[parameter_name], f'gradient of {parameter_name}')
 
 
+OF_ANY_LENGTH = 'plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens'
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning')  # of torch itself
+@pytest.mark.parametrize('name', TRAINED)
+def test_export(name):
+    """The exported program computes the same; where nothing depends on the length, for every length."""
+    net, case = copy.deepcopy(model_of(BY_NAME[name])), BY_NAME[name]
+    inputs = inputs_for(net, case)
+    exported = torch.export.export(net, (), kwargs=inputs, strict=False).module()
+    assert_close(as_one(net, exported(**inputs)), run(net, inputs))
+    if name not in OF_ANY_LENGTH.split():
+        return
+    length = torch.export.Dim('length', min=2, max=LONGEST - 2)
+    shapes = {'x': {1: length}}
+    exported = torch.export.export(net, (), kwargs=inputs, strict=False, dynamic_shapes=shapes).module()
+    for tokens_now in (5, 11):
+        inputs = inputs_for(net, case, length=tokens_now)
+        assert_close(as_one(net, exported(**inputs)), run(net, inputs))
+
+
 # 12 pairs
 
 # every flag, and the arguments that other flags could trip over
