@@ -1,0 +1,273 @@
+"""What one vector of a language model knows of a sequence: tensor product representations, fitted and operated on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
+from x_transformers.flags import ConfigError, Configurable, an_instance, count, integer, is_int, none, one_of, size
+from x_transformers.sampling import check_ids, require
+
+__all__ = ['ROLE_SCHEMES', 'DiscoverDecoder', 'TPREncoder', 'num_roles_for_scheme', 'role_ids_for_tokens']
+
+ROLE_SCHEMES = ('bidirectional', 'right_to_left', 'left_to_right', 'wickel', 'bag_of_words')
+
+
+def check_scheme(scheme: str) -> None:
+    require(scheme in ROLE_SCHEMES, 'scheme', scheme, 'one of ' + ', '.join(map(repr, ROLE_SCHEMES)))
+
+
+def num_roles_for_scheme(scheme: str, *, max_seq_len: int, num_fillers: int) -> int:
+    """How many roles a scheme has, see `role_ids_for_tokens`."""
+    check_scheme(scheme)
+    return {
+        'bidirectional': max_seq_len * (max_seq_len + 1) // 2,
+        'right_to_left': max_seq_len,
+        'left_to_right': max_seq_len,
+        'wickel': (num_fillers + 1) ** 2,
+        'bag_of_words': 1,
+    }[scheme]
+
+
+def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq_len: int, num_fillers: int) -> Tensor:
+    """The role of each token (b n), of which the first `lengths` (b) of each row are real; others have role 0.
+
+    left_to_right   i                                    i: its place from the left
+    right_to_left   j = length - 1 - i                   j: from the right
+    bidirectional   (i + j) (i + j + 1) / 2 + i          both
+    wickel          left (f + 1) + right                 its neighbours, f = `num_fillers` beyond the ends
+    bag_of_words    0
+    """
+    check_scheme(scheme)
+    check_ids(tokens, 'tokens', 1)
+    n = tokens.shape[1]
+    if lengths.shape != (len(tokens),):
+        raise ValueError(f'`lengths` got shape {tuple(lengths.shape)}, it must be ({len(tokens)},)')
+    if n > max_seq_len:
+        raise ValueError(f'`tokens` got {n} tokens, more than `max_seq_len`, {max_seq_len}')
+    lengths = lengths[:, None]
+    place = torch.arange(n, device=tokens.device).expand(tokens.shape)
+    real = place < lengths
+    if scheme == 'left_to_right':
+        roles = place
+    elif scheme == 'right_to_left':
+        roles = lengths - 1 - place
+    elif scheme == 'bidirectional':
+        roles = (lengths - 1) * lengths // 2 + place
+    elif scheme == 'wickel':
+        fillers = tokens.long().masked_fill(~real, num_fillers)
+        edge = F.pad(fillers, (1, 1), value=num_fillers)
+        roles = edge[:, :-2] * (num_fillers + 1) + edge[:, 2:]
+    else:
+        roles = torch.zeros_like(place)
+    return roles.masked_fill(~real, 0)
+
+
+class TPREncoder(Configurable):
+    """A sequence as the sum of its bound fillers and roles:  tokens b n, roles b n -> b d.
+
+        h_o = sum_n B_ofg filler(token_n)_f role(role_n)_g + bias_o       then, if wanted, a perceptron
+
+    arXiv:2608.29530; Smolensky 1990
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: Annotated[int, 'width of the encoding', size],
+        num_fillers: Annotated[int, 'different tokens', size],
+        num_roles: Annotated[int, 'different roles', size],
+        filler_dim: Annotated[int, 'width of a filler', size] = 24,
+        role_dim: Annotated[int, 'width of a role', size] = 24,
+        mlp_dim: Annotated[int | None, 'inner width of a perceptron on top; none if None', size | none] = None,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.filler_emb, self.role_emb = nn.Embedding(num_fillers, filler_dim), nn.Embedding(num_roles, role_dim)
+        nn.init.normal_(self.filler_emb.weight, std=0.05)
+        nn.init.normal_(self.role_emb.weight, std=0.05)
+        self.binding = nn.Parameter(torch.zeros(dim, filler_dim, role_dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        layers = () if mlp_dim is None else (nn.Linear(dim, mlp_dim), nn.SiLU(), nn.Linear(mlp_dim, dim))
+        self.mlp = nn.Sequential(*layers) if layers else None
+
+    def state(self, tokens: Tensor, role_ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The sum (b d), of the tokens where `mask` (b n) is True; others may have any id."""
+        for name, t in (('tokens', tokens), ('role_ids', role_ids)):
+            check_ids(t, name, 1)
+        for name, t in (('role_ids', role_ids), ('mask', mask)):
+            if t is not None and t.shape != tokens.shape:
+                raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must be {tuple(tokens.shape)}')
+        if mask is not None:
+            tokens, role_ids = tokens.masked_fill(~mask, 0), role_ids.masked_fill(~mask, 0)
+        fillers, roles = self.filler_emb(tokens), self.role_emb(role_ids)
+        fillers = fillers if mask is None else fillers * mask.unsqueeze(-1)
+        bound = torch.einsum('bnf,bng->bfg', fillers, roles)
+        return torch.einsum('ofg,bfg->bo', self.binding, bound) + self.bias
+
+    def readout(self, state: Tensor) -> Tensor:
+        return state if self.mlp is None else self.mlp(state)
+
+    def forward(self, tokens: Tensor, role_ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.readout(self.state(tokens, role_ids, mask))
+
+    def fit(
+        self,
+        tokens: Tensor,
+        role_ids: Tensor,
+        target_encodings: Tensor,
+        *,
+        mask: Tensor | None = None,
+        steps: int = 2000,
+        batch_size: int = 1024,
+        lr: float = 0.003,
+        ema_decay: float = 0.9,
+        optim: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    ) -> float:
+        """Learn encodings (b d) of sequences by mean squared error. Gives the running mean of the loss."""
+        for name, value in (('steps', steps), ('batch_size', batch_size)):
+            require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
+        if target_encodings.shape != (len(tokens), self.dim):
+            raise ValueError(
+                f'`target_encodings` got shape {tuple(target_encodings.shape)}, '
+                f'they must be ({len(tokens)}, {self.dim})'
+            )
+        optimizer, targets, running = optim(self.parameters(), lr=lr), target_encodings.detach(), None
+        with torch.enable_grad():
+            for _ in range(steps):
+                rows = torch.randint(len(tokens), (min(batch_size, len(tokens)),), device=tokens.device)
+                found = self(tokens[rows], role_ids[rows], None if mask is None else mask[rows])
+                loss = F.mse_loss(found, targets[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                loss = loss.detach()
+                running = loss if running is None else running.lerp(loss, 1 - ema_decay)
+        return running.item()
+
+
+class DiscoverDecoder(Configurable):
+    """One model as encoder and decoder: a sequence to one of its hidden states, and back.  ids b n -> b d.
+
+    Encode a sequence into the state of one token; decode it, given that vector in front of `bos_id`. What the vector
+    knows is told by how well a `TPREncoder` fits it, and proved by `surgery`. arXiv:2608.29530
+    """
+
+    def __init__(
+        self,
+        *,
+        decoder: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        num_fillers: Annotated[int, 'tokens below this are content', size],
+        bos_id: Annotated[int, 'id that starts decoding', integer],
+        pad_id: Annotated[int, 'id of padding', integer],
+        max_seq_len: Annotated[int, 'longest sequence', size],
+        enc_pos: Annotated[
+            int | str, 'place of the state that is the encoding, or the last real token', count | one_of('last')
+        ] = 'last',
+    ) -> None:
+        super().__init__()
+        check_net(decoder)
+        if decoder.emb_dim != decoder.attn_layers.dim:
+            raise ConfigError(
+                f'`decoder` has `emb_dim` {decoder.emb_dim} and hidden states of width {decoder.attn_layers.dim}: '
+                f'they must be equal, an encoding is put in front'
+            )
+        for name, token in (('bos_id', bos_id), ('pad_id', pad_id)):
+            if not 0 <= token < decoder.num_tokens:
+                raise ConfigError(f'`{name}` got {token}, `decoder` has tokens from 0 to {decoder.num_tokens - 1}')
+        if pad_id < num_fillers:
+            raise ConfigError(f'`pad_id` got {pad_id}, which is content: `num_fillers` is {num_fillers}')
+        if is_int(enc_pos) and enc_pos >= max_seq_len:
+            raise ConfigError(f'`enc_pos` got {enc_pos}, sequences have at most {max_seq_len} tokens (`max_seq_len`)')
+        self.decoder = decoder
+        self.num_fillers, self.bos_id, self.pad_id = num_fillers, bos_id, pad_id
+        self.max_seq_len, self.enc_pos = max_seq_len, enc_pos
+
+    @property
+    def dim(self) -> int:
+        return self.decoder.attn_layers.dim
+
+    def check(self, tokens: Tensor, name: str) -> Tensor:
+        check_ids(tokens, name, 1)
+        if tokens.shape[1] > self.max_seq_len:
+            raise ValueError(f'`{name}` got {tokens.shape[1]} tokens, more than `max_seq_len`, {self.max_seq_len}')
+        return tokens.long()
+
+    def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The hidden state (b d) at the last real token, or at `enc_pos`.
+
+        tokens   b n   ids
+        mask     b n   True for real tokens; those that are not `pad_id` if None
+        """
+        tokens = self.check(tokens, 'tokens')
+        mask = tokens != self.pad_id if mask is None else mask
+        if mask.shape != tokens.shape:
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(tokens.shape)}')
+        hidden = self.decoder(tokens, mask=mask, return_embeddings=True)
+        if self.enc_pos != 'last':
+            if self.enc_pos >= tokens.shape[1]:
+                raise ValueError(f'`tokens` got {tokens.shape[1]} tokens, there is none at `enc_pos`, {self.enc_pos}')
+            return hidden[:, self.enc_pos]
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        last = (place * mask).amax(dim=-1)
+        return hidden[torch.arange(len(tokens), device=tokens.device), last]
+
+    def decode(
+        self, encodings: Tensor, lengths: Tensor | None = None, *, eos_id: int | None = None, max_len: int | None = None
+    ) -> Tensor:
+        """The most probable tokens given encodings (b d), one after another, without gradients.
+
+        lengths   b       how many tokens each row has; `pad_id` follows
+        eos_id            or the id that ends a row, after which `pad_id` follows
+        max_len           at most so many tokens with `eos_id`; `max_seq_len` if None
+        """
+        if encodings.ndim != 2 or encodings.shape[1] != self.dim:
+            raise ValueError(f'`encodings` got shape {tuple(encodings.shape)}, they must be (b, {self.dim})')
+        if (lengths is None) == (eos_id is None):
+            raise ValueError('`lengths` and `eos_id` both say where rows end, give one of them')
+        b, most = len(encodings), max_len or self.max_seq_len
+        if lengths is not None:
+            if lengths.shape != (b,) or lengths.is_floating_point():
+                raise ValueError(f'`lengths` got {lengths.dtype} of shape {tuple(lengths.shape)}, it must be ({b},)')
+            most = int(lengths.max()) if b else 0
+        if most > self.max_seq_len:
+            name = 'max_len' if lengths is None else 'lengths'
+            raise ValueError(f'`{name}` got {most}, sequences have at most {self.max_seq_len} tokens (`max_seq_len`)')
+        model = AutoregressiveWrapper(self.decoder, pad_value=self.pad_id)
+        start = torch.full((b, 1), self.bos_id, device=encodings.device)
+        given = dict(prepend_embeds=encodings.unsqueeze(1), temperature=0.0, eos_token=eos_id)
+        tokens = model.generate(start, most, **given)
+        if lengths is None:
+            return tokens
+        ended = torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None]
+        return tokens.masked_fill(ended, self.pad_id)
+
+    def surgery(
+        self, tokens: Tensor, edited_tokens: Tensor, role_ids_old: Tensor, role_ids_new: Tensor, tpr: TPREncoder
+    ) -> Tensor:
+        """Decode the encoding of `tokens`, changed as `tpr` says that `edited_tokens` (b m) differ from them (b n).
+
+        Padding is `pad_id`; each row has as many tokens as the edited one.
+        """
+        old, new = self.check(tokens, 'tokens'), self.check(edited_tokens, 'edited_tokens')
+        if len(old) != len(new):
+            raise ValueError(f'`edited_tokens` got {len(new)} rows, `tokens` has {len(old)}')
+        with torch.no_grad():
+            change = tpr(new, role_ids_new, new != self.pad_id) - tpr(old, role_ids_old, old != self.pad_id)
+            return self.decode(self.encode(old) + change, (new != self.pad_id).sum(dim=-1))
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Any:
+        """Encodings (b d) of `tokens` (b n), or the logits (b m l) of each of the `targets` (b m) given them."""
+        encodings = self.encode(tokens)
+        if targets is None:
+            return encodings
+        targets = self.check(targets, 'targets')
+        if len(targets) != len(tokens):
+            raise ValueError(f'`targets` got {len(targets)} rows, `tokens` has {len(tokens)}')
+        inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)
+        return self.decoder(inputs, prepend_embeds=encodings.unsqueeze(1), excise_prepend_embeds=True)

@@ -1,0 +1,537 @@
+"""A decoder whose shallow blocks read what its deep blocks made of the token before: latents flow on, as tokens do."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import (
+    SET_BY_LOSS,
+    AutoregressiveWrapper,
+    check_net,
+    next_token_loss,
+    refuse_own,
+)
+from x_transformers.cache import LayerIntermediates
+from x_transformers.features.norms import RMSNorm
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    a_callable,
+    a_mapping,
+    an_instance,
+    boolean,
+    each,
+    integer,
+    is_int,
+    is_number,
+    none,
+    number,
+    one_of,
+    shown,
+    size,
+)
+from x_transformers.generation import Reader, evaluating
+from x_transformers.sampling import check_ids, padded_prompts, require, top_k
+
+__all__ = [
+    'RECIRC_SHORTCUTS',
+    'TRANSITIONS',
+    'FullBandwidth',
+    'GLUCrossTransition',
+    'GRUGatingTransition',
+    'LinearTransition',
+    'LossBreakdown',
+    'ResidualGLUTransition',
+    'ResidualTransition',
+    'dynamic_rollout_loss_weights',
+    'fuse_last_latent',
+    'get_block_latent',
+    'resolve_recirc_pairs',
+    'resolve_transition',
+    'shift_and_fuse_latents',
+]
+
+not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
+
+Transition = Callable[[Tensor, Tensor], Tensor]
+
+
+class LossBreakdown(NamedTuple):
+    """The losses of all passes."""
+
+    first_pass_loss: Tensor
+    feedback_pass_losses: list[Tensor]
+    all_pass_losses: list[Tensor]
+
+
+# transitions: latents z and stream s, both ... d, to the new stream ... d
+
+
+class GLUCrossTransition(nn.Module):
+    """norm(W_z norm(z) * sigmoid(W_s norm(s)))"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.to_state = nn.Linear(dim, dim, bias=False)
+        self.to_gate = nn.Linear(dim, dim, bias=False)
+        self.latent_norm, self.stream_norm, self.norm = RMSNorm(dim), RMSNorm(dim), RMSNorm(dim)
+
+    def forward(self, latents: Tensor, stream: Tensor) -> Tensor:
+        return self.norm(self.to_state(self.latent_norm(latents)) * self.to_gate(self.stream_norm(stream)).sigmoid())
+
+
+class ResidualTransition(nn.Module):
+    """norm(s + scale W norm(z))"""
+
+    def __init__(self, dim: int, scale_init: float = 0.1) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale_init))
+        self.proj = nn.Linear(dim, dim, bias=False)
+        self.latent_norm, self.norm = RMSNorm(dim), RMSNorm(dim)
+
+    def forward(self, latents: Tensor, stream: Tensor) -> Tensor:
+        return self.norm(stream + self.scale * self.proj(self.latent_norm(latents)))
+
+
+class GRUGatingTransition(nn.Module):
+    """norm((1 - g) s + g tanh(W_c [z ; s])),  g = sigmoid(W_g [z ; s] + b),  z and s normed inside, b = -1 at first"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.latent_norm, self.stream_norm, self.norm = RMSNorm(dim), RMSNorm(dim), RMSNorm(dim)
+        self.gate = nn.Linear(2 * dim, dim)
+        nn.init.constant_(self.gate.bias, -1.0)
+        self.to_candidate = nn.Linear(2 * dim, dim, bias=False)
+
+    def forward(self, latents: Tensor, stream: Tensor) -> Tensor:
+        both = torch.cat((self.latent_norm(latents), self.stream_norm(stream)), dim=-1)
+        gate, candidate = self.gate(both).sigmoid(), self.to_candidate(both).tanh()
+        return self.norm(stream + gate * (candidate - stream))
+
+
+class LinearTransition(nn.Module):
+    """norm(W_z norm(z) + W_s norm(s))"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.to_state = nn.Linear(dim, dim, bias=False)
+        self.to_stream = nn.Linear(dim, dim, bias=False)
+        self.latent_norm, self.stream_norm, self.norm = RMSNorm(dim), RMSNorm(dim), RMSNorm(dim)
+
+    def forward(self, latents: Tensor, stream: Tensor) -> Tensor:
+        return self.norm(self.to_state(self.latent_norm(latents)) + self.to_stream(self.stream_norm(stream)))
+
+
+class ResidualGLUTransition(nn.Module):
+    """norm(s + scale GLU(z, s))"""
+
+    def __init__(self, dim: int, scale_init: float = 1.0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale_init))
+        self.glu = GLUCrossTransition(dim)
+        self.norm = RMSNorm(dim)
+
+    def forward(self, latents: Tensor, stream: Tensor) -> Tensor:
+        return self.norm(stream + self.scale * self.glu(latents, stream))
+
+
+TRANSITIONS: dict[str, type[nn.Module]] = {
+    'glu': GLUCrossTransition,
+    'residual': ResidualTransition,
+    'gru': GRUGatingTransition,
+    'linear': LinearTransition,
+    'residual_glu': ResidualGLUTransition,
+}
+
+
+def resolve_transition(spec: Any, dim: int) -> nn.Module:
+    """A transition by its name, one that is built already, or what builds one from the width."""
+    if isinstance(spec, nn.Module):
+        return spec
+    if isinstance(spec, str):
+        if spec not in TRANSITIONS:
+            raise ConfigError(f'`transition` got {spec!r}, it must be one of {", ".join(map(repr, TRANSITIONS))}')
+        return TRANSITIONS[spec](dim)
+    built = spec(dim)
+    if not isinstance(built, nn.Module):
+        raise ConfigError(f'`transition` got {shown(spec)}, which gave {shown(built)}: it must give a module')
+    return built
+
+
+# pairs (out, in): the output of a block, counted from 1, goes to the input of another one token later
+
+Pairs = tuple[tuple[int, int], ...]
+
+RECIRC_SHORTCUTS: dict[str, Callable[[int], Pairs]] = {
+    'paper': lambda depth: ((depth, 1),),
+    'prev': lambda depth: tuple((at, at - 1) for at in range(2, depth + 1)),
+    'top_and_prev': lambda depth: tuple(
+        dict.fromkeys(((depth, 1), *((at, at - 1) for at in range(2, depth + 1))))
+    ),
+    'prev_with_self': lambda depth: ((1, 1), *((at, at - 1) for at in range(2, depth + 1))),
+    'self': lambda depth: tuple((at, at) for at in range(1, depth + 1)),
+    'full': lambda depth: tuple((at, 1) for at in range(1, depth + 1)),
+    'dense': lambda depth: tuple((out, into) for out in range(1, depth + 1) for into in range(1, depth + 1)),
+}  # fmt: skip
+
+
+def resolve_recirc_pairs(depth: int, recirc_pairs: Any) -> Pairs:
+    """The pairs that a name or a sequence of pairs stands for."""
+    if recirc_pairs is None or isinstance(recirc_pairs, str):
+        name = recirc_pairs or 'paper'
+        if name not in RECIRC_SHORTCUTS:
+            raise ConfigError(
+                f'`recirc_pairs` got {name!r}, it must be pairs or one of {", ".join(map(repr, RECIRC_SHORTCUTS))}'
+            )
+        return RECIRC_SHORTCUTS[name](depth)
+    pairs = tuple(tuple(pair) if isinstance(pair, (list, tuple)) else (pair,) for pair in recirc_pairs)
+    for pair in pairs:
+        if len(pair) != 2 or not all(is_int(block) and 1 <= block <= depth for block in pair):
+            raise ConfigError(
+                f'`recirc_pairs` got {shown(recirc_pairs)}, it must be pairs (out, in) of blocks from 1 to {depth}'
+            )
+    if len(set(pairs)) != len(pairs) or not pairs:
+        raise ConfigError(f'`recirc_pairs` got {shown(recirc_pairs)}, it must be at least one pair, each once')
+    return pairs
+
+
+def get_block_latent(intermediates: LayerIntermediates, depth: int) -> Tensor:
+    """The output of a block, counted from 1; the last one is normed."""
+    return intermediates.block_hiddens[depth - 1]
+
+
+def shift_and_fuse_latents(
+    latents: Tensor, stream: Tensor, transition: Transition, real: Tensor | None = None
+) -> Tensor:
+    """Let every token but the first see the latent of the one before it:  b n d, b [m +] n d -> b [m +] n d.
+
+    `real` (b n) marks tokens whose latents exist; without one, the stream stays. Further m tokens may stand in front.
+    """
+    n = min(latents.shape[1], stream.shape[1])
+    kept, stream = stream[:, : stream.shape[1] - n + 1], stream[:, stream.shape[1] - n + 1 :]
+    latents = latents[:, latents.shape[1] - n :]
+    fused = transition(latents[:, :-1], stream)
+    if real is not None:
+        fused = torch.where(real[:, -n:-1, None], fused, stream)
+    return torch.cat((kept, fused.to(kept.dtype)), dim=1)
+
+
+def fuse_last_latent(latents: Tensor, stream: Tensor, transition: Transition, real: Tensor | None = None) -> Tensor:
+    """Let the last token of the stream see the last latent:  b m d, b n d -> b n d."""
+    fused = transition(latents[:, -1:], stream[:, -1:])
+    if real is not None:
+        fused = torch.where(real[:, -1:, None], fused, stream[:, -1:])
+    return torch.cat((stream[:, :-1], fused.to(stream.dtype)), dim=1)
+
+
+def dynamic_rollout_loss_weights(step_losses: Tensor, decay: float = 1.0, threshold: float = 1.0) -> Tensor:
+    """exp(-decay sum_{s<r} relu(loss_s - threshold)), along the last axis: a step counts less after large losses."""
+    excess = (step_losses.detach() - threshold).relu()
+    return (-decay * (excess.cumsum(dim=-1) - excess)).exp()
+
+
+# the wrapper
+
+
+class FullBandwidth(Configurable):
+    """Train a decoder in several passes, each given the latents of the one before:  ids b n -> loss.
+
+        pass 1    as ever
+        pass r    the input s_t of block `in` becomes transition(z_{t-1}, s_t), z being the output of block `out` in
+                  pass r - 1; tokens but the first
+        loss = loss_1 + weight mean_r loss_r                              loss_r from the second target on
+
+    A generated token costs one pass, and sees the latents of the token before it. arXiv:2608.08888
+    """
+
+    def __init__(
+        self,
+        net: Annotated[
+            nn.Module, 'a TransformerWrapper around a Decoder with `depth_scale_residual`, `tie_embedding=True` and '
+            '`post_emb_norm=True`', an_instance(nn.Module),
+        ],
+        temporal_parallel_passes: Annotated[int, 'passes', size] = 2,
+        recirc_pairs: Annotated[
+            str | Sequence[Sequence[int]] | None,
+            'pairs (out, in) of blocks from 1 on, or `paper` (the last to the first, which is the default), `prev`, '
+            '`top_and_prev`, `prev_with_self`, `self`, `full`, `dense`',
+            one_of(*RECIRC_SHORTCUTS) | each(Check('a pair of blocks', lambda value: isinstance(value, (list, tuple))))
+            | none,
+        ] = None,
+        transition: Annotated[
+            nn.Module | str | Callable | None,
+            '`glu` (the default), `residual`, `gru`, `linear`, `residual_glu`, a module, or a function of the width '
+            'that builds one', one_of(*TRANSITIONS) | an_instance(nn.Module) | a_callable | none,
+        ] = None,
+        transitions: Annotated[dict | None, 'pair (out, in) -> a transition of its own', a_mapping | none] = None,
+        feedback_pass_weight: Annotated[float, 'weight of the later passes', not_negative] = 1.0,
+        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
+        jitter_noise_delta: Annotated[float, 'uniform noise on latents in training, up to this', not_negative] = 0.02,
+        dynamic_rollout_loss_weight: Annotated[bool, 'later passes count less after large losses', boolean] = False,
+        dynamic_loss_decay: Annotated[float, 'how much less', number] = 0.5,
+        dynamic_loss_threshold: Annotated[float, 'loss that is not large, in nats', number] = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_net(net)
+        self.check_parts(net)
+        self.net, self.depth = net, net.attn_layers.depth
+        self.recirc_pairs = resolve_recirc_pairs(self.depth, recirc_pairs)
+        dim = net.attn_layers.dim
+        own = self.own_transitions(transitions or {})
+        self.transitions = nn.ModuleDict()
+        for pair in self.recirc_pairs:
+            self.transitions[self.name_of(*pair)] = resolve_transition(own.get(pair, transition) or 'glu', dim)
+        self.routes_by_in_depth: dict[int, list[int]] = {}
+        for out, into in self.recirc_pairs:
+            self.routes_by_in_depth.setdefault(into, []).append(out)
+        self.temporal_parallel_passes, self.feedback_pass_weight = temporal_parallel_passes, feedback_pass_weight
+        self.ignore_index, self.jitter_noise_delta = ignore_index, jitter_noise_delta
+        self.dynamic_rollout_loss_weight = dynamic_rollout_loss_weight
+        self.dynamic_loss_decay, self.dynamic_loss_threshold = dynamic_loss_decay, dynamic_loss_threshold
+
+    @staticmethod
+    def name_of(out: int, into: int) -> str:
+        return f'{out}->{into}'
+
+    @staticmethod
+    def check_parts(net: nn.Module) -> None:
+        """Refuse a net that lacks what keeps the feedback stable, or whose blocks are not plain."""
+        set_on = {name for holder in (net, net.attn_layers) for feature in holder.features.active
+                  for name in feature.flags if getattr(feature, name, None) not in (None, False)}  # fmt: skip
+        for name in ('depth_scale_residual', 'tie_embedding', 'post_emb_norm'):
+            if name not in set_on:
+                raise ConfigError(f'`net` must have `{name}`, or what is fed back would grow')
+        for name in ('looped', 'recycling'):
+            if getattr(net, name, False):
+                raise ConfigError(f'`net` has `{name}`: there a block has several outputs')
+        if getattr(net, 'output_is_log_prob', False):
+            raise ConfigError('`net` has `mixture_of_softmax`, which does not go with a tied head')
+        if net.attn_layers.has_custom_layer_types:
+            raise ConfigError('`net` must have plain blocks, its stack has an order of layers of its own')
+
+    def own_transitions(self, given: Mapping[Any, Any]) -> dict[tuple[int, int], Any]:
+        """What each pair asks for, given by pairs or by their names, as '3->1'."""
+        names = {self.name_of(*pair): pair for pair in self.recirc_pairs}
+        own = {names.get(key, key): spec for key, spec in given.items()}
+        for key in own:
+            if key not in self.recirc_pairs:
+                raise ConfigError(f'`transitions` got {key!r}, `recirc_pairs` are {", ".join(map(repr, names))}')
+        return own
+
+    def latents_of(self, intermediates: LayerIntermediates) -> dict[int, Tensor]:
+        """The outputs of the blocks that are fed back."""
+        return {out: get_block_latent(intermediates, out) for out, _ in self.recirc_pairs}
+
+    def make_transforms(
+        self,
+        intermediates: LayerIntermediates | Mapping[int, Tensor],
+        training: bool = False,
+        override_transition: Transition | None = None,
+        generate: bool = False,
+        real: Tensor | None = None,
+    ) -> dict[int, Transition]:
+        """For each block that is fed, what to do to its input, given what an earlier pass left behind.
+
+        training   add noise to the latents
+        generate   the input is that of the next token only
+        real       b n, True for tokens whose latents count
+        """
+        found = intermediates if isinstance(intermediates, Mapping) else self.latents_of(intermediates)
+        if training and self.jitter_noise_delta > 0:
+            delta = self.jitter_noise_delta
+            found = {out: z + torch.empty_like(z).uniform_(-delta, delta) for out, z in found.items()}
+        fuse = fuse_last_latent if generate else shift_and_fuse_latents
+
+        def transform(into: int) -> Callable[[Tensor], Tensor]:
+            def fed(stream: Tensor) -> Tensor:
+                for out in self.routes_by_in_depth[into]:
+                    step = override_transition or self.transitions[self.name_of(out, into)]
+                    stream = fuse(found[out], stream, step, real)
+                return stream
+
+            return fed
+
+        return {into: transform(into) for into in self.routes_by_in_depth}
+
+    @staticmethod
+    def real_tokens(like: Tensor, mask: Tensor | None, start: Tensor | None) -> Tensor | None:
+        """Which tokens of `like` (b n) are real, by a mask (b n) and the padding in front (b)."""
+        if start is None:
+            return None if mask is None else mask.bool()
+        begun = torch.arange(like.shape[1], device=like.device) >= start[:, None]
+        return begun if mask is None else begun & mask.bool()
+
+    def passes(
+        self, ids: Tensor, count: int, override: Transition | None, inputs: dict[str, Any]
+    ) -> list[tuple[Tensor, LayerIntermediates]]:
+        """The logits (b n l) of each pass, and what it left behind."""
+        real = self.real_tokens(ids, inputs.get('mask'), inputs.get('seq_start_pos'))
+        done = [self.net(ids, return_intermediates=True, **inputs)]
+        for _ in range(count - 1):
+            transforms = self.make_transforms(done[-1][1], self.training, override, real=real)
+            done.append(self.net(ids, transform_block_inputs=by_block(transforms), return_intermediates=True, **inputs))
+        return done
+
+    def count_of(self, passes: int | None) -> int:
+        count = self.temporal_parallel_passes if passes is None else passes
+        require(is_int(count) and count >= 1, 'temporal_parallel_passes', count, 'an integer of at least 1')
+        return count
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        return_loss: bool = True,
+        temporal_parallel_passes: int | None = None,
+        return_loss_breakdown: bool = False,
+        return_all_pass_logits: bool = False,
+        transition: Transition | None = None,
+        dynamic_rollout_loss_weight: bool | None = None,
+        dynamic_loss_decay: float | None = None,
+        dynamic_loss_threshold: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The loss of all passes, or the logits of the last.
+
+        token_ids                b n   ids, n of at least 3 for a loss; `ignore_index` marks what is no target
+        transition                     `(latents, stream) -> stream`, in place of all transitions
+        return_loss_breakdown          beside it a `LossBreakdown`, None without a loss
+        return_all_pass_logits         beside it the logits of each pass
+        **kwargs                       to the net: `mask` (b n), `context`, ...; further arguments take the place of the
+                                       constructor's
+        """
+        count = self.count_of(temporal_parallel_passes)
+        check_ids(token_ids, 'token_ids', (3 if count > 1 else 2) if return_loss else 1)
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS | OWN)
+        seq = token_ids.long()
+        inputs = seq[:, :-1] if return_loss else seq
+        if kwargs.get('mask') is not None:
+            kwargs['mask'] = kwargs['mask'][:, : inputs.shape[1]]
+        done = self.passes(inputs.masked_fill(inputs == self.ignore_index, 0), count, transition, kwargs)
+        # what stands in front of the tokens is no target
+        logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]
+        name, value, breakdown = 'logits', logits[-1], None
+        if return_loss:
+            losses = [next_token_loss(out[:, at > 0 :], seq[:, 1 + (at > 0) :], ignore_index=self.ignore_index)
+                      for at, out in enumerate(logits)]  # fmt: skip
+            breakdown = LossBreakdown(losses[0], losses[1:], losses)
+            options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold
+            name, value = 'loss', self.total(losses, *options)
+        beside = {'loss_breakdown': breakdown} if return_loss_breakdown else {}
+        beside |= {'all_pass_logits': logits} if return_all_pass_logits else {}
+        return namedtuple('Output', [name, *beside])(value, *beside.values()) if beside else value
+
+    def total(self, losses: list[Tensor], dynamic: bool | None, decay: float | None, threshold: float | None) -> Tensor:
+        """The loss of the first pass, and the weighted mean of the others."""
+        if len(losses) == 1:
+            return losses[0]
+        later = torch.stack(losses[1:])
+        weights = torch.ones_like(later)
+        if self.dynamic_rollout_loss_weight if dynamic is None else dynamic:
+            decay = self.dynamic_loss_decay if decay is None else decay
+            threshold = self.dynamic_loss_threshold if threshold is None else threshold
+            weights = dynamic_rollout_loss_weights(later, decay, threshold)
+        return losses[0] + self.feedback_pass_weight * (weights * later).sum() / weights.sum()
+
+    def generate(
+        self,
+        prompts: Tensor | Sequence[Tensor],
+        seq_len: int,
+        temperature: float = 1.0,
+        filter_logits_fn: Callable | str = top_k,
+        filter_kwargs: dict | None = None,
+        should_fuse_latent: Callable[[int], bool] | None = None,
+        transition: Transition | None = None,
+        temporal_parallel_passes: int | None = None,
+        process_prompt: bool = True,
+        eos_token: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue the prompts by `seq_len` tokens, each given the latents of the one before.
+
+        should_fuse_latent         number of the generated token -> whether it is fed; all are if None
+        transition                 as in `forward`
+        temporal_parallel_passes   1 feeds nothing back
+        process_prompt             run all passes over the prompts too, else one
+        **kwargs                   as in `AutoregressiveWrapper.generate`, which says what the others are
+        """
+        passes = self.count_of(temporal_parallel_passes)
+        if not self.net.can_cache_kv:
+            raise ValueError('`net` cannot be cached, which the latents of generated tokens need')
+        refuse_own(kwargs, 'generate', OWN)
+        prompts_ids, _, _ = padded_prompts(prompts, kwargs.get('prompt_lens'), 0)
+        limit = self.net.max_seq_len
+        bounded = limit and not self.net.can_cache_kv_outside_max_seq_len
+        if is_int(seq_len) and bounded and prompts_ids.shape[1] + seq_len > limit + 1:
+            raise ValueError(
+                f'`seq_len` got {seq_len}: prompts of {prompts_ids.shape[1]} tokens and {seq_len} more exceed '
+                f'`max_seq_len`, {limit}, beyond which latents cannot be kept'
+            )
+        options = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        model = AutoregressiveWrapper(self.net)
+        decoding = model.decoding(prompts, seq_len, eos_token=eos_token, **options, **kwargs)
+        reader = FeedbackReader(self, decoding.expert, passes, should_fuse_latent, transition, process_prompt)
+        decoding.expert, decoding.modules = reader, [*decoding.modules, *self.modules()]
+        with evaluating(decoding.modules):
+            for _ in decoding.run(seq_len):
+                pass
+        return decoding.generated(decoding.ids[:, decoding.start :])
+
+
+def by_block(transforms: Mapping[int, Callable[[Tensor], Tensor]]) -> Callable[[int, Tensor], Tensor]:
+    """The same as one function, which compiles."""
+    return lambda block, x: transforms[block](x) if block in transforms else x
+
+
+OWN = {'transform_block_inputs': ': what is fed back comes in there'}
+
+
+class FeedbackReader(Reader):
+    """Reads a growing sequence, and gives each new token the latents of the one before it."""
+
+    def __init__(
+        self,
+        model: FullBandwidth,
+        like: Reader,
+        passes: int,
+        fuses: Callable[[int], bool] | None,
+        transition: Transition | None,
+        whole: bool,
+    ) -> None:
+        super().__init__(model.net, like.inputs, restrict=like.window is not None)
+        self.model, self.count, self.fuses, self.transition = model, passes, fuses, transition
+        self.first = passes if whole else 1
+        self.latents: dict[int, Tensor] = {}
+        self.step = 0
+
+    def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
+        length = sequence.shape[1]
+        if self.pending is not None and self.pending[0] == length:
+            return self.pending[1]
+        self.pending = None
+        start = 0 if self.window is None else max(length - self.window, 0)
+        inputs = self.inputs_at(length, start, pads)
+        cache = self.remembered(length, start)
+        if cache is None:
+            out, trace = self.model.passes(sequence[:, start:], self.first, self.transition, inputs)[-1]
+        else:
+            real = None if inputs.get('mask') is None else inputs['mask'][:, -2:-1].bool()
+            if self.count > 1 and (self.fuses is None or self.fuses(self.step)):
+                inputs['transform_block_inputs'] = self.model.make_transforms(
+                    self.latents, override_transition=self.transition, generate=True, real=real
+                )
+            self.step += 1
+            inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
+            out, trace = self.net(sequence[:, self.seen :], **inputs)
+        self.latents = {depth: z[:, -1:] for depth, z in self.model.latents_of(trace).items()}
+        self.intermediates, self.cache, self.seen = trace, trace.cache, length
+        return self.last(out, count)
+
+    def select(self, rows: Tensor, b: int) -> None:
+        self.latents = {depth: z[rows] for depth, z in self.latents.items()}
+        super().select(rows, b)

@@ -1,0 +1,199 @@
+"""A language model that learns in the space of its latents; tokens are read off by a probe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
+from x_transformers.features.norms import RMSNorm
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    a_mapping,
+    an_instance,
+    boolean,
+    each,
+    integer,
+    is_number,
+    none,
+    size,
+)
+from x_transformers.losses import each_head
+from x_transformers.next_latent_wrapper import masked_mean, not_negative, sigreg_loss
+from x_transformers.sampling import check_ids
+
+__all__ = ['LatentAutoregressive', 'Losses']
+
+SLICES = {'num_slices': 1024, 'domain': (-5, 5), 'num_knots': 17}
+
+fraction = Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
+
+
+class Losses(NamedTuple):
+    """The parts of the loss, before their weights."""
+
+    ce: Tensor
+    l2: Tensor
+    l2_no_action: Tensor
+    sigreg: Tensor
+
+
+def scale_grad(t: Tensor, scale: float) -> Tensor:
+    """`t`, with its gradient multiplied."""
+    return t.detach() if scale == 0 else t * scale + t.detach() * (1 - scale)
+
+
+def perceptron(dim: int, dim_out: int) -> nn.Sequential:
+    """... d -> ... dim_out, with two hidden layers of twice that width."""
+    wide = 2 * dim_out
+    return nn.Sequential(
+        RMSNorm(dim),
+        nn.Linear(dim, wide),
+        nn.LeakyReLU(),
+        nn.Linear(wide, wide),
+        nn.LeakyReLU(),
+        nn.Linear(wide, dim_out),
+    )
+
+
+class LatentAutoregressive(Configurable):
+    """A model of tokens that learns to foretell its latents:  ids b n -> loss.
+
+        z_0 = s_t;  z_r = predictor([z_{r-1} ; action t + r])             s: the input of a layer, h: the output
+        loss = CE(probe(h)) + (1 - l) w sum_r w_r mean (z_r / |z_r| - h_{t+r} / |h_{t+r}|)^2
+             + l (SIGReg(h) + SIGReg(s)) / 2
+
+    The probe, a perceptron in front of the head, learns from tokens; of its gradient, the part `frac_gradient` reaches
+    the model. The weights w_r sum to 1.
+    Balestriero and LeCun 2025, arXiv:2511.08544; Huang et al. 2025, arXiv:2509.14252
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        *,
+        dim: Annotated[int, 'width of the latents', size],
+        sigreg_loss_weight: Annotated[float, 'l, the part of the distance from a normal distribution', fraction] = 0.05,
+        l2_loss_weight: Annotated[float, 'w, weight of the distance of latents', not_negative] = 1.0,
+        num_rollouts: Annotated[int, 'steps foretold', size] = 1,
+        rollout_loss_weights: Annotated[
+            Sequence[float] | None, 'weights of the steps, equal ones if None', each(not_negative) | none
+        ] = None,
+        sigreg_loss_kwargs: Annotated[
+            dict, '`num_slices`, `domain` and `num_knots` of `sigreg_loss`', a_mapping
+        ] = SLICES,
+        frac_gradient: Annotated[float, 'part of the gradient of tokens that reaches the model', fraction] = 0.0,
+        predict_next_cosine_sim: Annotated[bool, 'compare latents of unit length', boolean] = True,
+        predictor_input_hiddens_index: Annotated[
+            int | None, 'the self-attention layer whose input foretells; None for the output', integer | none
+        ] = -1,
+        predict_next_embed_with_action: Annotated[bool, 'foretell given the next tokens', boolean] = True,
+        predict_next_embed_no_action: Annotated[
+            bool, 'foretell without them, with a predictor of its own', boolean
+        ] = False,
+        detach_target: Annotated[bool, 'what is foretold does not learn from it', boolean] = True,
+        ce_probe_module: Annotated[
+            nn.Module | None, 'a module in front of the probe', an_instance(nn.Module) | none
+        ] = None,
+        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
+        pad_value: Annotated[int, 'id in its place', integer] = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        check_net(net)
+        if dim != net.attn_layers.dim:
+            raise ConfigError(f'`dim` got {dim}, the latents of `net` have width {net.attn_layers.dim}')
+        if getattr(net, 'output_is_log_prob', False):
+            raise ConfigError('`mixture_of_softmax` is set: its mixture is not part of the head, which the probe needs')
+        if not (predict_next_embed_with_action or predict_next_embed_no_action):
+            raise ConfigError(
+                '`predict_next_embed_with_action` and `predict_next_embed_no_action` are both off: nothing is foretold'
+            )
+        layers = net.attn_layers.layer_types.count('a')
+        index = predictor_input_hiddens_index
+        if index is not None and not -layers <= index < layers:
+            raise ConfigError(
+                f'`predictor_input_hiddens_index` got {index}, `net` has {layers} self-attention layers, from 0'
+            )
+        weights = (1.0,) * num_rollouts if rollout_loss_weights is None else tuple(rollout_loss_weights)
+        if len(weights) != num_rollouts or sum(weights) <= 0:
+            raise ConfigError(
+                f'`rollout_loss_weights` got {weights}, it must be {num_rollouts} numbers, not all of them 0'
+            )
+        probe = () if ce_probe_module is None else (ce_probe_module,)
+        net.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), net.to_logits)
+        self.net, self.num_rollouts = net, num_rollouts
+        with_action, alone = predict_next_embed_with_action, predict_next_embed_no_action
+        self.action_emb = nn.Embedding(net.num_tokens, dim) if with_action else None
+        self.to_next_embed_pred = perceptron(2 * dim, dim) if with_action else None
+        self.to_next_embed_no_action_pred = perceptron(dim, dim) if alone else None
+        weights = torch.tensor(weights)
+        self.register_buffer('rollout_loss_weights', weights / weights.sum(), persistent=False)
+        self.ignore_index, self.pad_value, self.frac_gradient = ignore_index, pad_value, frac_gradient
+        self.sigreg_loss_weight, self.l2_loss_weight = sigreg_loss_weight, l2_loss_weight
+        self.sigreg_loss_kwargs, self.detach_target = dict(sigreg_loss_kwargs), detach_target
+        self.predict_next_cosine_sim = predict_next_cosine_sim
+        self.predictor_input_hiddens_index = predictor_input_hiddens_index
+
+    sigreg_loss = staticmethod(sigreg_loss)
+
+    def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
+        """The loss of latents, and of the tokens read off them.
+
+        x                      b n   ids, n of at least `num_rollouts` + 1; `ignore_index` marks what is no target
+        return_loss_breakdown        also return the `Losses`, before their weights
+        **kwargs                     to the net: `mask` (b n), `context`, ...
+        """
+        check_ids(x, 'x', self.num_rollouts + 1)
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
+        x = x.long()
+        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
+        index = self.predictor_input_hiddens_index
+        source = hidden if index is None else trace.hiddens[index]
+        target = hidden.detach() if self.detach_target else hidden
+        zero = hidden.new_zeros(())
+        l2 = l2_no_action = sigreg = zero
+        if self.to_next_embed_pred is not None:
+            l2 = self.distance(self.to_next_embed_pred, source, target, x, self.action_emb(ids))
+        if self.to_next_embed_no_action_pred is not None:
+            l2_no_action = self.distance(self.to_next_embed_no_action_pred, source, target, x, None)
+        if self.sigreg_loss_weight > 0:
+            sigreg = self.normality(hidden, source, x)
+        losses = Losses(self.token_loss(hidden, x), l2, l2_no_action, sigreg)
+        share = self.sigreg_loss_weight
+        total = losses.ce + (1 - share) * (l2 + l2_no_action) * self.l2_loss_weight + share * sigreg
+        return (total, losses) if return_loss_breakdown else total
+
+    def token_loss(self, hidden: Tensor, x: Tensor) -> Tensor:
+        """The cross entropy of the probe."""
+        logits = self.net.to_logits(scale_grad(hidden[:, :-1], self.frac_gradient))
+        logits = each_head(lambda one: self.net.features.down('logits', one, None), logits)
+        heads = logits if isinstance(logits, tuple) else (logits,)
+        return sum(next_token_loss(head, x[:, 1:], ignore_index=self.ignore_index) for head in heads) / len(heads)
+
+    def distance(
+        self, predictor: nn.Module, source: Tensor, target: Tensor, x: Tensor, actions: Tensor | None
+    ) -> Tensor:
+        """The weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
+        total, state = source.new_zeros(()), source
+        for step, weight in enumerate(self.rollout_loss_weights, start=1):
+            state = state[:, :-1]
+            state = predictor(state if actions is None else torch.cat((state, actions[:, step:]), dim=-1))
+            found, wanted = state, target[:, step:]
+            if self.predict_next_cosine_sim:
+                found, wanted = F.normalize(found, dim=-1, eps=1e-6), F.normalize(wanted, dim=-1, eps=1e-6)
+            errors = (found - wanted).square().mean(dim=-1)
+            total = total + weight * masked_mean(errors, x[:, step:] != self.ignore_index)
+        return total
+
+    def normality(self, hidden: Tensor, source: Tensor, x: Tensor) -> Tensor:
+        """The mean SIGReg of outputs and of what foretells, where they have a target."""
+        real = x[:, 1:] != self.ignore_index
+        sets = (hidden,) if source is hidden else (hidden, source)
+        return sum(self.sigreg_loss(states[:, :-1], real, **self.sigreg_loss_kwargs) for states in sets) / len(sets)

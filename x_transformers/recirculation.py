@@ -1,0 +1,334 @@
+"""Reading every token twice: what deep layers made of it leaks into shallow ones, and stays in the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import check_net, next_token_loss, refuse_own
+from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    count,
+    each,
+    is_int,
+    none,
+    number,
+    shown,
+    size,
+)
+from x_transformers.sampling import check_ids, require
+
+__all__ = ['Recirculation', 'RecirculationMixer', 'norm_matched']
+
+PER_TOKEN = ': tokens are read one at a time'
+NOT_HERE = dict.fromkeys(
+    ('prepend_embeds', 'prepend_mask', 'pos', 'embed_ids', 'sum_embeds', 'attn_mask', 'attn_bias', 'self_attn_kv_mask'),
+    PER_TOKEN,
+) | {'mems': ': the cache is the memory', 'mem_masks': ': the cache is the memory'}
+
+
+def logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+def norm_matched(z_source: Tensor, z_dest: Tensor, eps: float = 1e-8) -> Tensor:
+    """`z_source` (... d), as long as `z_dest`."""
+    return z_source * (z_dest.norm(dim=-1, keepdim=True) / z_source.norm(dim=-1, keepdim=True).clamp(min=eps))
+
+
+class RecirculationMixer(nn.Module):
+    """Learned weights of source and destination, for each feature:  ... d, ... d -> ... d, ... d, both from 0 to 1."""
+
+    def __init__(self, dim: int, hidden: int | None = None, init_alpha: float = 0.1, init_beta: float = 0.9) -> None:
+        super().__init__()
+        hidden = hidden or dim
+        self.input_norm = nn.LayerNorm(2 * dim)
+        self.mlp = nn.Sequential(
+            nn.Linear(2 * dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 2 * dim)
+        )
+        nn.init.normal_(self.mlp[-1].weight, std=0.02)
+        with torch.no_grad():
+            self.mlp[-1].bias[:dim] = logit(init_alpha)
+            self.mlp[-1].bias[dim:] = logit(init_beta)
+
+    def forward(self, z_source: Tensor, z_dest: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat((z_source, z_dest), dim=-1)
+        return self.mlp(self.input_norm(both)).sigmoid().chunk(2, dim=-1)
+
+
+class Recirculation(Configurable):
+    """Give a model of tokens a second look at each:  ids b n -> logits b n l.
+
+        first reading     logits of the token, and the residuals z that each self-attention layer reads
+        second reading    z_dst <- a_t z_src |z_dst| / |z_src| + b z_dst,   a_t = alpha min(t / ramp_steps, 1)
+
+    Keys and values of the second reading stay in the cache, so that later tokens see them. The mixture is what the
+    attention of the destination reads, its skip connection stays. Layers count self-attention from 0. It takes the
+    place of `net` in an `AutoregressiveWrapper`. Two passes per token, one token after another.
+    Mozer et al. 2026, arXiv:2608.17981
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        source_layer: Annotated[int | Sequence[int], 'the deep layer, or several', count | each(count)],
+        destination_layer: Annotated[int | Sequence[int], 'the shallow layer for each', count | each(count)],
+        alpha: Annotated[
+            float | Sequence[float], 'weight of the source, or one for each', number | each(number)
+        ] = 0.15,
+        beta: Annotated[
+            float | Sequence[float] | None, 'weight of the destination, 1 - a_t if None', number | each(number) | none
+        ] = None,
+        ramp_steps: Annotated[int, 'tokens over which the weight of the source grows', count] = 10,
+        use_learned: Annotated[bool, 'weights from a small network for each pair, without a ramp', boolean] = False,
+        learned_hidden: Annotated[int | None, 'its inner width, that of the stream if None', size | none] = None,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        stack = net.attn_layers
+        for name in ('looped', 'recycling'):
+            if getattr(net, name, False):
+                raise ConfigError(f'`net` has `{name}`, which passes through a layer several times')
+        if not net.can_cache_kv:
+            raise ConfigError('`net` cannot be cached, which a second reading needs')
+        order = stack.layers_execute_order
+        if len(set(order)) != len(order) or len({id(stack.layers[at][1]) for at in order}) != len(order):
+            raise ConfigError('`net` runs a layer more than once, so that its residual is not one')
+        self.attn_layer_indices = [index for index in order if stack.layer_types[index] == 'a']
+        self.source_layers, self.destination_layers = tupled(source_layer), tupled(destination_layer)
+        self.check_routes(len(self.attn_layer_indices))
+        self.alphas, self.betas = self.weights('alpha', alpha), self.weights('beta', beta)
+        self.net = net
+        self.ramp_steps = 0 if use_learned else ramp_steps
+        mixers = [RecirculationMixer(stack.dim, learned_hidden) for _ in self.source_layers if use_learned]
+        self.learned_mixers = nn.ModuleList(mixers) if use_learned else None
+        self.attn_layers = stack
+
+    def check_routes(self, layers: int) -> None:
+        sources, destinations = self.source_layers, self.destination_layers
+        if len(sources) != len(destinations):
+            raise ConfigError(
+                f'`destination_layer` got {len(destinations)} layers, `source_layer` has {len(sources)}: one for each'
+            )
+        if len(set(destinations)) != len(destinations):
+            raise ConfigError(f'`destination_layer` got {destinations}, each layer may stand there once')
+        for source, destination in zip(sources, destinations, strict=True):
+            if source >= layers:
+                raise ConfigError(f'`source_layer` got {source}, `net` has {layers} self-attention layers, from 0')
+            if destination >= source:
+                raise ConfigError(
+                    f'`destination_layer` got {destination}, it must be below its `source_layer`, {source}'
+                )
+
+    def weights(self, name: str, given: Any) -> tuple[float | None, ...]:
+        """A weight for each pair of layers."""
+        routes = len(self.source_layers)
+        weights = tuple(given) if isinstance(given, (list, tuple)) else (given,) * routes
+        if len(weights) != routes:
+            raise ConfigError(f'`{name}` got {shown(given)}, it must be one number, or {routes}')
+        return weights
+
+    # what an AutoregressiveWrapper asks for
+
+    @property
+    def num_tokens(self) -> int:
+        return self.net.num_tokens
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.net.max_seq_len
+
+    @property
+    def can_cache_kv(self) -> bool:
+        return self.net.can_cache_kv
+
+    @property
+    def can_cache_kv_outside_max_seq_len(self) -> bool:
+        return self.net.can_cache_kv_outside_max_seq_len
+
+    @property
+    def output_is_log_prob(self) -> bool:
+        return self.net.output_is_log_prob
+
+    looped = False
+    add_continuous_pred_head = False
+
+    # mixing
+
+    def mix_coefficients(self, route: int, z_source: Tensor, z_dest: Tensor, step: Any) -> tuple[Any, Any]:
+        """The weights of source and destination for a pair of layers, at a step: a number, or one for each row (b)."""
+        if self.learned_mixers is not None:
+            return self.learned_mixers[route](z_source, z_dest)
+        if torch.is_tensor(step) and step.ndim:
+            step = step.to(z_dest.dtype).repeat_interleave(len(z_dest) // len(step))
+            step = step.view(-1, *(1,) * (z_dest.ndim - 1))
+        ramp = 1.0 if self.ramp_steps == 0 else step / self.ramp_steps
+        ramp = ramp.clamp(max=1) if torch.is_tensor(ramp) else min(ramp, 1.0)
+        alpha, beta = self.alphas[route] * ramp, self.betas[route]
+        return alpha, 1 - alpha if beta is None else beta
+
+    def mix(self, hiddens: Sequence[Tensor], step: Any = 0) -> dict[int, Tensor]:
+        """For each destination its new residual, from the residuals (b n d) that entered each self-attention layer."""
+        mixed = {}
+        for route, (source, destination) in enumerate(zip(self.source_layers, self.destination_layers, strict=True)):
+            z_source, z_dest = hiddens[source], hiddens[destination]
+            alpha, beta = self.mix_coefficients(route, z_source, z_dest, step)
+            mixed[destination] = (alpha * norm_matched(z_source, z_dest) + beta * z_dest).to(z_dest.dtype)
+        return mixed
+
+    @contextmanager
+    def at_layers(self, change: Callable[[int, Tensor], Tensor | None]) -> Iterator[None]:
+        """Call `change` with the number of each self-attention layer and the residual that it reads, when it runs."""
+
+        def hook(number: int) -> Callable[..., Any]:
+            def enter(reader: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+                new = change(number, args[0])
+                return None if new is None else (new, *args[1:])
+
+            return enter
+
+        layers = [self.attn_layers.layers[index] for index in self.attn_layer_indices]
+        readers = [branch if norms[0] is None else norms[0] for norms, branch, _ in layers]
+        handles = [reader.register_forward_pre_hook(hook(number)) for number, reader in enumerate(readers)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    # reading
+
+    def recirculate(
+        self, x: Tensor, cache: Cache | None, step: Any = 0, **inputs: Any
+    ) -> tuple[Tensor, LayerIntermediates]:
+        """Read one token (b 1) twice: the logits of the first reading, and what the second leaves behind."""
+        inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
+        residuals: dict[int, Tensor] = {}
+        with self.at_layers(residuals.__setitem__):
+            logits, first = self.net(x, **inputs)
+        take_back(cache, first.cache)
+        mixed = self.mix(residuals, step)
+        with self.at_layers(lambda number, residual: mixed.get(number)):
+            _, trace = self.net(x, **inputs)
+        trace.logits = logits
+        return logits, trace
+
+    def forward(
+        self,
+        x: Tensor,
+        cache: LayerIntermediates | Cache | None = None,
+        return_intermediates: bool = False,
+        seq_start_pos: Tensor | None = None,
+        *,
+        input_not_include_cache: bool = False,
+        mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The logits of all new tokens, which are read one after another.
+
+        x                 b n   ids, those of the cache included, unless there are too few, or
+                                `input_not_include_cache`
+        cache                   what an earlier call left behind
+        seq_start_pos     b     padding on the left; the weight of the source grows from there on
+        mask              b n   True for real tokens, those of the cache included
+        **kwargs                to the net: `context`, ...
+        returns                 logits, or with `return_intermediates` also what the last token left behind
+        """
+        check_ids(x, 'x', 1)
+        refuse_own(kwargs, 'Recirculation', NOT_HERE)
+        cache = cache_of(cache)
+        held = 0 if cache is None else cache.length - cache.leading
+        seen = 0 if cache is None else cache.seen - cache.leading
+        if held and not input_not_include_cache and x.shape[1] > held:
+            x = x[:, held:]
+        if mask is not None and mask.shape != (len(x), held + x.shape[1]):
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be ({len(x)}, {held + x.shape[1]})')
+        if seq_start_pos is not None and getattr(self.net, 'num_memory_tokens', 0):
+            raise ValueError(
+                '`seq_start_pos` does not go with `num_memory_tokens`: they stand behind the whole padding, which must '
+                'be read at once'
+            )
+        inputs = kwargs if seq_start_pos is None else kwargs | {'seq_start_pos': seq_start_pos}
+        logits, trace = [], None
+        for at, token in enumerate(x.split(1, dim=1)):
+            step = seen + at if seq_start_pos is None else (seen + at - seq_start_pos).clamp(min=0)
+            if mask is not None:
+                inputs['mask'] = mask[:, : held + at + 1]
+            out, trace = self.recirculate(token, cache, step, **inputs)
+            cache = trace.cache
+            logits.append(out)
+        heads = [torch.cat(one, dim=1) for one in zip(*logits, strict=True)] if isinstance(logits[0], tuple) else None
+        trace.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
+        return (out, trace) if return_intermediates else out
+
+    def learn_parameters(
+        self,
+        x: Tensor,
+        steps: int = 100,
+        optimizer_cls: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        batch_size: int = 32,
+    ) -> float:
+        """Train the mixers, and nothing else, on the next-token loss of rows of `x` (b n). Gives the last loss.
+
+        optimizer_kwargs   `lr=3e-4, weight_decay=1e-4` if None
+        """
+        check_ids(x, 'x', 2)
+        require(is_int(steps) and steps >= 1, 'steps', steps, 'an integer of at least 1')
+        require(is_int(batch_size) and batch_size >= 1, 'batch_size', batch_size, 'an integer of at least 1')
+        if self.learned_mixers is None:
+            raise ValueError('`learn_parameters` needs `use_learned=True`: there is nothing to learn')
+        parameters = list(self.learned_mixers.parameters())
+        given = dict(lr=3e-4, weight_decay=1e-4) if optimizer_kwargs is None else optimizer_kwargs
+        optimizer = optimizer_cls(parameters, **given)
+        training = [module for module in self.modules() if module.training]
+        self.eval()
+        try:
+            with torch.enable_grad():
+                for _ in range(steps):
+                    loss = self.loss(x[torch.randint(len(x), (batch_size,), device=x.device)])
+                    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+                    for parameter, grad in zip(parameters, grads, strict=True):
+                        parameter.grad = grad
+                    optimizer.step()
+                    optimizer.zero_grad()
+        finally:
+            for module in training:
+                module.training = True
+        return loss.item()
+
+    def loss(self, x: Tensor) -> Tensor:
+        """The next-token loss; every id is a target."""
+        logits = self(x[:, :-1])
+        heads = logits if isinstance(logits, tuple) else (logits,)
+        options = dict(ignore_index=-100, is_log_prob=self.output_is_log_prob)
+        return sum(next_token_loss(head, x[:, 1:], **options) for head in heads) / len(heads)
+
+
+def tupled(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def buffers_of(cache: Cache) -> Iterator[Buffer]:
+    for layer in cache.layers:
+        if layer is not None:
+            yield from (buffer for buffer in layer.buffers if buffer is not None)
+            yield from layer.states.values()
+    yield from cache.states.values()
+
+
+def take_back(kept: Cache | None, read: Cache) -> None:
+    """Free the room behind `kept` that `read` has taken there, and that nobody needs any more."""
+    taken = {id(buffer.storage) for buffer in buffers_of(read)}
+    for buffer in () if kept is None else buffers_of(kept):
+        if id(buffer.storage) in taken:
+            buffer.storage.filled = buffer.start + buffer.length

@@ -1,0 +1,216 @@
+"""Pretraining on nothing: sequences that random recurrent networks made of noise, arXiv:2506.20057."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    a_callable,
+    an_instance,
+    boolean,
+    count,
+    is_int,
+    none,
+    size,
+)
+from x_transformers.sampling import check_ids, require, sample
+
+__all__ = ['SyntheticDataGenerator', 'UniversalPretrainWrapper', 'random_sequences']
+
+MOST_SCALE = 1.1
+
+even = Check('an even integer of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0)
+
+
+def random_sequences(
+    num_tokens: int,
+    seq_len: int,
+    num_samples_random: int,
+    num_samples_constant: int,
+    shuffle: bool = True,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Rows of random ids, and rows that repeat one id, the same in all of them:  r + c, n."""
+    noise = torch.randint(0, num_tokens, (num_samples_random, seq_len), device=device)
+    same = torch.randint(0, num_tokens, (1, 1), device=device).expand(num_samples_constant, seq_len)
+    rows = torch.cat((noise, same))
+    return rows[torch.randperm(len(rows), device=device)] if shuffle else rows
+
+
+class SyntheticDataGenerator(Configurable):
+    """A random recurrent network that continues sequences:  ids b n -> logits b n l, hidden state.
+
+    Every weight matrix is multiplied by a number drawn from U(0, 1.1), so that networks differ in how far they are
+    from chaos.
+    """
+
+    def __init__(
+        self,
+        dim: Annotated[int, 'width of the embeddings', size],
+        num_tokens: Annotated[int, 'size of the vocabulary', size],
+        max_seq_len: Annotated[int, 'longest sequence given back', size] = 512,
+        hidden_size: Annotated[int | None, 'width of the network, `dim` if None', size | none] = None,
+        use_gru: Annotated[bool, 'a GRU, else an LSTM', boolean] = False,
+        network_klass: Annotated[
+            Callable | None,
+            'another network: (dim, hidden_size) -> a module, from vectors b n d and its state to both again',
+            a_callable | none,
+        ] = None,
+    ) -> None:
+        super().__init__()
+        if network_klass is not None and use_gru:
+            raise ConfigError('`use_gru` does not go with `network_klass`: both say which network runs')
+        build = network_klass or functools.partial(nn.GRU if use_gru else nn.LSTM, batch_first=True)
+        hidden_size = hidden_size or dim
+        self.num_tokens, self.max_seq_len = num_tokens, max_seq_len
+        self.embed = nn.Embedding(num_tokens, dim)
+        self.net = build(dim, hidden_size)
+        self.to_logits = nn.Linear(hidden_size, num_tokens, bias=False)
+        self.apply(self.init_)
+
+    def reset_(self) -> None:
+        """Draw another network, in place."""
+        for module in self.modules():
+            if hasattr(module, 'reset_parameters'):
+                module.reset_parameters()
+        self.apply(self.init_)
+
+    @torch.no_grad()
+    def init_(self, m: nn.Module) -> None:
+        """Scale the weight matrices of a linear layer or a recurrent network."""
+        if isinstance(m, (nn.Linear, nn.RNNBase, nn.RNNCellBase)):
+            for name, parameter in m.named_parameters(recurse=False):
+                if name.startswith('weight'):
+                    parameter.mul_(torch.rand((), device=parameter.device) * MOST_SCALE)
+
+    def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
+        hidden, state = self.net(self.embed(input), hiddens)
+        return self.to_logits(hidden), state
+
+    @torch.no_grad()
+    def generate(
+        self,
+        length: int,
+        seed: Tensor | None = None,
+        condition: Tensor | None = None,
+        temperature: float = 1e-4,
+    ) -> Tensor:
+        """Continue seed and condition by `length` tokens.
+
+        seed       b s    ids in front
+        condition  b c    ids behind them; at least one of the two
+        returns    b n    the last `max_seq_len` tokens of all
+        """
+        require(is_int(length) and length >= 0, 'length', length, 'an integer of at least 0')
+        if seed is None and condition is None:
+            raise ValueError('`seed` is missing: give it, or a `condition`')
+        for name, ids in (('seed', seed), ('condition', condition)):
+            if ids is not None:
+                check_ids(ids, name, 1)
+        parts = [ids.long() for ids in (seed, condition) if ids is not None]
+        if len({len(ids) for ids in parts}) > 1:
+            raise ValueError(f'`condition` got {len(condition)} rows, `seed` has {len(seed)}')
+        new, state = torch.cat(parts, dim=1), None
+        parts = [new]
+        for _ in range(length):
+            logits, state = self(new, state)
+            new = sample(logits[:, -1], temperature)[:, None]
+            parts.append(new)
+        return torch.cat(parts, dim=1)[:, -self.max_seq_len :]
+
+
+class UniversalPretrainWrapper(Configurable):
+    """Train a language model on what random networks make of noise, and of what others made before:  () -> loss.
+
+    A buffer of sequences starts with random rows and constant ones. Each step continues some of them, from the seeds
+    of others, by the generator, and puts the results in their place; makes some rows random or constant again; and
+    gives the next-token loss of a few. Bloem 2025, arXiv:2506.20057
+    """
+
+    def __init__(
+        self,
+        model: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        data_generator: Annotated[
+            nn.Module | None,
+            'a module with `generate(length, condition=, seed=)`, else a `SyntheticDataGenerator`',
+            an_instance(nn.Module) | none,
+        ] = None,
+        buffer_size: Annotated[int | None, 'rows of the buffer, 20 batches if None', size | none] = None,
+        num_reset: Annotated[int, 'rows made random or constant again in each step, half of them each', even] = 20,
+        batch_size: Annotated[int, 'rows of a batch', size] = 32,
+        seq_len: Annotated[int, 'length of the sequences', size] = 512,
+        seed_length: Annotated[int, 'tokens of a seed', size] = 8,
+        reset_turing_machine_every: Annotated[int, 'steps until the generator is drawn anew; 0: never', count] = 0,
+        keep_buffer_on_cpu: Annotated[bool, 'leave the buffer there when the module moves', boolean] = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.ar_wrapped = AutoregressiveWrapper(model)
+        vocabulary, buffer_size = model.num_tokens, buffer_size or 20 * batch_size
+        for name, value in (('num_reset', num_reset), ('batch_size', batch_size)):
+            if value > buffer_size:
+                raise ConfigError(f'`{name}` got {value}, the buffer has {buffer_size} rows (`buffer_size`)')
+        if model.max_seq_len and seq_len > model.max_seq_len:
+            raise ConfigError(f'`seq_len` got {seq_len}, the model reads {model.max_seq_len} tokens (`max_seq_len`)')
+        if data_generator is None:
+            data_generator = SyntheticDataGenerator(model.attn_layers.dim, vocabulary, max_seq_len=seq_len)
+        if reset_turing_machine_every and not hasattr(data_generator, 'reset_'):
+            raise ConfigError('`reset_turing_machine_every` needs a `data_generator` with a method `reset_`')
+        self.data_generator = data_generator
+        self.reset_turing_machine_every, self.keep_buffer_on_cpu = reset_turing_machine_every, keep_buffer_on_cpu
+        self.seq_len, self.seed_length, self.batch_size = seq_len, seed_length, batch_size
+        self.num_reset, self.buffer_size = num_reset, buffer_size
+        self.random_sequences_fn = functools.partial(random_sequences, vocabulary, seq_len)
+        half = buffer_size // 2
+        self.register_buffer('synth_data_buffer', self.random_sequences_fn(half, buffer_size - half))
+        self.register_buffer('step', torch.tensor(0))
+
+    @property
+    def device(self) -> torch.device:
+        return self.step.device
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> UniversalPretrainWrapper:
+        kept = self.synth_data_buffer
+        super()._apply(fn, recurse)
+        if self.keep_buffer_on_cpu and kept.device.type == 'cpu':
+            self.synth_data_buffer = kept
+        return self
+
+    def random_rows(self, size: int) -> Tensor:
+        """The numbers of different rows of the buffer."""
+        return torch.randperm(self.buffer_size, device=self.synth_data_buffer.device)[:size]
+
+    def get_rand_sequences_from_buffer(self, size: int | None = None) -> Tensor:
+        """A copy of different rows, `batch_size` of them if None, where the model is."""
+        return self.synth_data_buffer[self.random_rows(size or self.batch_size)].to(self.device)
+
+    def forward(self) -> Tensor:
+        """Renew the buffer, and give the next-token loss of a batch from it."""
+        self.renew()
+        return self.ar_wrapped(self.get_rand_sequences_from_buffer())
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        buffer, rows = self.synth_data_buffer, self.random_rows(self.batch_size)
+        seeds = self.get_rand_sequences_from_buffer()[:, : self.seed_length]
+        made = self.data_generator.generate(self.seq_len, condition=buffer[rows].to(self.device), seed=seeds)
+        if made.shape != (self.batch_size, self.seq_len):
+            raise ValueError(
+                f'`data_generator` gave ids of shape {tuple(made.shape)}, they must be '
+                f'({self.batch_size}, {self.seq_len}): see its `max_seq_len`'
+            )
+        buffer[rows] = made.to(buffer)
+        self.step += 1
+        if self.reset_turing_machine_every and int(self.step) % self.reset_turing_machine_every == 0:
+            self.data_generator.reset_()
+        half = self.num_reset // 2
+        buffer[self.random_rows(self.num_reset)] = self.random_sequences_fn(half, half, device=buffer.device)

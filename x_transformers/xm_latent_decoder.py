@@ -1,0 +1,310 @@
+"""A language model with random latents in front, of which it learns from the best: several futures from one model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import SET_BY_LOSS, AutoregressiveWrapper, check_net, refuse_own
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    a_callable,
+    an_instance,
+    boolean,
+    each,
+    integer,
+    is_int,
+    is_number,
+    none,
+    shown,
+    size,
+)
+from x_transformers.generation import evaluating, rows_of
+from x_transformers.sampling import accurate, check_ids, require
+
+__all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
+
+chance = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
+not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
+
+SET_HERE = {'prepend_embeds': ': the latents stand there', 'excise_prepend_embeds': ': the latents stand there'}
+
+
+def lowest_loss_winner_fn(losses: Tensor, intermediates: Any = None) -> Tensor:
+    """The candidate with the lowest loss:  b k -> b."""
+    return losses.argmin(dim=-1)
+
+
+def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
+    """How far candidates (b k n l) disagree: mean KL of each to their mean, in nats, at the valid places (b n)."""
+    log_probs = accurate(logits).log_softmax(dim=-1)
+    probs = log_probs.exp()
+    mean = probs.mean(dim=1, keepdim=True).clamp(min=torch.finfo(probs.dtype).tiny).log()
+    apart = (probs * (log_probs - mean)).sum(dim=-1).mean(dim=1)
+    return (apart * valid).sum() / valid.sum().clamp(min=1)
+
+
+class XMLatentDecoder(Configurable):
+    """Prepend random latents, and learn from the best of several draws of one of them:  ids b n -> loss.
+
+        loss = mean_b min_k CE(tokens | latents_k) - weight mean KL(p_k || mean_k p_k)
+
+    The candidates of a row share all latents but the active one. Another rule than the lowest loss may choose.
+    arXiv:2607.27372; arXiv:2401.00036
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        num_latents: Annotated[int, 'latents in front of the tokens', size] = 4,
+        dim: Annotated[int | None, 'width of the embeddings of `net`', size | none] = None,
+        latent_dim: Annotated[int | None, 'width of a latent, that of the embeddings if None', size | none] = None,
+        candidates: Annotated[int, 'draws per row', size] = 2,
+        max_batch_size: Annotated[int | None, 'rows of all candidates that run at a time', size | none] = None,
+        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
+        latent_drop_prob: Annotated[float, 'part of the batches trained without latents', chance] = 0.0,
+        always_latent_proj: Annotated[bool, 'project latents of the right width, too', boolean] = False,
+        repulsive_loss_weight: Annotated[float, 'weight of the disagreement', not_negative] = 0.0,
+        winner_fn: Annotated[
+            Callable | Sequence[Callable],
+            '(losses b k, intermediates) -> the winners b; intermediates are a list if candidates run in several parts',
+            a_callable | each(a_callable),
+        ] = lowest_loss_winner_fn,
+        winner_fns: Annotated[Sequence[Callable] | None, 'one for each latent', each(a_callable) | none] = None,
+    ) -> None:
+        super().__init__()
+        check_net(net)
+        if dim not in (None, net.emb_dim):
+            raise ConfigError(f'`dim` got {dim}, the embeddings of `net` have width {net.emb_dim}')
+        self.net, self.dim, self.latent_dim = net, net.emb_dim, latent_dim or net.emb_dim
+        self.num_latents, self.candidates, self.max_batch_size = num_latents, candidates, max_batch_size
+        self.ignore_index, self.latent_drop_prob = ignore_index, latent_drop_prob
+        self.repulsive_loss_weight = repulsive_loss_weight
+        self.winner_fns = self.one_each(winner_fn if winner_fns is None else winner_fns)
+        project = always_latent_proj or self.latent_dim != self.dim
+        self.latent_proj = nn.Linear(self.latent_dim, self.dim) if project else nn.Identity()
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.net.max_seq_len
+
+    def one_each(self, given: Callable | Sequence[Callable]) -> tuple[Callable, ...]:
+        """A rule for each latent."""
+        rules = (given,) * self.num_latents if callable(given) else tuple(given)
+        if len(rules) != self.num_latents:
+            raise ValueError(f'`winner_fns` got {len(rules)} functions, it must be {self.num_latents}, one per latent')
+        return rules
+
+    # latents
+
+    def init_latents(
+        self, latents: Tensor | Sequence[Tensor | None] | None, batch: int, device: torch.device | None = None
+    ) -> Tensor:
+        """Latents (b m d), what is not given drawn from a standard normal distribution; (b k m d) stay as they are.
+
+        latents     (b m d), (m d), (b k m d), or a list of m of (b d), (d,) or None
+        """
+        like = next(self.net.parameters())
+        wanted = (batch, self.num_latents, self.latent_dim)
+        new = torch.randn(wanted, device=device or like.device, dtype=like.dtype)
+        if latents is None:
+            return new
+        if not torch.is_tensor(latents):
+            if len(latents) != self.num_latents:
+                raise ValueError(f'`latents` got {len(latents)} entries, it must have {self.num_latents}, or None each')
+            given = [new[:, at] if one is None else one.to(new).expand(new[:, at].shape)
+                     for at, one in enumerate(latents)]  # fmt: skip
+            return torch.stack(given, dim=1)
+        shape = tuple(latents.shape)
+        if len(shape) == 4 and (shape[0], *shape[2:]) == wanted and shape[1] > 0:
+            return latents.to(new)
+        if shape not in (wanted, wanted[1:]):
+            raise ValueError(
+                f'`latents` got shape {shape}, they must be {wanted}, {wanted[1:]}, or candidates '
+                f'({batch}, k, {self.num_latents}, {self.latent_dim})'
+            )
+        return latents.to(new).expand(wanted)
+
+    def slot(self, active: int | None) -> int:
+        """The number of the active latent, any if None."""
+        if active is None:
+            return random.randrange(self.num_latents)
+        allowed = is_int(active) and 0 <= active < self.num_latents
+        require(allowed, 'active_latent_index', active, f'an integer from 0 to {self.num_latents - 1}')
+        return active
+
+    def candidate_latents(self, latents: Any, batch: int, candidates: int | None, slot: int) -> Tensor:
+        """Candidates (b k m d), which differ in the active latent."""
+        count = self.candidates if candidates is None else candidates
+        require(is_int(count) and count >= 1, 'candidates', count, 'an integer of at least 1')
+        latents = self.init_latents(latents, batch)
+        if latents.ndim == 4:
+            return latents
+        latents = latents.unsqueeze(1).repeat(1, count, 1, 1)
+        latents[:, :, slot] = torch.randn_like(latents[:, :, slot])
+        return latents
+
+    def read(
+        self, ids: Tensor, latents: Tensor, most: int | None, keeps: bool, inputs: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The logits (b k n l) of all candidates, and what the net leaves behind if `keeps`."""
+        (b, k), rows = latents.shape[:2], torch.arange(len(ids), device=ids.device)
+        prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
+        rows = rows.repeat_interleave(k)
+        parts = []
+        for at in torch.arange(b * k, device=ids.device).split(most or b * k):
+            given = rows_of(inputs, rows[at], b)
+            options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
+            parts.append(self.net(ids[rows[at]], **options, **given))
+        traces = [trace for _, trace in parts] if keeps else [None]
+        logits = torch.cat([out for out, _ in parts] if keeps else parts)
+        return logits.unflatten(0, (b, k)), traces[0] if len(traces) == 1 else traces
+
+    # the loss
+
+    def forward(
+        self,
+        seq: Tensor,
+        latents: Tensor | Sequence[Tensor | None] | None = None,
+        candidates: int | None = None,
+        max_batch_size: int | None = None,
+        latent_drop_prob: float | None = None,
+        return_loss: bool = True,
+        repulsive_loss_weight: float | None = None,
+        mask: Tensor | None = None,
+        winner_fn: Callable | Sequence[Callable] | None = None,
+        winner_fns: Sequence[Callable] | None = None,
+        active_latent_index: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The loss of the best candidate of each row, or logits.
+
+        seq                  b n   ids, n of at least 2 for a loss; `ignore_index` marks what is no target
+        latents                    see `init_latents`; the active one is drawn anew, but for candidates (b k m d)
+        active_latent_index        which latent differs between candidates; any if None
+        mask                 b n   True for real tokens; others are no targets
+        return_loss                False: `(logits (b k n l), latents (b k m d))`, of a dropped batch `(b 1 n l, None)`
+        **kwargs                   to the net: `context`, ...; further arguments take the place of the constructor's
+        """
+        check_ids(seq, 'seq', 2 if return_loss else 1)
+        refuse_own(kwargs, 'the loss', SET_BY_LOSS | SET_HERE)
+        if mask is not None and mask.shape != seq.shape:
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(seq.shape)}')
+        given = winner_fn if winner_fns is None else winner_fns
+        rules = self.winner_fns if given is None else self.one_each(given)
+        seq = seq.long()
+        inputs = seq[:, :-1] if return_loss else seq
+        ids = inputs.masked_fill(inputs == self.ignore_index, 0)
+        if mask is not None:
+            kwargs['mask'] = mask[:, : ids.shape[1]]
+        drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
+        dropped = self.training and random.random() < drop_prob
+        slot = self.slot(active_latent_index)
+        if dropped:
+            logits, latents, trace = self.net(ids, **kwargs).unsqueeze(1), None, None
+        else:
+            latents = self.candidate_latents(latents, len(seq), candidates, slot)
+            keeps = return_loss and rules[slot] is not lowest_loss_winner_fn
+            logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
+        if not return_loss:
+            return logits, latents
+        losses, valid = self.losses(logits, seq[:, 1:], None if mask is None else mask[:, 1:])
+        winners = torch.zeros_like(losses[:, 0]).long() if dropped else self.winners(rules[slot], losses, trace)
+        # a mean over rows that have targets; without candidates over targets, as everywhere
+        share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)
+        loss = (losses.gather(1, winners[:, None]).squeeze(1) * share).sum() / share.sum().clamp(min=1)
+        weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
+        return loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss
+
+    def losses(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The mean cross entropy of each candidate (b k), and which targets count (b n)."""
+        valid = targets != self.ignore_index
+        valid = valid if mask is None else valid & mask
+        measure = F.nll_loss if getattr(self.net, 'output_is_log_prob', False) else F.cross_entropy
+        wanted = targets.masked_fill(~valid, self.ignore_index).unsqueeze(1).expand(logits.shape[:-1])
+        found = measure(
+            accurate(logits).flatten(0, 2), wanted.flatten(), ignore_index=self.ignore_index, reduction='none'
+        )
+        return found.view(wanted.shape).sum(dim=-1) / valid.sum(dim=-1, keepdim=True).clamp(min=1), valid
+
+    @staticmethod
+    def winners(rule: Callable, *told: Any) -> Tensor:
+        """The number of the best candidate of each row (b), by a rule."""
+        batch, count = told[0].shape[:2]
+        winners = rule(*told)
+        if not torch.is_tensor(winners) or winners.shape != (batch,) or winners.is_floating_point():
+            raise ValueError(
+                f'`winner_fn` gave {shown(winners)}, it must give ({batch},) candidates, numbers from 0 to {count - 1}'
+            )
+        return winners.long()
+
+    # generation
+
+    def generate(
+        self,
+        start_tokens: Tensor,
+        seq_len: int,
+        latents: Tensor | Sequence[Tensor | None] | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue the prompts ([b] n) by `seq_len` tokens, given latents, of which those that are not given are drawn.
+
+        Keywords are those of `AutoregressiveWrapper.generate`.
+        """
+        check_ids(torch.atleast_2d(start_tokens), 'start_tokens', 1)
+        refuse_own(kwargs, 'generate', SET_HERE)
+        batch = start_tokens.shape[:-1].numel()
+        with evaluating(list(self.modules())):
+            latents = self.init_latents(latents, batch)
+            if latents.ndim != 3:
+                raise ValueError('`latents` got candidates, see `generate_with_candidate_latents`')
+            prefix = dict(prepend_embeds=self.latent_proj(latents), excise_prepend_embeds=True)
+            return AutoregressiveWrapper(self.net).generate(start_tokens, seq_len, **prefix, **kwargs)
+
+    def generate_with_candidate_latents(
+        self,
+        start_tokens: Tensor,
+        seq_len: int,
+        winner_fn: Callable | Sequence[Callable] | None = None,
+        winner_fns: Sequence[Callable] | None = None,
+        candidates: int | None = None,
+        latents: Tensor | Sequence[Tensor | None] | None = None,
+        active_latent_index: int | None = None,
+        return_best_latents: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Continue the prompts (b n), each given the best of its candidates for the active latent.
+
+        winner_fn             logits of the prompts (b k n l) -> the winners b, one for all latents or one for each;
+                              if None, the constructor's rule chooses by the loss of the prompts
+        return_best_latents   return `(tokens, (candidates (b k m d), winners (b)))`
+        """
+        check_ids(start_tokens, 'start_tokens', 1)
+        given, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
+        rules = self.winner_fns if given is None else self.one_each(given)
+        rows = torch.arange(len(start_tokens), device=start_tokens.device)
+        with evaluating(list(self.modules())):
+            latents = self.candidate_latents(latents, len(start_tokens), candidates, slot)
+            mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
+            if lens is not None:
+                mask = torch.arange(start_tokens.shape[1], device=lens.device) < lens[:, None]
+            inputs = {} if mask is None else {'mask': mask}
+            inputs |= {name: kwargs[name] for name in ('context', 'context_mask') if name in kwargs}
+            logits, trace = self.read(start_tokens.long(), latents, self.max_batch_size, given is None, inputs)
+            told = (logits,)
+            if given is None:
+                losses, _ = self.losses(
+                    logits[:, :, :-1], start_tokens[:, 1:].long(), None if mask is None else mask[:, 1:]
+                )
+                told = losses, trace
+            winners = self.winners(rules[slot], *told)
+        tokens = self.generate(start_tokens, seq_len, latents=latents[rows, winners], **kwargs)
+        return (tokens, (latents, winners)) if return_best_latents else tokens
