@@ -134,9 +134,9 @@ def test_off_is_free(case):
 
 # what else to look at, where the output stays the same
 LOOK_AT = {
-    'add_continuous_pred_head': lambda net, inputs: net(**inputs, return_next_embed_pred=True)[1]
-    if net.add_continuous_pred_head
-    else [],
+    'add_continuous_pred_head': lambda net, inputs: (
+        net(**inputs, return_next_embed_pred=True)[1] if net.add_continuous_pred_head else []
+    ),
     'max_mem_len': lambda net, inputs: net(**inputs, return_mems=True)[1],
     'shift_mem_down': lambda net, inputs: [net(**inputs, mems=[randn(3, 2, 16, seed=i) for i in range(2)])],
     'attn_z_loss_weight': lambda net, inputs: [net(**inputs, return_attn_z_loss=True)[1].attn_z_loss],
@@ -951,7 +951,11 @@ def test_compiled_training_step(name, backend):
             assert_close(parameter.grad, wanted[parameter_name], f'gradient of {parameter_name}')
 
 
-OF_ANY_LENGTH = 'plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens'
+OF_ANY_LENGTH = """
+    plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens
+""".split()
+    'plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens'
+)
 
 
 @pytest.mark.slow
@@ -963,7 +967,7 @@ def test_export(name):
     inputs = inputs_for(net, case)
     exported = torch.export.export(net, (), kwargs=inputs, strict=False).module()
     assert_close(as_one(net, exported(**inputs)), run(net, inputs))
-    if name not in OF_ANY_LENGTH.split():
+    if name not in OF_ANY_LENGTH:
         return
     length = torch.export.Dim('length', min=2, max=LONGEST - 2)
     shapes = {'x': {1: length}}
