@@ -954,8 +954,6 @@ def test_compiled_training_step(name, backend):
 OF_ANY_LENGTH = """
     plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens
 """.split()
-    'plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens'
-)
 
 
 @pytest.mark.slow
