@@ -290,8 +290,7 @@ class Attention(Configurable):
         widths = self.features.down('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         self.dim_key = widths.dim_key
         self.to_q = nn.Linear(widths.q, widths.query_heads * self.dim_key, bias=False)
-        keys = nn.Linear if widths.key_heads else functools.partial(nn.utils.skip_init, nn.Linear)  # no warning of 0 keys
-        self.to_k = keys(widths.kv, widths.key_heads * self.dim_key, bias=False)
+        self.to_k = nn.Linear(widths.kv, widths.key_heads * self.dim_key, bias=False)
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend()
         self.features.setup()
