@@ -28,10 +28,12 @@ class RopeSubheads(AttentionFeature):
             raise ConfigError(f'`latent_rope_subheads` got {own}, it must be at most `heads`, {shape.heads}')
         if shape.kv_heads < shape.heads:
             raise ConfigError('`latent_rope_subheads` does not go with `kv_heads`: every query head needs its own key')
-        widths.key_heads -= own
+        widths.key_heads = max(widths.key_heads - own, 1)
         return widths
 
     def setup(self, host: Any) -> None:
+        if self.latent_rope_subheads == host.shape.heads:  # none is left, and torch warns of layers without outputs
+            host.to_k.weight, host.to_k.out_features = nn.Parameter(host.to_k.weight.detach()[:0]), 0
         self.to_keys = nn.Linear(host.dim_kv_in, self.latent_rope_subheads * host.shape.dim_head, bias=False)
         host.rotate_num_heads = self.latent_rope_subheads
 
