@@ -398,6 +398,8 @@ class AutoregressiveWrapper(Configurable):
             cache_kv                  use the cache, if the net can
             prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
             callback                  called with the tokens of each step
+            compile                   True, or a backend of `torch.compile`: each step that reads from a cache runs
+                                      compiled, for any length; the first call takes its time
             generator                 source of the draws, on the device of the net
             return_intermediates      also return the last intermediates of the net; None without a cache
             return_log_probs          return `Generated`, with the log probabilities of the tokens, in nats; they are
@@ -459,6 +461,7 @@ class AutoregressiveWrapper(Configurable):
         cache_kv: bool = True,
         prompt_cache: PromptCache | None = None,
         callback: Callable[[Tensor], Any] | None = None,
+        compile: bool | str = False,
         **options: Any,
     ) -> Decoding:
         """The state of a generation before its first step. The keywords are those of `generate`."""
@@ -476,7 +479,7 @@ class AutoregressiveWrapper(Configurable):
         if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
             inputs['looped_inference'] = True  # one row may stop early, several run all passes
         reader = functools.partial(Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
-        expert = reader(self.net)
+        expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
             prompt_cache.resume(expert, len(ids))
 
@@ -499,6 +502,20 @@ class AutoregressiveWrapper(Configurable):
             samples=num_samples or 1,
             callback=callback,
         )
+
+    def compiled_net(self, backend: bool | str) -> Callable[..., Any]:
+        """The net, compiled for any length by a backend of torch; the default one if True. Compiled once."""
+        backend = 'inductor' if backend is True else backend
+        require(isinstance(backend, str), 'compile', backend, 'True, False, or the name of a backend of torch.compile')
+        net, compiled = self.__dict__.setdefault('compiled', {}).get(backend, (None, None))
+        if net is not self.net:
+            compiled = torch.compile(self.net, dynamic=True, backend=backend)
+            self.__dict__['compiled'][backend] = (self.net, compiled)
+        return compiled
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: without what was compiled."""
+        return {name: value for name, value in self.__dict__.items() if name != 'compiled'}
 
     def opening(
         self, prompts: Any, prompt_lens: Any, seq_len: int, mask: Tensor | None, prompt_cache: PromptCache | None = None

@@ -58,7 +58,8 @@ class Buffer:
             return Buffer(torch.cat((self.tensor, new), dim=-2))
         end = self.start + self.length
         fits = self.storage.filled == end and end + count <= old.shape[-2]
-        frozen = old.is_inference() and not torch.is_inference_mode_enabled()
+        tracing = torch.compiler.is_compiling()
+        frozen = not tracing and old.is_inference() and not torch.is_inference_mode_enabled()
         grown = self.part(0, self.length) if fits and not frozen else self.moved(2 * (self.length + count))
         end = grown.start + grown.length
         grown.storage.tensor.narrow(-2, end, count).copy_(new)

@@ -57,12 +57,21 @@ class Reader:
         inputs     keywords of every call of the net; a `mask` (b t) is continued with True
         cache_kv   use the cache, if the net can
         restrict   never read more than the last `max_seq_len` tokens
+        step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
         pending    what a reading of so many tokens would give, where that is known already
     """
 
-    def __init__(self, net: nn.Module, inputs: dict[str, Any], *, cache_kv: bool = True, restrict: bool = True) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        inputs: dict[str, Any],
+        *,
+        cache_kv: bool = True,
+        restrict: bool = True,
+        step: Callable[..., Any] | None = None,
+    ) -> None:
         limit = net.max_seq_len
-        self.net, self.inputs = net, inputs
+        self.net, self.inputs, self.step = net, inputs, net if step is None else step
         self.window = limit if restrict and limit is not None and limit > 0 else None
         self.caching = cache_kv and bool(getattr(net, 'can_cache_kv', False))
         self.cache: Any = None
@@ -93,7 +102,8 @@ class Reader:
             inputs |= dict(cache=cache, input_not_include_cache=True)
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
-        out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
+        run = self.net if cache is None else self.step
+        out, self.intermediates = run(sequence[:, start:], return_intermediates=True, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
 
