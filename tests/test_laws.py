@@ -1078,6 +1078,8 @@ def test_random_combinations(names, kind):
         ('heads=2', "rel_pos_kwargs={'slopes': [0.5, 1.0, 1.5, 2.0]}"),
         ('use_adaptive_layerscale', 'pos, memory tokens'),
         ('residual_attn', 'attn_pre_scale_post_talking_heads'),
+        ('num_memory_tokens', 'looped'),
+        ('prepend_embeds', 'max_looped_steps'),
     ],
     ids=' + '.join,
 )

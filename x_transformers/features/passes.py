@@ -99,7 +99,8 @@ class Looped(ModelFeature):
         for step in range(most):
             x, trace = run(x, cache=caches[step])
             traces.append(trace)
-            tokens = call.before_padding(x)[:, -call.new :] if call.new else x[:, :0]
+            ordered = x if call.continues else call.before_padding(x)
+            tokens = ordered[:, ordered.shape[1] - call.new :]
             if not exits or (early and step + 1 < most):
                 gates.append(self.gate(tokens))
             if wants_logits and self.host.to_logits is not None:
