@@ -12,6 +12,7 @@ from x_transformers.flags import warn_once
 
 # no deadline: a first call compiles and caches, and a busy machine is no failure
 settings.register_profile('suite', deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile('explore', settings.get_profile('suite'), print_blob=True)
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'suite'))
 
 # on tiny tensors a second thread costs more than it saves
