@@ -612,7 +612,8 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
 def is_pooled(net: Wrapper) -> bool:
     """Whether the output is read from the whole sequence, and has no axis of tokens."""
     pools = net.features.at.get('pool', ())
-    return any(net.attn_layers.sees_future or 'attn_pool' not in feature.flags for feature in pools)
+    by_attention = net.attn_layers.sees_future and getattr(net, 'to_logits', None) is not None  # else beside the output
+    return any(by_attention or 'attn_pool' not in feature.flags for feature in pools)
 
 
 def as_one(net: Wrapper, out: Any) -> Tensor:
