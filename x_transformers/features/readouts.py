@@ -95,6 +95,8 @@ class MixtureOfSoftmax(ModelFeature):
     gives_log_probs = True
 
     def setup(self, host: Any) -> None:
+        if host.logits_dim == 1:
+            raise ConfigError('`mixture_of_softmax` does not go with `logits_dim` of 1: one class is always certain')
         host.output_is_log_prob = True
         self.expand = nn.Sequential(
             nn.Linear(host.dim, host.dim * self.mixture_of_softmax_k, bias=False),
