@@ -176,12 +176,12 @@ def test_a_gate_may_end_a_loop_early():
             chosen = step
             break
     out, early = net(x, cache=cache, return_intermediates=True, looped_inference=True, looped_exit_prob_threshold=0.3)
-    assert early.exit_indices.tolist() == [[chosen]]
+    assert early.exit_indices.tolist() == [[2, chosen]]  # of the prompt, and of this call
     assert_close(out, full.all_pred_logits[chosen])
     at_once, first = net(
         x, cache=cache, return_intermediates=True, looped_inference=True, looped_exit_prob_threshold=0.0
     )
-    assert first.exit_indices.tolist() == [[0]] and first.cache.length == 6
+    assert first.exit_indices.tolist() == [[2, 0]] and first.cache.length == 6
     parts = first.cache.split(3)
     for part in parts[1:]:
         for own, of_first in zip(part.layers, parts[0].layers, strict=True):
@@ -327,6 +327,24 @@ def test_t9_deep_embeds(extra):
         assert_close(scale[:, leading:], net.ff_deep_embed[ids(), number])
         assert (scale[:, :leading] == 1).all()
     assert len(seen) == 2
+
+
+def test_deep_embeds_beside_interspersed_memory_tokens():
+    """Tokens keep their scales, whatever stands between them."""
+    net = model(ff_deep_embed=True, num_memory_tokens=2, memory_tokens_interspersed_every=3)
+    seen = []
+    for layer in net.attn_layers.layers:
+        if layer.kind == 'f':
+            layer[1].register_forward_pre_hook(
+                lambda module, args, kwargs: seen.append(kwargs['deep_embed']), with_kwargs=True
+            )
+    net(ids(), prepend_embeds=vectors(2, 1, 16))
+    for number, scale in enumerate(seen):
+        chunks = scale.unflatten(1, (3, 5))
+        assert (chunks[:, :, :2] == 1).all()
+        tokens = chunks[:, :, 2:].flatten(1, 2)
+        assert (tokens[:, :1] == 1).all()
+        assert_close(tokens[:, 1:8], net.ff_deep_embed[ids(), number])
 
 
 # the next embedding
@@ -512,6 +530,38 @@ def test_loss_of_a_looped_net():
     assert_close(loss, expected.detach())
     loss.backward()
     assert net.exit_gate.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize('flags', [dict(mixture_of_softmax=True), dict(num_output_heads=2)], ids=str)
+def test_loss_of_a_looped_net_with_other_heads(flags):
+    """The logits of every pass are read out as the last ones are; of several heads, the mean counts."""
+    net = model(**LOOP, **flags)
+    logits, inter = net(ids(), return_intermediates=True, looped_pred_all_logits=True)
+    for own, last in zip(tree_leaves(inter.all_pred_logits[-1]), tree_leaves(logits), strict=True):
+        assert_close(own, last)
+    once = model(**{**LOOP, 'max_looped_steps': 1}, **flags)
+    plain = [F.cross_entropy(z[:, :-1].transpose(1, 2), ids()[:, 1:]) for z in tree_leaves(once(ids()))]
+    assert_close(AutoregressiveWrapper(once)(ids()), sum(plain).detach() / len(plain), tolerance=1e-6)
+
+
+def test_exits_are_counted_call_by_call():
+    net, cache = model(**LOOP), None
+    for stop in (4, 5, 6):
+        _, cache = net(ids(1)[:, :stop], cache=cache, return_intermediates=True, looped_inference=True)
+    assert cache.exit_indices.shape == (1, 3) and cache.exit_indices[0, 0] == 2
+
+
+@pytest.mark.parametrize('prefix', [False, True])
+def test_forgetful_masks_beside_interspersed_memory_tokens(prefix):
+    net = model(num_memory_tokens=2, memory_tokens_interspersed_every=3)
+    inputs = dict(prepend_embeds=vectors(2, 2, 16)) if prefix else {}
+    losses = [AutoregressiveWrapper(net, mask_prob=p)(ids(), **inputs) for p in (0.0, 0.4)]
+    assert losses[1].isfinite() and not torch.allclose(*losses)
+
+
+def test_a_net_of_one_logit_is_no_language_model():
+    with pytest.raises(ValueError, match='logits_dim=1'):
+        AutoregressiveWrapper(model(logits_dim=1))
 
 
 def test_g10_loss_of_a_looped_net_with_a_prefix():

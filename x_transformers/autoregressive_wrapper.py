@@ -121,6 +121,8 @@ def check_net(net: nn.Module) -> None:
         raise ValueError(
             f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
         )
+    if getattr(net, 'logits_dim', None) == 1:
+        raise ValueError('`net` must give logits of a vocabulary, it has `logits_dim=1`')
     features = getattr(getattr(net, 'features', None), 'active', ())
     switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
     for flag, reason in HEADLESS.items():
@@ -311,7 +313,8 @@ class AutoregressiveWrapper(Configurable):
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
 
         if self.mask_prob > 0.0:
-            kwargs['self_attn_kv_mask'] = self.forgetful_mask(x, prepend_embeds, kwargs.get('self_attn_kv_mask'))
+            kept, given = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
+            kwargs['self_attn_kv_mask'] = kept if given is None else kept & given
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -331,15 +334,17 @@ class AutoregressiveWrapper(Configurable):
         if not looped:
             loss = sum(measure(head, targets) for head in heads) / len(heads)
         else:
-            loss = looped_loss(
-                intermediates.all_pred_logits,
-                intermediates.exit_logits,
-                targets[:, lead:],
+            measure = functools.partial(
+                looped_loss,
+                gates=intermediates.exit_logits,
+                targets=targets[:, lead:],
                 ignore_index=self.ignore_index,
                 threshold=self.looped_loss_threshold_exit,
                 slope=self.looped_loss_slope,
                 exit_weight=self.looped_exit_loss_weight,
             )
+            passes = [z if isinstance(z, tuple) else (z,) for z in intermediates.all_pred_logits]
+            loss = sum(map(measure, zip(*passes, strict=True))) / len(heads)
         if predicts:
             loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, targets != self.ignore_index)
         if self.add_attn_z_loss:
@@ -348,14 +353,6 @@ class AutoregressiveWrapper(Configurable):
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)
         return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
-
-    def forgetful_mask(self, x: Tensor, prepend_embeds: Tensor | None, given: Tensor | None) -> Tensor:
-        """The keys that stay, those of what stands in front of the tokens included."""
-        kept = hidden_keys(x, self.mask_prob)
-        kept = kept if given is None else kept & given
-        front = 0 if prepend_embeds is None else prepend_embeds.shape[1]
-        front += getattr(self.net, 'num_memory_tokens', None) or 0
-        return F.pad(kept, (front, 0), value=True)
 
     @with_old_spellings
     def generate(

@@ -123,6 +123,7 @@ class Cache:
     seen      tokens processed so far; the position of the next one
     leading   how many of them stood in front of the sequence: memory, class and prepended tokens
     recurrent   hidden states of recurrent modules, one per layer, None where there is none; they cannot be cut
+    exits     of a looped model, the last pass of each call so far, (1, calls)
     """
 
     layers: list[KeysValues | None] = field(default_factory=list)
@@ -131,6 +132,7 @@ class Cache:
     seen: int = 0
     leading: int = 0
     recurrent: list[Any] = field(default_factory=list)
+    exits: Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -243,7 +245,7 @@ class Cache:
         return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
 
     def with_parts(self, layers: list[KeysValues | None], states: dict[str, Buffer]) -> Cache:
-        return Cache(layers, list(self.kinds), states, self.seen, self.leading, list(self.recurrent))
+        return Cache(layers, list(self.kinds), states, self.seen, self.leading, list(self.recurrent), self.exits)
 
     def refuse_recurrent(self, operation: str) -> None:
         if any(hidden is not None for hidden in self.recurrent):
@@ -363,6 +365,7 @@ class LayerIntermediates:
         """The state that continues this sequence, including keys and values that were edited in place."""
         if self.passes:
             joined = Cache.joined(self.passes)
+            joined.exits = self.exit_indices
             joined.seen, joined.leading = self.cache_length, self.leading
             joined.states |= self.states
             return joined

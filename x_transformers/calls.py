@@ -312,7 +312,7 @@ class ModelCall:
     leading: int = 0
     taken: int = 0
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
-    spread: Callable[[Tensor], Tensor] | None = None
+    spread: Callable[..., Tensor] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -1100,8 +1100,7 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            logits = self.to_logits(self.features.down('spread', x, call), **(to_logits_kwargs or {}))
-            logits = each_head(lambda one: self.features.down('logits', one, call), logits)
+            logits = self.read_out(x, call, to_logits_kwargs or {})
         trace.logits = logits
         if return_logit_entropies:
             trace.logit_entropies = each_head(entropy, logits)
@@ -1115,6 +1114,11 @@ class TransformerWrapper(Wrapper):
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
         out = self.features.down('answer', out, x, call)
         return returned(out, trace, wants_all, return_mems, return_attn)
+
+    def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
+        """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
+        logits = self.to_logits(self.features.down('spread', x, call), **to_logits_kwargs)
+        return each_head(lambda one: self.features.down('logits', one, call), logits)
 
     def outline(self) -> dict[str, str]:
         places = 'no absolute positions' if self.pos_emb is None else type(self.pos_emb).__name__

@@ -231,7 +231,7 @@ class MemoryTokens(ModelFeature):
         if call.inputs.get('seq_start_pos') is not None:
             raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
         call.notes['length'] = x.shape[1]
-        call.spread = self.spread_mask
+        call.spread = self.interleaved
         memories = self.tokens.expand(len(x), self.chunks(x), -1, -1)
         return torch.cat((memories, self.chunked(x)), dim=2).flatten(1, 2)
 
@@ -243,8 +243,9 @@ class MemoryTokens(ModelFeature):
         missing = self.chunks(t) * self.every - t.shape[1]
         return F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing)).unflatten(1, (-1, self.every))
 
-    def spread_mask(self, mask: Tensor) -> Tensor:
-        return F.pad(self.chunked(mask), (self.num_memory_tokens, 0), value=True).flatten(1, 2)
+    def interleaved(self, t: Tensor, value: Any = True) -> Tensor:
+        """What holds for each token (b n), such as a mask, for the sequence with memories, which get `value`."""
+        return F.pad(self.chunked(t), (self.num_memory_tokens, 0), value=value).flatten(1, 2)
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         if not self.every:
@@ -253,7 +254,7 @@ class MemoryTokens(ModelFeature):
             if inputs.get(name) is not None:
                 raise ValueError(f'`{name}` does not go with `memory_tokens_interspersed_every`')
         kv_mask = inputs.get('self_attn_kv_mask')
-        return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.spread_mask(kv_mask)}
+        return inputs if kv_mask is None else {**inputs, 'self_attn_kv_mask': self.interleaved(kv_mask)}
 
     def shorten(self, x: Tensor, call: Any) -> Tensor:
         if self.every:
@@ -299,13 +300,11 @@ class DeepEmbeds(ModelFeature):
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         """Tokens that have no id, such as those in front, get ones."""
-        table, ids = self.table, call.like_tokens
-        leading = 0 if call.continues else call.leading
-        if leading or call.spread is not None:
-            table = torch.cat((table, torch.ones_like(table[:1])))
-            ids = F.pad(ids, (leading, 0), value=self.host.num_tokens)
-        if call.spread is not None:  # a mask of ones comes back with zeros where chunks were filled up
-            raise ValueError('`ff_deep_embed` does not go with `memory_tokens_interspersed_every`')
+        no_id = self.host.num_tokens
+        table = torch.cat((self.table, torch.ones_like(self.table[:1])))
+        ids = F.pad(call.like_tokens, (0 if call.continues else call.leading, 0), value=no_id)
+        if call.spread is not None:
+            ids = call.spread(ids, no_id)
         ids = ids if call.continues else call.behind_padding(ids)
         return {**inputs, 'deep_embeds_and_ids': (table, ids)}
 

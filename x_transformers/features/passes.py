@@ -104,7 +104,7 @@ class Looped(ModelFeature):
             if not exits or (early and step + 1 < most):
                 gates.append(self.gate(tokens))
             if wants_logits and self.host.to_logits is not None:
-                logits.append(self.host.to_logits(tokens))
+                logits.append(self.host.read_out(tokens, call, {}))
             if early and step + 1 < most:
                 spent += (left + F.logsigmoid(gates[-1].float())).exp()
                 left = left + F.logsigmoid(-gates[-1].float())
@@ -130,5 +130,7 @@ class Looped(ModelFeature):
             own += [own[-1] if cache is None else cache.caught_up(own[-1], call.new) for cache in caches[executed:]]
             last.passes = own if len(own) > 1 else None
         last.exit_logits, last.all_pred_logits = gates or None, logits or None
-        last.exit_indices = torch.full((1, 1), executed - 1, dtype=torch.long)
+        index = torch.full((1, 1), executed - 1, dtype=torch.long)
+        before = None if call.cache is None else call.cache.exits
+        last.exit_indices = index if before is None else torch.cat((before, index), dim=1)
         return last
