@@ -93,7 +93,7 @@ class StackCall:
 
     def keep(self, name: str, value: Any, when: bool = True) -> None:
         """Add to a list of the trace, if the caller wants to see it."""
-        if when and self.keeps:
+        if self.keeps and when:
             getattr(self.trace, name).append(value)
 
     def check_past(self, x: Tensor) -> None:
@@ -109,6 +109,8 @@ class StackCall:
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:
             return x
+        if not self.norm_inputs:
+            return norm(x)
         rows = x.shape[-3]  # more than those of a condition, if the stream is several
         return norm(x, **{n: t if len(t) in (1, rows) else t.repeat_interleave(rows // len(t), 0)
                           for n, t in self.norm_inputs.items()})  # fmt: skip

@@ -20,28 +20,30 @@ STACK_INPUTS = ('pos', 'attn_bias')
 def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
     """Refuse keywords of a forward call that nothing reads."""
     for name in inputs:
-        if name not in own and not any(name in feature.takes for feature in features.active):
+        if name not in own and name not in features.takes:
             declared = (
                 n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
             )
-            known = itertools.chain(declared, own, *(feature.takes for feature in features.active))
+            known = itertools.chain(declared, own, features.takes)
             raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
 
 
 def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know."""
     stack = model.attn_layers
-    if not inputs or 'input_names' not in stack.__dict__:
-        kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
-        declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
-        names = {p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-        stack.__dict__['input_names'] = names | {n for f in stack.features.active for n in f.takes} | set(STACK_INPUTS)
-    known = stack.__dict__['input_names']
     for name in inputs:
-        if name not in known:
-            own = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
-            own |= {n for f in model.features.active for n in f.takes}
-            raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known | own)}')
+        if name not in stack.input_names:
+            known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
+            known |= model.features.takes | stack.input_names
+            raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
+
+
+def input_names(stack: nn.Module) -> frozenset[str]:
+    """The keywords of a stack's forward call."""
+    kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
+    declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
+    names = {p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    return frozenset({*names, *stack.features.takes, *STACK_INPUTS})
 
 
 def a_list(value: Any, name: str) -> Any:

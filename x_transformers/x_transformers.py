@@ -42,6 +42,7 @@ from x_transformers.checks import (
     check_returns,
     check_scores,
     check_vectors,
+    input_names,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
@@ -110,9 +111,9 @@ class Widths:
 class Call:
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
-    `rebuilds_values` says that the cache holds what keys and values are made from, so that those of all tokens are
-    made again in every call; `hides_added` that keys which features put in front may be hidden; `recurrent` is the
-    state that a recurrent module left in the cache.
+    `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
+    values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
+    features put in front may be hidden; `recurrent` is the state that a recurrent module left in the cache.
     """
 
     x: Tensor
@@ -125,6 +126,7 @@ class Call:
     inputs: dict[str, Any]
     past: KeysValues | None
     trace: Intermediates
+    keeps: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
     states: dict[str, Buffer] = field(default_factory=dict)
     rebuilds_values: bool = False
@@ -160,6 +162,8 @@ class Call:
 
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
+        if self.past is None and not self.keeps:
+            return rows
         new = [None if t is None else t[..., self.memories :, :] for t in rows]
         check_past(new, () if self.past is None else self.past.pair)
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
@@ -353,28 +357,29 @@ class Attention(Configurable):
         return_intermediates: bool = False,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
-        on, shape = self.features, self.shape
+        on, shape = self.features.given(inputs), self.shape
         views = on.choose('views', lambda x: (x, x, x))(x)
         call = self.open(views[0], context, mask, causal, cache, inputs)
+        call.keeps = return_intermediates
         kernel = self.kernel_for(inputs)
         views = views if context is None else (views[0], context, context)
         q_in, k_in, v_in = on.down('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.down('projected', qkv, call)
-        q, k = (t.unflatten(-1, (t.shape[-1] // self.dim_key, self.dim_key)).transpose(1, 2) for t in (q, k))
-        v = call.trace.values = v.unflatten(-1, (shape.kv_heads, shape.dim_value)).transpose(1, 2)
+        q, k = heads_of(q, self.dim_key), heads_of(k, self.dim_key)
+        v = call.trace.values = heads_of(v, shape.dim_value)
         q, k, v = on.down('heads', (q, k, v), call)
         k, v = on.choose('past', Call.with_past_keys)(k, v, call)
         q, k = on.down('place', (q, k), call)
         call.keys = k.shape[-2]
-        q, k, v = self.look(call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
+        q, k, v = self.look(on, call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
         if return_intermediates:
             call.trace.compute_maps = functools.partial(attention_maps, q, k, call, on)
         with call.precision():
             out = kernel(q, k, v, call, on)
         out = on.up('leave', out, call)
         out = on.down('attended', out, call)
-        out = on.down('output', rearrange(out, 'b h n d -> b n (h d)'), call)
+        out = on.down('output', out.transpose(1, 2).flatten(2), call)
         out = on.down('result', self.to_out(out), call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
@@ -424,10 +429,14 @@ class Attention(Configurable):
         return eager if given or inputs.get('keep_maps') else self.kernel
 
     def look(
-        self, call: Call, qkv: tuple[Tensor, Tensor, Tensor], key_mask: Tensor | None, attn_mask: Tensor | None
+        self,
+        on: Features,
+        call: Call,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        key_mask: Tensor | None,
+        attn_mask: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Settle what every query sees, with which bias, and the keys that features add in front."""
-        on = self.features
         q, k, v = qkv
         call.real = key_mask
         keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
@@ -462,6 +471,11 @@ class Attention(Configurable):
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
             )
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
+
+
+def heads_of(t: Tensor, width: int) -> Tensor:
+    """Split the last axis into heads of a width:  b n (h d) -> b h n d."""
+    return t.view(*t.shape[:2], t.shape[-1] // width, width).transpose(1, 2)
 
 
 def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -549,8 +563,9 @@ class Layer(ModuleList):
     def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
         (before, after, outside), branch, residual = self
         x, skip, extra = residual.prepare(x)
-        call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, what keys are made from
-        call.keep('layer_hiddens', x)
+        if call.keeps:
+            call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, that of the keys
+            call.keep('layer_hiddens', x)
         x = on.down('read', x, self, call)
         x = call.norm(before, x)
         inputs = on.down('inputs', call.branch_inputs(self, before), self, call)
@@ -631,6 +646,7 @@ class AttentionLayers(Routing):
         self.final_norm = self.new_norm() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
+        self.input_names = input_names(self)
 
     @property
     def sees_future(self) -> bool:
@@ -764,9 +780,10 @@ class AttentionLayers(Routing):
         x = call.only_new(x, 'x')
         call.check_past(x)
         x = on.down('open', x, call)
+        layers = tuple(self.layers)
         for call.step, index in enumerate(order):
-            layer = self.layers[index]
-            if call.step and call.step % self.len_default_block == 0:
+            layer = layers[index]
+            if transform_block_inputs is not None and call.step and call.step % self.len_default_block == 0:
                 x = transformed(transform_block_inputs, call.step // self.len_default_block + 1, x)
             x = on.down('arrive', x, layer, call)
             if on.gather('skips', layer, call):
@@ -774,7 +791,7 @@ class AttentionLayers(Routing):
                 on.gather('skipped', x, layer, call)
             else:
                 x = layer(x, call, on)
-            if (call.step + 1) % self.len_default_block == 0 or call.step + 1 == len(self.layers):
+            if call.keeps and ((call.step + 1) % self.len_default_block == 0 or call.step + 1 == len(layers)):
                 call.keep('block_hiddens', x)
         call.keep('layer_hiddens', x)
         x = on.up('close', x, call)

@@ -110,6 +110,7 @@ class SumEmbeds(ModelFeature):
     """Vectors from the caller, added to the tokens."""
 
     takes = {'sum_embeds': 'b n e'}
+    waits = True
 
     def embed(self, call: Any) -> Tensor | None:
         given = call.inputs.get('sum_embeds')
@@ -136,6 +137,7 @@ class PrependEmbeds(ModelFeature):
     """Vectors from the caller in front of the tokens: a prefix, an image, a condition."""
 
     takes = {'prepend_embeds': 'b p e', 'prepend_mask': 'b p'}
+    waits = True
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
         return self.prepend(x, call)
@@ -274,6 +276,7 @@ class TransformTokens(ModelFeature):
         'transform_token_embeds': 'function of the token embeddings b n e',
         'transform_block_inputs': '{block: f(x)} or f(block, x); block 1 gets the token embeddings',
     }
+    waits = True
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         own = call.inputs.get('transform_token_embeds')

@@ -247,6 +247,7 @@ class ScaledByDeepEmbeds(StackFeature):
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
     takes = {'deep_embeds_and_ids': '(num_tokens f d, ids b n)'}
+    waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         given = call.inputs.get('deep_embeds_and_ids')

@@ -36,7 +36,8 @@ class LayerNorm(nn.Module):
         self.gamma = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.gamma.shape, weight=self.gamma + self.unit_offset)
+        gamma = self.gamma
+        return F.layer_norm(x, gamma.shape, weight=gamma + self.unit_offset if self.unit_offset else gamma)
 
 
 class RMSNorm(nn.Module):

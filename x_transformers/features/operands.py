@@ -205,6 +205,7 @@ class PackedInStack(StackFeature):
         'flash_pack_seq_kwargs': f'dict of {", ".join(PACKED)}, of the sequence',
         'flash_pack_seq_context_kwargs': 'the same, with the keys of the context',
     }
+    waits = True
 
     def setup(self, host: Any) -> None:
         kinds = host.layer_types

@@ -61,6 +61,7 @@ class Polar(AttentionFeature):
 
     paper = 'PoPE, arXiv:2509.10534'
     takes = {'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)'}
+    waits = True
 
     def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         given = call.inputs.get('polar_pos_emb')
@@ -96,6 +97,7 @@ class InfusedPositions(AttentionFeature):
 
     paper = 'Shortformer, arXiv:2012.15832'
     takes = {'infused_positions': '(module from positions to vectors, positions j | b j)'}
+    waits = True
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         given = call.inputs.get('infused_positions')

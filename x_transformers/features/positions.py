@@ -310,6 +310,7 @@ class Rotary(AttentionFeature):
         'rotary_pos_emb': '(angles (1 or b) j r, scale)',
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
     }
+    waits = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -360,6 +361,7 @@ class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
     takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j, positions of the keys; the last are the queries'}
+    waits = True
 
     def bias(self, call: Any) -> Tensor | None:
         rel_pos, pos = call.inputs.get('rel_pos'), call.inputs.get('pos')
@@ -378,6 +380,7 @@ class AttnBias(AttentionFeature):
     """A bias given by the caller."""
 
     takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+    waits = True
 
     def bias(self, call: Any) -> Tensor | None:
         bias = call.inputs.get('attn_bias')

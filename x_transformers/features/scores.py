@@ -87,6 +87,7 @@ class ResidualScores(AttentionFeature):
 
     paper = 'RealFormer, arXiv:2012.11747'
     takes = {'prev_attn': 'broadcasts to b h i j'}
+    waits = True
 
     def prior(self, call: Any) -> Tensor | None:
         prev = call.inputs.get('prev_attn')
@@ -316,6 +317,7 @@ class AttnDelta(AttentionFeature):
 
     paper = 'OpenReview uomCTwGflg'
     takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
+    waits = True
     falls_back = True
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:

@@ -43,6 +43,7 @@ class KVInputResidual(AttentionFeature):
     """What the caller adds to the inputs of keys and values."""
 
     takes = {'kv_input_residual': 'broadcasts to the input of the keys, b j d'}
+    waits = True
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('kv_input_residual')
@@ -69,6 +70,7 @@ class Deltas(AttentionFeature):
         'v_delta': 'broadcasts to b j (k d)',
         'o_delta': 'broadcasts to b n (h d)',
     }
+    waits = True
 
     def projected(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         return tuple(self.moved(t, f'{name}_delta', call) for t, name in zip(qkv, 'qkv', strict=True))
@@ -89,6 +91,7 @@ class SegmentMemory(AttentionFeature):
 
     paper = 'Transformer-XL, arXiv:1901.02860'
     takes = {'mem': 'b l d, normed like x', 'mem_mask': 'b l'}
+    waits = True
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         mem = call.inputs.get('mem')
@@ -106,6 +109,7 @@ class ValueResidual(AttentionFeature):
     paper = 'Value Residual Learning, arXiv:2410.17897'
     learned_value_residual_mix = flag(False, 'learn the mix per token and head, from the input')
     takes = {'value_residual': 'like the values, b h n d'}
+    waits = True
     stored_as = {'to_mix': 'to_value_residual_mix'}
 
     @classmethod
@@ -164,6 +168,7 @@ class AdditionalKV(AttentionFeature):
         'additional_key_values': '(k, v), b k m d each, the heads divide those of the layer',
         'additional_key_value_mask': 'b m',
     }
+    waits = True
 
     def keys(self, call: Any) -> tuple[Tensor, Tensor] | None:
         given = call.inputs.get('additional_key_values')
@@ -235,6 +240,7 @@ class KVResiduals(StackFeature):
         'self_attn_kv_residuals': 'l b n d, or b n d for the first layer',
         'cross_attn_kv_residuals': 'l b m d, or b m d for the first layer',
     }
+    waits = True
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         name = {'a': 'self_attn_kv_residuals', 'c': 'cross_attn_kv_residuals'}.get(layer.kind, '')
@@ -265,6 +271,7 @@ class AdditionalKVs(StackFeature):
         'detach_additional_kv': 'True or False: no gradient flows into them',
         'route_additional_kv_to_top': 'True: the last pair goes to the last layer; False: the first to the first',
     }
+    waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         given = call.inputs.get('self_attn_additional_kv')

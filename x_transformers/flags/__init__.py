@@ -185,6 +185,7 @@ class Feature:
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
         looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
         takes      name -> shape: inputs of the forward call that the feature reads
+        waits      True if the feature does nothing in a call without any of these inputs
         fuses      True if the fused kernel does the feature's work itself
         falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
@@ -202,6 +203,7 @@ class Feature:
     not_across: ClassVar[str] = ''
     looks_ahead: ClassVar[str] = ''
     takes: ClassVar[dict[str, str]] = {}
+    waits: ClassVar[bool] = False
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
     falls_back: ClassVar[bool] = False
@@ -283,8 +285,27 @@ class Features:
 
     def __init__(self, host: nn.Module, catalogue: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
         self.active = tuple(cls(host, values) for cls in catalogue if cls.runs(values))
-        stages = dict.fromkeys(stage for feature in self.active for stage in feature.stages)
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Settle which feature runs at which stage."""
+        stages = dict.fromkeys(stage for feature in self.active for stage in feature.runs_at())
         self.at = {stage: tuple(f for f in self.active if stage in f.runs_at()) for stage in stages}
+        self.takes = frozenset(name for feature in self.active for name in feature.takes)
+        self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
+        self.known_calls: dict[tuple[str, ...], Features] = {}
+
+    def given(self, inputs: Mapping[str, Any]) -> Features:
+        """The features that act in a call with these inputs: without those that wait for others."""
+        if not self.awaited or torch.compiler.is_compiling():
+            return self
+        names = tuple([name for name, value in inputs.items() if value is not None and name in self.awaited])
+        acting = self.known_calls.get(names)
+        if acting is None:
+            acting = self.known_calls[names] = copy.copy(self)
+            acting.active = tuple(f for f in self.active if not f.waits or not f.takes.keys().isdisjoint(names))
+            acting.arrange()
+        return acting
 
     def setup(self) -> Features:
         """Let every feature create what it owns."""
@@ -300,7 +321,7 @@ class Features:
             moved[feature] = object.__new__(type(feature))
             moved[feature].__dict__.update(feature.__dict__, host=host)
         new.active = tuple(moved[feature] for feature in self.active)
-        new.at = {stage: tuple(moved[feature] for feature in run) for stage, run in self.at.items()}
+        new.arrange()
         return new
 
     def down(self, stage: str, value: Any, *call: Any) -> Any:
@@ -317,8 +338,8 @@ class Features:
 
     def gather(self, stage: str, *call: Any) -> list[Any]:
         """The terms of a stage, without the absent ones."""
-        terms = (getattr(feature, stage)(*call) for feature in self.at.get(stage, ()))
-        return [term for term in terms if term is not None]
+        terms = [getattr(feature, stage)(*call) for feature in self.at.get(stage, ())]
+        return [term for term in terms if term is not None] if terms else terms
 
     def choose(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The one way of a stage: a feature's, or the default."""
