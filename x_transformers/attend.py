@@ -190,11 +190,14 @@ class Intermediates:
 
     @property
     def cached_kv(self) -> tuple[Tensor, Tensor] | None:
-        return None if self.past is None else self.past.pair
+        if self.past is None:
+            return None
+        self.past = self.past.plain()  # kept so, since what is read here may be edited in place
+        return self.past.pair
 
     @cached_kv.setter
     def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
-        states = {} if self.past is None else self.past.states
+        states = {} if self.past is None else self.past.plain().states
         self.past = KeysValues.of(pair)
         if self.past is not None:  # of another length, they no longer fit, and the layer says so when it needs them
             self.past.states = {n: state for n, state in states.items() if state.length == self.past.length}

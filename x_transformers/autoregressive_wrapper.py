@@ -152,6 +152,7 @@ SET_BY_GENERATION = {
     'input_not_include_cache': ', it keeps its own cache: see `cache_kv`',
     'seq_start_pos': ', give `prompt_lens` or a list of prompts',
     'self_attn_kv_mask': ', give `mask`',
+    'logits_to_keep': ', it reads those that it needs',
 }
 
 

@@ -81,12 +81,22 @@ class Buffer:
 
 class KeysValues:
     """The past of one attention layer, for all tokens so far: its keys and values, of which the latter may be absent
-    (None), and the rows (b ... n d) that its features remember beside them, by name."""
+    (None), and the rows (b ... n d) that its features remember beside them, by name.
 
-    __slots__ = ('buffers', 'states')
+    The keys may be kept as the kernel multiplies them, turned by their positions: then `turned_by` is the feature that
+    turned them, and the state 'angles' (b n r) is how far.
+    """
 
-    def __init__(self, buffers: tuple[Buffer | None, ...], states: dict[str, Buffer] | None = None) -> None:
-        self.buffers, self.states = buffers, states or {}
+    __slots__ = ('buffers', 'states', 'turned_by')
+
+    def __init__(
+        self, buffers: tuple[Buffer | None, ...], states: dict[str, Buffer] | None = None, turned_by: Any = None
+    ) -> None:
+        self.buffers, self.states, self.turned_by = buffers, states or {}, turned_by
+
+    def __reduce__(self) -> Any:
+        own = self.plain()  # without the feature, which holds its layer
+        return KeysValues, (own.buffers, own.states)
 
     @classmethod
     def of(cls, pair: Any) -> KeysValues | None:
@@ -106,11 +116,20 @@ class KeysValues:
         return self.buffers[0].length
 
     def append(self, *new: Tensor | None) -> KeysValues:
-        return KeysValues(tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True)))
+        buffers = tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True))
+        return KeysValues(buffers, turned_by=self.turned_by)
 
     def each(self, function: Callable[[Buffer], Buffer]) -> KeysValues:
         states = {name: function(state) for name, state in self.states.items()}
-        return KeysValues(tuple(None if b is None else function(b) for b in self.buffers), states)
+        return KeysValues(tuple(None if b is None else function(b) for b in self.buffers), states, self.turned_by)
+
+    def plain(self) -> KeysValues:
+        """With the keys as they were before they were turned by their positions."""
+        if self.turned_by is None:
+            return self
+        states = dict(self.states)
+        k = self.turned_by.turned(self.buffers[0].tensor, -states.pop('angles').tensor)
+        return KeysValues((Buffer(k), *self.buffers[1:]), states)
 
 
 @dataclass
@@ -184,7 +203,7 @@ class Cache:
         for own, others, kind in zip(self.layers, other.layers, self.kinds, strict=True):
             buffers = (b if b is None else extended(b, o) for b, o in zip(own.buffers, others.buffers, strict=True))
             states = {name: extended(state, others.states[name]) for name, state in own.states.items()}
-            layers.append(own if kind == 'c' else KeysValues(tuple(buffers), states))
+            layers.append(own if kind == 'c' else KeysValues(tuple(buffers), states, own.turned_by))
         states = {name: extended(state, other.states[name]) for name, state in self.states.items()}
         return Cache(layers, list(self.kinds), states, other.seen, other.leading, list(self.recurrent))
 
@@ -203,7 +222,9 @@ class Cache:
         held = self.length
         self.check('count', count, held)
         drop = held - count
-        kept = self.each_own(lambda buffer: buffer.part(min(drop, buffer.length), max(buffer.length - drop, 0)))
+        # keys turned by their old positions would be at the wrong ones
+        whole = self if drop == 0 else self.plain()
+        kept = whole.each_own(lambda buffer: buffer.part(min(drop, buffer.length), max(buffer.length - drop, 0)))
         kept.seen, kept.leading = count, max(self.leading - drop, 0)
         return kept
 
@@ -227,7 +248,7 @@ class Cache:
         return detached
 
     def to(self, device: torch.device | str) -> Cache:
-        moved = self.each(lambda buffer: buffer.map(lambda t: t.to(device)))
+        moved = self.plain().each(lambda buffer: buffer.map(lambda t: t.to(device)))
         moved.recurrent = [tree_map_only(Tensor, lambda t: t.to(device), hidden) for hidden in self.recurrent]
         return moved
 
@@ -244,6 +265,11 @@ class Cache:
         ]
         return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
 
+    def plain(self) -> Cache:
+        """With keys as they were before they were turned by their positions."""
+        states = {name: state for name, state in self.states.items() if name not in ('positions', 'angles')}
+        return self.with_parts([None if layer is None else layer.plain() for layer in self.layers], states)
+
     def with_parts(self, layers: list[KeysValues | None], states: dict[str, Buffer]) -> Cache:
         return Cache(layers, list(self.kinds), states, self.seen, self.leading, list(self.recurrent), self.exits)
 
@@ -257,6 +283,7 @@ class Cache:
 
     def content(self) -> dict[str, Any]:
         """All that is held, in plain containers, for a file."""
+        whole = self.plain()
         return {
             'format': FORMAT,
             'seen': self.seen,
@@ -264,13 +291,13 @@ class Cache:
             'kinds': list(self.kinds),
             'layers': [
                 None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
-                for layer in self.layers
+                for layer in whole.layers
             ],
             'remembered': [
                 {} if layer is None else {name: state.tensor.contiguous() for name, state in layer.states.items()}
-                for layer in self.layers
+                for layer in whole.layers
             ],
-            'states': {name: state.tensor.contiguous() for name, state in self.states.items()},
+            'states': {name: state.tensor.contiguous() for name, state in whole.states.items()},
             'recurrent': self.recurrent,
         }
 

@@ -6,7 +6,7 @@ Wrappers around models of tokens, of vectors and of several streams all read thr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from x_transformers.choice import REASONS, Endings, Past
 from x_transformers.flags import warn_once
+from x_transformers.packing import Packed
 from x_transformers.sampling import accurate, contrastive_decode_fn
 
 
@@ -77,6 +78,7 @@ class Reader:
         self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
+        self.packed: Packed | None = None
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
@@ -94,18 +96,31 @@ class Reader:
             self.caching, self.cache, self.intermediates = False, None, None
 
         inputs = self.inputs_at(length, start, pads)
+        cache = self.remembered(length, start) if self.caching else None
+        if cache is None and getattr(self.net, 'can_keep_logits', False):
+            inputs['logits_to_keep'] = count or 1
         if not self.caching:
             return self.last(self.net(sequence[:, start:], **inputs), count)
-        cache = self.remembered(length, start)
         if cache is not None:
             start = self.seen
             inputs |= dict(cache=cache, input_not_include_cache=True)
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
-        run = self.net if cache is None else self.step
-        out, self.intermediates = run(sequence[:, start:], return_intermediates=True, **inputs)
+        if cache is None:
+            out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
+        else:
+            with self.packing():
+                out, self.intermediates = self.step(sequence[:, start:], return_intermediates=True, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
+
+    def packing(self) -> AbstractContextManager:
+        """Around a step: weights laid out for few rows, if the net itself takes it, and on a CPU."""
+        if self.step is not self.net or torch.is_autocast_enabled('cpu') or torch.compiler.is_compiling():
+            return nullcontext()
+        if self.packed is None:
+            self.packed = Packed(self.net)
+        return self.packed
 
     def cannot_slide(self) -> str | None:
         """Why the oldest keys cannot just leave the cache, or None if they can."""

@@ -113,7 +113,8 @@ class Call:
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
-    features put in front may be hidden; `recurrent` is the state that a recurrent module left in the cache.
+    features put in front may be hidden; `turned_by` is the feature that turns keys before they are cached; `recurrent`
+    is the state that a recurrent module left in the cache.
     """
 
     x: Tensor
@@ -129,6 +130,7 @@ class Call:
     keeps: bool = False
     notes: dict[str, Any] = field(default_factory=dict)
     states: dict[str, Buffer] = field(default_factory=dict)
+    turned_by: Feature | None = None
     rebuilds_values: bool = False
     hides_added: bool = False
     recurrent: Any = None
@@ -165,9 +167,11 @@ class Call:
         if self.past is None and not self.keeps:
             return rows
         new = [None if t is None else t[..., self.memories :, :] for t in rows]
+        if self.past is not None and self.turned_by is None:
+            self.past = self.past.plain()
         check_past(new, () if self.past is None else self.past.pair)
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
-        past.states = self.states
+        past.states, past.turned_by = self.states, self.turned_by
         self.trace.past = past
         if self.past is None:
             return rows
@@ -369,6 +373,7 @@ class Attention(Configurable):
         q, k = heads_of(q, self.dim_key), heads_of(k, self.dim_key)
         v = call.trace.values = heads_of(v, shape.dim_value)
         q, k, v = on.down('heads', (q, k, v), call)
+        q, k = on.down('turn', (q, k), call)
         k, v = on.choose('past', Call.with_past_keys)(k, v, call)
         q, k = on.down('place', (q, k), call)
         call.keys = k.shape[-2]
@@ -1090,15 +1095,16 @@ class TransformerWrapper(Wrapper):
         excise_prepend_embeds: bool = False,
         token_emb_kwargs: dict[str, Any] | None = None,
         to_logits_kwargs: dict[str, Any] | None = None,
+        *,
+        logits_to_keep: int | None = None,
         **kwargs: Any,
     ) -> Any:
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
-        x = self.check(x, kwargs, (return_logits_and_embeddings or return_logit_entropies))
+        x = self.check(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
         wants_all = (
             return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
         )
-        read = {name for feature in self.features.active for name in feature.takes}
-        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
+        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in self.features.takes}
         call = model_call(
             inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}, x.shape[1], cache_of(cache), only_new
         )
@@ -1117,7 +1123,9 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            logits = self.read_out(x, call, to_logits_kwargs or {})
+            logits = self.read_out(
+                x if logits_to_keep is None else x[:, -logits_to_keep:], call, to_logits_kwargs or {}
+            )
         trace.logits = logits
         if return_logit_entropies:
             trace.logit_entropies = each_head(entropy, logits)
@@ -1142,8 +1150,17 @@ class TransformerWrapper(Wrapper):
         head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
         return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
 
-    def check(self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool) -> Tensor:
+    @property
+    def can_keep_logits(self) -> bool:
+        """Whether logits of the last tokens alone can be asked for, as `logits_to_keep`."""
+        return not self.features.at.get('pool')
+
+    def check(self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None) -> Tensor:
         """Check ids; None stands for no tokens after prepended embeddings."""
+        if logits_to_keep is not None and not (is_int(logits_to_keep) and logits_to_keep >= 1):
+            raise ValueError(f'`logits_to_keep` got {shown(logits_to_keep)}, it must be an integer of at least 1')
+        if logits_to_keep is not None and not self.can_keep_logits:
+            raise ValueError('`logits_to_keep` does not go with a model that pools its tokens')
         if wants_logits and self.to_logits is None:
             raise ValueError(
                 'logits were asked for, but the model has no head: it was built with `return_only_embed=True`'

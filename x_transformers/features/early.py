@@ -74,6 +74,7 @@ class RotateValues(AttentionFeature):
 
     paper = 'RoFormer, arXiv:2104.09864'
     rotate_values = flag(False, 'rotary positions turn values too (for weights of releases 0.15 to 1.19)')
+    keeps_plain_keys = True
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb') if call.context is None else call.inputs.get('context_rotary_pos_emb')

@@ -75,6 +75,7 @@ class LatentKeysValues(AttentionFeature):
     dim_latent_kv = flag(None, 'its width', size | none, example=6)
     needs = {'dim_latent_kv': 'it is the width of the latent'}
     clashes = {'qkv_receive_diff_residuals': 'keys and values share one latent, they cannot come from two inputs'}
+    keeps_plain_keys = True
     stored_as = {'to_latent': 'to_latent_kv'}
 
     def widths(self, widths: Any) -> Any:

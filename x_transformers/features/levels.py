@@ -19,6 +19,7 @@ class AttentionFeature(Feature):
     sources       ring     (q_in, k_in, v_in)                 b n d, before projection
     projected     ring     (q, k, v)                          b n (h d)
     heads         ring     (q, k, v)                          b h n d, before the cache
+    turn          ring     (q, k)                             of the new tokens: what the cache keeps turned
     past          choice   (k, v, call) -> (k, v)             appended to those of the cache
     stored_keys   ring     k                                  keys that no token gave, treated like real ones
     place         ring     (q, k)                             after the cache: rotations
@@ -43,7 +44,11 @@ class AttentionFeature(Feature):
     project_out   choice   () -> Module                       the projection, given by the host's sizes
     result        ring     b i d                              what the layer gives
     initialise    build    () -> None                         last word on initial values
+
+    `keeps_plain_keys`: the cache must hold keys that are not turned by their positions.
     """
+
+    keeps_plain_keys: ClassVar[bool] = False
 
     stages: ClassVar[dict[str, str]] = {
         'widths': 'build',
@@ -51,6 +56,7 @@ class AttentionFeature(Feature):
         'sources': 'ring',
         'projected': 'ring',
         'heads': 'ring',
+        'turn': 'ring',
         'past': 'choice',
         'stored_keys': 'ring',
         'place': 'ring',

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.cache import Buffer, KeysValues
 from x_transformers.checks import a_tensor, check_range
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
@@ -164,21 +165,38 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     """
     length, width = t.shape[-2], freqs.shape[-1]
     dtype = torch.promote_types(torch.promote_types(t.dtype, freqs.dtype), torch.float32)
-    angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)
-    cos, sin = angles.cos(), angles.sin()
-    if torch.is_tensor(scale):
-        scale = with_heads(scale[..., -length:, ::2], t).to(dtype)
-    if scale is not None and not (isinstance(scale, (int, float)) and scale == 1):
-        cos, sin = cos * scale, sin * scale
     if torch.compiler.is_compiling() or t.device.type not in ('cpu', 'cuda') or t.shape[-1] % 2:
+        cos, sin = cos_and_sin(freqs, scale, t, dtype)
         even, odd = t[..., :width].unflatten(-1, (-1, 2)).to(dtype).unbind(dim=-1)
         turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
     # one complex product does the same in a fifth of the time, where it is not compiled; the rest turns by nothing
-    still = (0, (t.shape[-1] - width) // 2)
-    turn = torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
+    wanted = (length, t.ndim, t.shape[-1], dtype, 0 if freqs.is_inference() else freqs._version)
+    turn = getattr(freqs, 'known_turns', {}).get(wanted) if is_one(scale) else None
+    if turn is None:
+        cos, sin = cos_and_sin(freqs, scale, t, dtype)
+        still = (0, (t.shape[-1] - width) // 2)
+        turn = torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
+        if is_one(scale) and not freqs.requires_grad:
+            freqs.known_turns = {wanted: turn}  # the next layers turn by the same
     pairs = torch.view_as_complex(t.to(dtype).contiguous().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turn).flatten(-2).to(t.dtype)
+
+
+def is_one(scale: Tensor | float | None) -> bool:
+    return scale is None or (isinstance(scale, (int, float)) and scale == 1)
+
+
+def cos_and_sin(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Of the angles for the places of `t`, one for each pair of features, times the scale."""
+    length = t.shape[-2]
+    angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)
+    cos, sin = angles.cos(), angles.sin()
+    if is_one(scale):
+        return cos, sin
+    if torch.is_tensor(scale):
+        scale = with_heads(scale[..., -length:, ::2], t).to(dtype)
+    return cos * scale, sin * scale
 
 
 def with_heads(angles: Tensor, t: Tensor) -> Tensor:
@@ -309,6 +327,7 @@ class Rotary(AttentionFeature):
     takes = {
         'rotary_pos_emb': '(angles (1 or b) j r, scale)',
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
+        'kept_angles': 'a Buffer of the angles of all cached and new tokens: the cache keeps turned keys',
     }
     waits = True
 
@@ -326,9 +345,24 @@ class Rotary(AttentionFeature):
             )
         host.rotate_num_heads = own or getattr(host, 'rotate_num_heads', None) or heads
 
+    def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        """Turn new keys before they are cached, so that each is turned once."""
+        kept = call.inputs.get('kept_angles')
+        if kept is None or any(feature.keeps_plain_keys for feature in self.host.features.active):
+            return qk
+        (q, k), (angles, _) = qk, call.inputs['rotary_pos_emb']
+        new = q.shape[-2]
+        if call.past is not None and call.past.turned_by is None:
+            held = kept.tensor[:, : kept.length - new]
+            keys, *rest = call.past.buffers
+            call.past = KeysValues((keys.map(lambda t: self.turned(t, held)), *rest), call.past.states)
+        call.turned_by, call.states['angles'] = self, kept
+        ahead = angles if call.memories == 0 else torch.cat((angles[:, : call.memories], angles[:, -new:]), dim=1)
+        return self.turned(q, angles), self.turned(k, ahead)
+
     def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb')
-        if own is None:
+        if own is None or call.turned_by is self:
             return qk
         q, k = qk
         angles, scale = own
@@ -336,7 +370,7 @@ class Rotary(AttentionFeature):
             raise ValueError(
                 f'`rotary_pos_emb` got angles for {angles.shape[-2]} positions, there are {q.shape[-2]} queries'
             )
-        q = self.turn(q, angles, scale)
+        q = self.turned(q, angles, scale)
         other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
         if other is None:
             raise ValueError(
@@ -345,9 +379,9 @@ class Rotary(AttentionFeature):
         angles, scale = other
         if angles.shape[-2] < k.shape[-2]:
             raise ValueError(f'the rotary angles cover {angles.shape[-2]} positions, the keys have {k.shape[-2]}')
-        return q, self.turn(k, angles, 1.0 if scale is None else scale**-1)
+        return q, self.turned(k, angles, 1.0 if scale is None else scale**-1)
 
-    def turn(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
+    def turned(self, t: Tensor, angles: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
         # through the module of the core, where users have always replaced it
         from x_transformers import x_transformers as core
 
@@ -470,7 +504,12 @@ class RotaryPositions(StackFeature):
         longest = int(70 * self.rotary_xpos_scale_base)
         if self.rotary_xpos and call.seen + call.new > longest:
             raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
-        call.shared['a']['rotary_pos_emb'] = self.angles(call.key_positions(x), centre=0) if own is None else own
+        past = {} if call.cache is None else call.cache.states
+        continues = call.held == 0 or ('positions' in past and past['positions'].length == call.held)
+        if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
+            self.share_kept_angles(x, call, past if call.held else {})
+        else:
+            call.shared['a']['rotary_pos_emb'] = self.angles(call.key_positions(x), centre=0) if own is None else own
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
             if context_pos.shape[-1] != call.context_length:
@@ -480,6 +519,23 @@ class RotaryPositions(StackFeature):
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
             call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, centre=0)
         return x
+
+    def share_kept_angles(self, x: Tensor, call: Any, past: dict[str, Buffer]) -> None:
+        """Angles of all keys, of which only those of new tokens are computed; positions go on from the `past` ones."""
+        if past and call.shared['a'].get('pos') is None:
+            positions = past['positions'].tensor[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
+        else:
+            positions = call.key_positions(x)[..., call.memories + call.held :]
+        angles, _ = self.angles(positions)
+        for name, rows in (('positions', positions.unsqueeze(-1)), ('angles', angles)):
+            rows = rows.expand(len(x), *rows.shape[-2:]).contiguous()
+            call.trace.states[name] = past[name].append(rows) if past else Buffer(rows)
+        kept = call.trace.states['angles']
+        everything = kept.tensor if past else angles
+        if call.memories:
+            before, _ = self.angles(call.key_positions(x)[..., : call.memories])
+            everything = torch.cat((before.expand(len(everything), -1, -1), everything), dim=1)
+        call.shared['a'] |= {'rotary_pos_emb': (everything, 1.0), 'kept_angles': kept}
 
 
 def uses(stack: Any, name: str) -> bool:

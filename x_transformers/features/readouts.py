@@ -22,7 +22,7 @@ class TiedReadout(nn.Module):
         self.shared = (embedding,)  # in a tuple, so that the module is not registered twice
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ (self.shared[0].table * self.scale).t()
+        return F.linear(x * self.scale, self.shared[0].table)
 
 
 class Heads(nn.ModuleList):
