@@ -58,14 +58,18 @@ class Buffer:
             return Buffer(torch.cat((self.tensor, new), dim=-2))
         end = self.start + self.length
         fits = self.storage.filled == end and end + count <= old.shape[-2]
-        tracing = torch.compiler.is_compiling()
-        frozen = not tracing and old.is_inference() and not torch.is_inference_mode_enabled()
-        grown = self.part(0, self.length) if fits and not frozen else self.moved(2 * (self.length + count))
+        grown = self.part(0, self.length) if fits and not is_frozen(old) else self.moved(2 * (self.length + count))
         end = grown.start + grown.length
         grown.storage.tensor.narrow(-2, end, count).copy_(new)
         grown.storage.filled = end + count
         grown.length += count
         return grown
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Those of a row, (... d)."""
+        *leading, _, width = self.storage.tensor.shape
+        return (*leading, width)
 
     def moved(self, capacity: int) -> Buffer:
         """A copy in memory of its own, with room for `capacity` tokens."""
@@ -77,6 +81,11 @@ class Buffer:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Buffer:
         return Buffer(function(self.tensor))
+
+
+def is_frozen(t: Tensor) -> bool:
+    """Whether a tensor cannot be written to, made in inference mode and met outside of it."""
+    return not torch.compiler.is_compiling() and t.is_inference() and not torch.is_inference_mode_enabled()
 
 
 class KeysValues:

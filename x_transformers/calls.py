@@ -102,9 +102,9 @@ class StackCall:
         check_memories(self.mems, self.mem_masks, len(x), x.shape[-1], own)
         if self.cache is not None and len(self.cache.layers) != attended:
             raise ValueError(f'`cache` holds {len(self.cache.layers)} attention layers, the stack runs {attended}')
-        batches = [layer.pair[0].shape[0] for layer in (self.cache.layers if self.cache else ()) if layer is not None]
-        if any(batch != len(x) for batch in batches):
-            raise ValueError(f'`cache` holds {batches[0]} rows, the input has {len(x)}')
+        for layer in self.cache.layers if self.cache else ():
+            if layer is not None and layer.buffers[0].sizes[0] != len(x):
+                raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {len(x)}')
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.cache import Buffer
 from x_transformers.flags import Features, did_you_mean, is_int, shown
 
 # inputs that every stack takes, whatever its features
@@ -189,16 +190,12 @@ def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> 
             as_mask(mask, f'mem_masks[{at}]', batch, mem.shape[1])
 
 
-def check_past(new: Sequence[Tensor | None], past: Sequence[Tensor | None]) -> None:
+def check_past(new: Sequence[Tensor | None], past: Sequence[Buffer | None]) -> None:
     """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only."""
-
-    def sizes_of(t: Tensor) -> tuple[int, ...]:
-        return (*t.shape[:-2], t.shape[-1])
-
-    for t, kept in zip(new, past, strict=False):
-        if (t is None) != (kept is None) or (t is not None and sizes_of(t) != sizes_of(kept)):
+    for t, kept in zip(new, past, strict=True):
+        if (t is None) != (kept is None) or (t is not None and (*t.shape[:-2], t.shape[-1]) != kept.sizes):
             raise ValueError(
-                f'`cache` holds {None if kept is None else tuple(kept.shape)}, '
+                f'`cache` holds {None if kept is None else tuple(kept.tensor.shape)}, '
                 f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
             )
 

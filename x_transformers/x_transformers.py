@@ -166,15 +166,18 @@ class Call:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
         if self.past is None and not self.keeps:
             return rows
-        new = [None if t is None else t[..., self.memories :, :] for t in rows]
+        new = rows if self.memories == 0 else [None if t is None else t[..., self.memories :, :] for t in rows]
         if self.past is not None and self.turned_by is None:
             self.past = self.past.plain()
-        check_past(new, () if self.past is None else self.past.pair)
+        if self.past is not None:
+            check_past(new, self.past.buffers)
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
         past.states, past.turned_by = self.states, self.turned_by
         self.trace.past = past
         if self.past is None:
             return rows
+        if self.memories == 0:
+            return past.pair
         return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
 
     def recall(self, name: str, rows: Tensor) -> Tensor:
