@@ -220,9 +220,11 @@ class Feature:
     @classmethod
     def refuse_misspelt_stages(cls) -> None:
         """A method that is almost named after a stage would never run."""
-        for name in filter(lambda name: inspect.isfunction(vars(cls)[name]), vars(cls)):
-            close = difflib.get_close_matches(name, cls.stages, n=1, cutoff=0.85)
-            if close and name not in cls.stages and not any(hasattr(base, name) for base in cls.__mro__[1:]):
+        methods = [name for name, value in vars(cls).items() if inspect.isfunction(value)]
+        for name in methods:
+            if name in cls.stages or any(hasattr(base, name) for base in cls.__mro__[1:]):
+                continue
+            if close := difflib.get_close_matches(name, cls.stages, n=1, cutoff=0.85):
                 raise TypeError(f'{cls.__name__} has `{name}`, which is no stage, did you mean `{close[0]}`?')
 
     def __init__(self, host: nn.Module, values: Mapping[str, Any]) -> None:
