@@ -93,12 +93,21 @@ def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = N
 
 def check_precision(x: Tensor, module: nn.Module) -> None:
     """Refuse an input in another precision than the weights, outside of autocast."""
-    first = next(module.parameters(), None)
+    first = a_parameter(module)
     if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
         return
     kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if kinds == {first.dtype}:
         raise ValueError(f'`x` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
+
+
+def a_parameter(module: nn.Module) -> Tensor | None:
+    """One of a module's parameters. Where it is kept is found once: to look for it takes as long as a small layer."""
+    if 'keeps_a_parameter' not in module.__dict__:
+        found = ((m, name) for m in module.modules() for name, p in m._parameters.items() if p is not None)
+        module.__dict__['keeps_a_parameter'] = next(found, None)
+    place = module.__dict__['keeps_a_parameter']
+    return None if place is None else place[0]._parameters.get(place[1])
 
 
 def check_device(t: Tensor, name: str, like: Tensor) -> None:
