@@ -17,12 +17,14 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.choice import Choice, Endings, vocabulary_of
 from x_transformers.flags import (
+    ConfigError,
     Configurable,
     an_instance,
     boolean,
     integer,
     is_int,
     is_number,
+    not_negative,
     number,
     positive,
     probability,
@@ -48,6 +50,7 @@ from x_transformers.sampling import (
     top_p,
 )
 from x_transformers.speculative import SpeculativeStats, speculation
+from x_transformers.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
 
 __all__ = [
     'FILTER_LOGITS_FN',
@@ -64,6 +67,7 @@ __all__ = [
     'identity',
     'join',
     'min_p',
+    'next_token_loss',
     'pack',
     'top_a',
     'top_k',
@@ -160,7 +164,7 @@ SET_BY_GENERATION = {
 
 
 def looped_loss(
-    logits: Sequence[Tensor],
+    losses: Tensor,
     gates: Sequence[Tensor],
     targets: Tensor,
     *,
@@ -171,16 +175,13 @@ def looped_loss(
 ) -> Tensor:
     """The loss of a stack that ran several times, weighted by where its gate would have stopped, and that of the gate.
 
-    logits   b n l per pass     losses  c_i
+    losses   i b n              c_i
     gates    b n 1 per pass     stop after pass i with probability  w_i = s(g_i) prod_{j<i} s(-g_j),  the last the rest
 
         sum_i w_i c_i / passes  +  exit_weight BCE(g_i, s(slope (c_{i+1} - c_i + threshold)))
 
     Both are means over targets that are not ignored.  arXiv:2510.25741
     """
-    flat = rearrange(targets, 'b n -> (b n)')
-    measure = functools.partial(F.cross_entropy, target=flat, ignore_index=ignore_index, reduction='none')
-    losses = torch.stack([measure(accurate(z).flatten(0, 1)).view(targets.shape) for z in logits])
     gate = accurate(torch.cat(list(gates), dim=-1)).movedim(-1, 0)
     valid = (targets != ignore_index).to(losses.dtype)
     count = valid.sum().clamp(min=1)
@@ -200,22 +201,6 @@ def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
     errors = (pred[:, :-1] - embeds[:, 1:].detach()).abs().mean(dim=-1)
     real = real[:, :-1]
     return (errors * real).sum() / real.sum().clamp(min=1)
-
-
-def next_token_loss(logits: Tensor, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False) -> Tensor:
-    """Mean cross entropy of `targets` (b n) under `logits` (b n l), in nats, over the targets that are not ignored.
-
-    Zero, and still joined to the graph, if all are ignored. In float32 at least; the logits are not copied to it.
-    """
-    measure = F.nll_loss if is_log_prob else F.cross_entropy
-    losses = measure(
-        rearrange(logits, 'b n l -> (b n) l'),
-        rearrange(targets, 'b n -> (b n)'),
-        ignore_index=ignore_index,
-        reduction='none',
-    )
-    count = (targets != ignore_index).sum().clamp(min=1)
-    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32)) / count
 
 
 def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
@@ -267,6 +252,12 @@ class AutoregressiveWrapper(Configurable):
         looped_loss_threshold_exit: Annotated[float, 'gain of a pass, in nats, that is worth it', number] = 0.05,
         looped_loss_slope: Annotated[float, 'how sharply the gate shall tell', positive] = 50.0,
         looped_exit_loss_weight: Annotated[float, 'weight of the loss of the gate of a looped net', number] = 1.0,
+        label_smoothing: Annotated[
+            float, 'e: the target has probability 1 - e, and all tokens share e, arXiv:1512.00567', probability
+        ] = 0.0,
+        z_loss_weight: Annotated[
+            float, 'weight of the squared log-sum-exp of the logits, arXiv:2204.02311', not_negative
+        ] = 0.0,
     ) -> None:
         super().__init__()
         check_net(net)
@@ -279,6 +270,9 @@ class AutoregressiveWrapper(Configurable):
         self.next_embed_loss_weight = next_embed_loss_weight
         self.looped_loss_threshold_exit, self.looped_loss_slope = looped_loss_threshold_exit, looped_loss_slope
         self.looped_exit_loss_weight = looped_exit_loss_weight
+        if z_loss_weight and getattr(net, 'output_is_log_prob', False):
+            raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
+        self.label_smoothing, self.z_loss_weight = label_smoothing, z_loss_weight
 
     def forward(
         self,
@@ -323,6 +317,7 @@ class AutoregressiveWrapper(Configurable):
         asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
         asked |= dict(return_next_embed_pred=predicts)
         kwargs |= {name: True for name, ask in asked.items() if ask}
+        kwargs |= {} if return_outputs else later(self.net)
         out = self.net(ids, return_intermediates=wanted, **kwargs)
         out, intermediates = out if wanted else (out, None)
         out, predicted = out if predicts else (out, None)
@@ -331,21 +326,22 @@ class AutoregressiveWrapper(Configurable):
         lead = heads[0].shape[1] - n
         targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        measure = functools.partial(next_token_loss, ignore_index=self.ignore_index, is_log_prob=is_log_prob)
+        terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob)
         if not looped:
-            loss = sum(measure(head, targets) for head in heads) / len(heads)
+            loss = mean_token_loss(out, targets, terms)
         else:
+            own = targets[:, lead:]
+            passes = [token_losses(z, own, terms) for z in intermediates.all_pred_logits]
             measure = functools.partial(
                 looped_loss,
                 gates=intermediates.exit_logits,
-                targets=targets[:, lead:],
+                targets=own,
                 ignore_index=self.ignore_index,
                 threshold=self.looped_loss_threshold_exit,
                 slope=self.looped_loss_slope,
                 exit_weight=self.looped_exit_loss_weight,
             )
-            passes = [z if isinstance(z, tuple) else (z,) for z in intermediates.all_pred_logits]
-            loss = sum(map(measure, zip(*passes, strict=True))) / len(heads)
+            loss = sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
         if predicts:
             loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, targets != self.ignore_index)
         if self.add_attn_z_loss:

@@ -29,6 +29,16 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.sampling import filter_named, min_p, padded_prompts, require, sample
+from x_transformers.token_loss import (
+    Linear,
+    Readout,
+    Terms,
+    by_chunks,
+    cross_entropies,
+    reads_whole,
+    shared,
+    split_head,
+)
 from x_transformers.x_transformers import TransformerWrapper
 
 __all__ = ['BeliefStateWrapper']
@@ -147,10 +157,10 @@ class BeliefStateWrapper(Configurable):
             belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
 
         targets = torch.stack((seq[:, front + 1], seq[:, behind - 1]), dim=-1)
-        losses = self.losses(self.text_head(belief).unflatten(-1, (2, -1)), targets) * self.loss_weights
+        weights = self.loss_weights
         if loss_weight_by_fb_indices is not None:
-            losses = losses * self.pair_weights(loss_weight_by_fb_indices, pairs)
-        loss = self.mean(losses.mean(dim=-1), real)
+            weights = weights * self.pair_weights(loss_weight_by_fb_indices, pairs)
+        loss = self.text_loss(belief, targets, weights.expand(len(pairs), 2), real)
         if self.to_distance_logits is None or told:
             return loss
         distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)
@@ -183,6 +193,29 @@ class BeliefStateWrapper(Configurable):
             return pairs
         kept = max(int(len(pairs) * self.train_frac_forward_backward_pairs), 1)
         return pairs[torch.randperm(len(pairs), device=device)[:kept]]
+
+    def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
+        """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
+        count = targets[..., 0].numel() if real is None else real.sum().clamp(min=1)
+        weights = weights.expand(targets.shape) if real is None else weights * real.unsqueeze(-1)
+        split = split_head(self.text_head)
+        if split is not None and len(split.linears) == 1:
+            for module in split.before:
+                belief = module(belief)
+            (linear,) = split.linears
+            parts = [(None, None) if t is None else t.unflatten(0, (2, -1)).unbind() for t in linear[:2]]
+            halves = [Linear(*part, linear.scale) for part in zip(*parts, strict=True)]
+            losses = [Readout.linear(belief, (half,)).loss(targets[..., at], weights[..., at], Terms())
+                      for at, half in enumerate(halves)]  # fmt: skip
+            return sum(losses) / (2 * count)
+
+        def of(belief: Tensor, targets: Tensor) -> tuple[Tensor]:
+            logits = self.text_head(belief[None]).unflatten(-1, (2, -1))
+            return (cross_entropies(logits, targets[None], Terms())[0],)
+
+        flat = belief.flatten(0, 1), targets.flatten(0, 1)
+        (losses,) = of(*flat) if reads_whole(self.text_head) else by_chunks(of, flat, 2 * self.num_tokens)
+        return shared(losses.view(targets.shape), weights) / (2 * count)
 
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:

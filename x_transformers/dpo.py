@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
 from x_transformers.checks import as_mask, check_device
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
-from x_transformers.sampling import accurate, check_ids
+from x_transformers.sampling import check_ids
+from x_transformers.token_loss import Terms, later, single_losses
 
 __all__ = ['DPO']
 
@@ -112,10 +113,8 @@ class DPO(Configurable):
         # what is not real may be any number
         seq = seq if mask is None else seq.masked_fill(~mask, 0)
         inputs: dict[str, Any] = {} if mask is None else {'mask': mask[:, :-1]}
-        logits = model(seq[:, :-1], **inputs)
-        if not torch.is_tensor(logits):
-            raise ValueError('`model` must have one head, it gives several')
-        log_probs = -F.cross_entropy(accurate(logits).transpose(1, 2), seq[:, 1:], reduction='none')
+        logits = model(seq[:, :-1], **inputs, **later(model))
+        log_probs = -single_losses(logits, seq[:, 1:], Terms(), 'model')
         # the token at i + 1 is predicted at i
         counts = answer[:, 1:]
         total = log_probs.masked_fill(~counts, 0.0).sum(dim=-1)

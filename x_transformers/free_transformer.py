@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.autoregressive_wrapper import Decoding, evaluating, next_token_loss
+from x_transformers.autoregressive_wrapper import Decoding, evaluating
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -29,6 +29,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.sampling import check_ids, filter_named, padded_prompts, require, sample, top_p
+from x_transformers.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
 __all__ = ['BinaryMapper', 'FreeTransformer']
@@ -189,8 +190,8 @@ class FreeTransformer(Configurable):
             told, mask, per_token = self.read_head(seq_for_latents), seq_for_latents != self.pad_id, False
         latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
         condition = self.from_latent_to_condition(self.latent_dropout(latents))
-        logits = self.token_unembed(self.decoder_tail(hidden, self_attn_kv_residuals=condition))
-        loss = next_token_loss(logits, targets.long(), ignore_index=self.pad_id)
+        readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
+        loss = next_token_loss(readout, targets.long(), ignore_index=self.pad_id)
         total = loss + self.kl_loss_weight * kl_loss
         return (total, (loss, kl_loss)) if return_all_losses else total
 

@@ -38,6 +38,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation import Reader, evaluating
 from x_transformers.sampling import check_ids, padded_prompts, require, top_k
+from x_transformers.token_loss import later
 
 __all__ = [
     'RECIRC_SHORTCUTS',
@@ -412,6 +413,8 @@ class FullBandwidth(Configurable):
         inputs = seq[:, :-1] if return_loss else seq
         if kwargs.get('mask') is not None:
             kwargs['mask'] = kwargs['mask'][:, : inputs.shape[1]]
+        if return_loss and not return_all_pass_logits:
+            kwargs |= later(self.net)
         done = self.passes(inputs.masked_fill(inputs == self.ignore_index, 0), count, transition, kwargs)
         # what stands in front of the tokens is no target
         logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]

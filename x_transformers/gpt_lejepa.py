@@ -27,6 +27,7 @@ from x_transformers.flags import (
 from x_transformers.losses import each_head
 from x_transformers.next_latent_wrapper import masked_mean, not_negative, sigreg_loss
 from x_transformers.sampling import check_ids
+from x_transformers.token_loss import later, readout_of
 
 __all__ = ['LatentAutoregressive', 'Losses']
 
@@ -172,10 +173,12 @@ class LatentAutoregressive(Configurable):
 
     def token_loss(self, hidden: Tensor, x: Tensor) -> Tensor:
         """The cross entropy of the probe."""
-        logits = self.net.to_logits(scale_grad(hidden[:, :-1], self.frac_gradient))
-        logits = each_head(lambda one: self.net.features.down('logits', one, None), logits)
-        heads = logits if isinstance(logits, tuple) else (logits,)
-        return sum(next_token_loss(head, x[:, 1:], ignore_index=self.ignore_index) for head in heads) / len(heads)
+        hidden = scale_grad(hidden[:, :-1], self.frac_gradient)
+        if later(self.net):
+            logits = readout_of(self.net, hidden, None, {})
+        else:
+            logits = each_head(lambda z: self.net.features.down('logits', z, None), self.net.to_logits(hidden))
+        return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index)
 
     def distance(
         self, predictor: nn.Module, source: Tensor, target: Tensor, x: Tensor, actions: Tensor | None

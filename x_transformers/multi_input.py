@@ -50,6 +50,7 @@ from x_transformers.flags import (
 )
 from x_transformers.losses import calc_z_loss, entropy
 from x_transformers.sampling import check_mask, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
@@ -135,6 +136,7 @@ class MultiInputTransformerWrapper(Wrapper):
         return_logit_entropies: bool = False,
         cache: LayerIntermediates | Cache | None = None,
         input_not_include_cache: bool = False,
+        return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
         _, n = check_streams(x, self.num_tokens)
@@ -157,7 +159,9 @@ class MultiInputTransformerWrapper(Wrapper):
         h, trace = self.features.down('pool', h, call), call.trace
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):
-            logits = trace.logits = {name: head(h) for name, head in self.to_logits.items()}
+            read = functools.partial(Readout.through, h) if return_readout else lambda head: head(h)
+            logits = {name: read(head) for name, head in self.to_logits.items()}
+            trace.logits = None if return_readout else logits
         if return_logit_entropies:
             trace.logit_entropies = {name: entropy(t) for name, t in logits.items()}
         if return_attn_z_loss:
@@ -169,6 +173,12 @@ class MultiInputTransformerWrapper(Wrapper):
         only_embed = return_embeddings or self.return_only_embed
         out = (logits, h) if return_logits_and_embeddings else h if only_embed else logits
         return returned(out, trace, wants_all, return_mems, return_attn)
+
+    @property
+    def can_return_readout(self) -> bool:
+        """Whether a loss may read the hidden states itself, with `return_readout`: nobody listens to the output."""
+        own = type(self).forward is MultiInputTransformerWrapper.forward
+        return own and self.to_logits is not None and not overheard(self)
 
     def embed(self, x: dict[str, Tensor], call: ModelCall) -> Tensor:
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
@@ -294,9 +304,10 @@ class MultiInputAutoregressiveWrapper(Configurable):
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss
         ids = {name: t.masked_fill(t == self.ignore_index, self.pad_value) for name, t in x.items()}
-        out = self.net(ids, return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss, **kwargs)
+        asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
+        out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
         logits, trace = out if wanted else (out, None)
-        logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}
+        logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
         losses = {
             name: next_token_loss(t, x[name][:, 1:], ignore_index=self.ignore_index) for name, t in logits.items()
         }

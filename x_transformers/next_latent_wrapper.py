@@ -32,6 +32,7 @@ from x_transformers.flags import (
 )
 from x_transformers.losses import each_head
 from x_transformers.sampling import check_ids
+from x_transformers.token_loss import by_chunks, later, reads_whole
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
 
@@ -255,7 +256,7 @@ class NextLatentWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
         x = x.long()
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
-        logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs)
+        logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
         ce = self.token_loss(logits, x)
         losses = Losses(ce, *self.latent_losses(hidden, x, ids), self.normality(hidden, x))
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
@@ -263,12 +264,9 @@ class NextLatentWrapper(Configurable):
         return (total, losses) if return_loss_breakdown else total
 
     def token_loss(self, logits: Any, x: Tensor) -> Tensor:
-        heads = logits if isinstance(logits, tuple) else (logits,)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        return sum(
-            next_token_loss(head[:, :-1], x[:, 1:], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
-            for head in heads
-        ) / len(heads)
+        logits = each_head(lambda one: one[:, :-1], logits)
+        return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
 
     def latent_losses(self, hidden: Tensor, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The distance and the divergence of all steps."""
@@ -310,12 +308,19 @@ class NextLatentWrapper(Configurable):
 
     def divergences(self, states: Tensor, targets: Tensor) -> Tensor:
         """KL(head(target) || head(state)) of each step at each place, in nats."""
-        found = []
-        with torch.no_grad():
-            wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(self.net, targets)]
-        for logits, goal in zip(frozen_logits(self.net, states), wanted, strict=True):
-            found.append((goal.exp() * (goal - logits.log_softmax(dim=-1))).sum(dim=-1))
-        return sum(found) / len(found)
+
+        def of(states: Tensor, targets: Tensor) -> tuple[Tensor]:
+            found = []
+            with torch.no_grad():
+                wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(self.net, targets)]
+            for logits, goal in zip(frozen_logits(self.net, states), wanted, strict=True):
+                found.append((goal.exp() * (goal - logits.log_softmax(dim=-1))).sum(dim=-1))
+            return (sum(found) / len(found),)
+
+        if not later(self.net) or reads_whole(self.net.to_logits):
+            return of(states, targets)[0]
+        classes = 4 * (self.net.logits_dim or self.net.num_tokens)
+        return by_chunks(of, (states.flatten(0, -2), targets.flatten(0, -2)), classes)[0].view(states.shape[:-1])
 
     def normality(self, hidden: Tensor, x: Tensor) -> Tensor:
         """SIGReg of the states that have a target."""

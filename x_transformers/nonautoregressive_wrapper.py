@@ -28,6 +28,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.sampling import accurate, gumbel_noise, in_range, require, top_k
+from x_transformers.token_loss import Terms, later, weighted_token_loss
 
 __all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
 
@@ -186,13 +187,12 @@ class NonAutoregressiveWrapper(Configurable):
         shown, given = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:
             given['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
+        alone = self.token_critic is None or only_train_generator
         with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic):
-            logits = self.net(shown, **given)
-        losses = F.cross_entropy(accurate(logits).transpose(1, 2), x, reduction='none')
-        if self.use_simple_mdlm_loss_weight:
-            losses = losses * self.loss_weight(time, x.shape[1])[:, None]
-        loss = losses.masked_fill(~hidden, 0.0).sum() / hidden.sum().clamp(min=1)
-        if self.token_critic is None or only_train_generator:
+            logits = self.net(shown, **given, **(later(self.net) if alone else {}))
+        weights = self.loss_weight(time, x.shape[1])[:, None] if self.use_simple_mdlm_loss_weight else 1.0
+        loss = weighted_token_loss(logits, x, weights * hidden, Terms()) / hidden.sum().clamp(min=1)
+        if alone:
             return Losses(loss, loss, None)
 
         temperature = random.random() if generator_sample_temperature is None else generator_sample_temperature

@@ -309,9 +309,7 @@ class Recirculation(Configurable):
     def loss(self, x: Tensor) -> Tensor:
         """The next-token loss; every id is a target."""
         logits = self(x[:, :-1])
-        heads = logits if isinstance(logits, tuple) else (logits,)
-        options = dict(ignore_index=-100, is_log_prob=self.output_is_log_prob)
-        return sum(next_token_loss(head, x[:, 1:], **options) for head in heads) / len(heads)
+        return next_token_loss(logits, x[:, 1:], ignore_index=-100, is_log_prob=self.output_is_log_prob)
 
 
 def tupled(value: Any) -> tuple:

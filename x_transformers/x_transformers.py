@@ -77,6 +77,7 @@ from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.routing import Routing, hidden_targets, model_flags, renamed_mask, split_model_flags
+from x_transformers.token_loss import may_read_later, readout_of
 
 # attention
 
@@ -1100,6 +1101,7 @@ class TransformerWrapper(Wrapper):
         to_logits_kwargs: dict[str, Any] | None = None,
         *,
         logits_to_keep: int | None = None,
+        return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
@@ -1111,6 +1113,9 @@ class TransformerWrapper(Wrapper):
         call = model_call(
             inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}, x.shape[1], cache_of(cache), only_new
         )
+        if return_readout and return_logit_entropies:
+            raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
+        call.notes['later'] = return_readout
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
         check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
         if mems := a_list(mems, 'mems'):
@@ -1126,10 +1131,9 @@ class TransformerWrapper(Wrapper):
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
         logits = None
         if not only_embed or return_logits_and_embeddings:
-            logits = self.read_out(
-                x if logits_to_keep is None else x[:, -logits_to_keep:], call, to_logits_kwargs or {}
-            )
-        trace.logits = logits
+            kept = x if logits_to_keep is None else x[:, -logits_to_keep:]
+            logits = self.read_later(kept, call, to_logits_kwargs or {})
+        trace.logits = None if return_readout else logits
         if return_logit_entropies:
             trace.logit_entropies = each_head(entropy, logits)
         if return_attn_z_loss:
@@ -1147,6 +1151,16 @@ class TransformerWrapper(Wrapper):
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
         logits = self.to_logits(self.features.down('spread', x, call), **to_logits_kwargs)
         return each_head(lambda one: self.features.down('logits', one, call), logits)
+
+    def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
+        """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
+        if call.notes['later']:
+            return readout_of(self, x, call, to_logits_kwargs)
+        return self.read_out(x, call, to_logits_kwargs)
+
+    @property
+    def can_return_readout(self) -> bool:
+        return may_read_later(self, TransformerWrapper)
 
     def outline(self) -> dict[str, str]:
         places = 'no absolute positions' if self.pos_emb is None else type(self.pos_emb).__name__

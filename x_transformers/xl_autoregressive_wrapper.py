@@ -45,6 +45,7 @@ from x_transformers.test_time_training import (
     newtonschulz5,
     row_means,
 )
+from x_transformers.token_loss import Terms, later, token_losses, weighted_token_loss
 from x_transformers.x_transformers import Attention
 
 __all__ = [
@@ -271,22 +272,23 @@ class XLAutoregressiveWrapper(Configurable):
                 return_intermediates=True,
                 detach_mems=detach or not outer,
                 **inputs,
+                **({} if self.has_ttt else later(self.net)),  # where rows learn, heads may be theirs
             )
+            if not learns:
+                return weighted_token_loss(logits, target, target != self.ignore_index, self.terms), inter.mems
             losses = self.losses(logits, target)
-            inner = self.inner_loss(losses, target, inter) if learns else None
-        if learns:
-            self.ttt.update(inner, create_graph=second_order, keep=outer)
+            inner = self.inner_loss(losses, target, inter)
+        self.ttt.update(inner, create_graph=second_order, keep=outer)
         return losses.sum() if outer else losses.detach().sum(), inter.mems
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
 
     def losses(self, logits: Tensor | tuple[Tensor, ...], target: Tensor) -> Tensor:
         """The loss of every target (b n), in nats; 0 where it is ignored, the mean over heads if there are several."""
-        heads = logits if isinstance(logits, tuple) else (logits,)
-        measure = F.nll_loss if getattr(self.net, 'output_is_log_prob', False) else F.cross_entropy
-        each = (
-            measure(head.transpose(1, 2), target, ignore_index=self.ignore_index, reduction='none') for head in heads
-        )
-        losses = sum(each) / len(heads)
-        return losses.to(torch.promote_types(losses.dtype, torch.float32))
+        each = token_losses(logits, target, self.terms)
+        return sum(each) / len(each)
 
     def inner_loss(self, losses: Tensor, target: Tensor, inter: LayerIntermediates) -> Tensor:
         """The inner loss, summed over rows: each learns for itself."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -29,6 +28,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation import evaluating, rows_of
 from x_transformers.sampling import accurate, check_ids, require
+from x_transformers.token_loss import Readout, Terms, later, single_losses
 
 __all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
 
@@ -165,8 +165,13 @@ class XMLatentDecoder(Configurable):
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
             parts.append(self.net(ids[rows[at]], **options, **given))
         traces = [trace for _, trace in parts] if keeps else [None]
-        logits = torch.cat([out for out, _ in parts] if keeps else parts)
-        return logits.unflatten(0, (b, k)), traces[0] if len(traces) == 1 else traces
+        found = [out for out, _ in parts] if keeps else parts
+        if isinstance(found[0], Readout):
+            hidden = torch.cat([readout.hidden for readout in found])
+            logits = found[0].of(hidden.unflatten(0, (b, k)))
+        else:
+            logits = torch.cat(found).unflatten(0, (b, k))
+        return logits, traces[0] if len(traces) == 1 else traces
 
     # the loss
 
@@ -205,14 +210,18 @@ class XMLatentDecoder(Configurable):
         ids = inputs.masked_fill(inputs == self.ignore_index, 0)
         if mask is not None:
             kwargs['mask'] = mask[:, : ids.shape[1]]
+        weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
         dropped = self.training and random.random() < drop_prob
         slot = self.slot(active_latent_index)
+        keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
+        if return_loss and not keeps and (dropped or weight == 0):
+            kwargs |= later(self.net)
         if dropped:
-            logits, latents, trace = self.net(ids, **kwargs).unsqueeze(1), None, None
+            out, latents, trace = self.net(ids, **kwargs), None, None
+            logits = out.of(out.hidden.unsqueeze(1)) if isinstance(out, Readout) else out.unsqueeze(1)
         else:
             latents = self.candidate_latents(latents, len(seq), candidates, slot)
-            keeps = return_loss and rules[slot] is not lowest_loss_winner_fn
             logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
         if not return_loss:
             return logits, latents
@@ -221,19 +230,15 @@ class XMLatentDecoder(Configurable):
         # a mean over rows that have targets; without candidates over targets, as everywhere
         share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)
         loss = (losses.gather(1, winners[:, None]).squeeze(1) * share).sum() / share.sum().clamp(min=1)
-        weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         return loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss
 
     def losses(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The mean cross entropy of each candidate (b k), and which targets count (b n)."""
         valid = targets != self.ignore_index
         valid = valid if mask is None else valid & mask
-        measure = F.nll_loss if getattr(self.net, 'output_is_log_prob', False) else F.cross_entropy
-        wanted = targets.masked_fill(~valid, self.ignore_index).unsqueeze(1).expand(logits.shape[:-1])
-        found = measure(
-            accurate(logits).flatten(0, 2), wanted.flatten(), ignore_index=self.ignore_index, reduction='none'
-        )
-        return found.view(wanted.shape).sum(dim=-1) / valid.sum(dim=-1, keepdim=True).clamp(min=1), valid
+        terms = Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
+        wanted = targets.masked_fill(~valid, self.ignore_index).unsqueeze(1).expand(*logits.shape[:2], -1)
+        return single_losses(logits, wanted, terms).sum(dim=-1) / valid.sum(dim=-1, keepdim=True).clamp(min=1), valid
 
     @staticmethod
     def winners(rule: Callable, *told: Any) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
-from x_transformers.calls import model_call
+from x_transformers.calls import ModelCall, model_call
 from x_transformers.checks import as_mask, check_device, check_ids
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -38,6 +38,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.sampling import align_right, check_mask, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
@@ -130,6 +131,7 @@ class XValTransformerWrapper(Wrapper):
         detach_mems: bool = True,
         cache: LayerIntermediates | Cache | None = None,
         input_not_include_cache: bool = False,
+        return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
         check_ids(x, self.num_tokens)
@@ -147,12 +149,19 @@ class XValTransformerWrapper(Wrapper):
         h = self.features.down('pool', h, call)
         out = h
         if not return_embeddings:
-            logits = self.features.down('logits', self.to_logits(h), call)
+            logits = (readout_of if return_readout else type(self).read_out)(self, h, call, {})
             out = logits, self.to_numerical_output(h)
-            call.trace.logits = logits
+            call.trace.logits = None if return_readout else logits
         if return_mems:
             call.trace.mems = self.new_mems(call.trace, mems, detach_mems)
         return returned(out, call.trace, return_intermediates, return_mems, return_attn)
+
+    def read_out(self, h: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Tensor:
+        return self.features.down('logits', self.to_logits(h, **to_logits_kwargs), call)
+
+    @property
+    def can_return_readout(self) -> bool:
+        return may_read_later(self, XValTransformerWrapper)
 
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
@@ -252,13 +261,17 @@ class XValAutoregressiveWrapper(Configurable):
             counts = counts & mask[:, 1 - n :]
 
         ids, numbers = x.masked_fill(ignored, self.pad_value), x_num.masked_fill(ignored, 1.0)
-        logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs)
-        entropies = F.cross_entropy(logits.transpose(1, 2), targets, reduction='none', ignore_index=self.ignore_index)
+        logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs, **later(self.net))
         numeric = targets == self.net.numerical_token_id
         # what is no number may be NaN, whose gradient would be too
         squares = (predicted - target_numbers.masked_fill(~numeric, 0.0)).square().masked_fill(~numeric, 0.0)
-        losses = entropies + self.numerical_loss_weight * squares
-        total = losses.masked_fill(~counts, 0.0).sum(dtype=torch.promote_types(losses.dtype, torch.float32))
+        entropies, terms = None, Terms(self.ignore_index)
+        if return_loss_breakdown:
+            entropies = single_losses(logits, targets, terms)
+            total = entropies.masked_fill(~counts, 0.0).sum()
+        else:
+            total = weighted_token_loss(logits, targets, counts, terms)
+        total = total + self.numerical_loss_weight * squares.masked_fill(~counts, 0.0).sum(dtype=total.dtype)
         loss = total / counts.sum().clamp(min=1)
         return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
 

@@ -177,9 +177,12 @@ class ModelFeature(Feature):
     answer         ring     (out, x)           what is returned
 
     `gives_log_probs`: the logits are log probabilities.
+    `by_token`: a loss may read a few tokens at a time: `spread` and `logits` look at each token alone, and `answer`
+    hands on the output as it is.
     """
 
     gives_log_probs: ClassVar[bool] = False
+    by_token: ClassVar[bool] = False
 
     stages: ClassVar[dict[str, str]] = {
         'token_embeds': 'ring',

@@ -104,7 +104,7 @@ class Looped(ModelFeature):
             if not exits or (early and step + 1 < most):
                 gates.append(self.gate(tokens))
             if wants_logits and self.host.to_logits is not None:
-                logits.append(self.host.read_out(tokens, call, {}))
+                logits.append(self.host.read_later(tokens, call, {}))
             if early and step + 1 < most:
                 spent += (left + F.logsigmoid(gates[-1].float())).exp()
                 left = left + F.logsigmoid(-gates[-1].float())

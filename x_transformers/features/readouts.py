@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
+from x_transformers.token_loss import LINEAR_HEADS, Linear, SplitHead, split_head
 
 
 class TiedReadout(nn.Module):
@@ -30,6 +31,20 @@ class Heads(nn.ModuleList):
 
     def forward(self, x: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
         return tuple(head(x, **kwargs) for head in self)
+
+
+def split_tied(head: TiedReadout) -> SplitHead:
+    return SplitHead((), (Linear(head.shared[0].table, None, head.scale),))
+
+
+def split_heads(heads: Heads) -> SplitHead | None:
+    found = [split_head(head) for head in heads]
+    if any(split is None or split.before for split in found):
+        return None
+    return SplitHead((), tuple(linear for split in found for linear in split.linears))
+
+
+LINEAR_HEADS |= {TiedReadout: split_tied, Heads: split_heads}
 
 
 class TieEmbedding(ModelFeature):
@@ -79,6 +94,7 @@ class SigSoftmax(ModelFeature):
 
     paper = 'Sigsoftmax, arXiv:1805.10829'
     sigsoftmax_logits = flag(False, 'add log sigmoid to the logits')
+    by_token = True
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
         return logits + F.logsigmoid(logits)
@@ -93,6 +109,7 @@ class MixtureOfSoftmax(ModelFeature):
     clashes = {'num_output_heads': 'a mixture has one head'}
     stored_as = {'expand': 'to_mixture', 'combine': 'combine_mixture'}
     gives_log_probs = True
+    by_token = True
 
     def setup(self, host: Any) -> None:
         if host.logits_dim == 1:
@@ -117,6 +134,7 @@ class SqueezeLogits(ModelFeature):
     """Logits of a single class without their last axis."""
 
     squeeze_out_last_dim = flag(False, 'drop the last axis of logits if it has one entry')
+    by_token = True
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
         return logits.squeeze(-1) if logits.shape[-1] == 1 else logits
@@ -165,6 +183,7 @@ class NextEmbedHead(ModelFeature):
     add_continuous_pred_head = flag(False, 'predict the next embedding as well')
     takes = {'return_next_embed_pred': 'True to return (output, (predicted embeddings, embeddings))'}
     stored_as = {'predict': 'to_next_embed_pred'}
+    by_token = True
 
     def setup(self, host: Any) -> None:
         host.add_continuous_pred_head = True

@@ -122,6 +122,7 @@ size = at_least(1)
 count = at_least(0)
 number = Check('a number', is_number)
 positive = Check('a positive number', lambda value: is_number(value) and value > 0)
+not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
 probability = Check(
     'a probability from 0 up to, but not including, 1', lambda value: is_number(value) and 0 <= value < 1
 )
