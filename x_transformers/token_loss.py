@@ -48,7 +48,8 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 def tokens_at_a_time(classes: int, like: Tensor) -> int:
     """How many tokens have their logits computed together."""
     wanted = CHUNK_BYTES.get(like.device.type, CHUNK_BYTES_ELSEWHERE)
-    return max(wanted // (classes * precise(like.dtype).itemsize), FEWEST_TOKENS)
+    tokens = wanted // (classes * precise(like.dtype).itemsize)
+    return max(tokens - tokens % FEWEST_TOKENS, FEWEST_TOKENS)  # full tiles of the matrix product
 
 
 def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
