@@ -716,7 +716,7 @@ def test_a_compiled_loss_makes_no_logits_either(few):
     backend = aot_autograd(fw_compiler=seen, bw_compiler=seen)
     torch.compile(AutoregressiveWrapper(net_of()), fullgraph=True, backend=backend)(ids_of(2, LENGTH)).backward()
     assert all(count <= DIM for count in rows)
-    net = net_of(to_logits=own_head())  # which is read at once
+    net = net_of(sigsoftmax_logits=True)  # which is read at once
     torch.compile(AutoregressiveWrapper(net), fullgraph=True, backend=backend)(ids_of(2, LENGTH)).backward()
     assert 2 * LENGTH in rows
 
