@@ -35,6 +35,7 @@ from x_transformers.gpt_lejepa import LatentAutoregressive
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.next_latent_wrapper import NextLatentWrapper
+from x_transformers.recirculation import Recirculation
 from x_transformers.token_loss import linear_cross_entropy
 from x_transformers.xm_latent_decoder import XMLatentDecoder
 from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrapper
@@ -413,13 +414,14 @@ CASES = {
     'passes': passes,
     'candidates': lambda: wrapped(XMLatentDecoder, num_latents=2),
     'encoded': encoded,
+    'second readings': lambda: language(Recirculation(net_of(stack=dict(depth=2)), 1, 0)),
 }
 
 
 def everything_at_once(monkeypatch):
     """Take the way of before: all logits, then the plain formula."""
     no = property(lambda self: False)
-    for cls in (TransformerWrapper, MultiInputTransformerWrapper, XValTransformerWrapper):
+    for cls in (TransformerWrapper, MultiInputTransformerWrapper, XValTransformerWrapper, Recirculation):
         monkeypatch.setattr(cls, 'can_return_readout', no)
     for module in (token_loss, importlib.import_module('x_transformers.belief_state_wrapper')):
         monkeypatch.setattr(module, 'split_head', lambda head: None)
@@ -677,7 +679,7 @@ def test_keywords_out_of_range():
 
 @pytest.mark.parametrize('backend', ['eager', 'aot_eager'])
 @pytest.mark.parametrize(
-    'case', ['language', 'language, smoothed', 'tied', 'heads', 'mixture', 'own head', 'looped', 'free']
+    'case', ['language', 'language, smoothed', 'tied', 'heads', 'mixture', 'sigsoftmax', 'looped', 'free']
 )
 def test_one_compiled_graph(few, case, backend):
     torch._dynamo.reset()
@@ -687,6 +689,21 @@ def test_one_compiled_graph(few, case, backend):
     torch.testing.assert_close(found, expected)
     grads = {name.removeprefix('_orig_mod.'): grad for name, grad in grads.items()}
     torch.testing.assert_close(grads, goal, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('dynamic', [None, True])
+def test_one_compiled_graph_of_the_function(few, dynamic):
+    torch._dynamo.reset()
+    inputs, targets = operands(8, ignored=(2,))
+
+    def loss(hidden, weight, bias, targets):
+        options = dict(ignore_index=-1, label_smoothing=0.1, z_loss_weight=0.1)
+        return linear_cross_entropy(hidden * 2, weight, targets, bias, **options)
+
+    expected = loss(*inputs, targets)
+    found = torch.compile(loss, fullgraph=True, backend='aot_eager', dynamic=dynamic)(*inputs, targets)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found * 3, inputs), torch.autograd.grad(expected * 3, inputs))
 
 
 def test_one_graph_for_all_lengths(few):

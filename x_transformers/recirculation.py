@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.autoregressive_wrapper import check_net, next_token_loss, refuse_own
+from x_transformers.autoregressive_wrapper import check_net, refuse_own
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.flags import (
     ConfigError,
@@ -26,6 +26,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.sampling import check_ids, require
+from x_transformers.token_loss import Readout, later, next_token_loss, overheard
 
 __all__ = ['Recirculation', 'RecirculationMixer', 'norm_matched']
 
@@ -162,6 +163,10 @@ class Recirculation(Configurable):
     looped = False
     add_continuous_pred_head = False
 
+    @property
+    def can_return_readout(self) -> bool:
+        return bool(later(self.net)) and type(self).forward is Recirculation.forward and not overheard(self)
+
     # mixing
 
     def mix_coefficients(self, route: int, z_source: Tensor, z_dest: Tensor, step: Any) -> tuple[Any, Any]:
@@ -212,14 +217,15 @@ class Recirculation(Configurable):
     ) -> tuple[Tensor, LayerIntermediates]:
         """Read one token (b 1) twice: the logits of the first reading, and what the second leaves behind."""
         inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
+        no_logits = later(self.net)
         residuals: dict[int, Tensor] = {}
         with self.at_layers(residuals.__setitem__):
             logits, first = self.net(x, **inputs)
         take_back(cache, first.cache)
         mixed = self.mix(residuals, step)
         with self.at_layers(lambda number, residual: mixed.get(number)):
-            _, trace = self.net(x, **inputs)
-        trace.logits = logits
+            _, trace = self.net(x, **(inputs | no_logits))
+        trace.logits = None if isinstance(logits, Readout) else logits
         return logits, trace
 
     def forward(
@@ -231,6 +237,7 @@ class Recirculation(Configurable):
         *,
         input_not_include_cache: bool = False,
         mask: Tensor | None = None,
+        return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
         """The logits of all new tokens, which are read one after another.
@@ -258,6 +265,7 @@ class Recirculation(Configurable):
                 'be read at once'
             )
         inputs = kwargs if seq_start_pos is None else kwargs | {'seq_start_pos': seq_start_pos}
+        inputs |= {'return_readout': True} if return_readout else {}
         logits, trace = [], None
         for at, token in enumerate(x.split(1, dim=1)):
             step = seen + at if seq_start_pos is None else (seen + at - seq_start_pos).clamp(min=0)
@@ -266,6 +274,9 @@ class Recirculation(Configurable):
             out, trace = self.recirculate(token, cache, step, **inputs)
             cache = trace.cache
             logits.append(out)
+        if return_readout:
+            out = logits[0].of(torch.cat([readout.hidden for readout in logits], dim=1))
+            return (out, trace) if return_intermediates else out
         heads = [torch.cat(one, dim=1) for one in zip(*logits, strict=True)] if isinstance(logits[0], tuple) else None
         trace.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
         return (out, trace) if return_intermediates else out
@@ -308,7 +319,7 @@ class Recirculation(Configurable):
 
     def loss(self, x: Tensor) -> Tensor:
         """The next-token loss; every id is a target."""
-        logits = self(x[:, :-1])
+        logits = self(x[:, :-1], **later(self))
         return next_token_loss(logits, x[:, 1:], ignore_index=-100, is_log_prob=self.output_is_log_prob)
 
 

@@ -23,10 +23,11 @@ from torch.utils.checkpoint import checkpoint
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
-# The logits of one chunk. On a CPU they stay in the cache between the passes over them; a GPU wants large products.
-CHUNK_BYTES = {'cpu': 2**25}
+# The logits of one chunk. On a CPU they shall stay in the cache between the passes over them, but the gradient of the
+# weights is read and written once per chunk, so that there are not too few tokens; a GPU wants large products.
+CHUNK_BYTES = {'cpu': 2**23}
 CHUNK_BYTES_ELSEWHERE = 2**28
-FEWEST_TOKENS = 64  # the gradient of the weights is read and written once per chunk
+FEWEST_TOKENS, TILE = 128, 64
 
 
 class Terms(NamedTuple):
@@ -49,7 +50,7 @@ def tokens_at_a_time(classes: int, like: Tensor) -> int:
     """How many tokens have their logits computed together."""
     wanted = CHUNK_BYTES.get(like.device.type, CHUNK_BYTES_ELSEWHERE)
     tokens = wanted // (classes * precise(like.dtype).itemsize)
-    return max(tokens - tokens % FEWEST_TOKENS, FEWEST_TOKENS)  # full tiles of the matrix product
+    return max(tokens - tokens % TILE, FEWEST_TOKENS)
 
 
 def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
@@ -85,11 +86,13 @@ class Gradients(NamedTuple):
     bias: Tensor | None
 
 
+def autocasts(t: Tensor) -> bool:
+    return t.device.type != 'meta' and torch.is_autocast_enabled(t.device.type)
+
+
 def autocast_dtype(t: Tensor) -> torch.dtype:
     """The dtype in which a linear map of `t` runs here."""
-    kind = t.device.type
-    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and t.dtype != torch.float64
-    return torch.get_autocast_dtype(kind) if casts else t.dtype
+    return torch.get_autocast_dtype(t.device.type) if autocasts(t) and t.dtype != torch.float64 else t.dtype
 
 
 def run(
@@ -111,7 +114,7 @@ def run(
     The logits z of a chunk become s (softmax(z) (1 + 2 w lse) - target), s = sum exp(z - max z), in one buffer; the
     division by s is that of rows of the hidden states, which are shorter.
     """
-    if torch.amp.is_autocast_available(hidden.device.type) and torch.is_autocast_enabled(hidden.device.type):
+    if autocasts(hidden):
         with torch.autocast(hidden.device.type, enabled=False):
             return run(hidden, weight, bias, targets, shares, terms, dtype, forms)
     (n, classes), exact = (len(hidden), len(weight)), precise(hidden.dtype)
@@ -218,19 +221,19 @@ class WeightedLoss(torch.autograd.Function):
         targets, shares, terms, dtype = rest
         losses, ctx.grads = run(hidden, weight, bias, targets, shares, terms, dtype, ctx.needs_input_grad[:3])
         ctx.save_for_backward(hidden, weight, bias, targets, shares)
-        ctx.terms, ctx.dtype = terms, dtype
+        ctx.terms, ctx.dtype, ctx.dtypes = terms, dtype, dtypes_of(hidden, weight, bias)
         return shared(losses, shares)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, targets, shares = ctx.saved_tensors
         if torch.is_grad_enabled():
+            *inputs, targets, shares = ctx.saved_tensors
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(inputs, ctx.needs_input_grad, grad, lambda *t: shared(plain(*t), shares)), *NONE
-        grads, ctx.grads = ctx.grads, None  # given away: the weights' need not be copied
+        grads, ctx.grads = ctx.grads, None  # given away: those of the weights need not be copied
         if grads is None:
-            _, grads = run(*inputs, targets, shares, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
-        return *scaled(grads, grad, inputs), *NONE
+            _, grads = run(*ctx.saved_tensors, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
+        return *scaled(grads, grad, ctx.dtypes), *NONE
 
 
 class SingleLosses(torch.autograd.Function):
@@ -240,6 +243,7 @@ class SingleLosses(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
         targets, _, ctx.terms, ctx.dtype = rest
         ctx.save_for_backward(hidden, weight, bias, targets)
+        ctx.dtypes = dtypes_of(hidden, weight, bias)
         return run(hidden, weight, bias, targets, None, ctx.terms, ctx.dtype)[0]
 
     @staticmethod
@@ -249,16 +253,20 @@ class SingleLosses(torch.autograd.Function):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(inputs, ctx.needs_input_grad, grad, plain), *NONE
         _, grads = run(*inputs, targets, grad, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
-        return *scaled(grads, None, inputs), *NONE
+        return *scaled(grads, None, ctx.dtypes), *NONE
 
 
 NONE = (None,) * 4
 
 
-def scaled(grads: Gradients, grad: Tensor | None, inputs: tuple[Tensor, Tensor, Tensor | None]) -> list[Tensor | None]:
-    """Gradients times that of the loss, in place, as their inputs are."""
-    pairs = zip(grads, inputs, strict=True)
-    return [None if g is None else (g if grad is None else g.mul_(grad)).to(like.dtype) for g, like in pairs]
+def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
+    return [None if t is None else t.dtype for t in inputs]
+
+
+def scaled(grads: Gradients, grad: Tensor | None, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
+    """Gradients times that of the loss, in place, in the dtypes of their inputs."""
+    pairs = zip(grads, dtypes, strict=True)
+    return [None if g is None else (g if grad is None else g.mul_(grad)).to(dtype) for g, dtype in pairs]
 
 
 def plain_loss(
@@ -301,7 +309,7 @@ def _(hidden, weight, bias, targets, shares, ignore_index, smoothing, z_weight, 
 
 def keep_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*output[1:])
-    ctx.forms, ctx.dtypes = inputs[-1], [None if t is None else t.dtype for t in inputs[:3]]
+    ctx.forms, ctx.dtypes = inputs[-1], dtypes_of(*inputs[:3])
 
 
 def scale_formed(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
@@ -443,8 +451,9 @@ LINEAR_HEADS: dict[type[nn.Module], Callable[[Any], SplitHead | None]] = {
 
 def overheard(module: nn.Module) -> bool:
     """Whether a call of the module does more than its class says: hooks, or a `forward` of its own."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or 'forward' in module.__dict__ or nn.modules.module._has_any_global_hook()
+    names = ('forward_hooks', 'forward_pre_hooks', 'backward_hooks', 'backward_pre_hooks')
+    listens = any(getattr(module, f'_{name}') or getattr(nn.modules.module, f'_global_{name}') for name in names)
+    return listens or 'forward' in module.__dict__
 
 
 def split_head(head: nn.Module) -> SplitHead | None:
