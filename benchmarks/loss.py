@@ -3,11 +3,11 @@
     python benchmarks/loss.py --threads 1
     python benchmarks/loss.py --device cuda --dtype bfloat16 --batch 8
 
-One hidden state per token, a linear head without bias, the mean cross entropy, gradients of both. The floor is the three
-matrix products alone,  z = h W^T,  dh = dz W,  dW = dz^T h,  once with all logits, and once with as many tokens at a time
-as ours. Rounds are interleaved, so that a busy machine disturbs all alike; the first of each way does not count. Printed
-are the best and the middle time with quartiles, both over the floor's, and the peak of what is allocated, in tensors of
-all logits (float32).
+One hidden state per token, a linear head without bias, the mean cross entropy, gradients of both. The floor is the
+three matrix products alone,  z = h W^T,  dh = dz W,  dW = dz^T h,  into buffers that are there already; once of all
+tokens, and once of as many at a time as ours. Rounds are interleaved, so that a busy machine disturbs all alike; the
+first does not count. Printed are the best and the middle time with quartiles, both over the floor's, and the peak of what
+is allocated, the gradients included, in tensors of all logits (float32).
 """
 
 from __future__ import annotations
