@@ -6,8 +6,8 @@
 One hidden state per token, a linear head without bias, the mean cross entropy, gradients of both. The floor is the
 three matrix products alone,  z = h W^T,  dh = dz W,  dW = dz^T h,  into buffers that are there already; once of all
 tokens, and once of as many at a time as ours. Rounds are interleaved, so that a busy machine disturbs all alike; the
-first does not count. Printed are the best and the middle time with quartiles, both over the floor's, and the peak of what
-is allocated, the gradients included, in tensors of all logits (float32).
+first does not count. Printed are the best time over the best of the floor, the median with the quartiles of its ratio
+to the floor of the same round, and the peak of what is allocated, with gradients, in tensors of all logits (float32).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def ways(options: argparse.Namespace) -> dict[str, Callable[[], Any]]:
 
     def trained(loss: Callable[[], Tensor]) -> Callable[[], None]:
         def run() -> None:
-            hidden.grad = weight.grad = None
             loss().backward()
+            hidden.grad = weight.grad = None
 
         return run
 
@@ -100,17 +100,17 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
 def rows(options: argparse.Namespace) -> list[Row]:
     """What was measured of every way."""
     torch.set_num_threads(options.threads)
-    cuda = options.device.startswith('cuda')
+    cuda, clock = options.device.startswith('cuda'), time.process_time if options.cpu_time else time.perf_counter
     runs = ways(options)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(options.rounds + 1):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run()
             if cuda:
                 torch.cuda.synchronize()
             if round_:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     logits = 4 * options.batch * options.seq * options.vocab
     measured = [name for name in runs if 'floor' not in name]
     peaks = {name: peak_bytes(runs[name], options.device) / logits for name in measured}
@@ -122,23 +122,23 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     for name, value in dict(vocab=50257, seq=2048, dim=256, batch=1, threads=1, rounds=7).items():
         parser.add_argument(f'--{name}', type=int, default=value)
     parser.add_argument('--device', default='cpu')
+    parser.add_argument('--cpu-time', action='store_true', help='time of the process, on a machine that others use')
     parser.add_argument('--dtype', default='float32', choices=['float32', 'bfloat16', 'float16', 'float64'])
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parsed(arguments)
-    found = rows(options)
+    found = rows(parsed(arguments))
     floor = found[0].seconds
-    print(f'{"":16}{"best":>10}{"over floor":>12}{"median":>10}{"quartiles":>20}{"over floor":>12}{"peak, logits":>14}')
+    heads = ('', 'best, s', 'over floor', 'median, s', 'over floor', 'quartiles', 'peak, logits')
+    print('{:16}{:>10}{:>12}{:>12}{:>12}{:>16}{:>14}'.format(*heads))
     for row in found:
-        middle, best = statistics.median(row.seconds), min(row.seconds)
-        low, _, high = statistics.quantiles(row.seconds, n=4) if len(row.seconds) > 1 else [best] * 3
+        best, middle = min(row.seconds), statistics.median(row.seconds)
+        ratios = [one / other for one, other in zip(row.seconds, floor, strict=True)]
+        low, ratio, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         peak = '' if row.peak is None else f'{row.peak:.3f}'
-        print(
-            f'{row.name:16}{best:10.4f}{best / min(floor):12.2f}{middle:10.4f}{low:10.4f}{high:10.4f}'
-            f'{middle / statistics.median(floor):12.2f}{peak:>14}'
-        )
+        times = f'{best:10.4f}{best / min(floor):12.2f}{middle:12.4f}{ratio:12.2f}'
+        print(f'{row.name:16}{times}{low:8.2f}{high:8.2f}{peak:>14}')
 
 
 if __name__ == '__main__':

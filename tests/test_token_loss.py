@@ -765,3 +765,13 @@ def test_the_benchmark_runs():
     found = {row.name: row for row in benchmark.rows(options)}
     assert all(len(row.seconds) == 2 and min(row.seconds) > 0 for row in found.values())
     assert found['plain'].peak > 1.9 and 0 < found['ours, no grad'].peak <= found['ours'].peak
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'none'])
+def test_gradients_of_several_losses_at_once(few, reduction):
+    inputs, targets = operands(4)
+    loss = linear_cross_entropy(*inputs[:2], targets, inputs[2], reduction=reduction)
+    upstream = torch.randn(3, *loss.shape, dtype=torch.float64)
+    found = torch.autograd.grad(loss, inputs, upstream, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(loss, inputs, one, retain_graph=True) for one in upstream]
+    torch.testing.assert_close(found, tuple(map(torch.stack, zip(*each, strict=True))))

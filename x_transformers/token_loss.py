@@ -27,7 +27,9 @@ __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses',
 # weights is read and written once per chunk, so that there are not too few tokens; a GPU wants large products.
 CHUNK_BYTES = {'cpu': 2**23}
 CHUNK_BYTES_ELSEWHERE = 2**28
-FEWEST_TOKENS, TILE = 128, 64
+FEWEST_TOKENS, TILE = 256, 64
+# Of them, on a CPU, as many rows at a time as stay in the nearer cache from their maximum to their sum.
+ROW_BYTES = 2**20
 
 
 class Terms(NamedTuple):
@@ -73,6 +75,11 @@ def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
 def shared(losses: Tensor, shares: Tensor) -> Tensor:
     """The sum of shares times losses; what has no share may be NaN."""
     return (losses * shares).masked_fill(shares == 0, 0.0).sum()
+
+
+def mean_shares(valid: Tensor, like: Tensor) -> Tensor:
+    """What each target counts in the mean over the valid ones."""
+    return valid.to(precise(like.dtype)) / valid.sum().clamp(min=1)
 
 
 # the fused loss of a linear head
@@ -161,8 +168,8 @@ def into_exponentials(z: Tensor, target: Tensor, terms: Terms) -> tuple[Tensor, 
     """Turn logits (c l) into exp(z - max z), in place; the loss (c), log-sum-exp (c 1) and sum (c 1)."""
     at_target = z.gather(1, target)
     even = z.mean(dim=-1, keepdim=True) if terms.label_smoothing else None
-    top = z.amax(dim=-1, keepdim=True)
-    total = z.sub_(top).exp_().sum(dim=-1, keepdim=True)
+    rows = max(ROW_BYTES // (z.shape[-1] * z.itemsize), 1) if z.device.type == 'cpu' else len(z)
+    top, total = (torch.cat(parts) for parts in zip(*map(exponentials, z.split(rows)), strict=True))
     lse = top + total.log()
     loss = lse - at_target
     if even is not None:
@@ -170,6 +177,11 @@ def into_exponentials(z: Tensor, target: Tensor, terms: Terms) -> tuple[Tensor, 
     if terms.z_loss_weight:
         loss = loss + terms.z_loss_weight * lse.square()
     return loss.squeeze(-1), lse, total
+
+
+def exponentials(z: Tensor) -> tuple[Tensor, Tensor]:
+    top = z.amax(dim=-1, keepdim=True)
+    return top, z.sub_(top).exp_().sum(dim=-1, keepdim=True)
 
 
 def into_slopes(z: Tensor, target: Tensor, lse: Tensor, total: Tensor, terms: Terms) -> None:
@@ -206,7 +218,8 @@ def differentiated(
 ) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated again, by the plain formula."""
     wanted = [t for t, need in zip(inputs, needs, strict=False) if need]
-    found = iter(torch.autograd.grad(loss(*inputs), wanted, grad, create_graph=True))
+    with torch.enable_grad():
+        found = iter(torch.autograd.grad(loss(*inputs), wanted, grad, create_graph=True))
     return tuple(next(found) if need else None for need in needs[:3])
 
 
@@ -226,7 +239,7 @@ class WeightedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or transformed():
             *inputs, targets, shares = ctx.saved_tensors
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(inputs, ctx.needs_input_grad, grad, lambda *t: shared(plain(*t), shares)), *NONE
@@ -249,7 +262,7 @@ class SingleLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, targets = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or transformed():
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(inputs, ctx.needs_input_grad, grad, plain), *NONE
         _, grads = run(*inputs, targets, grad, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
@@ -266,7 +279,11 @@ def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
 def scaled(grads: Gradients, grad: Tensor | None, dtypes: list[torch.dtype | None]) -> list[Tensor | None]:
     """Gradients times that of the loss, in place, in the dtypes of their inputs."""
     pairs = zip(grads, dtypes, strict=True)
-    return [None if g is None else (g if grad is None else g.mul_(grad)).to(dtype) for g, dtype in pairs]
+    known = (
+        grad is not None and type(grad) is Tensor and grad.device.type == 'cpu' and not torch.compiler.is_compiling()
+    )
+    as_is = grad is None or (known and bool(grad == 1))  # a pass over the weights less
+    return [None if g is None else (g if as_is else g.mul_(grad)).to(dtype) for g, dtype in pairs]
 
 
 def plain_loss(
@@ -418,11 +435,10 @@ def linear_cross_entropy(
     terms = Terms(ignore_index, label_smoothing, z_loss_weight)
     flat = targets.flatten()
     valid = flat != ignore_index
-    shares = None if reduction == 'none' else valid if weights is None else weights.flatten()
+    shares = {'none': None, 'sum': valid, 'mean': mean_shares(valid, hidden)}[reduction]
+    shares = shares if weights is None else weights.flatten()
     loss = fused_losses(hidden.flatten(0, -2), weight, bias, flat, shares, terms)
-    if reduction == 'none':
-        return loss.view(targets.shape)
-    return loss / valid.sum().clamp(min=1) if reduction == 'mean' else loss
+    return loss.view(targets.shape) if reduction == 'none' else loss
 
 
 # hidden states with the head that reads them
@@ -622,7 +638,8 @@ def single_losses(logits: Any, targets: Tensor, terms: Terms, name: str = 'net')
 def mean_token_loss(logits: Any, targets: Tensor, terms: Terms) -> Tensor:
     """The mean over targets that are not ignored, 0 if there is none, and over heads; as `weighted_token_loss`."""
     valid = targets != terms.ignore_index
-    return weighted_token_loss(logits, targets, valid, terms) / valid.sum().clamp(min=1)
+    like = logits.hidden if isinstance(logits, Readout) else logits[0] if isinstance(logits, tuple) else logits
+    return weighted_token_loss(logits, targets, mean_shares(valid, like), terms)
 
 
 def next_token_loss(logits: Any, targets: Tensor, *, ignore_index: int, is_log_prob: bool = False) -> Tensor:
