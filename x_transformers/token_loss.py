@@ -239,7 +239,7 @@ class WeightedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() or transformed():
+        if torch.is_grad_enabled() or transformed() or batched(grad):
             *inputs, targets, shares = ctx.saved_tensors
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(inputs, ctx.needs_input_grad, grad, lambda *t: shared(plain(*t), shares)), *NONE
@@ -262,7 +262,7 @@ class SingleLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, targets = ctx.saved_tensors
-        if torch.is_grad_enabled() or transformed():
+        if torch.is_grad_enabled() or transformed() or batched(grad):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
             return *differentiated(inputs, ctx.needs_input_grad, grad, plain), *NONE
         _, grads = run(*inputs, targets, grad, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
@@ -270,6 +270,11 @@ class SingleLosses(torch.autograd.Function):
 
 
 NONE = (None,) * 4
+
+
+def batched(grad: Tensor) -> bool:
+    """Whether gradients of several losses come at once, as with `is_grads_batched`."""
+    return torch._C._functorch.is_batchedtensor(grad) or torch._C._functorch.is_legacy_batchedtensor(grad)
 
 
 def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
