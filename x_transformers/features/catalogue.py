@@ -102,6 +102,7 @@ from x_transformers.features.readouts import (
     SqueezeLogits,
     TieEmbedding,
 )
+from x_transformers.features.recompute import CheckpointLayers
 from x_transformers.features.residuals import (
     GateResidual,
     LayerDropout,
@@ -279,6 +280,7 @@ STACK: tuple[type[Feature], ...] = (
     ResidualStreams,
     HyperConnections,
     SoftclampOutput,
+    CheckpointLayers,
 )
 
 MODEL: tuple[type[Feature], ...] = (
