@@ -936,7 +936,7 @@ class Wrapper(Configurable):
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
-        if call.continues and call.leading not in (0, call.cache.leading):
+        if call.continues and call.leading and call.leading != call.cache.leading:
             raise ValueError(
                 f'the cache was made with {call.cache.leading} tokens in front of the sequence, '
                 f'now there are {call.leading}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from x_transformers.features.contextual import Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
+from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
 from x_transformers.features.early import GateValuesBias, NormBias, OutputBias, RotateValues
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -176,6 +177,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     DataDependentBias,
     RelativeProjectedBias,
     Window,
+    Documents,
     PackedDocuments,
     CollabHeads,
     L2Distance,
@@ -248,6 +250,7 @@ STACK: tuple[type[Feature], ...] = (
     SandwichNorm,
     PreAndPostNorm,
     ResiDual,
+    DocumentsInStack,
     PackedInStack,
     RotaryPositions,
     PolarPositions,
@@ -284,6 +287,7 @@ STACK: tuple[type[Feature], ...] = (
 )
 
 MODEL: tuple[type[Feature], ...] = (
+    DocumentsInModel,
     AbsolutePositions,
     ExtraIds,
     SumEmbeds,
