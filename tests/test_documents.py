@@ -240,6 +240,9 @@ def test_refusals():
     _, trace = net(x, return_intermediates=True)
     with pytest.raises(ValueError, match='`document_ids` does not go with a cache'):
         net(x, document_ids=ids, cache=trace)
+    _, trace = net(x, document_ids=ids, return_intermediates=True)
+    with pytest.raises(ValueError, match='`cache` holds packed documents, of which none can be continued'):
+        net(x[:, :1], cache=trace, input_not_include_cache=True)
     with pytest.raises(ValueError, match='`document_ids` does not go with a cache or memories'):
         net(x, document_ids=ids, mems=[randn(2, 3, 16)] * 2)
     with pytest.raises(ValueError, match='`document_ids` does not go with `seq_start_pos`'):
