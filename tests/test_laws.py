@@ -168,6 +168,7 @@ NO_EFFECT = {
     'attn_flash=False': 'kernels give the same numbers: law 7',
     'attn_sparse_topk=50': 'there are fewer keys',
     'cross, attn_sparse_topk=50': 'there are fewer keys',
+    'checkpoint_layers': 'layers that run again give the same numbers: see test_recompute',
     'attn_onnxable': 'the triangle can always be exported',
     'cross, attn_onnxable': 'the triangle can always be exported',
     'attn_attend_sdp_kwargs': 'backends give the same numbers: law 7',

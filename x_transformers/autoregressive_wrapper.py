@@ -16,6 +16,7 @@ from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
 from x_transformers.choice import Choice, Endings, vocabulary_of
+from x_transformers.features.documents import begins, check_documents
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -143,7 +144,8 @@ HEADLESS = {
 
 
 def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
-    """Refuse keywords of the net that only the wrapper can set."""
+    """Refuse keywords of the net that only the wrapper can set, or that it knows nothing of."""
+    own = ONE_DOCUMENT | own
     for name, value in inputs.items():
         if value is not None and (name in own or name.startswith('return_')):
             raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
@@ -151,6 +153,7 @@ def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
 
 FILLS_INTERMEDIATES = ('return_mems', 'return_logit_entropies', 'return_attn_z_loss')
 SET_BY_LOSS = {'cache': ': a cache is for generation', 'input_not_include_cache': ': a cache is for generation'}
+ONE_DOCUMENT = {'document_ids': ': it knows one document per row'}
 SET_BY_GENERATION = {
     'cache': ', it keeps its own: see `cache_kv`',
     'input_not_include_cache': ', it keeps its own cache: see `cache_kv`',
@@ -288,15 +291,16 @@ class AutoregressiveWrapper(Configurable):
         return_outputs          also return `(logits, intermediates)`, the logits being (b, n - 1, l)
         prepend_embeds  b p e   vectors in front of the tokens, which are no targets
         lens            b       number of real tokens of each row; later ones are no targets
-        **kwargs                to the net: `mask` (b n), `context`, `mems`, ...
+        **kwargs                to the net: `mask` (b n), `context`, `mems`, `document_ids` (b n), ...
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
         check_ids(x, 'x', 2)
         beside = {name for name in FILLS_INTERMEDIATES if kwargs.get(name)}
+        known = {*beside, 'document_ids'}
         if beside and not return_outputs:
             raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
-        refuse_own({name: v for name, v in kwargs.items() if name not in beside}, 'the loss', SET_BY_LOSS)
+        refuse_own({name: v for name, v in kwargs.items() if name not in known}, 'the loss', SET_BY_LOSS)
         x = x.long()
         b, n = x.shape
         if lens is not None:
@@ -306,9 +310,14 @@ class AutoregressiveWrapper(Configurable):
                 )
             x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        documents = kwargs.get('document_ids')
+        first = None if documents is None else begins(check_documents(documents, x))
+        if first is not None:  # no document says how the next one begins
+            x = x.masked_fill(first, self.ignore_index)
 
         if self.mask_prob > 0.0:
             kept, given = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
+            kept = kept if first is None else kept | first
             kwargs['self_attn_kv_mask'] = kept if given is None else kept & given
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds

@@ -11,7 +11,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -415,6 +415,10 @@ class LayerIntermediates:
         recurrent = [inter.hybrid_hidden for inter in attended]
         return Cache(layers, kinds, dict(self.states), self.cache_length, self.leading, recurrent)
 
+    def fork(self) -> LayerIntermediates:
+        """The same, with lists and tables that may grow apart."""
+        return replace(self, **{one.name: own_copy(getattr(self, one.name)) for one in fields(self)})
+
     def __copy__(self) -> LayerIntermediates:
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
@@ -423,6 +427,11 @@ class LayerIntermediates:
         if self.block_hiddens is not None:
             new.block_hiddens = list(self.block_hiddens)
         return new
+
+
+def own_copy(value: Any) -> Any:
+    """A list or table that may grow by itself; anything else as it is."""
+    return list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
 
 
 def cache_of(given: Any) -> Cache | None:

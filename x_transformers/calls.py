@@ -8,7 +8,7 @@ Call         one attention layer: its keys, its mask and bias; it stands in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import log_prob_from_hard_attend
-from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
+from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of, own_copy
 from x_transformers.checks import (
     STACK_INPUTS,
     a_tensor,
@@ -186,6 +186,15 @@ class StackCall:
             self.self_attended += 1
             read = layer[2].prepare(x)[0]
             self.keep('hiddens', read if read.ndim == 3 else read[1])
+
+    def fork(self) -> StackCall:
+        """A call that goes on from here by itself: what it leaves behind is no part of this one."""
+        return replace(self, trace=self.trace.fork(), notes={name: own_copy(note) for name, note in self.notes.items()})
+
+    def adopt(self, other: StackCall) -> None:
+        """Go on from where a fork has come to."""
+        self.trace, self.notes = other.trace, other.notes
+        self.step, self.attended, self.self_attended = other.step, other.attended, other.self_attended
 
     def recall(self, name: str) -> Callable[[Tensor], Tensor]:
         """A function that adds new tokens (b n d) to those remembered under a name, and returns all of them."""

@@ -14,6 +14,7 @@ from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, che
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
 from x_transformers.checks import check_lengths, check_vectors
+from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
@@ -43,6 +44,7 @@ from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
 CONTINUOUS: tuple[type[Feature], ...] = (
+    DocumentsInModel,
     AbsolutePositions,
     SumEmbeds,
     PostEmbNorm,

@@ -789,23 +789,29 @@ class AttentionLayers(Routing):
         x = call.only_new(x, 'x')
         call.check_past(x)
         x = on.down('open', x, call)
-        layers = tuple(self.layers)
-        for call.step, index in enumerate(order):
-            layer = layers[index]
-            if transform_block_inputs is not None and call.step and call.step % self.len_default_block == 0:
-                x = transformed(transform_block_inputs, call.step // self.len_default_block + 1, x)
+        run = functools.partial(self.run_layers, on, transform_block_inputs)
+        x = on.choose('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
+        call.keep('layer_hiddens', x)
+        x = on.up('close', x, call)
+        x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+        return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
+
+    def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
+        """Run those layers whose turn it is in `steps`."""
+        layers, block = tuple(self.layers), self.len_default_block
+        for call.step in steps:
+            layer = layers[call.order[call.step]]
+            if transform is not None and call.step and call.step % block == 0:
+                x = transformed(transform, call.step // block + 1, x)
             x = on.down('arrive', x, layer, call)
             if on.gather('skips', layer, call):
                 call.leave_out(layer, x)
                 on.gather('skipped', x, layer, call)
             else:
                 x = layer(x, call, on)
-            if call.keeps and ((call.step + 1) % self.len_default_block == 0 or call.step + 1 == len(layers)):
+            if call.keeps and ((call.step + 1) % block == 0 or call.step + 1 == len(layers)):
                 call.keep('block_hiddens', x)
-        call.keep('layer_hiddens', x)
-        x = on.up('close', x, call)
-        x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
-        return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
+        return x
 
     def muon_parameters(self) -> list[nn.Parameter]:
         """The matrices of all branches that Muon updates: values, outputs, feedforwards."""
@@ -931,7 +937,7 @@ class Wrapper(Configurable):
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
-        if call.continues and call.leading not in (0, call.cache.leading):
+        if call.continues and call.leading and call.leading != call.cache.leading:
             raise ValueError(
                 f'the cache was made with {call.cache.leading} tokens in front of the sequence, '
                 f'now there are {call.leading}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from x_transformers.features.contextual import Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
+from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
 from x_transformers.features.early import GateValuesBias, NormBias, OutputBias, RotateValues
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -102,6 +103,7 @@ from x_transformers.features.readouts import (
     SqueezeLogits,
     TieEmbedding,
 )
+from x_transformers.features.recompute import CheckpointLayers
 from x_transformers.features.residuals import (
     GateResidual,
     LayerDropout,
@@ -175,6 +177,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     DataDependentBias,
     RelativeProjectedBias,
     Window,
+    Documents,
     PackedDocuments,
     CollabHeads,
     L2Distance,
@@ -247,6 +250,7 @@ STACK: tuple[type[Feature], ...] = (
     SandwichNorm,
     PreAndPostNorm,
     ResiDual,
+    DocumentsInStack,
     PackedInStack,
     RotaryPositions,
     PolarPositions,
@@ -279,9 +283,11 @@ STACK: tuple[type[Feature], ...] = (
     ResidualStreams,
     HyperConnections,
     SoftclampOutput,
+    CheckpointLayers,
 )
 
 MODEL: tuple[type[Feature], ...] = (
+    DocumentsInModel,
     AbsolutePositions,
     ExtraIds,
     SumEmbeds,

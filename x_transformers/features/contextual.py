@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import lowest
+from x_transformers.features.documents import begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, size
 
@@ -146,10 +147,10 @@ class Selective(AttentionFeature):
         n, device = call.rows, call.x.device
         allowed = ~torch.eye(n, dtype=torch.bool, device=device)
         documents, real = call.notes.get('documents'), real_queries(call)
-        first = torch.arange(n, device=device) == 0
-        if documents is not None:
-            first = F.pad(documents[1:] != documents[:-1], (1, 0), value=True)
+        first = torch.arange(n, device=device) == 0 if documents is None else begins(documents)
         if real is not None:
-            first = (first | (real.cumsum(dim=-1) <= 1)).unsqueeze(1)
-            allowed = allowed & real.unsqueeze(-1)
+            count = real.cumsum(dim=-1)
+            before = torch.where(first, count - real.long(), 0).cummax(dim=-1).values
+            first, allowed = count - before <= 1, allowed & real.unsqueeze(-1)
+        first = first if first.ndim == 1 else first.unsqueeze(1)
         return F.pad(allowed & ~first, (call.total_keys - n, 0), value=False)

@@ -136,6 +136,7 @@ class PostEmbNorm(ModelFeature):
 class PrependEmbeds(ModelFeature):
     """Vectors from the caller in front of the tokens: a prefix, an image, a condition."""
 
+    joins_tokens = 'they stand in front of one document only'
     takes = {'prepend_embeds': 'b p e', 'prepend_mask': 'b p'}
     waits = True
 
@@ -187,6 +188,7 @@ class ClassTokens(ModelFeature):
     """Learned tokens in front, from which the output is read."""
 
     paper = 'BERT, arXiv:1810.04805'
+    joins_tokens = 'they stand in front of one document only'
     use_cls_token = flag(False, 'read the output from learned tokens in front')
     num_cls_tokens = flag(1, 'how many', size, example=2)
     stored_as = {'tokens': 'cls_token'}
@@ -212,6 +214,7 @@ class MemoryTokens(ModelFeature):
     """Learned tokens in front of everything, or in front of every chunk, which are taken off again."""
 
     paper = 'Memory Transformer, arXiv:2006.11527; Vision Transformers Need Registers, arXiv:2309.16588'
+    joins_tokens = 'they stand in front of one document only'
     num_memory_tokens = flag(None, 'how many', count | none, example=2)
     memory_tokens_interspersed_every = flag(
         None, 'put them in front of every chunk of so many tokens', size | none, example=3
@@ -324,6 +327,7 @@ class EmbDropout(ModelFeature):
 class AveragePool(ModelFeature):
     """Read the output from the mean of all real tokens."""
 
+    joins_tokens = 'it pools all documents as one'
     average_pool_embed = flag(False, 'mean over tokens before the head')
     clashes = {'use_cls_token': 'both say where the output is read'}
     can_cache = False

@@ -78,6 +78,7 @@ class Hybrid(AttentionFeature):
     hybrid_fold_axial_dim = flag(None, 'it runs along every so many-th token', size | none, example=2)
     hybrid_learned_mix = flag(False, 'learn the mix per token and head, else one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
+    joins_tokens = 'its module runs across documents'
     not_across = 'it runs along one sequence, beside the attention of that sequence to itself'
 
     @classmethod

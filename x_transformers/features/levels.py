@@ -118,6 +118,7 @@ class StackFeature(Feature):
         residual_options build    dict -> dict                             arguments of the residual
         residual         choice   (dim, layer_index, ...) -> Module        how a branch joins the stream
         open             ring     x                                        before the first layer; may fill the call
+        through          choice   (run, x, call) -> x                      how the layers run: `run` takes their steps
         arrive           ring     (x, layer)                               the stream before a layer, left out or not
         skips            term     (layer) -> bool                          leave this layer out, this time
         skipped          term     (x, layer) -> None                       it was left out
@@ -148,6 +149,7 @@ class StackFeature(Feature):
         'residual_options': 'build',
         'residual': 'choice',
         'open': 'ring',
+        'through': 'choice',
         'arrive': 'ring',
         'skips': 'term',
         'skipped': 'term',

@@ -47,13 +47,18 @@ class Recycling(ModelFeature):
         self.project = nn.Linear(host.dim, host.dim, bias=False)
 
     def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
-        most = self.train_max_recycle_steps
-        drawn = int(torch.randint(1, most + 1, ())) if self.host.training else most
+        most, training = self.train_max_recycle_steps, self.host.training
+        steps, drawn = steps_of(call, 'recycle_steps', most), None
+        if training and torch.compiler.is_compiling() and call.inputs.get('recycle_steps') is None:
+            drawn = torch.randint(most, (), device=x.device)  # one graph for all: passes beyond it change nothing
+        elif training:
+            steps = steps_of(call, 'recycle_steps', int(torch.randint(1, most + 1, ())))
         recycled: Tensor | float = 0.0
-        for _ in range(steps_of(call, 'recycle_steps', drawn) - 1):
+        for step in range(steps - 1):
             with torch.no_grad():
-                recycled = run(x + recycled)[0]
-            recycled = self.project(recycled)
+                again = run(x + recycled)[0]
+            again = self.project(again)
+            recycled = again if drawn is None else torch.where(step < drawn, again, recycled)
         return run(x + recycled)
 
 

@@ -143,6 +143,7 @@ class SqueezeLogits(ModelFeature):
 class PoolByAttention(ModelFeature):
     """Learned queries pool the final embeddings. What they give is the output of a model that sees the future."""
 
+    joins_tokens = 'it pools all documents as one'
     attn_pool = flag(False, 'pool the output by attention of learned queries')
     num_pooled_tokens = flag(1, 'number of queries', size, example=2)
     attn_pool_depth = flag(1, 'blocks of cross-attention', size, example=2)

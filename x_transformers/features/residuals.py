@@ -155,7 +155,8 @@ def shift(t: Tensor, amount: int, mask: Tensor | None = None) -> Tensor:
 class ShiftTokens(nn.Module):
     """Shift equal parts of the features along the sequence, each part by one of `shifts`, then apply `fn`.
 
-    `recall`, if given, takes the new tokens and returns them with all earlier ones in front.
+    `recall`, if given, takes the new tokens and returns them with all earlier ones in front; from another
+    document of `shift_within` (b n) nothing comes in.
     """
 
     def __init__(self, shifts: tuple[int, ...], fn: nn.Module) -> None:
@@ -168,6 +169,7 @@ class ShiftTokens(nn.Module):
         *,
         shift_mask: Tensor | None = None,
         recall: Callable[[Tensor], Tensor] | None = None,
+        shift_within: Tensor | None = None,
         **inputs: Any,
     ) -> Any:
         rows, width = x.shape[-2], x.shape[-1] // len(self.shifts)
@@ -177,6 +179,9 @@ class ShiftTokens(nn.Module):
         mask = None if shift_mask is None else shift_mask[:, -x.shape[-2] :]
         parts = x.split((*[width] * len(self.shifts), x.shape[-1] - width * len(self.shifts)), dim=-1)
         moved = [shift(part, amount, mask) for part, amount in zip(parts[:-1], self.shifts, strict=True)]
+        if shift_within is not None:
+            others = ((shift_within.roll(amount, dims=-1) != shift_within).unsqueeze(-1) for amount in self.shifts)
+            moved = [part.masked_fill(other, 0.0) for part, other in zip(moved, others, strict=True)]
         return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[..., -rows:, :], **inputs)
 
 
@@ -230,7 +235,9 @@ class TokenShift(StackFeature):
         if self.amounts[layer.index] == 0:
             return inputs
         recall = call.recall(f'{call.step}.shift') if self.host.causal else None
-        return {**inputs, 'shift_mask': call.real, 'recall': recall}
+        inputs = {**inputs, 'shift_mask': call.real, 'recall': recall}
+        documents = call.inputs.get('document_ids')
+        return inputs if documents is None else {**inputs, 'shift_within': documents}
 
 
 class ResidualScale(StackFeature):
@@ -310,6 +317,7 @@ class MVSplitResidual(StackFeature):
     """The mean over tokens and what differs from it join the stream at rates of their own."""
 
     paper = 'arXiv:2605.06169'
+    joins_tokens = 'its means run across documents'
     mv_split_residual = flag(False, 'separate rates for the mean over tokens, and for what differs from it')
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:

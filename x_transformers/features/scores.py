@@ -342,6 +342,7 @@ class InvertedAttention(AttentionFeature):
     """
 
     paper = 'Inverted-Attention Transformers, OpenReview WgQZNoQ5AB; Slot Attention, arXiv:2006.15055'
+    joins_tokens = 'its softmax over queries is one over all documents'
     inverted_attention = flag(False, 'softmax over the queries')
     can_cache = False
     looks_ahead = 'its softmax over queries sees later ones'

@@ -185,6 +185,7 @@ class Feature:
         idle_beside   flag -> flag: the first does nothing if the second is set
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
         looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
+        joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
         takes      name -> shape: inputs of the forward call that the feature reads
         waits      True if the feature does nothing in a call without any of these inputs
         fuses      True if the fused kernel does the feature's work itself
@@ -203,6 +204,7 @@ class Feature:
     idle_beside: ClassVar[dict[str, str]] = {}
     not_across: ClassVar[str] = ''
     looks_ahead: ClassVar[str] = ''
+    joins_tokens: ClassVar[str] = ''
     takes: ClassVar[dict[str, str]] = {}
     waits: ClassVar[bool] = False
     stored_as: ClassVar[dict[str, str]] = {}

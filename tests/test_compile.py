@@ -1,0 +1,207 @@
+"""What compiles to one graph, for all lengths, in a training step and in decoding: every flag, case by case.
+
+`tests/data/compile_status.txt` holds the status of every case; `python tests/test_compile.py` writes it anew, and with
+names of cases prints theirs.
+"""
+
+import copy
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from law_cases import (
+    ARGUMENT_CASES,
+    BY_NAME,
+    FLAG_CASES,
+    INPUT_CASES,
+    as_one,
+    each_tensor,
+    inputs_for,
+    model_of,
+    per_token,
+    refused,
+    run,
+    tokens,
+    weighted,
+)
+from oracles import assert_close
+
+HERE = Path(__file__).parent
+STATUS, README = HERE / 'data' / 'compile_status.txt', HERE.parent / 'README.md'
+CASES = [case for case in (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES) if not refused(case)]
+ONE, AGAIN, NO_CACHE = 'one graph', 'recompiles', 'no cache'
+# what draws which layers run cannot be one graph
+BREAKS = {name: 'breaks: the layers that run are drawn anew in each call' for name in ('layer_dropout',)}
+RANDOM = ('dropout', 'gumbel', 'recycl')
+HEADER = '# case | training step of any length | decoding, token by token\n'
+
+
+def compile_errors():
+    return (torch._dynamo.exc.TorchDynamoException, torch.fx.experimental.symbolic_shapes.ConstraintViolationError)
+
+
+def any_length(inputs, length):
+    """The inputs, every axis of that length declared dynamic."""
+
+    def marked(t):
+        for axis, size in enumerate(t.shape):
+            if size == length:
+                torch._dynamo.mark_dynamic(t, axis)
+        return t
+
+    return {name: each_tensor(marked, value) for name, value in inputs.items()}
+
+
+def training_status(case, backend='aot_eager'):
+    """Forward and backward through one graph, in training mode; further lengths are not compiled for."""
+    torch._dynamo.reset()
+    net = copy.deepcopy(model_of(case)).train()
+    parameters = list(net.parameters())
+    lengths = (7, 6) if 'pos' in case.inputs else (11, 13, 19)  # given positions stay below `max_seq_len`
+    graph = torch.compile(net, fullgraph=True, backend=backend)
+
+    def step(length):
+        inputs = any_length(inputs_for(net, case, length=length), length)
+        out = as_one(net, graph(**inputs))
+        grads = torch.autograd.grad(weighted(out), parameters, allow_unused=True)
+        if any(word in case.name for word in RANDOM):
+            return
+        wanted = run(net, inputs)
+        assert_close(out, wanted)
+        plain = torch.autograd.grad(weighted(wanted), parameters, allow_unused=True)
+        for grad, other in zip(grads, plain, strict=True):
+            if other is not None:
+                assert_close(grad, other, 'gradient')
+
+    try:
+        step(lengths[0])
+    except compile_errors() as error:
+        return BREAKS.get(case.flag, f'breaks: {error}'.split('\n')[0])
+    with torch.compiler.set_stance('fail_on_recompile'):
+        try:
+            for length in lengths[1:]:
+                step(length)
+        except RuntimeError as error:
+            if 'recompile' not in str(error):
+                raise
+            return AGAIN
+    return ONE
+
+
+@torch.inference_mode()
+def decoding_status(case, prompt=5, total=8):
+    """One graph for every step that finds room in the memory of the cache, however much it holds."""
+    torch._dynamo.reset()
+    if case.name.startswith(('attn_', 'ff_')) and not refused(shallow := case.with_keywords(depth=1)):
+        case = shallow
+    net = model_of(case)
+    if not net.can_cache_kv:
+        return NO_CACHE
+    inputs, graphs, trace = inputs_for(net, case, length=total), [], None
+
+    def counting(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, dynamic=True, backend=counting)
+    whole = per_token(net, inputs)
+    for start, stop in ((0, prompt), *((place, place + 1) for place in range(prompt, total))):
+        step = compiled if start > prompt else net  # the second step makes room
+        part = tokens(inputs, start, stop, True)
+        try:
+            out, trace = step(**part, cache=trace, return_intermediates=True, input_not_include_cache=True)
+        except compile_errors() as error:
+            return f'breaks: {error}'.split('\n')[0]
+        assert_close(as_one(net, out)[:, -1:], whole[:, stop - 1 : stop])
+    return ONE if len(graphs) == 1 else AGAIN
+
+
+# the table
+
+
+def written():
+    """The statuses in the file:  name -> (training step, decoding)."""
+    lines = [line for line in STATUS.read_text().splitlines() if not line.startswith('#')]
+    return {name: (training, decoding) for name, training, decoding in (line.split(' | ') for line in lines)}
+
+
+def summary(table):
+    """The table in a few words, for the README."""
+    flags = {case.flag for case in FLAG_CASES if case.flag and case.name in table}
+    statuses = {flag: [table[c.name] for c in FLAG_CASES if c.flag == flag and c.name in table] for flag in flags}
+    trains = [flag for flag in flags if all(training == ONE for training, _ in statuses[flag])]
+    decodes = [flag for flag in flags if all(decoding == ONE for _, decoding in statuses[flag])]
+    caches = [flag for flag in flags if all(decoding != NO_CACHE for _, decoding in statuses[flag])]
+    others = sorted(f'`{flag}`' for flag in flags if flag not in trains)
+    behind = sorted(f'`{flag}`' for flag in caches if flag not in decodes)
+    words = f'{len(trains)} of {len(flags)} flags train in one graph for every length'
+    words += f' (not {", ".join(others)})' if others else ''
+    words += f'; {len(decodes)} of the {len(caches)} that keep a cache decode in one'
+    return words + (f' (not {", ".join(behind)})' if behind else '')
+
+
+def test_every_case_has_a_status():
+    table = written()
+    assert list(table) == [case.name for case in CASES]
+    assert {training for training, _ in table.values()} <= {ONE, *BREAKS.values()}
+    assert {decoding for _, decoding in table.values()} <= {ONE, NO_CACHE}
+    for case in CASES:
+        assert (table[case.name][1] == NO_CACHE) == (not model_of(case).can_cache_kv), case.name
+
+
+def test_the_readme_tells_them():
+    text = re.sub(r'\s+', ' ', README.read_text(encoding='utf-8'))
+    assert summary(written()) in text, summary(written())
+
+
+# the cases
+
+QUICK = ('rotary_pos_emb', 'attn_sparse_topk', 'shift_tokens', 'num_residual_streams', 'checkpoint_layers', 'recycling')
+OFTEN = pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning')
+
+
+@OFTEN
+@pytest.mark.parametrize('name', ['plain', *QUICK])
+def test_some_training_steps(name):
+    assert training_status(BY_NAME[name]) == written()[name][0]
+
+
+@OFTEN
+@pytest.mark.parametrize('name', ['plain', 'num_memory_tokens'])
+def test_some_decoding(name):
+    assert decoding_status(BY_NAME[name]) == written()[name][1]
+
+
+@OFTEN
+@pytest.mark.slow
+@pytest.mark.parametrize('case', CASES, ids=str)
+def test_training_step(case):
+    assert training_status(case) == written()[case.name][0]
+
+
+@OFTEN
+@pytest.mark.slow
+@pytest.mark.parametrize('case', CASES, ids=str)
+def test_decoding(case):
+    assert decoding_status(case) == written()[case.name][1]
+
+
+@OFTEN
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
+@pytest.mark.parametrize('name', ['plain', 'alibi_pos_bias', 'attn_talking_heads', 'num_residual_streams', 'ff_glu'])
+def test_generated_code_for_any_length(name):
+    assert training_status(BY_NAME[name], 'inductor') == ONE
+
+
+if __name__ == '__main__':
+    if names := sys.argv[1:]:
+        for name in names:
+            print(name, training_status(BY_NAME[name]), decoding_status(BY_NAME[name]), sep=' | ')
+    else:
+        lines = [f'{case.name} | {training_status(case)} | {decoding_status(case)}\n' for case in CASES]
+        STATUS.write_text(HEADER + ''.join(lines))
+        print(summary(written()))

@@ -1,0 +1,129 @@
+"""Several documents in one row, which know nothing of one another: `document_ids` says which token is of which.
+
+Equality of ids decides who sees whom, a change of ids where positions begin anew. Whatever else joins the tokens of a
+row says so in `joins_tokens`, and is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from x_transformers.checks import a_tensor, check_device
+from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.flags import Feature
+
+
+def check_documents(ids: Any, like: Tensor) -> Tensor:
+    """One whole number for each token of `like` (b n ...)."""
+    shape = tuple(like.shape[:2])
+    if a_tensor(ids, 'document_ids').is_floating_point() or ids.dtype == torch.bool or tuple(ids.shape) != shape:
+        raise ValueError(
+            f'`document_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers, {shape}'
+        )
+    check_device(ids, 'document_ids', like)
+    return ids
+
+
+def begins(ids: Tensor) -> Tensor:
+    """Where documents begin, in rows of ids (... n):  0 0 4 4 4 -> 1 0 1 0 0"""
+    return F.pad(ids[..., 1:] != ids[..., :-1], (1, 0), value=True)
+
+
+def positions_within(ids: Tensor) -> Tensor:
+    """The place of each token in its document (... n):  0 0 4 4 4 -> 0 1 0 1 2"""
+    place = torch.arange(ids.shape[-1], device=ids.device)
+    return place - torch.where(begins(ids), place, 0).cummax(dim=-1).values
+
+
+def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[str, str]:
+    """What joins the tokens of a row, flags that are set and inputs that are given, with how."""
+    found = {}
+    for feature in filter(lambda feature: feature.joins_tokens, features):
+        switches = feature.switches or tuple(feature.flags)[:1]
+        names = switches or feature.takes
+        on = [name for name in names if (getattr(feature, name) if switches else inputs.get(name) is not None)]
+        if on:
+            found[on[0]] = feature.joins_tokens
+    return found
+
+
+def refuse_joined(found: Mapping[str, str]) -> None:
+    for name, reason in found.items():
+        raise ValueError(f'`document_ids` does not go with `{name}`: {reason}')
+
+
+class Documents(AttentionFeature):
+    """A query sees the keys of its own document."""
+
+    takes = {'document_ids': 'b n, which document each token is of'}
+    waits = True
+
+    def mask(self, call: Any) -> Tensor | None:
+        ids = call.inputs.get('document_ids')
+        if ids is None:
+            return None
+        if call.context is not None or call.past is not None or call.memories:
+            raise ValueError('`document_ids` does not go with a context, a cache or memories: documents are whole')
+        check_documents(ids, call.x)
+        refuse_joined(joined_by(self.host.features.active, call.inputs))
+        call.notes['documents'] = ids
+        return (ids.unsqueeze(-1) == ids.unsqueeze(-2)).unsqueeze(1)
+
+
+class DocumentsInStack(StackFeature):
+    """Tells self-attention which token is of which document; positions begin anew in each."""
+
+    takes = {'document_ids': 'b n, which document each token is of'}
+
+    def setup(self, host: Any) -> None:
+        self.joined: dict[str, str] = {}
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        found = joined_by(branch.features.active, {}) if kind == 'a' else {}
+        self.joined |= {self.host.written(kind, name): reason for name, reason in found.items()}
+        return branch
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        ids = call.inputs.get('document_ids')
+        if call.cache is not None and 'documents' in call.cache.states:
+            raise ValueError('`cache` holds packed documents, of which none can be continued')
+        if ids is None:
+            return x
+        if call.cache is not None or call.memories:
+            raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
+        if call.start is not None:
+            raise ValueError('`document_ids` does not go with `seq_start_pos`: give padding an id of its own')
+        check_documents(ids, x)
+        refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})
+        call.shared['a']['document_ids'] = ids
+        if call.keeps:
+            call.recall('documents')(ids.unsqueeze(-1))
+        call.shared['a'].setdefault('pos', positions_within(ids))
+        return x
+
+
+class DocumentsInModel(ModelFeature):
+    """Hands `document_ids` on to the stack, and begins absolute positions anew in each document."""
+
+    takes = {'document_ids': 'b n, which document each token is of'}
+    waits = True
+
+    def embed(self, call: Any) -> None:
+        ids = call.inputs.get('document_ids')
+        if ids is None:
+            return
+        if call.cache is not None:
+            raise ValueError('`document_ids` does not go with a cache or memories: documents are whole')
+        check_documents(ids, call.like_tokens)
+        refuse_joined(joined_by(self.host.features.active, call.inputs))
+        if call.inputs.get('pos') is None:
+            call.inputs['pos'] = positions_within(ids)
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        ids = call.inputs.get('document_ids')
+        return inputs if ids is None else {**inputs, 'document_ids': ids}
