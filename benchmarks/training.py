@@ -1,0 +1,72 @@
+"""Training and reading whole sequences: time as multiples of the floor, and peak memory.
+
+    pip install --target ORIGINAL x-transformers==2.31.10
+    python benchmarks/training.py --original ORIGINAL [--huggingface FOLDER]
+
+A train step is: loss of the next tokens, backward, one fused AdamW, gradients set to None. The floor is the matrix
+products of the model and the same AdamW. Memory is what a step needs beside parameters and the state of the optimizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from measure import Row, Settings, Sides, Work, columns_of, finish, options_of, parser_of, serve, table
+from peers import Floor, Sizes, build
+
+NAMES = ('floor', 'original', 'original flash', 'minimal', 'huggingface', 'ours')
+HEADS = {'R default': 'original', 'R flash': 'original flash', 'M': 'minimal', 'H': 'huggingface', 'ours': 'ours'}
+SIZES: dict[str, Any] = {'tokens': 8192, 'length': 2048, 'dim': 256, 'depth': 4, 'heads': 8}
+TINY: dict[str, Any] = {'tokens': 64, 'length': 16, 'dim': 32, 'depth': 1, 'heads': 2}
+
+
+def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
+    """A train step or a forward of one peer."""
+    peer = build(column, Sizes(**case['sizes']), settings.device, settings.dtype)
+    ids = torch.randint(0, case['sizes']['tokens'], (case['batch'], case['seq']), device=settings.device)
+    if not case['train']:
+        peer.module.eval()
+        return torch.no_grad()(lambda: peer.logits(ids))
+    optimizer = torch.optim.AdamW(peer.module.parameters(), lr=1e-4, fused=True)
+    if isinstance(peer, Floor):
+        return lambda: peer.step(ids, optimizer)
+
+    def step() -> None:
+        peer.loss(ids).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def rows(options: argparse.Namespace) -> list[Row]:
+    sizes = TINY if options.tiny else SIZES
+    short, long = (8, 16) if options.tiny else (256, 2048)
+
+    def case(batch: int, seq: int, train: bool) -> dict[str, Any]:
+        return {'sizes': sizes, 'batch': batch, 'seq': seq, 'train': train}
+
+    what = f'dim {sizes["dim"]}, depth {sizes["depth"]}, vocab {sizes["tokens"]}'
+    memory = [name for name in NAMES if name != 'floor']
+    with Sides(__file__, columns_of(options, NAMES), options) as sides:
+        return [
+            sides.seconds(
+                f'train step, {what}, seq {short}, batch 4', case(4, short, True), base='floor', goal='<= 1.25'
+            ),
+            sides.seconds(f'the same, seq {long}, batch 1', case(1, long, True), base='floor', goal='<= 1.25'),
+            sides.memory('peak memory of that step, MiB', case(1, long, True), among=memory, goal='<= 250'),
+            sides.seconds(f'forward, seq {long}', case(1, long, False), base='floor', goal='<= 1.20'),
+        ]
+
+
+def main() -> None:
+    options = options_of(parser_of(__doc__))
+    if options.serve:
+        return serve(work)
+    print(table(finish(rows(options), options), HEADS, 'multiples of the floor'))
+
+
+if __name__ == '__main__':
+    main()
