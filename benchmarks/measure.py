@@ -9,8 +9,9 @@ ends in
     with Sides(__file__, columns, options) as sides:
         row = sides.seconds('forward', {'length': 2048}, base='floor')
 
-- A column whose work comes from an installation (the original, Hugging Face) imports it from the folder that the command
-  line names. What a column cannot do it says in words, and the others go on.
+- A column whose work comes from an installation (the original, Hugging Face) imports it from the folder that the
+  command line names. What a column cannot do it says in words, and the others go on.
+- Before it is measured, work runs once, or `work.warm` does where that function has one.
 - Time: one round measures every column once, in turns that begin one column further each round, so that a busy
   machine disturbs all alike. A measurement repeats its work until `--seconds` have passed.
   The ratio to the base is taken within each round; reported are its median and quartiles over the rounds.
@@ -182,10 +183,12 @@ def serve(work: Callable[[str, dict[str, Any], Settings], Work]) -> None:
                     gc.collect()
                     torch.manual_seed(0)
                     run = work(column, case, settings)
-                    run()  # the first run allocates
+                    getattr(run, 'warm', run)()  # the first run allocates
                 if run is None:
                     raise RuntimeError('refused before')
-                if request['what'] == 'seconds':
+                if request['what'] == 'build':
+                    answer = {'value': 0}
+                elif request['what'] == 'seconds':
                     answer = {'value': seconds_of(run, settings, request['least'])}
                 else:
                     answer = {'value': bytes_of(run, settings)}
@@ -256,14 +259,16 @@ class Sides:
     def measure(self, row: Row, what: str, case: dict[str, Any], scale: float, rounds: int, among: Any = None) -> Row:
         """Fill a row: one answer of every column per round, the first column of a round one further each time."""
         names = [name for name in self.sides if among is None or name in among]
-        for name in names:  # builds and warms
-            answer = self.sides[name].ask(what='seconds', case=case, least=0)
+        for name in names:
+            answer = self.sides[name].ask(what='build', case=case)
             if 'refused' in answer:
                 row.refused[name] = answer['refused']
             else:
                 row.values[name] = []
-        names = list(row.values)
+        names, began = list(row.values), time.perf_counter()
         for turn in range(rounds):
+            if turn and time.perf_counter() - began > self.options.budget:
+                break
             start = turn % max(len(names), 1)
             for name in names[start:] + names[:start]:
                 answer = self.sides[name].ask(what=what, case=case, least=self.options.seconds)
@@ -293,6 +298,7 @@ def parser_of(doc: str, rounds: int = 7, seconds: float = 0.3) -> argparse.Argum
     parser.add_argument('--dtype', default='float32', help='of weights and computing, e.g. bfloat16')
     parser.add_argument('--rounds', type=int, default=rounds, help=f'default {rounds}')
     parser.add_argument('--seconds', type=float, default=seconds, help='least time of one measurement of short work')
+    parser.add_argument('--budget', type=float, default=45, help='seconds after which a row begins no further round')
     parser.add_argument('--columns', help='only these, with commas')
     parser.add_argument('--tiny', action='store_true', help='tiny sizes: whether it runs, not how fast')
     parser.add_argument('--json', type=Path, help='write everything that was measured to this file')

@@ -16,7 +16,7 @@
 | huggingface, huggingface static | GPT-2, or GPT-NeoX for rotary positions, with SDPA; a growing or a static cache |
 | floor | the matrix products of the minimal model alone |
 
-Heads have dim / heads features, as in GPT-2 (the original's default would be 64, whatever the width).
+Heads have 64 features, the default of both packages and the size of GPT-2, so dim / 64 heads.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ class Sizes:
     length: int = 2048  # the longest sequence
     dim: int = 256
     depth: int = 4
-    heads: int = 8
+    heads: int = 4
     rotary: bool = False
 
     @property
     def dim_head(self) -> int:
         return self.dim // self.heads
+
+    @property
+    def rotated(self) -> int:
+        """How many features of a head rotary positions turn: the default of both packages."""
+        return min(max(self.dim_head // 2, 32), self.dim_head)
 
 
 def build(name: str, sizes: Sizes, device: str = 'cpu', dtype: str = 'float32') -> Any:
@@ -132,7 +137,7 @@ class HuggingFace(Peer):
                 num_hidden_layers=sizes.depth,
                 num_attention_heads=sizes.heads,
                 intermediate_size=4 * sizes.dim,
-                rotary_pct=1.0,
+                rotary_pct=sizes.rotated / sizes.dim_head,
                 use_parallel_residual=False,
                 attention_bias=False,
                 hidden_act='gelu',
@@ -209,8 +214,9 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList([Block(sizes) for _ in range(sizes.depth)])
         self.norm = nn.LayerNorm(sizes.dim, bias=False)
         self.logits = nn.Linear(sizes.dim, sizes.tokens, bias=False)
-        width = sizes.dim_head
-        angles = torch.outer(torch.arange(sizes.length), 10000.0 ** -(torch.arange(0, width, 2) / width))
+        angles = 10000.0 ** -(torch.arange(0, sizes.rotated, 2) / sizes.rotated)
+        angles = F.pad(angles, (0, (sizes.dim_head - sizes.rotated) // 2))  # the other features turn by nothing
+        angles = torch.outer(torch.arange(sizes.length), angles)
         # plain float32 tensors: a cast of the model to bfloat16 would lose positions
         self.turns = torch.view_as_real(torch.polar(torch.ones_like(angles), angles)) if sizes.rotary else None
         nn.init.normal_(self.token.weight, std=0.02)

@@ -18,7 +18,7 @@ from peers import Floor, Sizes, build
 
 NAMES = ('floor', 'original', 'original flash', 'minimal', 'huggingface', 'ours')
 HEADS = {'R default': 'original', 'R flash': 'original flash', 'M': 'minimal', 'H': 'huggingface', 'ours': 'ours'}
-SIZES: dict[str, Any] = {'tokens': 8192, 'length': 2048, 'dim': 256, 'depth': 4, 'heads': 8}
+SIZES: dict[str, Any] = {'tokens': 8192, 'length': 2048, 'dim': 256, 'depth': 4, 'heads': 4}
 TINY: dict[str, Any] = {'tokens': 64, 'length': 16, 'dim': 32, 'depth': 1, 'heads': 2}
 
 
