@@ -10,10 +10,11 @@ Each measurement reads a prompt and generates 256 tokens; the last row is the pr
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from measure import Row, Settings, Sides, Work, columns_of, finish, options_of, parser_of, serve, table
+from measure import Row, Settings, Sides, Work, columns_of, parser_of, run, table
 from peers import Sizes, build
 
 NAMES = (
@@ -68,6 +69,13 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
     return generate
 
 
+def parser() -> argparse.ArgumentParser:
+    parser = parser_of(__doc__, rounds=3)
+    parser.add_argument('--compile', action='store_true', help='add `generate(compile=True)`')
+    parser.add_argument('--cases', help='only those that contain one of these texts, with semicolons')
+    return parser
+
+
 def rows(options: argparse.Namespace) -> list[Row]:
     names = [name for name in NAMES if options.compile or name != 'ours compiled']
     filled = []
@@ -82,25 +90,15 @@ def rows(options: argparse.Namespace) -> list[Row]:
                 tokens = min(tokens, 3)
             case = {'sizes': sizes, 'batch': batch, 'prompt': prompt, 'generate': tokens}
             among = [name for name in names if name not in without]
+            goal = goal if base == 'original' else ''
             filled.append(sides.seconds(what, case, among=among, base=base, faster=True, goal=goal))
     return filled
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = parser_of(__doc__, rounds=3)
-    parser.add_argument('--compile', action='store_true', help='add `generate(compile=True)`')
-    parser.add_argument('--cases', help='only those that contain one of these texts, with semicolons')
-    return parser
-
-
-def main() -> None:
-    options = options_of(parser())
-    if options.serve:
-        return serve(work)
-    filled = finish(rows(options), options)
-    heads = {head: column for head, column in HEADS.items() if options.compile or column != 'ours compiled'}
-    print(table(filled, heads, 'tokens per second, over R default'))
+def show(rows: Sequence[Row]) -> str:
+    base = next(iter(row.base for row in rows), 'original')
+    return table(rows, HEADS, f'tokens per second over {"R default" if base == "original" else base}')
 
 
 if __name__ == '__main__':
-    main()
+    run(parser(), work, rows, show)

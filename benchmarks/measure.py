@@ -1,13 +1,14 @@
 """The harness of the benchmarks: every column of a table is a process of its own, and rounds go around all of them.
 
 A script has a function `work(column, case, settings)`, which builds a model and returns what is to be measured, and
-ends in
+ends with
 
-    options = options_of(parser)
-    if options.serve:
-        return serve(work)
-    with Sides(__file__, columns, options) as sides:
-        row = sides.seconds('forward', {'length': 2048}, base='floor')
+    run(parser_of(__doc__), work, rows, show)
+
+where `rows(options)` measures and `show(rows)` gives a table:
+
+    with Sides(__file__, columns_of(options, ('ours', 'original')), options) as sides:
+        return [sides.seconds('forward', {'length': 2048}, base='original')]
 
 - A column whose work comes from an installation (the original, Hugging Face) imports it from the folder that the
   command line names. What a column cannot do it says in words, and the others go on.
@@ -64,6 +65,7 @@ class Row:
     base: str | None = None  # ratios are to this column
     faster: bool = False  # ratios are speeds, base / value, else costs, value / base
     goal: str = ''
+    bound: float | None = None  # what the device allows, in `unit`
 
     def ratios(self, column: str) -> list[float] | None:
         """The ratio to the base in each round."""
@@ -115,12 +117,16 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def table(rows: Sequence[Row], columns: dict[str, str], first: str) -> str:
-    """Rows as a table; `columns` are {heading: column}, and the goal stands behind the last."""
+    """Rows as a table; `columns` are {heading: column}, those without any value are left out; behind the last column
+    stands the goal."""
+    shown = {head: column for head, column in columns.items() if any(column in row.values for row in rows)}
     lines = []
     for row in rows:
-        cells = [row.cell(column) for column in columns.values()]
-        lines.append([row.work, *cells[:-1], f'{cells[-1]} ({row.goal})' if row.goal else cells[-1]])
-    return markdown([first, *columns], lines)
+        cells = [row.cell(column) for column in shown.values()]
+        if row.goal and cells:
+            cells[-1] += f' ({row.goal})'
+        lines.append([row.work, *cells])
+    return markdown([first, *shown], lines)
 
 
 # ---------------------------------------------------------------------------------------------------- one column
@@ -188,6 +194,8 @@ def serve(work: Callable[[str, dict[str, Any], Settings], Work]) -> None:
                     raise RuntimeError('refused before')
                 if request['what'] == 'build':
                     answer = {'value': 0}
+                elif request['what'] == 'value':
+                    answer = {'value': run()}
                 elif request['what'] == 'seconds':
                     answer = {'value': seconds_of(run, settings, request['least'])}
                 else:
@@ -283,6 +291,10 @@ class Sides:
         scale = {'ms': 1e3, 'us': 1e6}[unit]
         return self.measure(Row(work, unit, **more), 'seconds', case, scale, self.options.rounds, among)
 
+    def numbers(self, work: str, case: dict[str, Any], unit: str, among: Any = None, **more: Any) -> Row:
+        """What the work returns, a number, as a row."""
+        return self.measure(Row(work, unit, **more), 'value', case, 1.0, self.options.rounds, among)
+
     def memory(self, work: str, case: dict[str, Any], among: Any = None, **more: Any) -> Row:
         """Peak memory, as a row. Once: it does not vary."""
         return self.measure(Row(work, 'MiB', **more), 'bytes', case, 2.0**-20, 1, among)
@@ -306,8 +318,11 @@ def parser_of(doc: str, rounds: int = 7, seconds: float = 0.3) -> argparse.Argum
     return parser
 
 
-def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    options = parser.parse_args(arguments)
+def options_of(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None, known: bool = False
+) -> argparse.Namespace:
+    """The options, checked; `known` leaves out what the parser does not know."""
+    options = parser.parse_known_args(arguments)[0] if known else parser.parse_args(arguments)
     if options.tiny:
         options.rounds, options.seconds = min(options.rounds, 2), 0.0
     for name in ('original', 'huggingface'):
@@ -325,8 +340,17 @@ def columns_of(options: argparse.Namespace, names: Sequence[str]) -> dict[str, P
     return {name: folder for name, folder in chosen.items() if folder or not name.startswith('original')}
 
 
-def finish(rows: Sequence[Row], options: argparse.Namespace) -> Sequence[Row]:
-    """Write `--json`."""
+def run(
+    parser: argparse.ArgumentParser,
+    work: Callable[[str, dict[str, Any], Settings], Work],
+    rows: Callable[[argparse.Namespace], list[Row]],
+    show: Callable[[Sequence[Row]], str],
+) -> None:
+    """What every script does: measure one column where it is told to serve, else all, and print the table."""
+    options = options_of(parser)
+    if options.serve:
+        return serve(work)
+    filled = rows(options)
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
-    return rows
+        options.json.write_text(json.dumps([asdict(row) for row in filled], indent=1))
+    print(show(filled))

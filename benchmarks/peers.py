@@ -329,7 +329,7 @@ class Floor(Peer):
 
     def attend(self, batch: int, length: int, backward: bool = False) -> None:
         heads, width = batch * self.sizes.heads, self.sizes.dim_head
-        q, k, v, o = (self.buffer(heads, length, width, use=use) for use in 'qkvo')
+        q, k, v, o, dk, dv = (self.buffer(heads, length, width, use=use) for use in ('q', 'k', 'v', 'o', 'dk', 'dv'))
         for start in range(0, length, self.rows):
             end = min(start + self.rows, length)
             scores = self.buffer(heads, end - start, end, use='s')
@@ -337,8 +337,8 @@ class Floor(Peer):
             torch.bmm(part, keys.mT, out=scores)  # forward: the scores; backward: the gradient of the weights
             torch.bmm(scores, values, out=result)  # forward: the output; backward: the gradient of the queries
             if backward:
-                keys.baddbmm_(scores.mT, result)  # the gradients of keys and values are sums over blocks
-                values.baddbmm_(scores.mT, part)
+                for into, by in ((dk[:, :end], result), (dv[:, :end], part)):  # sums over the blocks
+                    torch.baddbmm(into, scores.mT, by, out=into)
 
     @torch.no_grad()
     def step(self, ids: Tensor, optimizer: torch.optim.Optimizer) -> None:
@@ -350,7 +350,7 @@ class Floor(Peer):
             x, y = self.buffer(rows, into), self.buffer(rows, out, use='y')
             torch.mm(y, weight, out=self.buffer(rows, into, use='dx'))
             torch.mm(y.t(), x, out=self.gradient(weight))
-        for use in 'kv':  # sums into them would grow from step to step
+        for use in ('dk', 'dv'):  # sums into them would grow from step to step
             self.buffer(ids.shape[0] * self.sizes.heads, ids.shape[1], self.sizes.dim_head, use=use).zero_()
         for _ in self.module.blocks:
             self.attend(*ids.shape, backward=True)

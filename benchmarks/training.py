@@ -10,10 +10,11 @@ products of the model and the same AdamW. Memory is what a step needs beside par
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from measure import Row, Settings, Sides, Work, columns_of, finish, options_of, parser_of, serve, table
+from measure import Row, Settings, Sides, Work, columns_of, parser_of, run, table
 from peers import Floor, Sizes, build
 
 NAMES = ('floor', 'original', 'original flash', 'minimal', 'huggingface', 'ours')
@@ -41,6 +42,10 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
     return step
 
 
+def parser() -> argparse.ArgumentParser:
+    return parser_of(__doc__, rounds=5)
+
+
 def rows(options: argparse.Namespace) -> list[Row]:
     sizes = TINY if options.tiny else SIZES
     short, long = (8, 16) if options.tiny else (256, 2048)
@@ -61,12 +66,9 @@ def rows(options: argparse.Namespace) -> list[Row]:
         ]
 
 
-def main() -> None:
-    options = options_of(parser_of(__doc__))
-    if options.serve:
-        return serve(work)
-    print(table(finish(rows(options), options), HEADS, 'multiples of the floor'))
+def show(rows: Sequence[Row]) -> str:
+    return table(rows, HEADS, 'multiples of the floor')
 
 
 if __name__ == '__main__':
-    main()
+    run(parser(), work, rows, show)
