@@ -295,9 +295,11 @@ class Sides:
         """What the work returns, a number, as a row."""
         return self.measure(Row(work, unit, **more), 'value', case, 1.0, self.options.rounds, among)
 
-    def memory(self, work: str, case: dict[str, Any], among: Any = None, **more: Any) -> Row:
-        """Peak memory, as a row. Once: it does not vary."""
-        return self.measure(Row(work, 'MiB', **more), 'bytes', case, 2.0**-20, 1, among)
+    def memory(
+        self, work: str, case: dict[str, Any], among: Any = None, unit: tuple[str, int] = ('MiB', 2**20), **more: Any
+    ) -> Row:
+        """Peak memory in units of so many bytes, as a row. Measured once: it does not vary."""
+        return self.measure(Row(work, unit[0], **more), 'bytes', case, 1 / unit[1], 1, among)
 
 
 def parser_of(doc: str, rounds: int = 7, seconds: float = 0.3) -> argparse.ArgumentParser:

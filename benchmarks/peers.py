@@ -12,6 +12,7 @@
 | ours, ours compiled | this package, without further keywords; `generate(compile=True)` |
 | original, original flash | the original package, without further keywords, or with `attn_flash=True` |
 | minimal | below: what one writes by hand in plain torch, SDPA and a cache that is allocated once |
+| minimal chunked | the same, with the loss of some rows at a time, whose gradient is formed at once |
 | packed | the same with weights laid out for few rows |
 | huggingface, huggingface static | GPT-2, or GPT-NeoX for rotary positions, with SDPA; a growing or a static cache |
 | floor | the matrix products of the minimal model alone |
@@ -221,7 +222,7 @@ class GPT(nn.Module):
         self.turns = torch.view_as_real(torch.polar(torch.ones_like(angles), angles)) if sizes.rotary else None
         nn.init.normal_(self.token.weight, std=0.02)
 
-    def forward(self, ids: Tensor, cache: list[Any] | None = None, start: int = 0, last: bool = False) -> Tensor:
+    def features(self, ids: Tensor, cache: list[Any] | None = None, start: int = 0) -> Tensor:
         n = ids.shape[1]
         x, turn = self.token(ids), None
         if self.place is not None:
@@ -231,7 +232,10 @@ class GPT(nn.Module):
             turn = torch.view_as_complex(self.turns[start : start + n])
         for index, block in enumerate(self.blocks):
             x = block(x, turn, cache[index] if cache else None, start)
-        return self.logits(self.norm(x[:, -1:] if last else x))
+        return self.norm(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.logits(self.features(ids))
 
     @torch.inference_mode()
     def generate(self, ids: Tensor, tokens: int) -> Tensor:
@@ -241,15 +245,47 @@ class GPT(nn.Module):
         cache = [[self.token.weight.new_empty(shape) for _ in 'kv'] for _ in self.blocks]
         out, start = [], 0
         for _ in range(tokens):
-            logits = self(ids, cache, start, last=True)
+            logits = self.logits(self.features(ids, cache, start)[:, -1:])
             start += ids.shape[1]
             ids = logits.argmax(dim=-1)
             out.append(ids)
         return torch.cat(out, dim=1)
 
 
+class ChunkedLoss(torch.autograd.Function):
+    """Mean cross entropy of  x W', some rows at a time; the gradients are formed with it."""
+
+    rows = 128
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        dx, dw, total = torch.empty_like(x), torch.zeros_like(weight), x.new_zeros(())
+        for part, into, wanted in zip(*(t.split(ChunkedLoss.rows) for t in (x, dx, targets)), strict=True):
+            logits = part @ weight.t()
+            top = logits.logsumexp(dim=-1, keepdim=True)
+            total += (top - logits.gather(1, wanted[:, None])).sum()
+            error = logits.sub_(top).exp_()
+            error.scatter_add_(1, wanted[:, None], -torch.ones_like(top))
+            torch.mm(error, weight, out=into)
+            dw.addmm_(error.t(), part)
+        ctx.save_for_backward(dx, dw)
+        return total / len(x)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor, Tensor, None]:
+        dx, dw = ctx.saved_tensors
+        by = by / len(dx)
+        return dx.mul_(by), dw.mul_(by), None
+
+
 class Minimal(Peer):
     """`GPT`."""
+
+    def loss(self, ids: Tensor) -> Tensor:
+        if self.variant != 'chunked':
+            return super().loss(ids)
+        x = self.module.features(ids)[:, :-1].flatten(0, 1)
+        return ChunkedLoss.apply(x, self.module.logits.weight, ids[:, 1:].flatten())
 
     def make(self, sizes: Sizes) -> nn.Module:
         return GPT(sizes)

@@ -25,7 +25,10 @@ GROUPS = ('training', 'overhead', 'loss', 'biases', 'generate')
 
 
 def exists(group: str) -> bool:
-    return group in GROUPS and (Path(__file__).parent / f'{group}.py').exists()
+    """Whether there is such a script, with what the tables need."""
+    if group not in GROUPS or not (Path(__file__).parent / f'{group}.py').exists():
+        return False
+    return all(hasattr(importlib.import_module(group), name) for name in ('parser', 'rows', 'show'))
 
 
 def measure(group: str) -> list[Row]:

@@ -17,9 +17,17 @@ import torch
 from measure import Row, Settings, Sides, Work, columns_of, parser_of, run, table
 from peers import Floor, Sizes, build
 
-NAMES = ('floor', 'original', 'original flash', 'minimal', 'huggingface', 'ours')
-HEADS = {'R default': 'original', 'R flash': 'original flash', 'M': 'minimal', 'H': 'huggingface', 'ours': 'ours'}
+NAMES = ('floor', 'original', 'original flash', 'minimal', 'minimal chunked', 'huggingface', 'ours')
+HEADS = {
+    'R default': 'original',
+    'R flash': 'original flash',
+    'M': 'minimal',
+    'M chunked': 'minimal chunked',
+    'H': 'huggingface',
+    'ours': 'ours',
+}
 SIZES: dict[str, Any] = {'tokens': 8192, 'length': 2048, 'dim': 256, 'depth': 4, 'heads': 4}
+LOSS: dict[str, Any] = {'tokens': 50257, 'length': 2048, 'dim': 256, 'depth': 1, 'heads': 4}
 TINY: dict[str, Any] = {'tokens': 64, 'length': 16, 'dim': 32, 'depth': 1, 'heads': 2}
 
 
@@ -47,22 +55,37 @@ def parser() -> argparse.ArgumentParser:
 
 
 def rows(options: argparse.Namespace) -> list[Row]:
-    sizes = TINY if options.tiny else SIZES
+    sizes, large = (TINY, TINY) if options.tiny else (SIZES, LOSS)
     short, long = (8, 16) if options.tiny else (256, 2048)
 
-    def case(batch: int, seq: int, train: bool) -> dict[str, Any]:
+    def case(batch: int, seq: int, train: bool, sizes: dict[str, Any] = sizes) -> dict[str, Any]:
         return {'sizes': sizes, 'batch': batch, 'seq': seq, 'train': train}
 
     what = f'dim {sizes["dim"]}, depth {sizes["depth"]}, vocab {sizes["tokens"]}'
-    memory = [name for name in NAMES if name != 'floor']
+    chunked = [name for name in NAMES if name != 'floor']
+    plain = [name for name in NAMES if name != 'minimal chunked']
+    memory = [name for name in plain if name != 'floor']
+    timed: dict[str, Any] = {'base': 'floor', 'among': plain}
+    logits = (f'times the {long} x {large["tokens"]} logits', 4 * long * large['tokens'])
     with Sides(__file__, columns_of(options, NAMES), options) as sides:
         return [
-            sides.seconds(
-                f'train step, {what}, seq {short}, batch 4', case(4, short, True), base='floor', goal='<= 1.25'
-            ),
-            sides.seconds(f'the same, seq {long}, batch 1', case(1, long, True), base='floor', goal='<= 1.25'),
+            sides.seconds(f'train step, {what}, seq {short}, batch 4', case(4, short, True), goal='<= 1.25', **timed),
+            sides.seconds(f'the same, seq {long}, batch 1', case(1, long, True), goal='<= 1.25', **timed),
             sides.memory('peak memory of that step, MiB', case(1, long, True), among=memory, goal='<= 250'),
-            sides.seconds(f'forward, seq {long}', case(1, long, False), base='floor', goal='<= 1.20'),
+            sides.seconds(f'forward, seq {long}', case(1, long, False), goal='<= 1.20', **timed),
+            sides.seconds(
+                f'train step, depth 1, vocab {large["tokens"]}, seq {long}',
+                case(1, long, True, large),
+                base='floor',
+                goal='<= 1.25',
+            ),
+            sides.memory(
+                'the same: peak memory in logits tensors',
+                case(1, long, True, large),
+                among=chunked,
+                unit=logits,
+                goal='<= 0.30',
+            ),
         ]
 
 

@@ -45,27 +45,29 @@ def table_in(text):
 @pytest.mark.parametrize(
     ('script', 'columns', 'rows'),
     [
-        ('training', 'floor,minimal,ours', 4),
+        ('training', 'floor,minimal,minimal chunked,ours', 6),
         ('overhead', 'minimal,ours', 3),
         ('generate', 'floor,minimal,packed,ours', 8),
         ('gpu', 'minimal,ours', 3),
     ],
 )
 def test_script(tmp_path, script, columns, rows):
-    """Every script fills every row of its table with positive numbers, for every column that was asked for."""
+    """Every script fills every row of its table with numbers, for every column that was asked for."""
     file = tmp_path / 'rows.json'
     table = table_in(run(script, '--columns', columns, '--json', file))
     assert len(table) == rows
     for cells in table.values():
-        assert float(cells['ours'].split()[0]) > 0
+        assert float(cells['ours'].split()[0]) != 0
     kept = json.loads(file.read_text())
     assert len(kept) == rows
     asked = set(columns.split(','))
+    # the floor has no memory, a chunked loss is for two rows, by hand there is nothing to import
+    less = {'training': {'floor', 'minimal chunked'}, 'overhead': {'minimal'}}.get(script, set())
     for row in kept:
-        assert not row['refused'] or (script == 'overhead' and set(row['refused']) == {'minimal'}), row['refused']
-        # the floor has no memory, by hand there is nothing to import
-        assert set(row['values']) in (asked, asked - {'floor'}, asked - {'minimal'})
-        assert all(value > 0 for values in row['values'].values() for value in values) or 'overhead' in row['work']
+        assert set(row['refused']) <= ({'minimal'} if script == 'overhead' else set()), row['refused']
+        assert asked - less <= set(row['values']) <= asked
+        # a slope of two tiny times may come out below zero
+        assert 'overhead' in row['work'] or all(v > 0 for values in row['values'].values() for v in values)
 
 
 def test_table_adds_up(tmp_path):
@@ -140,6 +142,21 @@ def test_peers_compute_the_same(scripts, rotary):
         torch.testing.assert_close(peer.logits(ids), expected, atol=1e-4 if rotary else 1e-9, rtol=0)
         torch.testing.assert_close(peer.loss(ids), ours.loss(ids), atol=1e-4 if rotary else 1e-9, rtol=0)
         assert peer.generate(ids, 8).equal(ours.generate(ids, 8))
+
+
+def test_chunked_loss(scripts):
+    """The minimal model's loss in chunks: its value and all gradients are those of the plain one."""
+    peers = scripts('peers')
+    sizes = peers.Sizes(tokens=50, length=200, dim=64, depth=1, heads=1)
+    plain, chunked = (peers.build(name, sizes, dtype='float64') for name in ('minimal', 'minimal chunked'))
+    chunked.module.load_state_dict(plain.module.state_dict())
+    ids = torch.randint(0, 50, (2, 200))
+    losses = plain.loss(ids), chunked.loss(ids)
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        (3 * loss).backward()
+    for a, b in zip(plain.module.parameters(), chunked.module.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
 
 
 def test_floor_has_the_products_of_the_minimal_model(scripts):
