@@ -14,8 +14,9 @@ where `rows(options)` measures and `show(rows)` gives a table:
   command line names. What a column cannot do it says in words, and the others go on.
 - Before it is measured, work runs once, or `work.warm` does where that function has one.
 - Time: one round measures every column once, in turns that begin one column further each round, so that a busy
-  machine disturbs all alike. A measurement repeats its work until `--seconds` have passed.
-  The ratio to the base is taken within each round; reported are its median and quartiles over the rounds.
+  machine disturbs all alike. A measurement repeats its work until `--seconds` have passed; `--clock cpu` counts the time
+  that the process gets, which other work disturbs less. The ratio to the base is taken within each round; reported are
+  its median and quartiles over the rounds.
 - Memory: the highest sum of what is allocated while the work runs, above what was there before; the work has run
   before, so parameters and the state of the optimizer are there already, gradients are not. On the CPU these are the
   allocations and frees that `torch.profiler` sees, which is exact and the same in every run; on CUDA
@@ -52,6 +53,7 @@ class Settings:
     device: str = 'cpu'
     dtype: str = 'float32'
     threads: int = 1
+    clock: str = 'wall'
 
 
 @dataclass
@@ -139,7 +141,7 @@ def seconds_of(work: Work, settings: Settings, least: float) -> float:
     def clock() -> float:
         if settings.device != 'cpu':
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return time.process_time() if settings.clock == 'cpu' else time.perf_counter()
 
     once = timeit.timeit(work, timer=clock, number=1)
     runs = math.ceil(least / once)
@@ -225,7 +227,7 @@ class Side:
         pipe = subprocess.PIPE
         command = [sys.executable, str(script), '--serve']
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-        settings = Settings(options.device, options.dtype, options.threads)
+        settings = Settings(options.device, options.dtype, options.threads, options.clock)
         self.tell({'column': column, 'settings': asdict(settings)})
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -310,6 +312,12 @@ def parser_of(doc: str, rounds: int = 7, seconds: float = 0.3) -> argparse.Argum
     parser.add_argument('--threads', type=int, default=1)
     parser.add_argument('--device', default='cpu', help='cpu or cuda')
     parser.add_argument('--dtype', default='float32', help='of weights and computing, e.g. bfloat16')
+    parser.add_argument(
+        '--clock',
+        choices=('wall', 'cpu'),
+        default='wall',
+        help='cpu is the time of the process: with one thread, on a machine that is busy with other work',
+    )
     parser.add_argument('--rounds', type=int, default=rounds, help=f'default {rounds}')
     parser.add_argument('--seconds', type=float, default=seconds, help='least time of one measurement of short work')
     parser.add_argument('--budget', type=float, default=45, help='seconds after which a row begins no further round')

@@ -13,6 +13,7 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 import timeit
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +54,7 @@ def slope(column: str, case: dict[str, Any], settings: Settings) -> Work:
     def clock() -> float:
         if settings.device != 'cpu':
             torch.cuda.synchronize()
-        return timeit.default_timer()
+        return time.process_time() if settings.clock == 'cpu' else time.perf_counter()
 
     @torch.no_grad()
     def measure() -> float:
