@@ -97,7 +97,7 @@ def rows(options: argparse.Namespace) -> list[Row]:
 
 def show(rows: Sequence[Row]) -> str:
     base = next(iter(row.base for row in rows), 'original')
-    return table(rows, HEADS, f'tokens per second over {"R default" if base == "original" else base}')
+    return table(rows, HEADS, f'decoding, 256 new tokens: speed over {"R default" if base == "original" else base}')
 
 
 if __name__ == '__main__':

@@ -14,9 +14,9 @@ where `rows(options)` measures and `show(rows)` gives a table:
   command line names. What a column cannot do it says in words, and the others go on.
 - Before it is measured, work runs once, or `work.warm` does where that function has one.
 - Time: one round measures every column once, in turns that begin one column further each round, so that a busy
-  machine disturbs all alike. A measurement repeats its work until `--seconds` have passed; `--clock cpu` counts the time
-  that the process gets, which other work disturbs less. The ratio to the base is taken within each round; reported are
-  its median and quartiles over the rounds.
+  machine disturbs all alike. A measurement repeats its work until `--seconds` have passed; `--clock cpu` counts the
+  time that the process gets, which other work disturbs less. The ratio to the base is taken within each round;
+  reported are its median and quartiles over the rounds.
 - Memory: the highest sum of what is allocated while the work runs, above what was there before; the work has run
   before, so parameters and the state of the optimizer are there already, gradients are not. On the CPU these are the
   allocations and frees that `torch.profiler` sees, which is exact and the same in every run; on CUDA

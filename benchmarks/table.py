@@ -53,7 +53,8 @@ def machine(options: argparse.Namespace) -> str:
     import torch
 
     name = torch.cuda.get_device_name() if options.device != 'cpu' else torch.backends.cpu.get_cpu_capability()
-    return f'torch {torch.__version__}, Python {platform.python_version()}, {options.threads} thread(s), {name}'
+    where = f'torch {torch.__version__}, Python {platform.python_version()}, {options.threads} thread(s), {name}'
+    return f'{where}, {options.clock} clock'
 
 
 def main() -> None:
