@@ -1,106 +1,104 @@
-"""Tokens per second of `generate`, against another installation of the same package.
+"""Greedy generation with a cache: tokens per second over the original's.
 
-    pip install --target FOLDER x-transformers==2.31.10
-    python benchmarks/generate.py FOLDER --threads 1
+    pip install --target ORIGINAL x-transformers==2.31.10
+    python benchmarks/generate.py --original ORIGINAL [--huggingface FOLDER] [--compile]
 
-Each side runs in a process of its own, which builds its models once and then waits. Rounds are interleaved: both sides
-measure a case, one after the other, before the next round begins, so that a busy machine disturbs both alike. The best
-time of a case counts. Printed are tokens per second, of all rows together, and the ratio of ours to theirs.
+Each measurement reads a prompt and generates 256 tokens; the last row is the prompt alone, up to its first token.
+`--compile` adds `generate(compile=True)`, which takes minutes to compile on some machines.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
-import time
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
-CASES = [(batch, prompt) for batch in (1, 8) for prompt in (64, 1024)]
+import torch
+from measure import Row, Settings, Sides, Work, columns_of, parser_of, run, table
+from peers import Sizes, build
 
-
-def serve(options: argparse.Namespace) -> None:
-    """Measure each case that is asked for on standard input, one per line."""
-    import torch
-
-    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    flash = {'attn_flash': True} if options.flash else {}
-    stack = Decoder(dim=options.dim, depth=options.depth, heads=8, rotary_pos_emb=True, **flash)
-    model = AutoregressiveWrapper(TransformerWrapper(num_tokens=256, max_seq_len=2048, attn_layers=stack)).eval()
-    for line in sys.stdin:
-        batch, prompt, tokens = json.loads(line)
-        prompts = torch.randint(0, 256, (batch, prompt))
-        start = time.perf_counter()
-        out = model.generate(prompts, tokens)
-        seconds = time.perf_counter() - start
-        assert out.shape == (batch, tokens)
-        print(json.dumps(seconds), flush=True)
-
-
-class Side:
-    """A process that imports the package from a folder."""
-
-    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        command = [sys.executable, __file__, str(folder), '--serve']
-        for name in ('threads', 'dim', 'depth'):
-            command += [f'--{name}', str(getattr(options, name))]
-        command += ['--flash'] if options.flash else []
-        environment = {**os.environ, 'PYTHONPATH': str(folder), 'OMP_NUM_THREADS': str(options.threads)}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
-
-    def measure(self, *case: int) -> float:
-        """The seconds that a case takes."""
-        self.process.stdin.write(json.dumps(case) + '\n')
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise SystemExit('a side has stopped, its message stands above')
-        return json.loads(answer)
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait()
+NAMES = (
+    'floor',
+    'original',
+    'original flash',
+    'huggingface',
+    'huggingface static',
+    'minimal',
+    'packed',
+    'ours compiled',
+    'ours',
+)
+HEADS = {
+    'R flash': 'original flash',
+    'H dynamic': 'huggingface',
+    'H static': 'huggingface static',
+    'M': 'minimal',
+    'P': 'packed',
+    'ours compiled': 'ours compiled',
+    'ours': 'ours',
+}
+SMALL: dict[str, Any] = {'tokens': 8192, 'dim': 256, 'depth': 4, 'heads': 4}
+LARGE: dict[str, Any] = {'tokens': 8192, 'dim': 768, 'depth': 8, 'heads': 12}
+TINY: dict[str, Any] = {'tokens': 32, 'dim': 64, 'depth': 1, 'heads': 2}
+# what, sizes, batch, prompt, tokens to generate, columns that are left out (slow, and their ratio is known), goal
+CASES = [
+    ('batch 1, prompt 64', SMALL, 1, 64, 256, (), '>= 1.8'),
+    ('batch 8, prompt 64', SMALL, 8, 64, 256, (), '>= 2.1'),
+    ('batch 1, prompt 1024', SMALL, 1, 1024, 256, (), '>= 2.5'),
+    ('batch 8, prompt 1024', SMALL, 8, 1024, 256, (), '>= 4.0'),
+    ('rotary, batch 1, prompt 1024', {**SMALL, 'rotary': True}, 1, 1024, 256, (), '>= 3.6'),
+    ('rotary, batch 8, prompt 1024', {**SMALL, 'rotary': True}, 8, 1024, 256, ('original flash',), '>= 7.5'),
+    ('dim 768, depth 8, batch 1, prompt 64', LARGE, 1, 64, 256, ('original flash',), '>= 1.3'),
+    ('the prompt itself, 1024 tokens', SMALL, 1, 1024, 1, (), '>= 2.7'),
+]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    parser.add_argument('folder', type=Path, help='where the other installation is')
-    parser.add_argument('--threads', type=int, default=1)
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--tokens', type=int, default=256, help='tokens to generate')
-    parser.add_argument('--dim', type=int, default=256)
-    parser.add_argument('--depth', type=int, default=4)
-    parser.add_argument('--flash', action='store_true', help='ask both sides for fused attention')
-    parser.add_argument('--serve', action='store_true', help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        return serve(options)
+def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
+    """One call of `generate` of one peer."""
+    peer = build(column, Sizes(**case['sizes']), settings.device, settings.dtype)
+    peer.module.eval()
+    prompt = torch.randint(0, case['sizes']['tokens'], (case['batch'], case['prompt']), device=settings.device)
+    expected = (case['batch'], case['generate'])
 
-    sides = {'ours': Side(Path(__file__).parents[1], options), 'theirs': Side(options.folder.resolve(), options)}
-    best = {(name, case): float('inf') for name in sides for case in CASES}
-    for case in CASES:  # the first calls allocate
-        for side in sides.values():
-            side.measure(*case, 4)
-    for _ in range(options.rounds):
-        for case in CASES:
-            for name, side in sides.items():
-                best[name, case] = min(best[name, case], side.measure(*case, options.tokens))
-    for side in sides.values():
-        side.close()
-    print(f'{options.tokens} new tokens, dim {options.dim}, depth {options.depth}, {options.threads} thread(s)')
-    for case in CASES:
-        batch, prompt = case
-        speeds = {name: batch * options.tokens / best[name, case] for name in sides}
-        ratio = best['theirs', case] / best['ours', case]
-        words = ', '.join(f'{name} {speed:7.0f} tokens/s' for name, speed in speeds.items())
-        print(f'batch {batch}, prompt {prompt:4}: {words}, ratio {ratio:.2f}')
+    def generate() -> None:
+        out = peer.generate(prompt, case['generate'])
+        if out.shape != expected:
+            raise RuntimeError(f'generated {tuple(out.shape)}, it must be {expected}')
+
+    generate.warm = lambda: peer.generate(prompt, min(4, case['generate']))
+    return generate
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = parser_of(__doc__, rounds=3)
+    parser.add_argument('--compile', action='store_true', help='add `generate(compile=True)`')
+    parser.add_argument('--cases', help='only those that contain one of these texts, with semicolons')
+    return parser
+
+
+def rows(options: argparse.Namespace) -> list[Row]:
+    names = [name for name in NAMES if options.compile or name != 'ours compiled']
+    filled = []
+    with Sides(__file__, columns_of(options, names), options) as sides:
+        base = 'original' if 'original' in sides.sides else 'minimal'
+        for what, sizes, batch, prompt, tokens, without, goal in CASES:
+            if options.cases and not any(part in what for part in options.cases.split(';')):
+                continue
+            sizes = {**sizes, 'length': 2048}
+            if options.tiny:
+                sizes, prompt = {**sizes, **TINY, 'length': 32}, min(prompt, 100) // 12
+                tokens = min(tokens, 3)
+            case = {'sizes': sizes, 'batch': batch, 'prompt': prompt, 'generate': tokens}
+            among = [name for name in names if name not in without]
+            goal = goal if base == 'original' else ''
+            filled.append(sides.seconds(what, case, among=among, base=base, faster=True, goal=goal))
+    return filled
+
+
+def show(rows: Sequence[Row]) -> str:
+    base = next(iter(row.base for row in rows), 'original')
+    return table(rows, HEADS, f'decoding, 256 new tokens: speed over {"R default" if base == "original" else base}')
 
 
 if __name__ == '__main__':
-    main()
+    run(parser(), work, rows, show)

@@ -1,0 +1,425 @@
+"""The models that are compared, all of the same sizes and the same work: pre-norm GPTs.
+
+`build(name, sizes)` gives an object with
+
+    logits(ids)              b n -> b n tokens, a forward
+    loss(ids)                b n -> scalar, of the next tokens
+    generate(ids, tokens)    b n -> b tokens, greedy, with a cache
+    module                   for parameters and modes
+
+| name | is |
+|---|---|
+| ours, ours compiled | this package, without further keywords; `generate(compile=True)` |
+| original, original flash | the original package, without further keywords, or with `attn_flash=True` |
+| minimal | below: what one writes by hand in plain torch, SDPA and a cache that is allocated once |
+| minimal chunked | the same, with the loss of some rows at a time, whose gradient is formed at once |
+| packed | the same with weights laid out for few rows |
+| huggingface, huggingface static | GPT-2, or GPT-NeoX for rotary positions, with SDPA; a growing or a static cache |
+| floor | the matrix products of the minimal model alone |
+
+Heads have 64 features, the default of both packages and the size of GPT-2, so dim / 64 heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Sizes:
+    tokens: int = 8192
+    length: int = 2048  # the longest sequence
+    dim: int = 256
+    depth: int = 4
+    heads: int = 4
+    rotary: bool = False
+
+    @property
+    def dim_head(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def rotated(self) -> int:
+        """How many features of a head rotary positions turn: the default of both packages."""
+        return min(max(self.dim_head // 2, 32), self.dim_head)
+
+
+def build(name: str, sizes: Sizes, device: str = 'cpu', dtype: str = 'float32') -> Any:
+    """The peer of a column."""
+    kind, _, variant = name.partition(' ')
+    peer = {
+        'ours': Package,
+        'original': Package,
+        'minimal': Minimal,
+        'packed': Packed,
+        'huggingface': HuggingFace,
+        'floor': Floor,
+    }[kind](sizes, variant)
+    peer.module.to(device, getattr(torch, dtype))
+    peer.ready()
+    return peer
+
+
+class Peer:
+    """What peers share."""
+
+    def __init__(self, sizes: Sizes, variant: str = '') -> None:
+        self.sizes, self.variant = sizes, variant
+        self.module = self.make(sizes)
+
+    def ready(self) -> None:
+        """Called when the weights are on their device."""
+
+    def loss(self, ids: Tensor) -> Tensor:
+        logits = self.logits(ids)[:, :-1]
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return self.module(ids)
+
+
+# ---------------------------------------------------------------------------------------------------- packages
+
+
+class Package(Peer):
+    """Ours and the original: the same names, from different folders."""
+
+    def make(self, sizes: Sizes) -> nn.Module:
+        from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+        flash = {'attn_flash': True} if self.variant == 'flash' else {}
+        stack = Decoder(
+            dim=sizes.dim,
+            depth=sizes.depth,
+            heads=sizes.heads,
+            attn_dim_head=sizes.dim_head,
+            rotary_pos_emb=sizes.rotary,
+            **flash,
+        )
+        return AutoregressiveWrapper(
+            TransformerWrapper(num_tokens=sizes.tokens, max_seq_len=sizes.length, attn_layers=stack)
+        )
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return self.module.net(ids)
+
+    def loss(self, ids: Tensor) -> Tensor:
+        return self.module(ids)
+
+    def generate(self, ids: Tensor, tokens: int) -> Tensor:
+        more = {'compile': True} if self.variant == 'compiled' else {}
+        return self.module.generate(ids, tokens, temperature=0.0, **more)
+
+
+class HuggingFace(Peer):
+    """GPT-2 or, for rotary positions, GPT-NeoX with blocks in sequence, random weights."""
+
+    def make(self, sizes: Sizes) -> nn.Module:
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        shared = {
+            'vocab_size': sizes.tokens,
+            'attn_implementation': 'sdpa',
+            'tie_word_embeddings': False,
+            'bos_token_id': None,
+            'eos_token_id': None,
+            'pad_token_id': 0,
+        }
+        if sizes.rotary:
+            config = transformers.GPTNeoXConfig(
+                max_position_embeddings=sizes.length,
+                hidden_size=sizes.dim,
+                num_hidden_layers=sizes.depth,
+                num_attention_heads=sizes.heads,
+                intermediate_size=4 * sizes.dim,
+                rotary_pct=sizes.rotated / sizes.dim_head,
+                use_parallel_residual=False,
+                attention_bias=False,
+                hidden_act='gelu',
+                **shared,
+            )
+            return transformers.GPTNeoXForCausalLM(config)
+        config = transformers.GPT2Config(
+            n_positions=sizes.length,
+            n_embd=sizes.dim,
+            n_layer=sizes.depth,
+            n_head=sizes.heads,
+            activation_function='gelu',  # the exact one, like all others here
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            **shared,
+        )
+        return transformers.GPT2LMHeadModel(config)
+
+    def logits(self, ids: Tensor) -> Tensor:
+        return self.module(ids, use_cache=False).logits
+
+    def generate(self, ids: Tensor, tokens: int) -> Tensor:
+        static = {'cache_implementation': 'static', 'disable_compile': True} if self.variant == 'static' else {}
+        mask = torch.ones_like(ids)
+        out = self.module.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, **static)
+        return out[:, ids.shape[1] :]
+
+
+# ---------------------------------------------------------------------------------------------------- by hand
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feedforward(norm(x))."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads = sizes.heads
+        self.norm1 = nn.LayerNorm(sizes.dim, bias=False)
+        self.qkv = nn.Linear(sizes.dim, 3 * sizes.dim, bias=False)
+        self.out = nn.Linear(sizes.dim, sizes.dim, bias=False)
+        self.norm2 = nn.LayerNorm(sizes.dim, bias=False)
+        self.widen = nn.Linear(sizes.dim, 4 * sizes.dim)
+        self.narrow = nn.Linear(4 * sizes.dim, sizes.dim)
+
+    def forward(self, x: Tensor, turn: Tensor | None, cache: tuple[Tensor, Tensor] | None, start: int) -> Tensor:
+        batch, n, _ = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, n, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        if turn is not None:
+            q, k = rotate(q, turn), rotate(k, turn)
+        if cache is not None:
+            end = start + n
+            cache[0][:, :, start:end], cache[1][:, :, start:end] = k, v
+            k, v = cache[0][:, :, :end], cache[1][:, :, :end]
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=n > 1)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, n, -1))
+        return x + self.narrow(F.gelu(self.widen(self.norm2(x))))
+
+
+def rotate(t: Tensor, turn: Tensor) -> Tensor:
+    """Pairs of features as complex numbers, times e^(i position angle)."""
+    pairs = torch.view_as_complex(t.float().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turn).flatten(-2).type_as(t)
+
+
+class GPT(nn.Module):
+    """A decoder of language, by hand. Without a cache it reads whole sequences, with one what follows `start`."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.token = nn.Embedding(sizes.tokens, sizes.dim)
+        self.place = None if sizes.rotary else nn.Embedding(sizes.length, sizes.dim)
+        self.blocks = nn.ModuleList([Block(sizes) for _ in range(sizes.depth)])
+        self.norm = nn.LayerNorm(sizes.dim, bias=False)
+        self.logits = nn.Linear(sizes.dim, sizes.tokens, bias=False)
+        angles = 10000.0 ** -(torch.arange(0, sizes.rotated, 2) / sizes.rotated)
+        angles = F.pad(angles, (0, (sizes.dim_head - sizes.rotated) // 2))  # the other features turn by nothing
+        angles = torch.outer(torch.arange(sizes.length), angles)
+        # plain float32 tensors: a cast of the model to bfloat16 would lose positions
+        self.turns = torch.view_as_real(torch.polar(torch.ones_like(angles), angles)) if sizes.rotary else None
+        nn.init.normal_(self.token.weight, std=0.02)
+
+    def features(self, ids: Tensor, cache: list[Any] | None = None, start: int = 0) -> Tensor:
+        n = ids.shape[1]
+        x, turn = self.token(ids), None
+        if self.place is not None:
+            x = x + self.place.weight[start : start + n]
+        else:
+            self.turns = self.turns.to(ids.device)
+            turn = torch.view_as_complex(self.turns[start : start + n])
+        for index, block in enumerate(self.blocks):
+            x = block(x, turn, cache[index] if cache else None, start)
+        return self.norm(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.logits(self.features(ids))
+
+    @torch.inference_mode()
+    def generate(self, ids: Tensor, tokens: int) -> Tensor:
+        batch, n = ids.shape
+        heads, dim = self.blocks[0].heads, self.token.weight.shape[1]
+        shape = (batch, heads, n + tokens, dim // heads)
+        cache = [[self.token.weight.new_empty(shape) for _ in 'kv'] for _ in self.blocks]
+        out, start = [], 0
+        for _ in range(tokens):
+            logits = self.logits(self.features(ids, cache, start)[:, -1:])
+            start += ids.shape[1]
+            ids = logits.argmax(dim=-1)
+            out.append(ids)
+        return torch.cat(out, dim=1)
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """Mean cross entropy of  x W', some rows at a time; the gradients are formed with it."""
+
+    rows = 128
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+        dx, dw, total = torch.empty_like(x), torch.zeros_like(weight), x.new_zeros(())
+        for part, into, wanted in zip(*(t.split(ChunkedLoss.rows) for t in (x, dx, targets)), strict=True):
+            logits = part @ weight.t()
+            top = logits.logsumexp(dim=-1, keepdim=True)
+            total += (top - logits.gather(1, wanted[:, None])).sum()
+            error = logits.sub_(top).exp_()
+            error.scatter_add_(1, wanted[:, None], -torch.ones_like(top))
+            torch.mm(error, weight, out=into)
+            dw.addmm_(error.t(), part)
+        ctx.save_for_backward(dx, dw)
+        return total / len(x)
+
+    @staticmethod
+    def backward(ctx: Any, by: Tensor) -> tuple[Tensor, Tensor, None]:
+        dx, dw = ctx.saved_tensors
+        by = by / len(dx)
+        return dx.mul_(by), dw.mul_(by), None
+
+
+class Minimal(Peer):
+    """`GPT`."""
+
+    def loss(self, ids: Tensor) -> Tensor:
+        if self.variant != 'chunked':
+            return super().loss(ids)
+        x = self.module.features(ids)[:, :-1].flatten(0, 1)
+        return ChunkedLoss.apply(x, self.module.logits.weight, ids[:, 1:].flatten())
+
+    def make(self, sizes: Sizes) -> nn.Module:
+        return GPT(sizes)
+
+    def generate(self, ids: Tensor, tokens: int) -> Tensor:
+        return self.module.generate(ids, tokens)
+
+
+class PackedLinear(nn.Module):
+    """A linear map whose weight is stored as (in, out): few rows take half the time so, on a CPU. For inference."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.detach().t().contiguous())
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (
+            x @ self.weight
+            if self.bias is None
+            else torch.addmm(self.bias, x.flatten(0, -2), self.weight).view(*x.shape[:-1], -1)
+        )
+
+
+class Packed(Minimal):
+    """`GPT` whose linear maps are packed."""
+
+    def make(self, sizes: Sizes) -> nn.Module:
+        model = GPT(sizes)
+        for module in list(model.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, PackedLinear(child))
+        return model
+
+
+# ---------------------------------------------------------------------------------------------------- the floor
+
+
+class Floor(Peer):
+    """The matrix products of the minimal model, into buffers that are there already, and nothing else.
+
+    - Linear maps: y = x W' forward; dx = dy W and dW = dy' x backward. Biases, norms, activations, softmax, residuals,
+      embeddings and the loss cost nothing. In training one fused AdamW steps all parameters.
+    - Attention: q k' and w v forward, and four of that size backward; as causal as blocks of `rows` queries allow, each
+      against the keys up to its end (about half of the square).
+    """
+
+    rows = 128
+
+    def make(self, sizes: Sizes) -> nn.Module:
+        return GPT(sizes)
+
+    def ready(self) -> None:
+        blocks = self.module.blocks
+        self.weights = [w.weight for b in blocks for w in (b.qkv, b.out, b.widen, b.narrow)]
+        self.weights.append(self.module.logits.weight)
+        self.packed = None
+        self.buffers: dict[Any, Tensor] = {}
+
+    def buffer(self, *shape: int, use: str = '') -> Tensor:
+        key = (use, shape)
+        if key not in self.buffers:
+            weight = self.weights[0]
+            self.buffers[key] = torch.randn(shape, device=weight.device).mul_(0.01).to(weight.dtype)
+        return self.buffers[key]
+
+    @torch.no_grad()
+    def logits(self, ids: Tensor) -> Tensor:
+        rows = ids.numel()
+        for weight in self.weights:
+            out, into = weight.shape
+            torch.mm(self.buffer(rows, into), weight.t(), out=self.buffer(rows, out, use='y'))
+        for _ in self.module.blocks:
+            self.attend(*ids.shape)
+        return self.buffer(rows, self.sizes.tokens, use='y').view(*ids.shape, -1)
+
+    def attend(self, batch: int, length: int, backward: bool = False) -> None:
+        heads, width = batch * self.sizes.heads, self.sizes.dim_head
+        q, k, v, o, dk, dv = (self.buffer(heads, length, width, use=use) for use in ('q', 'k', 'v', 'o', 'dk', 'dv'))
+        for start in range(0, length, self.rows):
+            end = min(start + self.rows, length)
+            scores = self.buffer(heads, end - start, end, use='s')
+            part, keys, values, result = q[:, start:end], k[:, :end], v[:, :end], o[:, start:end]
+            torch.bmm(part, keys.mT, out=scores)  # forward: the scores; backward: the gradient of the weights
+            torch.bmm(scores, values, out=result)  # forward: the output; backward: the gradient of the queries
+            if backward:
+                for into, by in ((dk[:, :end], result), (dv[:, :end], part)):  # sums over the blocks
+                    torch.baddbmm(into, scores.mT, by, out=into)
+
+    @torch.no_grad()
+    def step(self, ids: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        """Forward, backward and AdamW."""
+        rows = ids.numel()
+        self.logits(ids)
+        for weight in self.weights:
+            out, into = weight.shape
+            x, y = self.buffer(rows, into), self.buffer(rows, out, use='y')
+            torch.mm(y, weight, out=self.buffer(rows, into, use='dx'))
+            torch.mm(y.t(), x, out=self.gradient(weight))
+        for use in ('dk', 'dv'):  # sums into them would grow from step to step
+            self.buffer(ids.shape[0] * self.sizes.heads, ids.shape[1], self.sizes.dim_head, use=use).zero_()
+        for _ in self.module.blocks:
+            self.attend(*ids.shape, backward=True)
+        for weight in self.module.parameters():
+            self.gradient(weight)
+        optimizer.step()
+
+    @staticmethod
+    def gradient(weight: nn.Parameter) -> Tensor:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        return weight.grad
+
+    @torch.no_grad()
+    def generate(self, ids: Tensor, tokens: int) -> Tensor:
+        """The products of the prompt, then of one token after the other, with packed weights."""
+        batch, length = ids.shape
+        if self.packed is None:
+            self.packed = [weight.t().contiguous() for weight in self.weights]
+        heads, width = batch * self.sizes.heads, self.sizes.dim_head
+        k, v = (self.buffer(heads, length + tokens, width, use=f'cached {use}') for use in 'kv')
+        q, o = (self.buffer(heads, 1, width, use=use) for use in 'qo')
+        for position in range(length, length + tokens):
+            rows = batch if position > length else batch * length
+            for weight in self.packed[:-1]:
+                into, out = weight.shape
+                torch.mm(self.buffer(rows, into), weight, out=self.buffer(rows, out, use='y'))
+            torch.mm(self.buffer(batch, self.sizes.dim), self.packed[-1], out=self.buffer(batch, self.sizes.tokens))
+            for _ in self.module.blocks:
+                if position == length:
+                    self.attend(batch, length)
+                    continue
+                scores = self.buffer(heads, 1, position, use='s')
+                torch.bmm(q, k[:, :position].mT, out=scores)
+                torch.bmm(scores, v[:, :position], out=o)
+        return ids.new_zeros(batch, tokens)

@@ -1,0 +1,205 @@
+"""The benchmarks: every script runs with tiny sizes, the peers compute the same, and the harness measures right."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / 'benchmarks'
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """Imports a script of the folder by its name, and forgets it afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], '__file__', None) and Path(sys.modules[name].__file__).parent == FOLDER:
+            del sys.modules[name]
+
+
+def run(script, *arguments):
+    """The standard output of a script."""
+    command = [sys.executable, str(FOLDER / f'{script}.py'), '--tiny', *map(str, arguments)]
+    environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def table_in(text):
+    """The last table: {first cell: {heading: cell}}."""
+    lines = [line.strip('| ').split(' | ') for line in text.splitlines() if line.startswith('|')]
+    start = max(index for index, cells in enumerate(lines) if set(cells) == {'---'}) - 1
+    return {cells[0]: dict(zip(lines[start][1:], cells[1:], strict=True)) for cells in lines[start + 2 :]}
+
+
+@pytest.mark.parametrize(
+    ('script', 'columns', 'rows'),
+    [
+        ('training', 'floor,minimal,minimal chunked,ours', 6),
+        ('overhead', 'minimal,ours', 3),
+        ('generate', 'floor,minimal,packed,ours', 8),
+        ('gpu', 'minimal,ours', 3),
+    ],
+)
+def test_script(tmp_path, script, columns, rows):
+    """Every script fills every row of its table with numbers, for every column that was asked for."""
+    file = tmp_path / 'rows.json'
+    table = table_in(run(script, '--columns', columns, '--json', file))
+    assert len(table) == rows
+    for cells in table.values():
+        assert float(cells['ours'].split()[0]) != 0
+    kept = json.loads(file.read_text())
+    assert len(kept) == rows
+    asked = set(columns.split(','))
+    # the floor has no memory, a chunked loss is for two rows, by hand there is nothing to import
+    less = {'training': {'floor', 'minimal chunked'}, 'overhead': {'minimal'}}.get(script, set())
+    for row in kept:
+        assert set(row['refused']) <= ({'minimal'} if script == 'overhead' else set()), row['refused']
+        assert asked - less <= set(row['values']) <= asked
+        # a slope of two tiny times may come out below zero
+        assert 'overhead' in row['work'] or all(v > 0 for values in row['values'].values() for v in values)
+
+
+def test_table_adds_up(tmp_path):
+    """`table.py` measures the groups that are asked for, and prints those that were measured before, too."""
+    results = tmp_path / 'results.json'
+    shared = ('--columns', 'minimal,ours', '--results', results)
+    first = run('table', '--groups', 'training', *shared)
+    assert first.count('\n| --- |') == 1
+    second = run('table', '--groups', 'overhead', *shared)
+    assert second.count('\n| --- |') == 2
+    assert set(json.loads(results.read_text())) == {'training', 'overhead'}
+
+
+def test_absent_original(tmp_path):
+    """A folder that is none is refused; an original that cannot be imported is a column without numbers."""
+    command = [sys.executable, str(FOLDER / 'training.py'), '--tiny', '--original']
+    done = subprocess.run([*command, str(tmp_path / 'none')], capture_output=True, text=True)
+    assert done.returncode == 2 and 'is no folder' in done.stderr
+
+
+def copy_into(gpt, model):
+    """The weights of our model in the model by hand."""
+
+    def gain(norm):
+        return norm.gamma + norm.unit_offset
+
+    net, state = model.net, {}
+    stack = net.attn_layers
+    state['token.weight'] = net.token_emb.emb.weight
+    if net.pos_emb is not None and hasattr(net.pos_emb, 'emb'):
+        state['place.weight'] = net.pos_emb.emb.weight * net.pos_emb.scale
+    state['norm.weight'] = gain(stack.final_norm)
+    state['logits.weight'] = net.to_logits.weight
+    for index, block in enumerate(gpt.blocks):
+        (norm1, attend, *_), (norm2, feed, *_) = stack.layers[2 * index], stack.layers[2 * index + 1]
+        parts = {
+            'norm1.weight': gain(norm1[0]),
+            'qkv.weight': torch.cat((attend.to_q.weight, attend.to_k.weight, attend.to_v.weight)),
+            'out.weight': attend.to_out.weight,
+            'norm2.weight': gain(norm2[0]),
+            'widen.weight': feed.ff[0][0].weight,
+            'widen.bias': feed.ff[0][0].bias,
+            'narrow.weight': feed.ff[2].weight,
+            'narrow.bias': feed.ff[2].bias,
+        }
+        state |= {f'blocks.{index}.{name}': value for name, value in parts.items()}
+        assert isinstance(block, nn.Module)
+    gpt.load_state_dict(state, strict=True)
+
+
+@pytest.mark.parametrize('rotary', [False, True])
+def test_peers_compute_the_same(scripts, rotary):
+    """Minimal and packed, with our weights, give our logits, our loss and our greedy tokens."""
+    peers = scripts('peers')
+    sizes = peers.Sizes(tokens=50, length=24, dim=128, depth=2, heads=2, rotary=rotary)
+    ours, minimal = peers.build('ours', sizes, dtype='float64'), peers.build('minimal', sizes, dtype='float64')
+    for weight in ours.module.parameters():  # gains and biases, too
+        nn.init.normal_(weight, std=0.2)
+    copy_into(minimal.module, ours.module)
+    packed = peers.build('packed', sizes, dtype='float64')
+    linear = {f'{name}.weight' for name, m in minimal.module.named_modules() if isinstance(m, nn.Linear)}
+    weights = minimal.module.state_dict()
+    packed.module.load_state_dict({name: w.t() if name in linear else w for name, w in weights.items()})
+
+    ids = torch.randint(0, 50, (3, 16))
+    for peer in (ours, minimal, packed):
+        peer.module.eval()
+    expected = ours.logits(ids)
+    assert expected.std() > 0.1
+    for peer in (minimal, packed):
+        # rotary angles and their rotation are float32 by hand
+        torch.testing.assert_close(peer.logits(ids), expected, atol=1e-4 if rotary else 1e-9, rtol=0)
+        torch.testing.assert_close(peer.loss(ids), ours.loss(ids), atol=1e-4 if rotary else 1e-9, rtol=0)
+        assert peer.generate(ids, 8).equal(ours.generate(ids, 8))
+
+
+def test_chunked_loss(scripts):
+    """The minimal model's loss in chunks: its value and all gradients are those of the plain one."""
+    peers = scripts('peers')
+    sizes = peers.Sizes(tokens=50, length=200, dim=64, depth=1, heads=1)
+    plain, chunked = (peers.build(name, sizes, dtype='float64') for name in ('minimal', 'minimal chunked'))
+    chunked.module.load_state_dict(plain.module.state_dict())
+    ids = torch.randint(0, 50, (2, 200))
+    losses = plain.loss(ids), chunked.loss(ids)
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        (3 * loss).backward()
+    for a, b in zip(plain.module.parameters(), chunked.module.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_floor_has_the_products_of_the_minimal_model(scripts):
+    """Flops, as torch counts them: linear maps as in the model, attention causal up to blocks."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    peers = scripts('peers')
+    sizes = peers.Sizes(tokens=96, length=512, dim=64, depth=2, heads=2)
+    floor = peers.build('floor', sizes)
+    ids = torch.zeros(2, 512, dtype=torch.long)
+    with FlopCounterMode(display=False) as forward:
+        floor.logits(ids)
+    linear = 2 * ids.numel() * (2 * 12 * 64 * 64 + 64 * 96)
+    blocks = 512 // floor.rows
+    attention = 2 * 2 * 2 * 512 * 512 * 64 * 2 * (blocks + 1) / (2 * blocks)  # layers, products, batch; 2 per multiply
+    assert forward.get_total_flops() == linear + attention
+    with FlopCounterMode(display=False) as step:
+        floor.step(ids, torch.optim.AdamW(floor.module.parameters()))
+    assert step.get_total_flops() == 3 * (linear + attention)
+
+
+def test_memory_of_a_known_case(scripts):
+    """Two of 4 MiB, one given back, one of 8 MiB: 12 at most, each time."""
+    measure = scripts('measure')
+
+    def work():
+        a, b = torch.empty(2**20), torch.empty(2**20)
+        del a
+        return torch.empty(2**21), b
+
+    assert [measure.bytes_of(work, measure.Settings()) for _ in range(2)] == [12 * 2**20] * 2
+
+
+def test_ratios(scripts):
+    """Ratios are taken within rounds, costs and speeds the two ways around; a table shows their medians."""
+    measure = scripts('measure')
+    row = measure.Row('w', 'ms', values={'base': [1.0, 2.0, 4.0], 'ours': [2.0, 2.0, 2.0]}, base='base', goal='<= 1')
+    assert row.ratios('ours') == [2.0, 1.0, 0.5]
+    assert measure.quartiles(row.ratios('ours')) == (0.75, 1.0, 1.5)
+    assert measure.table([row], {'A': 'base', 'B': 'none', 'C': 'ours'}, 'x').splitlines()[-1] == (
+        '| w | 1.00 | 1.00 (<= 1) |'
+    )
+    row.faster = True
+    assert row.ratios('ours') == [0.5, 1.0, 2.0]
+    row.refused['other'] = 'ValueError: no'
+    assert row.cell('other') == 'refused' and row.cell('unknown') == '-'
