@@ -5,6 +5,7 @@ Masks are boolean, True may be attended. Papers are not named here: each is a fe
 order of the tuples below. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
 """
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,19 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
-from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused, tile_heads
+from x_transformers.attend import (
+    EAGER_STAGES,
+    Attend,
+    Intermediates,
+    attention_maps,
+    eager,
+    eager_by_rows,
+    fused,
+    fused_by_rows,
+    tile_heads,
+)
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.blocks import Given, Rows, Span, cut_keys, height_of, is_large, spans_of
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import (
     ModelCall,
@@ -113,6 +125,9 @@ class Call:
     `rebuilds_values` says that the cache holds what keys and values are made from, so that those of all tokens are
     made again in every call; `hides_added` that keys which features put in front may be hidden; `recurrent` is the
     state that a recurrent module left in the cache.
+
+    A kernel may run the call in blocks of its queries. Each is a call of its own, `block(span)`, with fewer rows and
+    keys; `later` keys then follow that of its last query, and `carried` is what earlier blocks hand on.
     """
 
     x: Tensor
@@ -133,11 +148,18 @@ class Call:
     keys: int = 0
     total_keys: int = 0
     real: Tensor | None = None
+    masks: list[Rows] = field(default_factory=list)
+    biases: list[Rows] = field(default_factory=list)
     mask: Tensor | None = None
     bias: Tensor | None = None
     may_be_blind: bool = False
     full_precision: bool = False
     backends: tuple[str, ...] | None = None
+    span: Span | None = None
+    later: int = 0
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    given: dict[int, Given] = field(default_factory=dict)
+    in_one: 'Call | None' = None
 
     @property
     def batch(self) -> int:
@@ -156,7 +178,7 @@ class Call:
     @property
     def triangle(self) -> bool:
         """Whether the causal triangle hides anything."""
-        return True if self.causal and self.rows > 1 else False  # a plain bool also where the length is symbolic
+        return True if self.causal and (self.rows > 1 or self.later > 0) else False  # a plain bool also where the length is symbolic
 
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
@@ -205,33 +227,122 @@ class Call:
             )
         return as_mask(keep, name, self.batch, self.keys)
 
-    def widen(self, t: Tensor, name: str, filler: float) -> Tensor:
-        """A mask or bias (... j) for the keys of the call, padded in front for those that features add."""
-        added, width = self.total_keys - self.keys, t.shape[-1]
-        if not torch.compiler.is_compiling() and width not in (1, self.keys, self.total_keys):
+    def term(self, t: Tensor | Rows, name: str) -> Rows:
+        """A mask or bias as what can be cut into blocks, its shape checked."""
+        if isinstance(t, Rows):
+            return t
+        t = to_4d(t)
+        if not torch.compiler.is_compiling() and t.shape[-1] not in (1, self.keys, self.total_keys):
             raise ValueError(
                 f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
             )
         if not torch.compiler.is_compiling():
             check_scores(t, name, self.batch, self.heads, self.rows)
-        if width == self.total_keys:
+        return Given(t, self.rows, self.keys)
+
+    def widened(self, term: Rows, filler: float) -> Tensor:
+        """A mask or bias for the rows and keys of the call, padded in front for the keys that features add."""
+        own = (slice(0, self.rows), slice(0, self.keys)) if self.span is None else (self.span.rows, self.span.keys)
+        t = to_4d(term.of(*own))
+        if t.shape[-1] == self.total_keys:
             return t
-        return F.pad(t.expand(*t.shape[:-1], self.keys), (added, 0), value=filler)
+        return F.pad(t.expand(*t.shape[:-1], self.keys), (self.total_keys - self.keys, 0), value=filler)
+
+    def gather(self) -> 'Call':
+        """Compute mask and bias for all rows of the call."""
+        masks = [self.widened(term, True) for term in self.masks]
+        biases = [self.widened(term, 0.0) for term in self.biases]
+        self.mask = functools.reduce(torch.logical_and, masks) if masks else None
+        self.bias = sum(biases[1:], biases[0]) if biases else None
+        return self
+
+    @property
+    def whole(self) -> 'Call':
+        """The call of which this may be a block."""
+        return self.in_one or self
+
+    def block(self, span: Span) -> 'Call':
+        """The call of some queries, and the keys that they may see."""
+        new = copy.copy(self)
+        new.span, new.in_one, new.notes, new.x = span, self, dict(self.notes), self.x[:, span.rows]
+        new.later = span.keys.stop - (self.keys - self.rows + span.rows.stop)
+        new.keys = span.keys.stop - span.keys.start
+        new.total_keys = self.total_keys - self.keys + new.keys
+        new.real = None if self.real is None else self.real[:, span.keys]
+        if self.query_mask is not None:
+            new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
+        return new.gather()
+
+    def with_biases(self, biases: list[Rows]) -> 'Call':
+        new = copy.copy(self)
+        new.biases = biases
+        return new
+
+    def split_inputs(self, height: int) -> None:
+        """Prepare for blocks what was given for all scores and has a gradient."""
+        for t in self.inputs.values():
+            if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.rows:
+                self.given[id(t)] = Given(t, self.rows, self.keys).split(height)
+        for term in (*self.masks, *self.biases):
+            if isinstance(term, Given):
+                term.split(height)
+
+    def cut(self, t: Tensor) -> Tensor:
+        """What broadcasts to the scores of the whole call, (... i j), for those of this block."""
+        if self.span is None:
+            return t
+        whole = self.whole
+        return whole.given.get(id(t), Given(t, whole.rows, whole.keys)).of(self.span.rows, self.span.keys)
+
+    def cut_keys(self, t: Tensor) -> Tensor:
+        """What counts all keys, (... j), for those of this block."""
+        return t if self.span is None else cut_keys(t, self.span.keys, self.whole.keys, -1)
+
+    def cut_rows(self, t: Tensor) -> Tensor:
+        """What counts the queries of the whole call, (... i d), for those of this block."""
+        return t if self.span is None else t[..., self.span.rows, :]
+
+    def of_queries(self, t: Tensor) -> Tensor:
+        """What counts the keys of the call, (... j), for those that are queries too."""
+        stop = t.shape[-1] - self.later
+        return t[..., max(stop - self.rows, 0) : stop]
+
+    @property
+    def triangle_alone(self) -> bool:
+        """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
+        return self.triangle and self.later == 0 and self.keys >= self.rows
 
     def seen(self) -> Tensor | None:
         """Which keys each query sees, broadcasting to b h i j; None for all."""
         if not self.triangle:
             return self.mask
-        added = self.total_keys - self.keys
+        added, stop = self.total_keys - self.keys, self.keys - self.later
         place = torch.arange(-added, self.keys, device=self.x.device)
-        triangle = place <= torch.arange(self.keys - self.rows, self.keys, device=self.x.device).unsqueeze(-1)
-        if added and self.keys < self.rows:
+        triangle = place <= torch.arange(stop - self.rows, stop, device=self.x.device).unsqueeze(-1)
+        if added and stop < self.rows:
             triangle = triangle | (place < 0)
         return triangle[None, None] if self.mask is None else self.mask & triangle
 
+    def sees_any(self, last: int) -> Tensor | None:
+        """Which queries see any of the last keys, broadcasting to b h i 1; None for all."""
+        if not self.masks and not (self.triangle and self.keys < self.rows):
+            return None
+        if not is_large(self.x, self.batch, 1, self.rows, self.total_keys):
+            return self.gather().sighted(self.total_keys - last)
+        blocks = [self.block(span) for span in spans_of(self, height_of(self.x, self.batch * self.total_keys))]
+        seen = [block.sighted(self.total_keys - last).expand(self.batch, -1, block.rows, -1) for block in blocks]
+        return torch.cat(seen, dim=-2)
+
+    def sighted(self, first: int = 0) -> Tensor:
+        """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
+        seen = self.seen()
+        if seen is None:
+            return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
+        return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)
+
     def blind(self) -> Tensor:
         """Which queries see no key, broadcasting to b h i 1."""
-        return ~self.seen().any(dim=-1, keepdim=True)
+        return ~self.sighted()
 
     def precision(self) -> AbstractContextManager:
         """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
@@ -323,6 +434,7 @@ class Attention(Configurable):
         if self.flash and switched:
             raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
         self.eager_inputs = {name: f.falls_back for f in sees_scores if not f.flags for name in f.takes}
+        self.on_scores = tuple(f for f in self.features.active if set(f.runs_at()) & set(EAGER_STAGES))
         self.kernel = eager if switched or self.flash is False else fused
 
     @property
@@ -356,7 +468,7 @@ class Attention(Configurable):
         on, shape = self.features, self.shape
         views = on.choose('views', lambda x: (x, x, x))(x)
         call = self.open(views[0], context, mask, causal, cache, inputs)
-        kernel = self.kernel_for(inputs)
+        self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
         q_in, k_in, v_in = on.down('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
@@ -369,9 +481,9 @@ class Attention(Configurable):
         call.keys = k.shape[-2]
         q, k, v = self.look(call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
         if return_intermediates:
-            call.trace.compute_maps = functools.partial(attention_maps, q, k, call, on)
+            call.trace.compute_maps = lambda: attention_maps(q, k, call.gather(), on)
         with call.precision():
-            out = kernel(q, k, v, call, on)
+            out = self.kernel_for(call)(q, k, v, call, on)
         out = on.up('leave', out, call)
         out = on.down('attended', out, call)
         out = on.down('output', rearrange(out, 'b h n d -> b n (h d)'), call)
@@ -416,12 +528,27 @@ class Attention(Configurable):
         call.recurrent = None if cache is None else cache.hybrid_hidden
         return call
 
-    def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
-        given = [name for name in self.eager_inputs if inputs.get(name) is not None]
-        refused = [name for name in given if not self.eager_inputs[name]]
-        if refused and self.flash:
-            raise ValueError(f'`{refused[0]}` does not go with `flash=True`: the fused kernel forms no scores')
-        return eager if given or inputs.get('keep_maps') else self.kernel
+    def refuse_unfused(self, inputs: dict[str, Any]) -> None:
+        """Refuse inputs that need scores where the fused kernel is demanded."""
+        refused = [name for name, falls_back in self.eager_inputs.items() if not falls_back and self.flash]
+        for name in refused:
+            if inputs.get(name) is not None:
+                raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
+
+    def kernel_for(self, call: Call) -> Callable[..., Tensor]:
+        """The kernel of a call: the formula where a feature or an input needs scores, in blocks where they are many."""
+        keeps_maps = bool(call.inputs.get('keep_maps'))
+        given = [name for name in self.eager_inputs if call.inputs.get(name) is not None]
+        kernel = eager if given or keeps_maps else self.kernel
+        if keeps_maps or not is_large(call.x, call.batch, call.heads, call.rows, call.total_keys):
+            call.gather()
+            return kernel
+        if kernel is fused:
+            return fused_by_rows
+        if all(f.row_wise for f in self.on_scores):
+            return eager_by_rows
+        call.gather()
+        return eager
 
     def look(
         self, call: Call, qkv: tuple[Tensor, Tensor, Tensor], key_mask: Tensor | None, attn_mask: Tensor | None
@@ -433,13 +560,11 @@ class Attention(Configurable):
         keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
         added = sum(k.shape[-2] for k, _ in (*keys, *bare_keys))
         call.total_keys = call.keys + added
-        masks = [to_4d(term) for term in on.gather('mask', call)]
+        masks = [*on.gather('mask', call)]
         masks += [] if key_mask is None else [key_mask[:, None, None]]
         masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
-        masks = [call.widen(mask, 'attn_mask', True) for mask in masks]
-        biases = [call.widen(to_4d(term), 'attn_bias', 0.0) for term in on.gather('bias', call)]
-        call.mask = functools.reduce(torch.logical_and, masks) if masks else None
-        call.bias = sum(biases[1:], biases[0]) if biases else None
+        call.masks = [call.term(mask, 'attn_mask') for mask in masks]
+        call.biases = [call.term(bias, 'attn_bias') for bias in on.gather('bias', call)]
         hides = bool(masks) or (call.triangle and call.keys < call.rows)
         call.may_be_blind = hides and (not added or call.hides_added)
         q, k, v = on.down('enter', (q, *in_front(keys, k, v)), call)
