@@ -111,9 +111,7 @@ class Rows:
 
     of_keys = False
 
-    def __init__(
-        self, of: Callable[[slice, slice], Tensor], *, reach: int | None = None, learns: bool = False
-    ) -> None:
+    def __init__(self, of: Callable[[slice, slice], Tensor], *, reach: int | None = None, learns: bool = False) -> None:
         self.of, self.reach, self.learns = of, reach, learns
 
 
@@ -207,7 +205,7 @@ def table_and_rest(call: Call) -> tuple[Diagonals | None, list[Rows]]:
 
 def can_add(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
     """Whether `additive` does this call: on a CPU, in one dtype of many digits, if only a table of distances learns."""
-    if q.device.type != 'cpu' or torch.is_autocast_enabled('cpu') and not call.full_precision:
+    if q.device.type != 'cpu' or (torch.is_autocast_enabled('cpu') and not call.full_precision):
         return False
     learns = torch.is_grad_enabled() and any(bias.learns for bias in table_and_rest(call)[1])
     return q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64) and not learns

@@ -178,7 +178,8 @@ class Call:
     @property
     def triangle(self) -> bool:
         """Whether the causal triangle hides anything."""
-        return True if self.causal and (self.rows > 1 or self.later > 0) else False  # a plain bool also where the length is symbolic
+        hides = self.causal and (self.rows > 1 or self.later > 0)
+        return True if hides else False  # a plain bool also where the length is symbolic
 
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""

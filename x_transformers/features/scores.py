@@ -274,9 +274,9 @@ class GumbelSoftmax(AttentionFeature):
         if 'gumbel blocks' not in call.notes:
             return gumbel_noise(sim, sim.shape)
         drawn = []
-        for state, size in call.notes['gumbel blocks'].values():
+        for state, drawn_size in call.notes['gumbel blocks'].values():
             with replayed(state, sim.device):
-                drawn.append(gumbel_noise(sim, size))
+                drawn.append(gumbel_noise(sim, drawn_size))
         return torch.cat(drawn, dim=-2)
 
 
