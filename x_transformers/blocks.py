@@ -225,9 +225,11 @@ def additive(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
 
 
 class Additive(torch.autograd.Function):
-    """The forward pass keeps its inputs and output; the backward pass makes the weights P of each block again:
+    """The forward pass keeps its inputs, its output and l = logsumexp(s); the backward pass makes each block again:
 
-    dP = dO V^T,  dS = P (dP - sum(dO O)),  dq = dS k,  dk = dS^T q,  dv = P^T dO,  dtable = dS summed along diagonals
+    P = exp(s - l),  dP = dO V^T,  ds = P (dP - sum(dO O)),  dq = ds k,  dk = ds^T q,  dv = P^T dO
+
+    and sums ds along diagonals for the table. The two differences are one more feature of what is multiplied.
     """
 
     @staticmethod
@@ -236,33 +238,73 @@ class Additive(torch.autograd.Function):
     ) -> Tensor:
         ctx.call, ctx.bias = call, bias
         ctx.noise = noise_state(q.device) if call.dropout else None
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
+        out, log_sums = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
         for part in parts_of(call, bias, q, k):
-            p = part.weights(q, k)
+            scores = part.scores(q, k)
+            p = scores.softmax(dim=-1)
+            if any(ctx.needs_input_grad):  # the largest is exp(its score - l)
+                part.rows(log_sums).copy_(scores.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log())
+            p = part.without_blind(without_tiny(p))
             kept = part.kept(p)
             torch.bmm(p if kept is None else p.mul_(kept), part.keys(v), out=part.rows(out))
-        ctx.save_for_backward(q, k, v, table, out)
+        ctx.save_for_backward(q, k, v, table, out, log_sums)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, out = ctx.saved_tensors
+        q, k, v, table, out, log_sums = ctx.saved_tensors
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        dtable = torch.zeros_like(table) if ctx.needs_input_grad[5] else None
-        row_sums = (grad * out).sum(dim=-1, keepdim=True)
+        diagonals = DiagonalSums(table) if ctx.needs_input_grad[5] else None
+        shifted_q, ones_k = torch.cat((q, -log_sums), dim=-1), torch.cat((k, torch.ones_like(k[..., :1])), dim=-1)
+        inner = (grad * out).sum(dim=-1, keepdim=True)
+        shifted_grad, ones_v = torch.cat((grad, -inner), dim=-1), torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
         with nullcontext() if ctx.noise is None else replayed(ctx.noise, q.device):
             for part in parts_of(ctx.call, ctx.bias, q, k):
-                p, dout = part.weights(q, k), part.rows(grad)
-                kept = part.kept(p)
-                dp = torch.bmm(dout, part.keys(v).mT)
-                if kept is not None:
-                    dp.mul_(kept)
-                part.add_to(dv, p if kept is None else p * kept, dout)
-                ds = part.gradient_of_scores(p, dp.sub_(part.rows(row_sums)), dtable)
+                p = part.without_blind(without_tiny(part.scores(shifted_q, ones_k).exp_()))
+                kept, dout = part.kept(p), part.rows(grad)
+                if kept is None:
+                    part.add_to(dv, p, dout)
+                    dp = torch.bmm(part.rows(shifted_grad), part.keys(ones_v).mT)
+                else:
+                    part.add_to(dv, p * kept, dout)
+                    dp = torch.bmm(dout, part.keys(v).mT).mul_(kept).sub_(part.rows(inner))
+                ds = p.mul_(dp) if diagonals is None else diagonals.add(part, p, dp)
                 torch.bmm(ds, part.keys(k), out=part.rows(dq))
                 part.add_to(dk, ds, part.rows(q))
-        return None, None, dq, dk, dv, dtable
+        return None, None, dq, dk, dv, None if diagonals is None else diagonals.sums
+
+
+def without_tiny(p: Tensor) -> Tensor:
+    """Weights far too small to count become zero: numbers below the normal ones are multiplied ten times slower."""
+    return torch.threshold_(p, torch.finfo(p.dtype).tiny ** 0.66, 0.0)
+
+
+class DiagonalSums:
+    """Sums the gradient of scores along diagonals: with each row one step further to the right, they are columns."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.sums = torch.zeros_like(table)
+        self.skewed, self.size = table.new_zeros(0), (0, 0)
+
+    def add(self, part: Part, p: Tensor, dp: Tensor) -> Tensor:
+        """The gradient p dp of the scores, last row first."""
+        heads, height, width = p.shape
+        width -= part.added
+        room = self.sums.shape[-1]
+        stays = self.size[0] == height and self.size[1] <= width  # what is not written below is zero
+        if self.skewed.numel() < heads * height * room or not stays:
+            self.skewed = p.new_zeros(heads * height * room)
+        self.size = height, width
+        view = self.skewed.as_strided((heads, height, width), (height * room, room + 1, 1))
+        if part.added:
+            ds = p.mul_(dp)
+            view.copy_(ds[..., part.added :])
+        else:
+            ds = torch.mul(p, dp, out=view)
+        columns = self.skewed.as_strided((heads, height, width + height - 1), (height * room, room, 1))
+        self.sums[part.at[1], part.window].add_(columns.sum(dim=1))
+        return ds
 
 
 class Part:
@@ -289,7 +331,12 @@ class Part:
         t = t[heads] if t.shape[0] > 1 else t
         return t.flip(-2) if t.shape[-2] > 1 else t
 
-    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+    @property
+    def window(self) -> slice:
+        return self.bias.window(self.span.rows, self.span.keys)
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """The logits (h i j); hidden ones hold the lowest finite number."""
         block, span = self.block, self.span
         known = None if self.bias is None else self.bias.upwards(span.rows, span.keys)[self.at[1]]
         if known is not None and self.added == 0:
@@ -306,10 +353,11 @@ class Part:
             seen = block.mask
         else:
             seen = block.seen()
-        if seen is not None:
-            scores.masked_fill_(~self.of_heads(seen), hidden)
-        p = scores.softmax(dim=-1)
-        return p.masked_fill_(self.of_heads(block.blind()), 0.0) if block.may_be_blind else p
+        return scores if seen is None else scores.masked_fill_(~self.of_heads(seen), hidden)
+
+    def without_blind(self, p: Tensor) -> Tensor:
+        """No weights in rows that see nothing."""
+        return p.masked_fill_(self.of_heads(self.block.blind()), 0.0) if self.block.may_be_blind else p
 
     def kept(self, p: Tensor) -> Tensor | None:
         """What dropout leaves of each weight, scaled."""
@@ -324,23 +372,6 @@ class Part:
             columns = slice(done, done + piece.stop - piece.start)
             total[batch, heads, piece].baddbmm_(left[..., columns].mT, right)
             done = columns.stop
-
-    def gradient_of_scores(self, p: Tensor, dp: Tensor, dtable: Tensor | None) -> Tensor:
-        """p dp; its diagonals, summed, join `dtable`."""
-        if dtable is None or self.bias is None:
-            return p.mul_(dp)
-        heads, height, width = p.shape
-        own = width - self.added
-        # each row one step further to the right: diagonals become columns
-        skewed = p.new_zeros(heads, height, own + height - 1)
-        view = skewed.as_strided((heads, height, own), (skewed.stride(0), skewed.stride(1) + 1, 1))
-        if self.added:
-            ds = p.mul_(dp)
-            view.copy_(ds[..., self.added :])
-        else:
-            ds = torch.mul(p, dp, out=view)
-        dtable[self.at[1], self.bias.window(self.span.rows, self.span.keys)].add_(skewed.sum(dim=1))
-        return ds
 
 
 def parts_of(call: Call, bias: Diagonals | None, q: Tensor, k: Tensor) -> Iterator[Part]:
