@@ -125,7 +125,9 @@ def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> 
     """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
     square = call.rows == call.keys == call.total_keys
     plain = not call.biases and (square or not call.triangle) and all(mask.of_keys for mask in call.masks)
-    if plain and not (q.device.type == 'cpu' and call.dropout):  # torch's kernel for the CPU has no dropout
+    # torch has one kernel for the CPU that forms no scores, without dropout
+    flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
+    if plain and (flash or q.device.type != 'cpu'):
         return folded(q, k, v, call)
     if can_add(q, k, v, call):
         return additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)

@@ -9,15 +9,19 @@ features put in front are always there. What a block computes is forgotten, and 
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from x_transformers.checks import check_scores
 
 if TYPE_CHECKING:
     from x_transformers.x_transformers import Call
@@ -159,6 +163,124 @@ class Diagonals(Rows):
         return self.upwards(rows, keys).flip(-2).unsqueeze(0)
 
 
+# a call, and a block of it
+
+
+def to_4d(t: Tensor) -> Tensor:
+    return t[(None,) * (4 - t.ndim)]
+
+
+@dataclass(kw_only=True)
+class InBlocks:
+    """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
+
+    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later` keys follow that
+    of its last query, and `carried` is what earlier blocks hand on.
+    """
+
+    masks: list[Rows] = field(default_factory=list)
+    biases: list[Rows] = field(default_factory=list)
+    span: Span | None = None
+    later: int = 0
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    given: dict[int, Given] = field(default_factory=dict)
+    in_one: Any = None
+
+    if TYPE_CHECKING:
+        x: Tensor
+        inputs: dict[str, Any]
+        notes: dict[str, Any]
+        mask: Tensor | None
+        bias: Tensor | None
+        real: Tensor | None
+        query_mask: Tensor | None
+        batch: int
+        rows: int
+        heads: int
+        keys: int
+        total_keys: int
+
+    def term(self, t: Tensor | Rows, name: str) -> Rows:
+        """A mask or bias as what can be cut into blocks, its shape checked."""
+        if isinstance(t, Rows):
+            return t
+        t = to_4d(t)
+        if not torch.compiler.is_compiling() and t.shape[-1] not in (1, self.keys, self.total_keys):
+            raise ValueError(
+                f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
+            )
+        if not torch.compiler.is_compiling():
+            check_scores(t, name, self.batch, self.heads, self.rows)
+        return Given(t, self.rows, self.keys)
+
+    def widened(self, term: Rows, filler: float) -> Tensor:
+        """A mask or bias for the rows and keys of the call, padded in front for the keys that features add."""
+        own = (slice(0, self.rows), slice(0, self.keys)) if self.span is None else (self.span.rows, self.span.keys)
+        t = to_4d(term.of(*own))
+        if t.shape[-1] == self.total_keys:
+            return t
+        return F.pad(t.expand(*t.shape[:-1], self.keys), (self.total_keys - self.keys, 0), value=filler)
+
+    def gather(self) -> Any:
+        """Compute mask and bias for all rows of the call."""
+        masks = [self.widened(term, True) for term in self.masks]
+        biases = [self.widened(term, 0.0) for term in self.biases]
+        self.mask = functools.reduce(torch.logical_and, masks) if masks else None
+        self.bias = sum(biases[1:], biases[0]) if biases else None
+        return self
+
+    @property
+    def whole(self) -> Any:
+        """The call of which this may be a block."""
+        return self.in_one or self
+
+    def block(self, span: Span) -> Any:
+        """The call of some queries, and the keys that they may see."""
+        new = copy.copy(self)
+        new.span, new.in_one, new.notes, new.x = span, self, dict(self.notes), self.x[:, span.rows]
+        new.later = span.keys.stop - (self.keys - self.rows + span.rows.stop)
+        new.keys = span.keys.stop - span.keys.start
+        new.total_keys = self.total_keys - self.keys + new.keys
+        new.real = None if self.real is None else self.real[:, span.keys]
+        if self.query_mask is not None:
+            new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
+        return new.gather()
+
+    def with_biases(self, biases: list[Rows]) -> Any:
+        new = copy.copy(self)
+        new.biases = biases
+        return new
+
+    def split_inputs(self, height: int) -> None:
+        """Prepare for blocks what was given for all scores and has a gradient."""
+        for t in self.inputs.values():
+            if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.rows:
+                self.given[id(t)] = Given(t, self.rows, self.keys).split(height)
+        for term in (*self.masks, *self.biases):
+            if isinstance(term, Given):
+                term.split(height)
+
+    def cut(self, t: Tensor) -> Tensor:
+        """What broadcasts to the scores of the whole call, (... i j), for those of this block."""
+        if self.span is None:
+            return t
+        whole = self.whole
+        return whole.given.get(id(t), Given(t, whole.rows, whole.keys)).of(self.span.rows, self.span.keys)
+
+    def cut_keys(self, t: Tensor) -> Tensor:
+        """What counts all keys, (... j), for those of this block."""
+        return t if self.span is None else cut_keys(t, self.span.keys, self.whole.keys, -1)
+
+    def cut_rows(self, t: Tensor) -> Tensor:
+        """What counts the queries of the whole call, (... i d), for those of this block."""
+        return t if self.span is None else t[..., self.span.rows, :]
+
+    def of_queries(self, t: Tensor) -> Tensor:
+        """What counts the keys of the call, (... j), for those that are queries too."""
+        stop = t.shape[-1] - self.later
+        return t[..., max(stop - self.rows, 0) : stop]
+
+
 # any kernel, block after block
 
 
@@ -244,7 +366,7 @@ class Additive(torch.autograd.Function):
             p = scores.softmax(dim=-1)
             if any(ctx.needs_input_grad):  # the largest is exp(its score - l)
                 part.rows(log_sums).copy_(scores.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log())
-            p = part.without_blind(without_tiny(p))
+            p = part.cleared(p)
             kept = part.kept(p)
             torch.bmm(p if kept is None else p.mul_(kept), part.keys(v), out=part.rows(out))
         ctx.save_for_backward(q, k, v, table, out, log_sums)
@@ -261,7 +383,7 @@ class Additive(torch.autograd.Function):
         shifted_grad, ones_v = torch.cat((grad, -inner), dim=-1), torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
         with nullcontext() if ctx.noise is None else replayed(ctx.noise, q.device):
             for part in parts_of(ctx.call, ctx.bias, q, k):
-                p = part.without_blind(without_tiny(part.scores(shifted_q, ones_k).exp_()))
+                p = part.cleared(part.scores(shifted_q, ones_k).exp_())
                 kept, dout = part.kept(p), part.rows(grad)
                 if kept is None:
                     part.add_to(dv, p, dout)
@@ -273,11 +395,6 @@ class Additive(torch.autograd.Function):
                 torch.bmm(ds, part.keys(k), out=part.rows(dq))
                 part.add_to(dk, ds, part.rows(q))
         return None, None, dq, dk, dv, None if diagonals is None else diagonals.sums
-
-
-def without_tiny(p: Tensor) -> Tensor:
-    """Weights far too small to count become zero: numbers below the normal ones are multiplied ten times slower."""
-    return torch.threshold_(p, torch.finfo(p.dtype).tiny ** 0.66, 0.0)
 
 
 class DiagonalSums:
@@ -355,8 +472,11 @@ class Part:
             seen = block.seen()
         return scores if seen is None else scores.masked_fill_(~self.of_heads(seen), hidden)
 
-    def without_blind(self, p: Tensor) -> Tensor:
-        """No weights in rows that see nothing."""
+    def cleared(self, p: Tensor) -> Tensor:
+        """Weights without those of rows that see nothing, and those that a bias made far too small to count: numbers
+        below the normal ones are multiplied ten times slower."""
+        if self.bias is not None or self.block.bias is not None:
+            torch.threshold_(p, torch.finfo(p.dtype).tiny ** 0.66, 0.0)
         return p.masked_fill_(self.of_heads(self.block.blind()), 0.0) if self.block.may_be_blind else p
 
     def kept(self, p: Tensor) -> Tensor | None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import log_prob_from_hard_attend
+from x_transformers.blocks import to_4d
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.checks import (
     STACK_INPUTS,
@@ -32,10 +33,6 @@ from x_transformers.checks import (
 
 if TYPE_CHECKING:
     from x_transformers.x_transformers import AttentionLayers, Layer
-
-
-def to_4d(t: Tensor) -> Tensor:
-    return t[(None,) * (4 - t.ndim)]
 
 
 def no_shared_inputs() -> dict[str, dict[str, Any]]:

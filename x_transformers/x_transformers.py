@@ -5,7 +5,6 @@ Masks are boolean, True may be attended. Papers are not named here: each is a fe
 order of the tuples below. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
 """
 
-import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +30,7 @@ from x_transformers.attend import (
     tile_heads,
 )
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.blocks import Given, Rows, Span, cut_keys, height_of, is_large, spans_of
+from x_transformers.blocks import InBlocks, height_of, is_large, spans_of
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import (
     ModelCall,
@@ -119,15 +118,14 @@ class Widths:
 
 
 @dataclass
-class Call:
+class Call(InBlocks):
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
     `rebuilds_values` says that the cache holds what keys and values are made from, so that those of all tokens are
     made again in every call; `hides_added` that keys which features put in front may be hidden; `recurrent` is the
     state that a recurrent module left in the cache.
 
-    A kernel may run the call in blocks of its queries. Each is a call of its own, `block(span)`, with fewer rows and
-    keys; `later` keys then follow that of its last query, and `carried` is what earlier blocks hand on.
+    A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
 
     x: Tensor
@@ -148,18 +146,11 @@ class Call:
     keys: int = 0
     total_keys: int = 0
     real: Tensor | None = None
-    masks: list[Rows] = field(default_factory=list)
-    biases: list[Rows] = field(default_factory=list)
     mask: Tensor | None = None
     bias: Tensor | None = None
     may_be_blind: bool = False
     full_precision: bool = False
     backends: tuple[str, ...] | None = None
-    span: Span | None = None
-    later: int = 0
-    carried: dict[str, Tensor] = field(default_factory=dict)
-    given: dict[int, Given] = field(default_factory=dict)
-    in_one: 'Call | None' = None
 
     @property
     def batch(self) -> int:
@@ -227,86 +218,6 @@ class Call:
                 f'with a cache it must cover all {self.keys} keys, cached and new'
             )
         return as_mask(keep, name, self.batch, self.keys)
-
-    def term(self, t: Tensor | Rows, name: str) -> Rows:
-        """A mask or bias as what can be cut into blocks, its shape checked."""
-        if isinstance(t, Rows):
-            return t
-        t = to_4d(t)
-        if not torch.compiler.is_compiling() and t.shape[-1] not in (1, self.keys, self.total_keys):
-            raise ValueError(
-                f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
-            )
-        if not torch.compiler.is_compiling():
-            check_scores(t, name, self.batch, self.heads, self.rows)
-        return Given(t, self.rows, self.keys)
-
-    def widened(self, term: Rows, filler: float) -> Tensor:
-        """A mask or bias for the rows and keys of the call, padded in front for the keys that features add."""
-        own = (slice(0, self.rows), slice(0, self.keys)) if self.span is None else (self.span.rows, self.span.keys)
-        t = to_4d(term.of(*own))
-        if t.shape[-1] == self.total_keys:
-            return t
-        return F.pad(t.expand(*t.shape[:-1], self.keys), (self.total_keys - self.keys, 0), value=filler)
-
-    def gather(self) -> 'Call':
-        """Compute mask and bias for all rows of the call."""
-        masks = [self.widened(term, True) for term in self.masks]
-        biases = [self.widened(term, 0.0) for term in self.biases]
-        self.mask = functools.reduce(torch.logical_and, masks) if masks else None
-        self.bias = sum(biases[1:], biases[0]) if biases else None
-        return self
-
-    @property
-    def whole(self) -> 'Call':
-        """The call of which this may be a block."""
-        return self.in_one or self
-
-    def block(self, span: Span) -> 'Call':
-        """The call of some queries, and the keys that they may see."""
-        new = copy.copy(self)
-        new.span, new.in_one, new.notes, new.x = span, self, dict(self.notes), self.x[:, span.rows]
-        new.later = span.keys.stop - (self.keys - self.rows + span.rows.stop)
-        new.keys = span.keys.stop - span.keys.start
-        new.total_keys = self.total_keys - self.keys + new.keys
-        new.real = None if self.real is None else self.real[:, span.keys]
-        if self.query_mask is not None:
-            new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
-        return new.gather()
-
-    def with_biases(self, biases: list[Rows]) -> 'Call':
-        new = copy.copy(self)
-        new.biases = biases
-        return new
-
-    def split_inputs(self, height: int) -> None:
-        """Prepare for blocks what was given for all scores and has a gradient."""
-        for t in self.inputs.values():
-            if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.rows:
-                self.given[id(t)] = Given(t, self.rows, self.keys).split(height)
-        for term in (*self.masks, *self.biases):
-            if isinstance(term, Given):
-                term.split(height)
-
-    def cut(self, t: Tensor) -> Tensor:
-        """What broadcasts to the scores of the whole call, (... i j), for those of this block."""
-        if self.span is None:
-            return t
-        whole = self.whole
-        return whole.given.get(id(t), Given(t, whole.rows, whole.keys)).of(self.span.rows, self.span.keys)
-
-    def cut_keys(self, t: Tensor) -> Tensor:
-        """What counts all keys, (... j), for those of this block."""
-        return t if self.span is None else cut_keys(t, self.span.keys, self.whole.keys, -1)
-
-    def cut_rows(self, t: Tensor) -> Tensor:
-        """What counts the queries of the whole call, (... i d), for those of this block."""
-        return t if self.span is None else t[..., self.span.rows, :]
-
-    def of_queries(self, t: Tensor) -> Tensor:
-        """What counts the keys of the call, (... j), for those that are queries too."""
-        stop = t.shape[-1] - self.later
-        return t[..., max(stop - self.rows, 0) : stop]
 
     @property
     def triangle_alone(self) -> bool:
