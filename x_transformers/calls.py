@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import log_prob_from_hard_attend
-from x_transformers.blocks import to_4d
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.checks import (
     STACK_INPUTS,
