@@ -30,7 +30,7 @@ from x_transformers.attend import (
     tile_heads,
 )
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.blocks import InBlocks, height_of, is_large, spans_of
+from x_transformers.blocks import InBlocks, height_of, is_large, spans_of, to_4d
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import (
     ModelCall,
@@ -38,7 +38,6 @@ from x_transformers.calls import (
     check_stack_inputs,
     model_call,
     open_stack,
-    to_4d,
 )
 from x_transformers.checks import (
     a_list,
