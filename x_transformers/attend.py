@@ -3,6 +3,9 @@
     eager     the plain formula, with a place for every feature that changes scores or weights; the definition of truth
     fused     torch's scaled_dot_product_attention, for additive terms and masks only
 
+Both run on all rows of the queries at once, or where the scores would be many in blocks (`blocks.py`), with the same
+result.
+
 What belongs here: the kernels, the choice between them, and what a call of the operator leaves behind. A kernel gets
 q (b h i d), k and v (b k j d) with k dividing h, the `Call` (bias, mask, triangle, scale) and the features of the
 layer. Query head h reads key head h mod k. A row without any visible key gives zeros, on every kernel.
@@ -18,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from x_transformers.blocks import additive, by_rows, can_add
 from x_transformers.cache import KeysValues
 from x_transformers.helpers import default_device, pack_one, unpack_one
 
@@ -90,6 +94,14 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     return out
 
 
+def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """The same in blocks. Every feature at work must be `row_wise`."""
+    at_work = [f for stage in EAGER_STAGES for f in on.at.get(stage, ())]
+    at_work = [f for f in at_work if f.flags or any(call.inputs.get(name) is not None for name in f.takes)]
+    whole_rows, carries = any(f.counts_hidden for f in at_work), any(f.carries for f in at_work)
+    return by_rows(eager, q, k, v, call, on, whole_rows, carries)
+
+
 # fused
 
 
@@ -107,6 +119,38 @@ def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     mask = seen if call.bias is None else call.bias.to(q.dtype).masked_fill(~seen, lowest(q) / 2)
     out = grouped_sdpa(q, k, v, mask, call)
     return out if sighted is None else out.masked_fill(~sighted, 0.0)
+
+
+def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
+    square = call.rows == call.keys == call.total_keys
+    plain = not call.biases and (square or not call.triangle) and all(mask.of_keys for mask in call.masks)
+    # torch has one kernel for the CPU that forms no scores, without dropout
+    flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
+    if plain and (flash or q.device.type != 'cpu'):
+        return folded(q, k, v, call)
+    if can_add(q, k, v, call):
+        return additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
+    return by_rows(fused, q, k, v, call, on)
+
+
+def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
+    logits of hidden keys so low that they weigh nothing."""
+    width = v.shape[-1]
+    visible = call.gather().mask
+    if visible is not None:
+        lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, max(lowest(k) / 2, -1e30))
+        q = torch.cat((q, torch.ones_like(q[..., :1])), dim=-1)
+        k = torch.cat((k, lowered.expand(-1, k.shape[1], -1, -1)), dim=-1)
+    if q.device.type == 'cpu' and q.shape[-1] != width:  # its kernel wants one width
+        most = max(q.shape[-1], width)
+        q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
+    out = grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)[..., :width]
+    if visible is None or not call.may_be_blind:
+        return out
+    sighted = visible.cumsum(dim=-1).mT > 0 if call.triangle else visible.any(dim=-1, keepdim=True)
+    return out.masked_fill(~sighted, 0.0)
 
 
 def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, is_causal: bool = False) -> Tensor:

@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from x_transformers.x_transformers import AttentionLayers, Layer
 
 
-def to_4d(t: Tensor) -> Tensor:
-    return t[(None,) * (4 - t.ndim)]
-
-
 def no_shared_inputs() -> dict[str, dict[str, Any]]:
     return {'a': {}, 'c': {}, 'f': {}}
 

@@ -18,8 +18,19 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
-from x_transformers.attend import EAGER_STAGES, Attend, Intermediates, attention_maps, eager, fused, tile_heads
+from x_transformers.attend import (
+    EAGER_STAGES,
+    Attend,
+    Intermediates,
+    attention_maps,
+    eager,
+    eager_by_rows,
+    fused,
+    fused_by_rows,
+    tile_heads,
+)
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.blocks import InBlocks, height_of, is_large, spans_of, to_4d
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of
 from x_transformers.calls import (
     ModelCall,
@@ -27,7 +38,6 @@ from x_transformers.calls import (
     check_stack_inputs,
     model_call,
     open_stack,
-    to_4d,
 )
 from x_transformers.checks import (
     a_list,
@@ -109,13 +119,15 @@ class Widths:
 
 
 @dataclass
-class Call:
+class Call(InBlocks):
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
     features put in front may be hidden; `turned_by` is the feature that turns keys before they are cached; `recurrent`
     is the state that a recurrent module left in the cache.
+
+    A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
 
     x: Tensor
@@ -161,7 +173,8 @@ class Call:
     @property
     def triangle(self) -> bool:
         """Whether the causal triangle hides anything."""
-        return True if self.causal and self.rows > 1 else False  # a plain bool also where the length is symbolic
+        hides = self.causal and (self.rows > 1 or self.later > 0)
+        return True if hides else False  # a plain bool also where the length is symbolic
 
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
@@ -217,33 +230,42 @@ class Call:
             )
         return as_mask(keep, name, self.batch, self.keys)
 
-    def widen(self, t: Tensor, name: str, filler: float) -> Tensor:
-        """A mask or bias (... j) for the keys of the call, padded in front for those that features add."""
-        added, width = self.total_keys - self.keys, t.shape[-1]
-        if not torch.compiler.is_compiling() and width not in (1, self.keys, self.total_keys):
-            raise ValueError(
-                f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
-            )
-        if not torch.compiler.is_compiling():
-            check_scores(t, name, self.batch, self.heads, self.rows)
-        if width == self.total_keys:
-            return t
-        return F.pad(t.expand(*t.shape[:-1], self.keys), (added, 0), value=filler)
+    @property
+    def triangle_alone(self) -> bool:
+        """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
+        return self.triangle and self.later == 0 and self.keys >= self.rows
 
     def seen(self) -> Tensor | None:
         """Which keys each query sees, broadcasting to b h i j; None for all."""
         if not self.triangle:
             return self.mask
-        added = self.total_keys - self.keys
+        added, stop = self.total_keys - self.keys, self.keys - self.later
         place = torch.arange(-added, self.keys, device=self.x.device)
-        triangle = place <= torch.arange(self.keys - self.rows, self.keys, device=self.x.device).unsqueeze(-1)
-        if added and self.keys < self.rows:
+        triangle = place <= torch.arange(stop - self.rows, stop, device=self.x.device).unsqueeze(-1)
+        if added and stop < self.rows:
             triangle = triangle | (place < 0)
         return triangle[None, None] if self.mask is None else self.mask & triangle
 
+    def sees_any(self, last: int) -> Tensor | None:
+        """Which queries see any of the last keys, broadcasting to b h i 1; None for all."""
+        if not self.masks and not (self.triangle and self.keys < self.rows):
+            return None
+        if not is_large(self.x, self.batch, 1, self.rows, self.total_keys):
+            return self.gather().sighted(self.total_keys - last)
+        blocks = [self.block(span) for span in spans_of(self, height_of(self.x, self.batch * self.total_keys))]
+        seen = [block.sighted(self.total_keys - last).expand(self.batch, -1, block.rows, -1) for block in blocks]
+        return torch.cat(seen, dim=-2)
+
+    def sighted(self, first: int = 0) -> Tensor:
+        """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
+        seen = self.seen()
+        if seen is None:
+            return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
+        return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)
+
     def blind(self) -> Tensor:
         """Which queries see no key, broadcasting to b h i 1."""
-        return ~self.seen().any(dim=-1, keepdim=True)
+        return ~self.sighted()
 
     def precision(self) -> AbstractContextManager:
         """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
@@ -335,6 +357,7 @@ class Attention(Configurable):
         if self.flash and switched:
             raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
         self.eager_inputs = {name: f.falls_back for f in sees_scores if not f.flags for name in f.takes}
+        self.on_scores = tuple(f for f in self.features.active if set(f.runs_at()) & set(EAGER_STAGES))
         self.kernel = eager if switched or self.flash is False else fused
 
     @property
@@ -369,7 +392,7 @@ class Attention(Configurable):
         views = on.choose('views', lambda x: (x, x, x))(x)
         call = self.open(views[0], context, mask, causal, cache, inputs)
         call.keeps = return_intermediates
-        kernel = self.kernel_for(inputs)
+        self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
         q_in, k_in, v_in = on.down('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
@@ -383,9 +406,9 @@ class Attention(Configurable):
         call.keys = k.shape[-2]
         q, k, v = self.look(on, call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
         if return_intermediates:
-            call.trace.compute_maps = functools.partial(attention_maps, q, k, call, on)
+            call.trace.compute_maps = lambda: attention_maps(q, k, call.gather(), on)
         with call.precision():
-            out = kernel(q, k, v, call, on)
+            out = self.kernel_for(call)(q, k, v, call, on)
         out = on.up('leave', out, call)
         out = on.down('attended', out, call)
         out = on.down('output', out.transpose(1, 2).flatten(2), call)
@@ -430,12 +453,27 @@ class Attention(Configurable):
         call.recurrent = None if cache is None else cache.hybrid_hidden
         return call
 
-    def kernel_for(self, inputs: dict[str, Any]) -> Callable[..., Tensor]:
-        given = [name for name in self.eager_inputs if inputs.get(name) is not None]
-        refused = [name for name in given if not self.eager_inputs[name]]
-        if refused and self.flash:
-            raise ValueError(f'`{refused[0]}` does not go with `flash=True`: the fused kernel forms no scores')
-        return eager if given or inputs.get('keep_maps') else self.kernel
+    def refuse_unfused(self, inputs: dict[str, Any]) -> None:
+        """Refuse inputs that need scores where the fused kernel is demanded."""
+        refused = [name for name, falls_back in self.eager_inputs.items() if not falls_back and self.flash]
+        for name in refused:
+            if inputs.get(name) is not None:
+                raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
+
+    def kernel_for(self, call: Call) -> Callable[..., Tensor]:
+        """The kernel of a call: the formula where a feature or an input needs scores, in blocks where they are many."""
+        keeps_maps = bool(call.inputs.get('keep_maps'))
+        given = [name for name in self.eager_inputs if call.inputs.get(name) is not None]
+        kernel = eager if given or keeps_maps else self.kernel
+        if keeps_maps or not is_large(call.x, call.batch, call.heads, call.rows, call.total_keys):
+            call.gather()
+            return kernel
+        if kernel is fused:
+            return fused_by_rows
+        if all(f.row_wise for f in self.on_scores):
+            return eager_by_rows
+        call.gather()
+        return eager
 
     def look(
         self,
@@ -451,13 +489,11 @@ class Attention(Configurable):
         keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
         added = sum(k.shape[-2] for k, _ in (*keys, *bare_keys))
         call.total_keys = call.keys + added
-        masks = [to_4d(term) for term in on.gather('mask', call)]
+        masks = [*on.gather('mask', call)]
         masks += [] if key_mask is None else [key_mask[:, None, None]]
         masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
-        masks = [call.widen(mask, 'attn_mask', True) for mask in masks]
-        biases = [call.widen(to_4d(term), 'attn_bias', 0.0) for term in on.gather('bias', call)]
-        call.mask = functools.reduce(torch.logical_and, masks) if masks else None
-        call.bias = sum(biases[1:], biases[0]) if biases else None
+        call.masks = [call.term(mask, 'attn_mask') for mask in masks]
+        call.biases = [call.term(bias, 'attn_bias') for bias in on.gather('bias', call)]
         hides = bool(masks) or (call.triangle and call.keys < call.rows)
         call.may_be_blind = hides and (not added or call.hides_added)
         q, k, v = on.down('enter', (q, *in_front(keys, k, v)), call)

@@ -28,7 +28,7 @@ def real_queries(call: Any) -> Tensor | None:
     """Which of the queries are real tokens, (b i), from the masks of the call; None for all."""
     real = None if call.query_mask is None else call.query_mask[:, -call.rows :]
     if call.context is None and call.real is not None:
-        keys = call.real[:, -call.rows :]
+        keys = call.of_queries(call.real)
         real = keys if real is None else real & keys
     return real
 
@@ -89,6 +89,7 @@ class UseCoPE(AttentionFeature):
     cope_talking_heads = flag(False, 'mix the logits that count over heads')
     stored_as = {'positions': 'attend.cope'}
     not_across = 'it counts back from a query to keys of the same sequence'
+    row_wise = True
 
     def setup(self, host: Any) -> None:
         if not host.causal:
@@ -112,7 +113,7 @@ class UseCoPE(AttentionFeature):
         return qkv
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
-        return self.positions(call.notes['queries in place'], sim)
+        return self.positions(call.cut_rows(call.notes['queries in place']), sim)
 
 
 class Selective(AttentionFeature):
@@ -125,6 +126,7 @@ class Selective(AttentionFeature):
     selective = flag(False, 'tokens hide others from later ones')
     not_across = 'a token hides others from later ones of the same sequence'
     can_cache = False
+    row_wise = carries = True
 
     def setup(self, host: Any) -> None:
         if not host.causal:
@@ -138,19 +140,35 @@ class Selective(AttentionFeature):
         hidden = is_hidden(sim)
         votes = sim[:, 0].relu() * self.may_hide(call)
         votes = votes.to(at_least_float(sim.dtype))
-        earlier = (votes.cumsum(dim=-2) - votes).unsqueeze(1)  # those of rows before
-        return torch.where(hidden, sim, (sim - earlier).to(sim.dtype))
+        earlier = votes.cumsum(dim=-2) - votes  # those of rows before
+        if 'votes' in call.carried:
+            known = call.carried['votes']
+            earlier = earlier + F.pad(known, (0, votes.shape[-1] - known.shape[-1]))
+        if call.span is not None:
+            call.carried['votes'] = earlier[..., -1:, :] + votes[..., -1:, :]
+        return torch.where(hidden, sim, (sim - earlier.unsqueeze(1)).to(sim.dtype))
 
     def may_hide(self, call: Any) -> Tensor:
         """Which keys a query may hide, (i j) or (b i j): no others' padding, not itself, not the first of a sequence,
         nothing in front of the tokens."""
-        n, device = call.rows, call.x.device
-        allowed = ~torch.eye(n, dtype=torch.bool, device=device)
+        place = torch.arange(call.keys, device=call.x.device)
+        allowed = place != call.of_queries(place).unsqueeze(-1)
+        allowed = allowed & call.cut_keys(~self.first(call.whole))
+        real = real_queries(call)
+        if real is not None:
+            allowed = allowed & real.unsqueeze(-1)
+        return F.pad(allowed, (call.total_keys - call.keys, 0), value=False)
+
+    @staticmethod
+    def first(call: Any) -> Tensor:
+        """Which keys a sequence begins with, or stand in front of it, (j) or (b 1 j)."""
+        n = call.rows
+        first = torch.arange(n, device=call.x.device) == 0
         documents, real = call.notes.get('documents'), real_queries(call)
-        first = torch.arange(n, device=device) == 0 if documents is None else begins(documents)
+        first = first if documents is None else begins(documents)
         if real is not None:
             count = real.cumsum(dim=-1)
             before = torch.where(first, count - real.long(), 0).cummax(dim=-1).values
-            first, allowed = count - before <= 1, allowed & real.unsqueeze(-1)
+            first = count - before <= 1
         first = first if first.ndim == 1 else first.unsqueeze(1)
-        return F.pad(allowed & ~first, (call.total_keys - n, 0), value=False)
+        return F.pad(first, (call.keys - n, 0), value=True)

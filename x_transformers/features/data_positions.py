@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.blocks import Rows
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
 from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
@@ -51,22 +52,24 @@ class DataDependentAlibi(nn.Module):
         directions = gates.unflatten(-1, (-1, self.heads))  # b n (1 or 2) h
         return directions.permute(0, 3, 1, 2)
 
-    def between(self, x: Tensor, gates: Tensor, real: Tensor | None) -> Tensor:
+    def between(self, x: Tensor, gates: Tensor, real: Tensor | None) -> Rows:
         """The bias of the queries x, the last of the keys, for the keys of these gates:  b h i j."""
         if real is not None:
             gates = gates.masked_fill(~real[:, None, :, None], 0.0)
-        past, *future = precise(gates).cumsum(dim=-2).unbind(dim=-1)
-        rows = x.shape[1]
-        bias = past[..., past.shape[-1] - rows :, None] - past[..., None, :]
-        if not future:
-            return bias
-        (later,) = future
-        place = torch.arange(past.shape[-1], device=x.device)
-        behind = place <= place[past.shape[-1] - rows :, None]
-        return torch.where(behind, bias, later[..., None, :] - later[..., later.shape[-1] - rows :, None])
+        sums = precise(gates).cumsum(dim=-2).unbind(dim=-1)
+        first = gates.shape[-2] - x.shape[1]
+        place = torch.arange(gates.shape[-2], device=x.device)
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            past, *future = (t[..., first:][..., rows, None] - t[..., None, keys] for t in sums)
+            if not future:
+                return past
+            return torch.where(place[keys] <= place[first:][rows, None], past, -future[0])
+
+        return Rows(of, learns=gates.requires_grad)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.between(x, self.remembered(x), None)
+        return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
 
 
 class PerRowDataDependentAlibi(nn.Module):
@@ -95,18 +98,24 @@ class PerRowDataDependentAlibi(nn.Module):
     def remembered(self, x: Tensor) -> Tensor:
         return self.small(x)[1]
 
-    def between(self, x: Tensor, keys: Tensor, real: Tensor | None) -> Tensor:
+    def between(self, x: Tensor, keys: Tensor, real: Tensor | None) -> Rows:
         """The bias of the queries x, the last of the keys:  b h i j."""
-        logits = self.small(x)[0] @ keys.transpose(-1, -2) * self.scale
+        small, all_keys = self.small(x)[0], keys
         place = torch.arange(keys.shape[-2], device=x.device)
-        counts = place < place[keys.shape[-2] - x.shape[1] :, None]
-        if real is not None:
-            counts = counts & real[:, None, None]
-        gates = (F.logsigmoid(precise(logits)) * self.post_log_scale).masked_fill(~counts, 0.0)
-        return gates.flip(-1).cumsum(dim=-1).flip(-1)
+        own = place[keys.shape[-2] - x.shape[1] :]
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            logits = small[..., rows, :] @ all_keys[..., keys, :].transpose(-1, -2) * self.scale
+            counts = place[keys] < own[rows, None]
+            if real is not None:
+                counts = counts & real[:, None, None, keys]
+            gates = (F.logsigmoid(precise(logits)) * self.post_log_scale).masked_fill(~counts, 0.0)
+            return gates.flip(-1).cumsum(dim=-1).flip(-1)
+
+        return Rows(of, learns=small.requires_grad)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.between(x, self.remembered(x), None)
+        return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
 
 
 class RelativeProjPositionalBias(nn.Module):
@@ -124,9 +133,13 @@ class RelativeProjPositionalBias(nn.Module):
 
     def at(self, x: Tensor, distance: Tensor) -> Tensor:
         """For queries x (b i d) and distances i j, or with rows b i j:  b h i j."""
+        return self.read(split_heads(self.to_distance_weights(x), self.heads), distance)
+
+    def read(self, weights: Tensor, distance: Tensor) -> Tensor:
+        """The same for the weights of the curves, b h i m."""
         # without gaps between positions, no key lies further back than there are keys
         reach = self.max_dist if distance.ndim == 3 else min(self.max_dist, distance.shape[-1])
-        curves = split_heads(self.to_distance_weights(x), self.heads) @ self.distance_bank[:, :reach]
+        curves = weights @ self.distance_bank[:, :reach]
         known = (distance >= 0) & (distance < reach)
         index = distance.clamp(0, reach - 1)
         if distance.ndim == 3:
@@ -165,7 +178,7 @@ class DataDependentBias(AttentionFeature):
         except TypeError as error:
             raise ConfigError(f'`data_dependent_alibi_kwargs` got {shown(extra)}: {error}') from None
 
-    def bias(self, call: Any) -> Tensor:
+    def bias(self, call: Any) -> Rows:
         if call.context is not None:
             raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.not_across}')
         mem = call.inputs.get('mem')
@@ -188,10 +201,16 @@ class RelativeProjectedBias(AttentionFeature):
             host.dim, host.heads, self.rel_proj_num_distance_basis, self.rel_proj_max_dist
         )
 
-    def bias(self, call: Any) -> Tensor:
+    def bias(self, call: Any) -> Rows:
         if call.context is not None:
             raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.not_across}')
         index = call.inputs.get('index')
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
-        return self.module.at(call.x, distances(index[..., -call.rows :], index))
+        own, module = call.of_queries(index), self.module
+        weights = split_heads(module.to_distance_weights(call.x), module.heads)
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            return module.read(weights[..., rows, :], distances(own[..., rows], index[..., keys]))
+
+        return Rows(of, learns=weights.requires_grad or module.distance_bank.requires_grad)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from x_transformers.blocks import Rows
 from x_transformers.checks import a_tensor, check_device
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import Feature
@@ -63,7 +64,7 @@ class Documents(AttentionFeature):
     takes = {'document_ids': 'b n, which document each token is of'}
     waits = True
 
-    def mask(self, call: Any) -> Tensor | None:
+    def mask(self, call: Any) -> Rows | None:
         ids = call.inputs.get('document_ids')
         if ids is None:
             return None
@@ -72,7 +73,7 @@ class Documents(AttentionFeature):
         check_documents(ids, call.x)
         refuse_joined(joined_by(self.host.features.active, call.inputs))
         call.notes['documents'] = ids
-        return (ids.unsqueeze(-1) == ids.unsqueeze(-2)).unsqueeze(1)
+        return Rows(lambda rows, keys: (ids[:, rows].unsqueeze(-1) == ids[:, keys].unsqueeze(-2)).unsqueeze(1))
 
 
 class DocumentsInStack(StackFeature):

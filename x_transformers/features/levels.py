@@ -23,8 +23,8 @@ class AttentionFeature(Feature):
     past          choice   (k, v, call) -> (k, v)             appended to those of the cache
     stored_keys   ring     k                                  keys that no token gave, treated like real ones
     place         ring     (q, k)                             after the cache: rotations
-    mask          term     () -> bool, broadcasts to b h i j  ANDed; True may be attended
-    bias          term     () -> float, to b h i j            summed
+    mask          term     () -> bool, broadcasts to b h i j  ANDed; True may be attended; or `Rows`, in blocks
+    bias          term     () -> float, to b h i j            summed; or `Rows`
     keys          term     () -> (k, v)                       prepended, always visible
     enter, leave  ring     (q, k, v), then out                around the kernel; `leave` runs in reverse order
     bare_keys     term     (k, v) -> (k, v)                   prepended after `enter`
@@ -45,9 +45,19 @@ class AttentionFeature(Feature):
     result        ring     b i d                              what the layer gives
     initialise    build    () -> None                         last word on initial values
 
-    `keeps_plain_keys`: the cache must hold keys that are not turned by their positions.
+    From `similarity` to `mix` the call may be one of a block of queries (`blocks.py`), so that memory does not grow
+    with the square of the length. Where a feature at these stages does not know about blocks, all rows come at once.
+
+    row_wise            it gives a row the same whichever others are there: reads the scores it is handed, and what it
+                        kept of the whole call by `call.cut`, `cut_rows`, `cut_keys`
+    counts_hidden       it needs the columns of keys that the mask hides
+    carries             rows read what earlier ones left in `call.carried`, a tensor by name
+    keeps_plain_keys    the cache must hold keys that are not turned by their positions
     """
 
+    row_wise: ClassVar[bool] = False
+    counts_hidden: ClassVar[bool] = False
+    carries: ClassVar[bool] = False
     keeps_plain_keys: ClassVar[bool] = False
 
     stages: ClassVar[dict[str, str]] = {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.blocks import Rows
 from x_transformers.features.contextual import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import RotaryPositions
@@ -50,11 +51,9 @@ class Laser(AttentionFeature):
 
     def leave(self, out: Tensor, call: Any) -> Tensor:
         out = out.clamp(min=1e-20).log().to(call.notes['laser dtype'])
-        if call.mask is None and not (call.triangle and call.keys < call.rows):
-            return out
         # a zero key that joined behind the exponential is nothing to see
-        sighted = call.seen()[..., -call.notes['laser keys'] :].any(dim=-1, keepdim=True)
-        return out.masked_fill(~sighted, 0.0)
+        sighted = call.sees_any(call.notes['laser keys'])
+        return out if sighted is None else out.masked_fill(~sighted, 0.0)
 
 
 class CollabHeads(AttentionFeature):
@@ -183,7 +182,7 @@ class PackedDocuments(AttentionFeature):
         if host.flash is False:
             raise ConfigError('`flash_pack_seq` does not go with `flash=False`: it packs for the fused kernel')
 
-    def mask(self, call: Any) -> Tensor | None:
+    def mask(self, call: Any) -> Rows | None:
         packed = call.inputs.get('flash_pack_seq_kwargs')
         if packed is None:
             return None
@@ -195,7 +194,7 @@ class PackedDocuments(AttentionFeature):
         boundaries = (packed[f'cu_seqlens_{name}'].to(call.x.device) for name in 'qk')
         q, k = (document_ids(t, n) for t, n in zip(boundaries, (call.rows, call.keys), strict=True))
         call.notes['documents'] = q
-        return q.unsqueeze(-1) == k
+        return Rows(lambda rows, keys: q[rows].unsqueeze(-1) == k[keys])
 
 
 class PackedInStack(StackFeature):

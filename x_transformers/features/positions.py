@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.blocks import Diagonals, Rows, is_large
 from x_transformers.cache import Buffer, KeysValues
 from x_transformers.checks import a_tensor, check_range
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -230,6 +231,10 @@ class PositionBias(nn.Module):
         index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
         return table[index + i - 1].movedim(-1, -3)
 
+    def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
+        """The same as what can be computed for a few rows at a time."""
+        return Diagonals(self.of_distance(torch.arange(j - 1, -i, -1, device=device)).transpose(0, 1).contiguous(), i)
+
     def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
 
@@ -391,23 +396,40 @@ class Rotary(AttentionFeature):
         return torch.cat((t[:, :still], core.apply_rotary_pos_emb(t[:, still:], angles, scale)), dim=1)
 
 
+def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | Rows:
+    """The bias of the last `i` of `j` positions, by a module or `SharedBias`; in rows, if it is large."""
+    if hasattr(rel_pos, 'diagonals') and is_large(x, len(x), heads, i, j):
+        return rel_pos.diagonals(i, j, x.device)
+    return rel_pos(i, j)
+
+
+def of_positions(rel_pos: Any, x: Tensor, heads: int, i: int, pos: Tensor) -> Tensor | Rows:
+    """The same for given positions of all keys, (j) or (b j), the last of which are those of the queries."""
+    own = pos[..., -i:]
+    if not is_large(x, len(x), heads, i, pos.shape[-1]):
+        return rel_pos.at(own, pos)
+    module = getattr(rel_pos, 'module', rel_pos)
+    learns = any(parameter.requires_grad for parameter in module.parameters())
+    return Rows(lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns)
+
+
 class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
     takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j, positions of the keys; the last are the queries'}
     waits = True
 
-    def bias(self, call: Any) -> Tensor | None:
+    def bias(self, call: Any) -> Tensor | Rows | None:
         rel_pos, pos = call.inputs.get('rel_pos'), call.inputs.get('pos')
         if rel_pos is None:
             return None
         if pos is None:
             pos = call.inputs.get('index')
         if pos is None:
-            return rel_pos(call.rows, call.keys)
+            return of_lengths(rel_pos, call.x, call.heads, call.rows, call.keys)
         if not hasattr(rel_pos, 'at'):
             raise ValueError('`pos` got positions, but `rel_pos` is a module that knows only lengths')
-        return rel_pos.at(pos[..., -call.rows :], pos)
+        return of_positions(rel_pos, call.x, call.heads, call.rows, pos)
 
 
 class AttnBias(AttentionFeature):
@@ -437,14 +459,21 @@ class Window(AttentionFeature):
     def setup(self, host: Any) -> None:
         host.max_attend_past = self.max_attend_past
 
-    def mask(self, call: Any) -> Tensor:
+    def mask(self, call: Any) -> Rows:
         if call.context is not None:
             raise ValueError(f'`max_attend_past` does not go with a context: {self.not_across}')
         index = call.inputs.get('index')
+        # with positions of its own per row, memories are nearer than they stand
+        reach = self.max_attend_past if index is None else None
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
-        near = distances(index[..., -call.rows :], index) <= self.max_attend_past
-        return near if near.ndim == 2 else near.unsqueeze(1)
+        own = call.of_queries(index)
+
+        def near(rows: slice, keys: slice) -> Tensor:
+            mask = distances(own[..., rows], index[..., keys]) <= self.max_attend_past
+            return mask if mask.ndim == 2 else mask.unsqueeze(1)
+
+        return Rows(near, reach=reach)
 
 
 # features of a stack
@@ -569,9 +598,9 @@ class StackBias(StackFeature):
         own = call.shared['a']
         positions = own.get('pos', own.get('index'))
         if positions is None:
-            shared(call.new, call.memories + call.tokens)
+            of_lengths(shared, x, self.host.attn_heads, call.new, call.memories + call.tokens)
         else:
-            shared.at(positions[..., -call.new :], positions)
+            of_positions(shared, x, self.host.attn_heads, call.new, positions)
         return x
 
 
@@ -582,12 +611,18 @@ class SharedBias:
         self.module = module
         self.sizes: tuple[int, int] = (-1, -1)
         self.known: Tensor | None = None
+        self.table: Diagonals | None = None
 
     def __call__(self, i: int, j: int) -> Tensor:
         return self.remembered(i, j, lambda: self.module(i, j))
 
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.module.at(q_pos, k_pos))
+
+    def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
+        if self.table is None or self.sizes != (i, j):
+            self.sizes, self.table = (i, j), self.module.diagonals(i, j, device)
+        return self.table
 
     def remembered(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:
         if self.known is None or self.sizes[0] != i or self.sizes[1] != j:  # no dict: it would fix symbolic lengths

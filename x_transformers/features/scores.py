@@ -6,7 +6,7 @@ weights are b h i (1 + j).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import lowest, softmax
+from x_transformers.blocks import noise_state, replayed
 from x_transformers.features.contextual import at_least_float, real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
@@ -86,22 +87,25 @@ class ResidualScores(AttentionFeature):
     """Logits of the layer before, added to the similarities."""
 
     paper = 'RealFormer, arXiv:2012.11747'
+    row_wise = True
     takes = {'prev_attn': 'broadcasts to b h i j'}
     waits = True
 
     def prior(self, call: Any) -> Tensor | None:
         prev = call.inputs.get('prev_attn')
-        if prev is not None and prev.shape[-1] not in (1, call.total_keys):
+        keys = call.whole.total_keys
+        if prev is not None and prev.shape[-1] not in (1, keys):
             raise ValueError(
-                f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {call.total_keys}: '
+                f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {keys}: '
                 f'with `residual_attn` all layers need equally many, `num_mem_kv` included'
             )
-        return prev
+        return None if prev is None else call.cut(prev)
 
 
 class PreScalePostTalkingHeads(AttentionFeature):
     """Weights times a mix over heads of the similarities, taken before biases and masks."""
 
+    row_wise = True
     pre_scale_post_talking_heads = flag(False, 'multiply the weights by mixed similarities')
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
 
@@ -123,6 +127,7 @@ class PreTalkingHeads(AttentionFeature):
     """Heads exchange logits before the softmax:  sim + W sim, W mixing heads."""
 
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
+    row_wise = True
     pre_talking_heads = flag(False, 'mix logits over heads')
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
 
@@ -137,6 +142,7 @@ class PostTalkingHeads(AttentionFeature):
     """Heads exchange weights after the softmax."""
 
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
+    row_wise = True
     post_talking_heads = flag(False, 'mix weights over heads')
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
 
@@ -154,6 +160,7 @@ class TalkingHeads(AttentionFeature):
     """
 
     paper = 'Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library'
+    row_wise = True
     talking_heads = flag(False, 'replace logits and weights by mixes over heads')
     stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
 
@@ -172,6 +179,7 @@ class AttentionDropout(AttentionFeature):
     """Drop attention weights in training."""
 
     paper = 'arXiv:1706.03762'
+    row_wise = True
     fuses = True
     dropout = flag(0.0, 'probability of dropping an attention weight', probability, example=0.2)
 
@@ -186,6 +194,7 @@ class SoftclampLogits(AttentionFeature):
     """Bound every attention logit, so that no single pair can saturate the softmax:  c tanh(sim / c)."""
 
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
+    row_wise = True
     softclamp_logits = flag(False, 'bound the attention logits smoothly')
     logit_softclamp_value = flag(50.0, 'the bound c, in logits', positive, example=2.0)
 
@@ -197,6 +206,7 @@ class SparseTopk(AttentionFeature):
     """Softmax over the k largest logits of each row; ties with the k-th stay."""
 
     paper = 'Explicit Sparse Transformer, arXiv:1912.11637; straight-through: arXiv:2505.22074'
+    row_wise = True
     sparse_topk = flag(None, 'how many keys a query keeps', size | none, example=3)
     sparse_topk_straight_through = flag(False, 'with the gradient of the full softmax')
 
@@ -213,6 +223,7 @@ class SigmoidAttention(AttentionFeature):
     """Each weight on its own, not normalised over keys."""
 
     paper = 'Theory, Analysis, and Best Practices for Sigmoid Self-Attention, arXiv:2409.04431'
+    row_wise = True
     sigmoid = flag(False, 'sigmoid in place of softmax')
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -223,6 +234,7 @@ class HardAttention(AttentionFeature):
     """All the weight on the largest logit, with the gradient of the softmax."""
 
     paper = 'straight-through estimator, arXiv:1308.3432; hard attention: arXiv:2410.01104'
+    row_wise = True
     hard = flag(False, 'attend to the best key only')
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -233,24 +245,51 @@ class GumbelSoftmax(AttentionFeature):
     """Softmax of noisy logits:  softmax((sim + g) / temp),  g Gumbel noise, which is drawn in training only."""
 
     paper = 'Categorical Reparameterization with Gumbel-Softmax, arXiv:1611.01144'
+    row_wise = True
     gumbel_softmax = flag(False, 'sample the attended keys in training')
     gumbel_softmax_temp = flag(1.0, 'temperature', positive, example=0.5)
     gumbel_softmax_hard = flag(True, 'attend to the chosen key only, with the gradient of the softmax')
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
-        if 'gumbel noise' not in call.notes:  # the maps are read later, and must show what was drawn
-            call.notes['gumbel noise'] = -torch.empty_like(sim).exponential_().log() if self.host.training else None
-        noise = call.notes['gumbel noise']
+        noise = self.noise(sim, call)
         noisy = (sim if noise is None else sim + noise) / self.gumbel_softmax_temp
         # hidden logits divided by less than one overflow
         attn = softmax(noisy.masked_fill(sim <= lowest(sim), lowest(sim)))
         return straight_through(attn) if self.gumbel_softmax_hard else attn
+
+    def noise(self, sim: Tensor, call: Any) -> Tensor | None:
+        """Drawn once: the maps are read later, and must show it. Blocks only note from which state they drew."""
+        if call.span is not None:
+            if not self.host.training:
+                return None
+            blocks = call.whole.notes.setdefault('gumbel blocks', {})
+            size = (*sim.shape[:-1], sim.shape[-1] + call.whole.total_keys - call.total_keys)
+            blocks[call.span.rows.start] = noise_state(sim.device), size
+            return call.cut_keys(gumbel_noise(sim, size))
+        if 'gumbel noise' not in call.notes:
+            call.notes['gumbel noise'] = self.all_noise(sim, call) if self.host.training else None
+        return call.notes['gumbel noise']
+
+    @staticmethod
+    def all_noise(sim: Tensor, call: Any) -> Tensor:
+        if 'gumbel blocks' not in call.notes:
+            return gumbel_noise(sim, sim.shape)
+        drawn = []
+        for state, drawn_size in call.notes['gumbel blocks'].values():
+            with replayed(state, sim.device):
+                drawn.append(gumbel_noise(sim, drawn_size))
+        return torch.cat(drawn, dim=-2)
+
+
+def gumbel_noise(like: Tensor, size: Sequence[int]) -> Tensor:
+    return -like.new_empty(size).exponential_().log()
 
 
 class Entmax15(AttentionFeature):
     """1.5-entmax, which gives low logits no weight at all:  max(sim / 2 - t, 0)^2,  t so that they sum to one."""
 
     paper = 'Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015'
+    row_wise = True
     use_entmax15 = flag(False, '1.5-entmax in place of softmax')
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -260,6 +299,8 @@ class Entmax15(AttentionFeature):
 class CustomNormaliser(AttentionFeature):
     """A function of your own from logits to weights; hidden logits hold the lowest finite number."""
 
+    row_wise = True
+    counts_hidden = True
     custom_attn_fn = flag(None, 'callable, logits b h i j -> weights', a_callable | none, example=torch.sigmoid)
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
@@ -273,6 +314,7 @@ class LearnedSink(AttentionFeature):
     """
 
     paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
+    row_wise = True
     head_learned_sink = flag(False, 'a learned sink per head')
     stored_as = {'sink': 'attend.head_attn_sink'}
     idle_beside = {'head_learned_sink': 'sigmoid'}
@@ -292,6 +334,7 @@ class CogSigned(AttentionFeature):
     """Weights with the signs of their logits:  sign(sim) softmax(|sim|)"""
 
     paper = 'More Expressive Attention with Negative Weights, arXiv:2411.07176'
+    row_wise = True
     cog_signed = flag(False, 'weights keep the sign of their logits')
 
     def setup(self, host: Any) -> None:
@@ -316,20 +359,23 @@ class AttnDelta(AttentionFeature):
     """Weights given by the caller, added to those of the softmax; hidden keys get theirs as well."""
 
     paper = 'OpenReview uomCTwGflg'
+    row_wise = True
+    counts_hidden = True
     takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
     waits = True
     falls_back = True
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        delta = call.inputs.get('attn_delta')
+        delta, whole = call.inputs.get('attn_delta'), call.whole
         if delta is None:
             return attn
-        width, wanted = delta.shape[-1], attn.shape[-1]
-        if width not in (1, call.keys, call.total_keys, wanted):
+        sinks = attn.shape[-1] - call.total_keys
+        if delta.shape[-1] not in (1, whole.keys, whole.total_keys, whole.total_keys + sinks):
             raise ValueError(
-                f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {call.keys}, the number of keys'
+                f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {whole.keys}, the number of keys'
             )
-        delta = delta if width == 1 else F.pad(delta, (wanted - width, 0))
+        delta = call.cut(delta)
+        delta = delta if delta.shape[-1] == 1 else F.pad(delta, (attn.shape[-1] - delta.shape[-1], 0))
         return attn + delta.to(attn.dtype)
 
 
