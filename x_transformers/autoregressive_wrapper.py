@@ -431,7 +431,7 @@ class AutoregressiveWrapper(Configurable):
             generator=generator,
             **kwargs,
         )
-        decoding.wants_log_probs = return_log_probs
+        decoding.wants_log_probs, decoding.expert.brief = return_log_probs, not return_intermediates
         with evaluating(decoding.modules):
             for _ in decoding.run(seq_len):
                 pass
@@ -481,7 +481,9 @@ class AutoregressiveWrapper(Configurable):
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
             inputs['looped_inference'] = True  # one row may stop early, several run all passes
-        reader = functools.partial(Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
+        reader = functools.partial(
+            Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, brief=True
+        )
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
             prompt_cache.resume(expert, len(ids))
@@ -631,7 +633,7 @@ class AutoregressiveWrapper(Configurable):
 
         b, t = ids.shape
         state = Beams(
-            reader=Reader(self.net, kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len),
+            reader=Reader(self.net, kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, brief=True),
             rank=perturbed if stochastic and temperature != 0 else identity,
             beams=beams,
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from x_transformers.choice import REASONS, Endings, Past
 from x_transformers.flags import warn_once
 from x_transformers.packing import Packed
+from x_transformers.plain_step import PlainStep
 from x_transformers.sampling import accurate, contrastive_decode_fn
 
 
@@ -59,6 +60,7 @@ class Reader:
         cache_kv   use the cache, if the net can
         restrict   never read more than the last `max_seq_len` tokens
         step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
+        brief      nobody asks for the intermediates: a step may be the plain one
         pending    what a reading of so many tokens would give, where that is known already
     """
 
@@ -70,6 +72,7 @@ class Reader:
         cache_kv: bool = True,
         restrict: bool = True,
         step: Callable[..., Any] | None = None,
+        brief: bool = False,
     ) -> None:
         limit = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
@@ -79,6 +82,7 @@ class Reader:
         self.intermediates: Any = None
         self.seen = 0
         self.packed: Packed | None = None
+        self.brief, self.plain = brief, None
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
@@ -106,6 +110,10 @@ class Reader:
             inputs |= dict(cache=cache, input_not_include_cache=True)
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
+        if cache is not None and pads is None and self.takes_plain_step(sequence[:, start:], cache):
+            out, self.cache = self.plain(sequence[:, start:], cache)
+            self.seen = length
+            return self.last(out, count)
         if cache is None:
             out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
         else:
@@ -121,6 +129,14 @@ class Reader:
         if self.packed is None:
             self.packed = Packed(self.net)
         return self.packed
+
+    def takes_plain_step(self, new: Tensor, cache: Any) -> bool:
+        """Whether new tokens (b n) need no more than a `PlainStep`."""
+        if not self.brief or self.plain is False or not isinstance(packed := self.packing(), Packed):
+            return False
+        if self.plain is None:
+            self.plain = PlainStep.of(self.net, self.inputs, packed) or False
+        return self.plain is not False and self.plain.takes(new, cache)
 
     def cannot_slide(self) -> str | None:
         """Why the oldest keys cannot just leave the cache, or None if they can."""

@@ -21,22 +21,45 @@ MOST_BYTES = 2**30  # of copies, all layers together
 class PackedLinear:
     """In place of a linear layer's `forward`:  x W^T + b  from a transposed copy of W, made again if W changes."""
 
-    __slots__ = ('copy', 'linear', 'version', 'weight')
+    __slots__ = ('copy', 'linear', 'own', 'version', 'weight')
 
     def __init__(self, linear: nn.Linear) -> None:
         self.linear, self.weight, self.version, self.copy = linear, None, -1, None
+        self.own = linear._parameters  # read without the search that an attribute of a module takes
 
     def __call__(self, x: Tensor) -> Tensor:
-        linear = self.linear
-        weight, bias = linear.weight, linear.bias
-        if x.numel() // max(x.shape[-1], 1) not in FEW_ROWS or x.dtype != weight.dtype:
-            return F.linear(x, weight, bias)
+        weight, bias = self.own.get('weight'), self.own.get('bias')
+        if weight is None or not few_rows(x) or x.dtype != weight.dtype:
+            return F.linear(x, self.linear.weight, self.linear.bias)
         if weight is not self.weight or weight._version != self.version:
             self.copy = weight.detach().t().contiguous()
             self.weight, self.version = weight, weight._version
         if bias is None:
             return x @ self.copy
         return torch.addmm(bias, x.reshape(-1, x.shape[-1]), self.copy).view(*x.shape[:-1], len(bias))
+
+
+def few_rows(x: Tensor) -> bool:
+    return x.numel() // max(x.shape[-1], 1) in FEW_ROWS
+
+
+class JoinedLinear:
+    """What several layers without bias give for one input, side by side, in one product."""
+
+    __slots__ = ('copy', 'parts', 'versions', 'weights')
+
+    def __init__(self, *parts: PackedLinear) -> None:
+        self.parts, self.weights, self.versions, self.copy = parts, [], [], None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weights = [part.own.get('weight') for part in self.parts]
+        if not few_rows(x) or any(weight is None or weight.dtype != x.dtype for weight in weights):
+            return torch.cat([part(x) for part in self.parts], dim=-1)
+        versions = [weight._version for weight in weights]
+        if versions != self.versions or any(a is not b for a, b in zip(weights, self.weights, strict=True)):
+            self.copy = torch.cat([weight.detach() for weight in weights]).t().contiguous()
+            self.weights, self.versions = weights, versions
+        return x @ self.copy
 
 
 def fits(weight: Tensor) -> bool:

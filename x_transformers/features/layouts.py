@@ -212,6 +212,10 @@ class ReinjectInput(StackFeature):
     def is_on(cls, values: Any) -> bool:
         return True
 
+    @property
+    def waits(self) -> bool:
+        return not self.reinject_input
+
     def setup(self, host: Any) -> None:
         if self.reinject_input:
             self.project = nn.Linear(host.dim, host.dim, bias=False)
