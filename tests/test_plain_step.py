@@ -1,0 +1,168 @@
+"""The decode step of a plain model gives what the stages give, and stands back wherever anything else acts."""
+
+import pytest
+import torch
+from oracles import assert_close, randomised
+from torch import nn
+
+from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+from x_transformers.features.catalogue import STACK
+from x_transformers.features.levels import StackFeature
+from x_transformers.flags import flag
+from x_transformers.generation import Reader
+from x_transformers.packing import Packed
+from x_transformers.plain_step import PlainStep
+
+
+def model(double=True, wrapper=None, **flags):
+    torch.manual_seed(0)
+    stack = Decoder(**{'dim': 16, 'depth': 2, 'heads': 4, 'attn_dim_head': 8, 'verbose': False, **flags})
+    net = TransformerWrapper(**{'num_tokens': 11, 'max_seq_len': 32, 'attn_layers': stack, **(wrapper or {})})
+    return randomised(net.double() if double else net).eval()
+
+
+def ids(*shape):
+    return torch.randint(0, 11, shape, generator=torch.Generator().manual_seed(1))
+
+
+def heads(out):
+    return out if isinstance(out, tuple) else (out,)
+
+
+PLAIN = {
+    'default': {},
+    'rotary': dict(rotary_pos_emb=True),
+    'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
+    'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
+    'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
+    'one kv head': dict(attn_one_kv_head=True),
+    'value heads': dict(attn_value_dim_head=4, rotary_pos_emb=True),
+    'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
+    'norms behind': dict(pre_norm=False),
+    'sandwich': dict(sandwich_norm=True),
+    'no final norm': dict(pre_norm_has_final_norm=False),
+    'dropout': dict(attn_dropout=0.3, ff_dropout=0.3, layer_dropout=0.0),
+    'formula': dict(attn_flash=False),
+    'other layers': dict(custom_layers=('a', 'a', 'f', 'a', 'f')),
+    'repeated': dict(weight_tie_layers=True),
+    'no projection': dict(heads=1, attn_dim_head=16),
+    'activation': dict(ff_relu_squared=True, ff_post_act_ln=True),
+    'embeddings': dict(wrapper=dict(emb_dim=8)),
+    'tied': dict(wrapper=dict(tie_embedding=True, l2norm_embed=True)),
+    'sinusoids': dict(wrapper=dict(scaled_sinu_pos_emb=True)),
+    'no positions': dict(wrapper=dict(use_abs_pos_emb=False)),
+    'heads': dict(wrapper=dict(num_output_heads=2)),
+}
+
+
+@pytest.mark.parametrize('flags', PLAIN.values(), ids=PLAIN)
+@pytest.mark.parametrize('double', [True, False], ids=['double', 'packed'])
+def test_the_plain_step_is_the_step(flags, double):
+    net, x = model(double, **flags), ids(3, 12)
+    tolerance = 1e-9 if double else 2e-5
+    with torch.no_grad():
+        step = PlainStep.of(net, {}, Packed(net))
+        assert step is not None
+        cache = net(x[:, :5], return_intermediates=True)[1].cache
+        for place in range(5, 12):
+            assert step.takes(x[:, place : place + 1], cache)
+            out, cache = step(x[:, place : place + 1], cache)
+            wanted, trace = net(x[:, : place + 1], return_intermediates=True)
+            for own, one in zip(heads(out), heads(wanted), strict=True):
+                assert_close(own, one[:, -1:], tolerance=tolerance)
+        # the cache goes on in the ordinary way, and holds the same
+        assert cache.length == cache.seen == 12
+        for own, other in zip(cache.plain().layers, trace.cache.plain().layers, strict=True):
+            for t, wanted in zip(own.pair, other.pair, strict=True):
+                assert_close(t, wanted, tolerance=tolerance)
+        longer = torch.cat((x, x[:, :2]), dim=1)
+        out, wanted = heads(net(longer, cache=cache))[0], heads(net(longer))[0]
+        assert_close(out[:, -2:], wanted[:, -2:], tolerance=tolerance)
+
+
+class Louder(StackFeature):
+    louder = flag(False, 'twice the stream before a branch')
+
+    def read(self, x, layer, call):
+        return 2 * x
+
+
+OTHERS = {
+    'alibi': dict(alibi_pos_bias=True),
+    'xpos': dict(rotary_xpos=True),
+    'qk norm': dict(attn_qk_norm=True),
+    'memory keys': dict(attn_num_mem_kv=1),
+    'top-k': dict(attn_sparse_topk=2),
+    'gate': dict(attn_gate_values=True),
+    'window': dict(attn_max_attend_past=4),
+    'shift': dict(shift_tokens=1),
+    'reinject': dict(reinject_input=True),
+    'value residual': dict(add_value_residual=True),
+    'residual scale': dict(scale_residual=True),
+    'constant scale': dict(scale_residual_constant=0.5),
+    'gru': dict(gate_residual=True),
+    'streams': dict(num_residual_streams=2),
+    'own feature': dict(features=(*STACK, Louder), louder=True),
+    'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),
+    'embedding norm': dict(wrapper=dict(post_emb_norm=True)),
+    'mixture': dict(wrapper=dict(mixture_of_softmax=True)),
+}
+
+
+@pytest.mark.parametrize('flags', OTHERS.values(), ids=OTHERS)
+def test_other_models_take_the_ordinary_way(flags):
+    net = model(**flags)
+    assert PlainStep.of(net, {}, Packed(net)) is None
+    wrapper = AutoregressiveWrapper(net)
+    cached, whole = (wrapper.generate(ids(2, 4), 8, temperature=0.0, cache_kv=kv) for kv in (True, False))
+    assert torch.equal(cached, whole)
+
+
+def test_subclasses_and_replaced_modules_take_the_ordinary_way():
+    class Own(TransformerWrapper):
+        pass
+
+    net = Own(num_tokens=11, max_seq_len=32, attn_layers=Decoder(dim=16, depth=1))
+    assert PlainStep.of(net, {}, Packed(net)) is None
+    net = model()
+    net.attn_layers.layers[0][1] = nn.Sequential(net.attn_layers.layers[0][1])
+    assert PlainStep.of(net, {}, Packed(net)) is None
+    net = model()
+    net.attn_layers.layers[1][1].forward = lambda x, **_: x
+    assert PlainStep.of(net, {}, Packed(net)) is None
+
+
+def test_hooks_and_further_inputs_take_the_ordinary_way(monkeypatch):
+    """Hooks see every step, also those that are registered between two tokens."""
+    net, seen, plain = model(), [], []
+    run = PlainStep.__call__
+    monkeypatch.setattr(PlainStep, '__call__', lambda self, *args: plain.append(1) or run(self, *args))
+    wrapper = AutoregressiveWrapper(net)
+    stream = wrapper.stream(ids(1, 4), 9)
+    for _ in range(3):
+        next(stream)
+    assert len(plain) == 2
+    hook = net.attn_layers.layers[0][1].to_q.register_forward_hook(lambda *_: seen.append(1))
+    for _ in range(3):
+        next(stream)
+    assert len(plain) == 2 and len(seen) == 3
+    hook.remove()
+    for _ in range(3):
+        next(stream)
+    assert len(plain) == 5 and len(seen) == 3
+    wrapper.generate(ids(2, 4), 4, mask=torch.ones(2, 4, dtype=torch.bool))
+    wrapper.generate(ids(2, 4), 4, prompt_lens=torch.tensor([2, 4]))
+    wrapper.generate(ids(2, 4), 4, return_intermediates=True)
+    assert len(plain) == 5
+
+
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True)], ids=str)
+def test_beams_and_samples_through_the_plain_step(flags, monkeypatch):
+    net, plain = model(**flags), []
+    run = PlainStep.__call__
+    monkeypatch.setattr(PlainStep, '__call__', lambda self, *args: plain.append(1) or run(self, *args))
+    wrapper = AutoregressiveWrapper(net)
+    found = wrapper.beam_search(ids(2, 4), 6, beams=3)
+    assert plain
+    monkeypatch.setattr(Reader, 'takes_plain_step', lambda *_: False)
+    assert torch.equal(found, wrapper.beam_search(ids(2, 4), 6, beams=3))
