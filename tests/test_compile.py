@@ -92,6 +92,7 @@ def training_status(case, backend='aot_eager'):
 
 
 @torch.inference_mode()
+@torch.fx.experimental._config.patch(use_duck_shape=False)  # sizes that are equal by chance stay apart
 def decoding_status(case, prompt=5, total=8):
     """One graph for every step that finds room in the memory of the cache, however much it holds."""
     torch._dynamo.reset()
@@ -100,23 +101,23 @@ def decoding_status(case, prompt=5, total=8):
     net = model_of(case)
     if not net.can_cache_kv:
         return NO_CACHE
-    inputs, graphs, trace = inputs_for(net, case, length=total), [], None
-
-    def counting(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, dynamic=True, backend=counting)
+    inputs, trace = inputs_for(net, case, length=total), None
+    compiled = torch.compile(copy.deepcopy(net), fullgraph=True, dynamic=True, backend='eager')
     whole = per_token(net, inputs)
     for start, stop in ((0, prompt), *((place, place + 1) for place in range(prompt, total))):
         step = compiled if start > prompt else net  # the second step makes room
-        part = tokens(inputs, start, stop, True)
+        part = each_tensor(lambda t: t.clone(memory_format=torch.contiguous_format), tokens(inputs, start, stop, True))
         try:
-            out, trace = step(**part, cache=trace, return_intermediates=True, input_not_include_cache=True)
+            with torch.compiler.set_stance('fail_on_recompile' if start > prompt + 1 else 'default'):
+                out, trace = step(**part, cache=trace, return_intermediates=True, input_not_include_cache=True)
         except compile_errors() as error:
             return f'breaks: {error}'.split('\n')[0]
+        except RuntimeError as error:
+            if 'recompile' not in str(error):
+                raise
+            return AGAIN
         assert_close(as_one(net, out)[:, -1:], whole[:, stop - 1 : stop])
-    return ONE if len(graphs) == 1 else AGAIN
+    return ONE
 
 
 # the table

@@ -115,15 +115,20 @@ class Rows:
 
     of_keys = False
 
-    def __init__(self, of: Callable[[slice, slice], Tensor], *, reach: int | None = None, learns: bool = False) -> None:
-        self.of, self.reach, self.learns = of, reach, learns
+    def __init__(
+        self, of: Callable[[slice, slice], Tensor] | None, *, reach: int | None = None, learns: bool = False
+    ) -> None:
+        self.make, self.reach, self.learns = of, reach, learns
+
+    def of(self, rows: slice, keys: slice) -> Tensor:
+        return self.make(rows, keys)
 
 
 class Given(Rows):
     """What was given whole."""
 
     def __init__(self, t: Tensor, rows: int, keys: int) -> None:
-        super().__init__(self.block, learns=t.requires_grad)
+        super().__init__(None, learns=t.requires_grad)
         self.t, self.size, self.of_keys = t, (rows, keys), t.shape[1:-1] == (1, 1)
         self.parts: dict[int, Tensor] = {}
 
@@ -133,7 +138,7 @@ class Given(Rows):
             self.parts = dict(zip(range(0, self.size[0], height), self.t.split(height, dim=-2), strict=True))
         return self
 
-    def block(self, rows: slice, keys: slice) -> Tensor:
+    def of(self, rows: slice, keys: slice) -> Tensor:
         (all_rows, all_keys), t = self.size, self.t
         if rows != slice(0, all_rows) and t.ndim > 1 and t.shape[-2] == all_rows:
             t = self.parts[rows.start] if self.parts else t[..., rows, :]
@@ -147,7 +152,7 @@ class Diagonals(Rows):
     """
 
     def __init__(self, table: Tensor, rows: int) -> None:
-        super().__init__(self.block, learns=table.requires_grad)
+        super().__init__(None, learns=table.requires_grad)
         self.table, self.rows = table, rows
 
     def window(self, rows: slice, keys: slice) -> slice:
@@ -159,7 +164,7 @@ class Diagonals(Rows):
         """A block with its last row first, which is a view of the table:  h i j."""
         return self.table[:, self.window(rows, keys)].unfold(-1, keys.stop - keys.start, 1)
 
-    def block(self, rows: slice, keys: slice) -> Tensor:
+    def of(self, rows: slice, keys: slice) -> Tensor:
         return self.upwards(rows, keys).flip(-2).unsqueeze(0)
 
 

@@ -172,7 +172,8 @@ class Cache:
         ]
         if own:
             return own[0]
-        return max((state.length for state in self.states.values()), default=self.seen)
+        states = [state.length for state in self.states.values()]
+        return max(states) if states else self.seen
 
     def intermediates(self, index: int) -> Any:
         """The past of one executed attention, as that layer takes it."""
