@@ -26,8 +26,8 @@ from x_transformers.cache import KeysValues
 from x_transformers.helpers import default_device, pack_one, unpack_one
 
 if TYPE_CHECKING:
+    from x_transformers.calls import Call
     from x_transformers.flags import Features
-    from x_transformers.x_transformers import Call
 
 # a feature at one of these stages sees what the fused kernel never forms
 EAGER_STAGES = (

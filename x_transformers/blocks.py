@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from x_transformers.checks import check_scores
 
 if TYPE_CHECKING:
-    from x_transformers.x_transformers import Call
+    from x_transformers.calls import Call
 
 # Scores, b h i j in all, from which on a call runs in blocks: fewer are held at once, which is faster than twice.
 LARGE = {'cpu': 2**22, 'cuda': 2**26}

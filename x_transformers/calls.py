@@ -2,12 +2,13 @@
 
 ModelCall    a model: tokens in front, their masks, the order of rows with padding on the left
 StackCall    a stack: cached and new tokens, memories, what each layer is called with
-Call         one attention layer: its keys, its mask and bias; it stands in the core file
+Call         one attention layer: its keys, its mask and bias
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import log_prob_from_hard_attend
-from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of, own_copy
+from x_transformers.attend import Intermediates, log_prob_from_hard_attend
+from x_transformers.blocks import InBlocks, height_of, is_large, spans_of
+from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of, own_copy
 from x_transformers.checks import (
     STACK_INPUTS,
     a_tensor,
@@ -26,11 +28,13 @@ from x_transformers.checks import (
     check_inputs,
     check_lengths,
     check_memories,
+    check_past,
     check_precision,
     check_vectors,
 )
 
 if TYPE_CHECKING:
+    from x_transformers.flags import Feature
     from x_transformers.x_transformers import AttentionLayers, Layer
 
 
@@ -432,3 +436,161 @@ def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new
     if only_new or given <= held:
         return ModelCall(LayerIntermediates(), inputs, cache, held + given, given, given, cache.seen - cache.leading)
     return ModelCall(LayerIntermediates(), inputs, cache, given, given, given - held, held)
+
+
+@dataclass
+class Call(InBlocks):
+    """One pass through an attention layer: what came in, and what its stages tell one another.
+
+    `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
+    values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
+    features put in front may be hidden; `turned_by` is the feature that turns keys before they are cached; `recurrent`
+    is the state that a recurrent module left in the cache.
+
+    A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
+    """
+
+    x: Tensor
+    heads: int
+    context: Tensor | None
+    query_mask: Tensor | None
+    causal: bool
+    scale: float
+    dropout: float
+    inputs: dict[str, Any]
+    past: KeysValues | None
+    trace: Intermediates
+    keeps: bool = False
+    notes: dict[str, Any] = field(default_factory=dict)
+    states: dict[str, Buffer] = field(default_factory=dict)
+    turned_by: Feature | None = None
+    rebuilds_values: bool = False
+    hides_added: bool = False
+    recurrent: Any = None
+    keys: int = 0
+    total_keys: int = 0
+    real: Tensor | None = None
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    may_be_blind: bool = False
+    full_precision: bool = False
+    backends: tuple[str, ...] | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def memories(self) -> int:
+        """How many keys come from the memory of an earlier segment."""
+        mem = self.inputs.get('mem')
+        return 0 if mem is None else mem.shape[1]
+
+    @property
+    def triangle(self) -> bool:
+        """Whether the causal triangle hides anything."""
+        hides = self.causal and (self.rows > 1 or self.later > 0)
+        return True if hides else False  # a plain bool also where the length is symbolic
+
+    def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
+        if self.past is None and not self.keeps:
+            return rows
+        new = rows if self.memories == 0 else [None if t is None else t[..., self.memories :, :] for t in rows]
+        if self.past is not None and self.turned_by is None:
+            self.past = self.past.plain()
+        if self.past is not None:
+            check_past(new, self.past.buffers)
+        past = KeysValues.of(new) if self.past is None else self.past.append(*new)
+        past.states, past.turned_by = self.states, self.turned_by
+        self.trace.past = past
+        if self.past is None:
+            return rows
+        if self.memories == 0:
+            return past.pair
+        return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
+
+    def recall(self, name: str, rows: Tensor) -> Tensor:
+        """The same for what a feature remembers of each token, (b ... n d), under a name."""
+        new = rows[..., self.memories :, :]
+        past = None if self.past is None else self.past.states.get(name)
+        if self.past is not None and past is None:
+            raise ValueError(f'`cache` holds no {name}: it is of another model, or its keys were cut by hand')
+        self.states[name] = Buffer(new) if past is None else past.append(new)
+        return self.behind(rows, self.states[name].tensor)
+
+    @staticmethod
+    def with_past_keys(k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        return call.with_past(k, v)
+
+    def behind(self, rows: Tensor, kept: Tensor) -> Tensor:
+        """What was kept, behind the rows of memories."""
+        return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
+
+    def key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
+        """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
+        own, mem_mask = self.context is None, self.inputs.get('mem_mask')
+        name = 'context_mask' if context_mask is not None else 'mask'
+        keep = context_mask if context_mask is not None else mask if own else None
+        if keep is None and mem_mask is None:
+            return None
+        if keep is None:
+            keep = mem_mask.new_ones(self.batch, self.keys - self.memories, dtype=torch.bool)
+        if own and self.memories and keep.ndim == 2 and keep.shape[1] != self.keys:
+            front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask
+            keep = torch.cat((as_mask(front, 'mem_mask', self.batch, self.memories).to(keep.dtype), keep), dim=1)
+        if keep.ndim == 2 and keep.shape[1] < self.keys and self.past is not None:
+            raise ValueError(
+                f'`{name}` got shape {tuple(keep.shape)}: '
+                f'with a cache it must cover all {self.keys} keys, cached and new'
+            )
+        return as_mask(keep, name, self.batch, self.keys)
+
+    @property
+    def triangle_alone(self) -> bool:
+        """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
+        return self.triangle and self.later == 0 and self.keys >= self.rows
+
+    def seen(self) -> Tensor | None:
+        """Which keys each query sees, broadcasting to b h i j; None for all."""
+        if not self.triangle:
+            return self.mask
+        added, stop = self.total_keys - self.keys, self.keys - self.later
+        place = torch.arange(-added, self.keys, device=self.x.device)
+        triangle = place <= torch.arange(stop - self.rows, stop, device=self.x.device).unsqueeze(-1)
+        if added and stop < self.rows:
+            triangle = triangle | (place < 0)
+        return triangle[None, None] if self.mask is None else self.mask & triangle
+
+    def sees_any(self, last: int) -> Tensor | None:
+        """Which queries see any of the last keys, broadcasting to b h i 1; None for all."""
+        if not self.masks and not (self.triangle and self.keys < self.rows):
+            return None
+        if not is_large(self.x, self.batch, 1, self.rows, self.total_keys):
+            return self.gather().sighted(self.total_keys - last)
+        blocks = [self.block(span) for span in spans_of(self, height_of(self.x, self.batch * self.total_keys))]
+        seen = [block.sighted(self.total_keys - last).expand(self.batch, -1, block.rows, -1) for block in blocks]
+        return torch.cat(seen, dim=-2)
+
+    def sighted(self, first: int = 0) -> Tensor:
+        """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
+        seen = self.seen()
+        if seen is None:
+            return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
+        return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)
+
+    def blind(self) -> Tensor:
+        """Which queries see no key, broadcasting to b h i 1."""
+        return ~self.sighted()
+
+    def precision(self) -> AbstractContextManager:
+        """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
+        return torch.autocast(self.x.device.type, enabled=False) if self.full_precision else nullcontext()
+
+    def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
+        if self.inputs.get('keep_maps'):
+            self.trace.maps, self.trace.compute_maps = list(maps), None
