@@ -80,6 +80,28 @@ def test_the_plain_step_is_the_step(flags, double):
         assert_close(out[:, -2:], wanted[:, -2:], tolerance=tolerance)
 
 
+@pytest.mark.parametrize('change', ['in place', 'replaced', 'another precision'])
+def test_the_plain_step_follows_the_weights(change):
+    """What was laid out or summed for the step is made again when the weights change between two tokens."""
+    net, x = model(False, rotary_pos_emb=True), ids(1, 8)
+    step = PlainStep.of(net, {}, Packed(net))
+    with torch.no_grad():
+        cache = net(x[:, :5], return_intermediates=True)[1].cache
+        _, cache = step(x[:, 5:6], cache)
+        if change == 'in place':
+            for p in net.parameters():
+                p.mul_(1.3)
+        elif change == 'replaced':
+            for module in net.modules():
+                for name, p in module._parameters.items():
+                    setattr(module, name, nn.Parameter(p * 1.3))
+        else:
+            net.double()
+            cache = net(x[:, :6], return_intermediates=True)[1].cache
+        out, _ = step(x[:, 6:7], cache)
+        assert_close(out, net(x[:, :7], cache=cache), tolerance=2e-5)
+
+
 class Louder(StackFeature):
     louder = flag(False, 'twice the stream before a branch')
 

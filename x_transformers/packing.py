@@ -46,20 +46,27 @@ def few_rows(x: Tensor) -> bool:
 class JoinedLinear:
     """What several layers without bias give for one input, side by side, in one product."""
 
-    __slots__ = ('copy', 'parts', 'versions', 'weights')
+    __slots__ = ('copy', 'known', 'parts')
 
     def __init__(self, *parts: PackedLinear) -> None:
-        self.parts, self.weights, self.versions, self.copy = parts, [], [], None
+        self.parts, self.known, self.copy = parts, (), None
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights = [part.own.get('weight') for part in self.parts]
-        if not few_rows(x) or any(weight is None or weight.dtype != x.dtype for weight in weights):
+        for own, weight, version in self.known:
+            if own.get('weight') is not weight or weight._version != version:
+                self.copy = None
+        if self.copy is None:
+            self.pack()
+        if self.copy is None or not few_rows(x) or x.dtype != self.copy.dtype:
             return torch.cat([part(x) for part in self.parts], dim=-1)
-        versions = [weight._version for weight in weights]
-        if versions != self.versions or any(a is not b for a, b in zip(weights, self.weights, strict=True)):
-            self.copy = torch.cat([weight.detach() for weight in weights]).t().contiguous()
-            self.weights, self.versions = weights, versions
         return x @ self.copy
+
+    def pack(self) -> None:
+        weights = [part.own.get('weight') for part in self.parts]
+        if any(weight is None or not fits(weight) for weight in weights):
+            return
+        self.copy = torch.cat([weight.detach() for weight in weights]).t().contiguous()
+        self.known = [(part.own, w, w._version) for part, w in zip(self.parts, weights, strict=True)]
 
 
 def fits(weight: Tensor) -> bool:

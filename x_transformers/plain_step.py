@@ -20,6 +20,7 @@ from x_transformers.attend import grouped_sdpa
 from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.features.documents import DocumentsInStack
 from x_transformers.features.embeddings import AbsolutePositions
+from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import Rotary, RotaryPositions
 from x_transformers.features.residuals import Residual
 from x_transformers.flags import Features
@@ -47,11 +48,30 @@ def leaves(module: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
+class NormStep:
+    """A layer norm whose gain is computed once, and again if it changes."""
+
+    def __init__(self, norm: LayerNorm) -> None:
+        self.own, self.offset, self.stored, self.version, self.gain = norm._parameters, norm.unit_offset, None, -1, None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gamma = self.own['gamma']
+        if gamma is not self.stored or gamma._version != self.version:
+            self.stored, self.version, self.gain = gamma, gamma._version, gamma.detach() + self.offset
+        return torch.layer_norm(x, self.gain.shape, self.gain)
+
+
+def norm_step(norm: nn.Module | None) -> Any:
+    """What a norm does, or None."""
+    return NormStep(norm) if type(norm) is LayerNorm and not norm.gamma.is_inference() else norm
+
+
 class AttentionStep:
     """x b 1 d -> b 1 d, with the past of the layer continued."""
 
     def __init__(self, layer: Any, maps: dict[nn.Module, Any]) -> None:
-        (self.before, self.after, self.outside), attn, _ = layer
+        norms, attn, _ = layer
+        self.before, self.after, self.outside = map(norm_step, norms)
         self.to_out = maps.get(attn.to_out, attn.to_out)
         self.shape, self.rotary = attn.shape, attn.features.find(Rotary)
         inputs = [maps.get(m, m) for m in (attn.to_q, attn.to_k, attn.to_v)]
@@ -82,7 +102,8 @@ class FeedForwardStep:
     """x b 1 d -> b 1 d."""
 
     def __init__(self, layer: Any, maps: dict[nn.Module, Any]) -> None:
-        (self.before, self.after, self.outside), branch, _ = layer
+        norms, branch, _ = layer
+        self.before, self.after, self.outside = map(norm_step, norms)
         self.maps = [maps.get(m, m) for m in leaves(branch.ff)]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -98,13 +119,13 @@ class PlainStep:
 
     def __init__(self, net: Any, packed: Packed) -> None:
         stack = net.attn_layers
-        self.net, self.stack, self.packed = net, stack, packed
+        self.net, self.packed = net, packed
         self.hooks = [held for m in net.modules() for held in (m._forward_hooks, m._forward_pre_hooks)]
         maps = {forward.linear: forward for _, forward in packed.forwards}
         steps = {'a': AttentionStep, 'f': FeedForwardStep}
         layers = [stack.layers[index] for index in stack.layers_execute_order]
         self.steps = [(layer.kind, steps[layer.kind](layer, maps)) for layer in layers]
-        self.rotary = stack.features.find(RotaryPositions)
+        self.rotary, self.final_norm = stack.features.find(RotaryPositions), norm_step(stack.final_norm)
 
     @classmethod
     def of(cls, net: Any, inputs: dict[str, Any], packed: Packed) -> PlainStep | None:
@@ -169,6 +190,6 @@ class PlainStep:
                     continue
                 x, past = step(x, cache.layers[len(pasts)], angles, turns)
                 pasts.append(past)
-            x = x if self.stack.final_norm is None else self.stack.final_norm(x)
+            x = x if self.final_norm is None else self.final_norm(x)
             logits = net.to_logits(x)
         return logits, Cache(pasts, list(cache.kinds), states, cache.seen + 1)
