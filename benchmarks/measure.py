@@ -36,7 +36,7 @@ import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,6 +76,12 @@ class Row:
         pairs = zip(self.values[column], self.values[self.base], strict=True)
         return [base / value if self.faster else value / base for value, base in pairs]
 
+    def over(self, other: Row, unit: str = 'x', **more: Any) -> Row:
+        """This row in units of another, round by round, for the columns of both."""
+        shared = [name for name in self.values if name in other.values]
+        values = {name: [a / b for a, b in zip(self.values[name], other.values[name], strict=True)] for name in shared}
+        return Row(self.work, unit, values, refused=self.refused, **more)
+
     def cell(self, column: str) -> str:
         """What a table shows: the median of the ratios, or of the values where there is no base."""
         if column in self.refused:
@@ -103,6 +109,15 @@ class Row:
 
 
 ABSENT = 'not installed'
+
+
+def chosen(option: str, given: str | None, names: Iterable[str]) -> list[str]:
+    """Those of the names that an option gives, with commas; all without it."""
+    wanted = given.split(',') if given else list(names)
+    for name in wanted:
+        if name not in names:
+            raise SystemExit(f'{option}: {name!r} is none of {", ".join(names)}')
+    return wanted
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -252,10 +267,7 @@ class Sides:
     """All columns: {name: folder to import from, or None}."""
 
     def __init__(self, script: str, columns: dict[str, Path | None], options: argparse.Namespace) -> None:
-        wanted = options.columns.split(',') if options.columns else list(columns)
-        for name in wanted:
-            if name not in columns:
-                raise SystemExit(f'--columns: {name!r} is none of {", ".join(columns)}')
+        wanted = chosen('--columns', options.columns, columns)
         self.options = options
         self.sides = {name: Side(script, name, columns[name], options) for name in wanted}
 

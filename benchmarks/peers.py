@@ -17,11 +17,13 @@
 | huggingface, huggingface static | GPT-2, or GPT-NeoX for rotary positions, with SDPA; a growing or a static cache |
 | floor | the matrix products of the minimal model alone |
 
-Heads have 64 features, the default of both packages and the size of GPT-2, so dim / 64 heads.
+Heads have 64 features, the default of both packages and the size of GPT-2, so dim / 64 heads unless `head` says else.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,15 +40,20 @@ class Sizes:
     depth: int = 4
     heads: int = 4
     rotary: bool = False
+    head: int = 0  # features of a head, 0 for dim / heads
+    bias: str = ''  # of positions, a name in BIASES
 
     @property
     def dim_head(self) -> int:
-        return self.dim // self.heads
+        return self.head or self.dim // self.heads
 
     @property
     def rotated(self) -> int:
         """How many features of a head rotary positions turn: the default of both packages."""
         return min(max(self.dim_head // 2, 32), self.dim_head)
+
+
+BIASES = {'T5': 'rel_pos_bias', 'dynamic': 'dynamic_pos_bias', 'ALiBi': 'alibi_pos_bias'}  # flags of both packages
 
 
 def build(name: str, sizes: Sizes, device: str = 'cpu', dtype: str = 'float32') -> Any:
@@ -82,6 +89,14 @@ class Peer:
     def logits(self, ids: Tensor) -> Tensor:
         return self.module(ids)
 
+    def step(
+        self, ids: Tensor, optimizer: torch.optim.Optimizer, loss: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """A train step, of another loss than its own if there is one."""
+        (loss or self.loss)(ids).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
 
 # ---------------------------------------------------------------------------------------------------- packages
 
@@ -92,14 +107,16 @@ class Package(Peer):
     def make(self, sizes: Sizes) -> nn.Module:
         from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-        flash = {'attn_flash': True} if self.variant == 'flash' else {}
+        flags = {'attn_flash': True} if self.variant == 'flash' else {}
+        if sizes.bias:
+            flags[BIASES[sizes.bias]] = True
         stack = Decoder(
             dim=sizes.dim,
             depth=sizes.depth,
             heads=sizes.heads,
             attn_dim_head=sizes.dim_head,
             rotary_pos_emb=sizes.rotary,
-            **flash,
+            **flags,
         )
         return AutoregressiveWrapper(
             TransformerWrapper(num_tokens=sizes.tokens, max_seq_len=sizes.length, attn_layers=stack)
@@ -178,13 +195,20 @@ class Block(nn.Module):
         super().__init__()
         self.heads = sizes.heads
         self.norm1 = nn.LayerNorm(sizes.dim, bias=False)
-        self.qkv = nn.Linear(sizes.dim, 3 * sizes.dim, bias=False)
-        self.out = nn.Linear(sizes.dim, sizes.dim, bias=False)
+        self.qkv = nn.Linear(sizes.dim, 3 * sizes.heads * sizes.dim_head, bias=False)
+        self.out = nn.Linear(sizes.heads * sizes.dim_head, sizes.dim, bias=False)
         self.norm2 = nn.LayerNorm(sizes.dim, bias=False)
         self.widen = nn.Linear(sizes.dim, 4 * sizes.dim)
         self.narrow = nn.Linear(4 * sizes.dim, sizes.dim)
 
-    def forward(self, x: Tensor, turn: Tensor | None, cache: tuple[Tensor, Tensor] | None, start: int) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        turn: Tensor | None = None,
+        bias: Tensor | None = None,
+        cache: tuple[Tensor, Tensor] | None = None,
+        start: int = 0,
+    ) -> Tensor:
         batch, n, _ = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, n, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
@@ -194,7 +218,7 @@ class Block(nn.Module):
             end = start + n
             cache[0][:, :, start:end], cache[1][:, :, start:end] = k, v
             k, v = cache[0][:, :, :end], cache[1][:, :, :end]
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=n > 1)
+        attended = F.scaled_dot_product_attention(q, k, v, bias, is_causal=bias is None and n > 1)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, n, -1))
         return x + self.narrow(F.gelu(self.widen(self.norm2(x))))
 
@@ -205,13 +229,44 @@ def rotate(t: Tensor, turn: Tensor) -> Tensor:
     return torch.view_as_real(pairs * turn).flatten(-2).type_as(t)
 
 
+class Bias(nn.Module):
+    """What is added to the scores, (heads, length, length): a function of the distance, -inf for the future."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.kind, heads = sizes.bias, sizes.heads
+        width = sizes.dim // 4
+        self.scale = sizes.dim_head**0.5  # of T5's values, as in both packages
+        self.of: nn.Module | None = None
+        if self.kind == 'T5':
+            self.of = nn.Embedding(32, heads)
+        elif self.kind == 'dynamic':
+            layers = (nn.Linear(1, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, heads))
+            self.of = nn.Sequential(*layers)
+        self.slopes = 2.0 ** (-8.0 / heads * torch.arange(1, heads + 1))
+
+    def forward(self, n: int, like: Tensor) -> Tensor:
+        far = torch.arange(n, device=like.device)
+        if self.kind == 'T5':  # 16 buckets of one distance each, the rest in logarithmic steps up to 128
+            steps = 16 + (far.clamp(min=1) / 16).log().div(math.log(128 / 16)).mul(16).long()
+            values = self.scale * self.of(torch.where(far < 16, far, steps.clamp(max=31)))
+        elif self.kind == 'dynamic':
+            values = self.of(far[:, None].to(like.dtype))
+        else:
+            values = -far[:, None] * self.slopes.to(like.device)
+        gap = far[:, None] - far
+        return values.to(like.dtype).t()[:, gap.clamp(min=0)].masked_fill(gap < 0, float('-inf'))
+
+
 class GPT(nn.Module):
     """A decoder of language, by hand. Without a cache it reads whole sequences, with one what follows `start`."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.token = nn.Embedding(sizes.tokens, sizes.dim)
-        self.place = None if sizes.rotary else nn.Embedding(sizes.length, sizes.dim)
+        self.sizes = sizes
+        self.bias = Bias(sizes) if sizes.bias else None
+        self.place = None if sizes.rotary or sizes.bias == 'T5' else nn.Embedding(sizes.length, sizes.dim)
         self.blocks = nn.ModuleList([Block(sizes) for _ in range(sizes.depth)])
         self.norm = nn.LayerNorm(sizes.dim, bias=False)
         self.logits = nn.Linear(sizes.dim, sizes.tokens, bias=False)
@@ -225,13 +280,14 @@ class GPT(nn.Module):
     def features(self, ids: Tensor, cache: list[Any] | None = None, start: int = 0) -> Tensor:
         n = ids.shape[1]
         x, turn = self.token(ids), None
+        bias = self.bias(start + n, x)[:, start:] if self.bias is not None else None
         if self.place is not None:
             x = x + self.place.weight[start : start + n]
-        else:
+        if self.turns is not None:
             self.turns = self.turns.to(ids.device)
             turn = torch.view_as_complex(self.turns[start : start + n])
         for index, block in enumerate(self.blocks):
-            x = block(x, turn, cache[index] if cache else None, start)
+            x = block(x, turn, bias, cache[index] if cache else None, start)
         return self.norm(x)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -240,8 +296,7 @@ class GPT(nn.Module):
     @torch.inference_mode()
     def generate(self, ids: Tensor, tokens: int) -> Tensor:
         batch, n = ids.shape
-        heads, dim = self.blocks[0].heads, self.token.weight.shape[1]
-        shape = (batch, heads, n + tokens, dim // heads)
+        shape = (batch, self.sizes.heads, n + tokens, self.sizes.dim_head)
         cache = [[self.token.weight.new_empty(shape) for _ in 'kv'] for _ in self.blocks]
         out, start = [], 0
         for _ in range(tokens):

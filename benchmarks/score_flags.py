@@ -1,169 +1,131 @@
-"""Time and peak memory of forward and backward for each flag that changes attention scores, against another
-installation of the same package, at growing lengths.
+"""Flags that change attention scores: time and peak memory of forward and backward, at growing lengths.
 
-    pip install --target FOLDER x-transformers==2.31.10
-    python benchmarks/score_flags.py FOLDER --threads 1 --lengths 1024 2048 4096 8192
+    pip install --target ORIGINAL x-transformers==2.31.10
+    python benchmarks/score_flags.py --original ORIGINAL [--flags top-k,CoPE] [--lengths 1024,2048]
 
-One stack, Decoder(dim, depth, heads), batch 1. Each measurement runs in a process of its own, ours and theirs in turn.
-Peak memory is what the step needs beyond what the process held before it: the largest sum of the profiler's allocations
-on a CPU, torch's own count on a GPU. A case that would not fit into --limit GiB, judged by the two lengths before, is
-left out. Printed: seconds and MiB, and in brackets by which factor each grew since the length before.
+One Decoder(dim 256, depth 1, 8 heads), batch 1. In brackets stands by which factor a number grew since the length
+before. What would pass `--limit-gib` or `--limit-seconds`, judged by the two lengths before, is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
-import time
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
+import torch
+from measure import Row, Settings, Sides, Work, chosen, columns_of, markdown, parser_of, run
+
+NAMES = ('original', 'ours')
 FLAGS: dict[str, dict[str, Any]] = {
     'no flag': {},
-    'no flag, formula': dict(attn_flash=False),
-    'pre talking heads': dict(attn_pre_talking_heads=True),
-    'post talking heads': dict(attn_post_talking_heads=True),
-    'top-k': dict(attn_sparse_topk=32),
-    'sigmoid': dict(attn_sigmoid=True),
-    'soft clamp': dict(attn_softclamp_logits=True),
-    'selective': dict(attn_selective=True),
-    'CoPE': dict(attn_use_cope=True),
-    'hard': dict(attn_hard=True),
-    'cog signed': dict(attn_cog_signed=True),
-    'learned sink': dict(attn_head_learned_sink=True),
-    'entmax': dict(attn_use_entmax15=True),
-    'l2 distance': dict(attn_l2_distance=True),
-    'laser': dict(attn_laser=True),
-    'ALiBi': dict(alibi_pos_bias=True),
-    'T5 bias': dict(rel_pos_bias=True),
-    'dynamic bias': dict(dynamic_pos_bias=True),
-    'forget gates': dict(attn_data_dependent_alibi=True),
-    'window': dict(attn_max_attend_past=256),
-    'memory keys': dict(attn_num_mem_kv=4),
-    'dropout': dict(attn_dropout=0.1),
+    'no flag (formula)': {'attn_flash': False},
+    'pre talking heads': {'attn_pre_talking_heads': True},
+    'post talking heads': {'attn_post_talking_heads': True},
+    'top-k': {'attn_sparse_topk': 32},
+    'sigmoid': {'attn_sigmoid': True},
+    'soft clamp': {'attn_softclamp_logits': True},
+    'selective': {'attn_selective': True},
+    'CoPE': {'attn_use_cope': True},
+    'hard': {'attn_hard': True},
+    'cog signed': {'attn_cog_signed': True},
+    'learned sink': {'attn_head_learned_sink': True},
+    'entmax': {'attn_use_entmax15': True},
+    'l2 distance': {'attn_l2_distance': True},
+    'laser': {'attn_laser': True},
+    'ALiBi': {'alibi_pos_bias': True},
+    'T5 bias': {'rel_pos_bias': True},
+    'dynamic bias': {'dynamic_pos_bias': True},
+    'forget gates': {'attn_data_dependent_alibi': True},
+    'window': {'attn_max_attend_past': 256},
+    'memory keys': {'attn_num_mem_kv': 4},
+    'dropout': {'attn_dropout': 0.1},
     'padding mask': {},
-    'residual attention': dict(residual_attn=True),
+    'residual attention': {'residual_attn': True},
 }
 
 
-def peak_of_profile(step: Any) -> float:
-    """The largest sum of allocations during `step`, in bytes."""
-    import torch
-    from torch.profiler import profile
-
-    with profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as record:
-        step()
-    held = most = 0
-    events = [e for e in record.profiler.kineto_results.events() if e.name() == '[memory]']
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return float(most)
-
-
-def measure(options: argparse.Namespace) -> None:
-    """One flag at one length: seconds and bytes, as JSON on the last line of standard output."""
-    import torch
-
+def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
+    """Forward and backward of one stack."""
     from x_transformers import Decoder
 
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    device, cuda = torch.device(options.device), options.device.startswith('cuda')
-    net = Decoder(dim=options.dim, depth=options.depth, heads=8, **FLAGS[options.flag]).to(device).train()
-    x = torch.randn(1, options.length, options.dim, device=device, requires_grad=True)
-    inputs = {}
-    if options.flag == 'padding mask':
-        inputs['mask'] = torch.arange(options.length, device=device)[None] < options.length * 7 // 8
+    given = {'device': settings.device, 'dtype': getattr(torch, settings.dtype)}
+    net = Decoder(dim=case['dim'], depth=1, heads=8, **FLAGS[case['flag']]).to(**given)
+    n, inputs = case['length'], {}
+    x = torch.randn(1, n, case['dim'], **given, requires_grad=True)
+    if case['flag'] == 'padding mask':
+        inputs['mask'] = torch.arange(n, device=settings.device)[None] < n * 7 // 8
 
     def step() -> None:
         net(x, **inputs).sum().backward()
         net.zero_grad()
         x.grad = None
 
-    def timed() -> float:
-        start = time.perf_counter()
-        step()
-        if cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    step()
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-    seconds = min(timed() for _ in range(options.rounds))
-    peak = torch.cuda.max_memory_allocated() - before if cuda else peak_of_profile(step)
-    print(json.dumps([seconds, peak]), flush=True)
+    return step
 
 
-def run(folder: Path, flag: str, length: int, options: argparse.Namespace) -> tuple[float, float] | str:
-    """What `measure` prints in a process that imports the package from a folder; or why it does not."""
-    command = [sys.executable, __file__, str(folder), '--flag', flag, '--length', str(length)]
-    for name in ('threads', 'dim', 'depth', 'rounds', 'device'):
-        command += [f'--{name}', str(getattr(options, name))]
-    environment = {**os.environ, 'PYTHONPATH': str(folder), 'OMP_NUM_THREADS': str(options.threads)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode == 0:
-        seconds, peak = json.loads(done.stdout.splitlines()[-1])
-        return seconds, peak
-    return 'out of memory' if done.returncode < 0 or 'memory' in done.stderr else 'refused'
+def parser() -> argparse.ArgumentParser:
+    parser = parser_of(__doc__, rounds=3, seconds=0.0)
+    parser.add_argument('--flags', help=f'only these, with commas: {", ".join(FLAGS)}')
+    parser.add_argument('--lengths', default='1024,2048,4096,8192', help='with commas')
+    parser.add_argument('--limit-gib', type=float, default=8, help='what a step may take')
+    parser.add_argument('--limit-seconds', type=float, default=60, help='what a step may take')
+    return parser
 
 
-def fits(known: list[Any], options: argparse.Namespace) -> bool:
-    """Whether a case should fit at twice the length, judged by how it grew."""
-    numbers = [entry for entry in known if isinstance(entry, tuple)]
-    if known and not isinstance(known[-1], tuple):
-        return False
-    if not numbers:
-        return True
-    growth = numbers[-1][1] / numbers[-2][1] if len(numbers) > 1 else 4.0
-    return numbers[-1][1] * growth < options.limit * 2**30
+def too_much(name: str, done: Sequence[Row], limit: float) -> str | None:
+    """Why a column is left out, judged by how the rows of shorter lengths grew."""
+    if not done or name in done[-1].refused:
+        return done[-1].refused[name] if done else None
+    last = median(done[-1].values[name])
+    growth = last / median(done[-2].values[name]) if len(done) > 1 else 4
+    return f'left out, it would take about {last * growth:.3g} {done[-1].unit}' if last * growth > limit else None
 
 
-def cell(known: list[Any]) -> str:
-    if isinstance(known[-1], str):
-        return f'{known[-1]:>30}'
-    seconds, peak = known[-1]
-    grown = ''
-    if len(known) > 1 and isinstance(known[-2], tuple):
-        grown = f'({seconds / known[-2][0]:.1f}, {peak / known[-2][1]:.1f})'
-    return f'{seconds:8.3f} s {peak / 2**20:7.0f} MiB {grown:>10}'
+def rows(options: argparse.Namespace) -> list[Row]:
+    lengths = [32, 64] if options.tiny else [int(length) for length in options.lengths.split(',')]
+    filled = []
+    with Sides(__file__, columns_of(options, NAMES), options) as sides:
+        for flag in chosen('--flags', options.flags, FLAGS):
+            times: list[Row] = []
+            peaks: list[Row] = []
+            for n in lengths:
+                out = {}
+                for done, limit in ((times, 1e3 * options.limit_seconds), (peaks, 1024 * options.limit_gib)):
+                    out |= {name: why for name in sides.sides if (why := too_much(name, done, limit))}
+                case = {'flag': flag, 'length': n, 'dim': 16 if options.tiny else 256}
+                times.append(sides.seconds(f'{flag}, {n}', case, among=sides.sides.keys() - out, refused=out))
+                peaks.append(sides.memory(f'{flag}, {n}', case, among=times[-1].values, refused=times[-1].refused))
+                filled += [times[-1], peaks[-1]]
+    return filled
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folder', type=Path, help='where the other package is installed')
-    parser.add_argument('--lengths', type=int, nargs='+', default=[1024, 2048, 4096, 8192])
-    parser.add_argument('--flags', nargs='+', default=list(FLAGS), choices=FLAGS, help='which rows')
-    parser.add_argument('--threads', type=int, default=1)
-    parser.add_argument('--rounds', type=int, default=2, help='the best of so many steps counts')
-    parser.add_argument('--dim', type=int, default=256)
-    parser.add_argument('--depth', type=int, default=1)
-    parser.add_argument('--device', default='cpu')
-    parser.add_argument('--limit', type=float, default=8.0, help='GiB that a case may need')
-    parser.add_argument('--flag', help=argparse.SUPPRESS)
-    parser.add_argument('--length', type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.flag:
-        return measure(options)
-    ours = Path(__file__).resolve().parent.parent
-    print(f'{"":20}{"n":>6}  {"ours":>30}  {"theirs":>30}  {"theirs / ours":>16}')
-    for flag in options.flags:
-        known: dict[Path, list[Any]] = {ours: [], options.folder: []}
-        for length in options.lengths:
-            for folder, entries in known.items():
-                entries.append(run(folder, flag, length, options) if fits(entries, options) else 'left out')
-            mine, their = (entries[-1] for entries in known.values())
-            ratios = ''
-            if isinstance(mine, tuple) and isinstance(their, tuple):
-                ratios = f'{their[0] / mine[0]:7.2f} {their[1] / mine[1]:8.2f}'
-            print(f'{flag:20}{length:6}  {cell(known[ours])}  {cell(known[options.folder])}  {ratios}', flush=True)
-    return None
+def cell(row: Row, before: Row | None, column: str) -> str:
+    """The median, and by which factor it grew."""
+    if row.refused.get(column, '').startswith('left out'):
+        return 'left out'
+    grown = row.over(before).values.get(column) if before else None
+    return row.cell(column) + (f' ({median(grown):.1f})' if grown else '')
+
+
+def show(rows: Sequence[Row]) -> str:
+    """Rows come in pairs, time and memory; those of a flag follow one another."""
+    lines, last, before = [], '', (None, None)
+    for pair in zip(rows[::2], rows[1::2], strict=True):
+        flag, _, n = pair[0].work.rpartition(', ')
+        if flag != last:
+            last, before = flag, (None, None)
+        cells = [cell(row, old, name) for name in NAMES for row, old in zip(pair, before, strict=True)]
+        for row in pair:
+            factor = replace(row, base='ours')
+            cells.append(factor.cell('original') if factor.ratios('original') else '-')
+        lines.append([flag, n, *cells])
+        before = pair
+    heads = [f'{name}: {unit}' for name in (*NAMES, 'original over ours') for unit in ('ms', 'MiB')]
+    return markdown(['forward and backward', 'tokens', *heads], lines)
 
 
 if __name__ == '__main__':
-    main()
+    run(parser(), work, rows, show)

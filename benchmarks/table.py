@@ -4,8 +4,9 @@
     pip install --target HUGGINGFACE transformers --no-deps
     python benchmarks/table.py --original ORIGINAL [--huggingface HUGGINGFACE] [--compile] [--results results.json]
 
-About 9 minutes on two quiet cores (without `--compile`). `--groups training,generate` measures a part; with
-`--results` the parts add up in a file, and all that it holds is printed. What follows the line of dashes is markdown.
+Without `--compile` that takes minutes. `--groups training,generate` measures a part; `score_flags` takes long, and runs
+only where it is named. With `--results` the parts add up in a file, and all that it holds is printed. What follows the
+line of dashes is markdown.
 """
 
 from __future__ import annotations
@@ -18,17 +19,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from measure import Row, options_of, parser_of, quartiles
+from measure import Row, chosen, options_of, parser_of, quartiles
 
 # a group is a script beside this one, with `parser()`, `rows(options)` and `show(rows)`
 GROUPS = ('training', 'overhead', 'loss', 'biases', 'generate')
-
-
-def exists(group: str) -> bool:
-    """Whether there is such a script, with what the tables need."""
-    if group not in GROUPS or not (Path(__file__).parent / f'{group}.py').exists():
-        return False
-    return all(hasattr(importlib.import_module(group), name) for name in ('parser', 'rows', 'show'))
+LONG = ('score_flags',)
 
 
 def measure(group: str) -> list[Row]:
@@ -59,14 +54,11 @@ def machine(options: argparse.Namespace) -> str:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument('--groups', help=f'only these of {", ".join(GROUPS)}, with commas')
+    parser.add_argument('--groups', help=f'only these of {", ".join(GROUPS + LONG)}, with commas')
     parser.add_argument('--compile', action='store_true', help='add `generate(compile=True)`')
     parser.add_argument('--results', type=Path, help='keep the rows in this file, beside those that it has')
     options = options_of(parser)
-    groups = options.groups.split(',') if options.groups else list(filter(exists, GROUPS))
-    for name in groups:
-        if not exists(name):
-            parser.error(f'--groups: {name!r} is none of {", ".join(filter(exists, GROUPS))}')
+    groups = chosen('--groups', options.groups, GROUPS + LONG) if options.groups else GROUPS
     results = options.results
     kept = json.loads(results.read_text()) if results and results.exists() else {}
     for group in groups:
@@ -75,7 +67,7 @@ def main() -> None:
             results.write_text(json.dumps(kept, indent=1))
     print('-' * 100)
     shown: list[Row] = []
-    for group in filter(kept.get, GROUPS):
+    for group in filter(kept.get, GROUPS + LONG):
         rows = [Row(**fields) for fields in kept[group]]
         shown += rows
         print(importlib.import_module(group).show(rows), end='\n\n')

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from measure import Row, Settings, Sides, Work, columns_of, parser_of, run, table
-from peers import Floor, Sizes, build
+from peers import Sizes, build
 
 NAMES = ('floor', 'original', 'original flash', 'minimal', 'minimal chunked', 'huggingface', 'ours')
 HEADS = {
@@ -39,15 +39,7 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
         peer.module.eval()
         return torch.no_grad()(lambda: peer.logits(ids))
     optimizer = torch.optim.AdamW(peer.module.parameters(), lr=1e-4, fused=True)
-    if isinstance(peer, Floor):
-        return lambda: peer.step(ids, optimizer)
-
-    def step() -> None:
-        peer.loss(ids).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return lambda: peer.step(ids, optimizer)
 
 
 def parser() -> argparse.ArgumentParser:

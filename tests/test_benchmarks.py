@@ -48,6 +48,8 @@ def table_in(text):
         ('training', 'floor,minimal,minimal chunked,ours', 6),
         ('overhead', 'minimal,ours', 3),
         ('generate', 'floor,minimal,packed,ours', 8),
+        ('loss', 'floor,plain,chunked,ours', 2),
+        ('biases', 'minimal,ours', 6),
         ('gpu', 'minimal,ours', 3),
     ],
 )
@@ -60,14 +62,42 @@ def test_script(tmp_path, script, columns, rows):
         assert float(cells['ours'].split()[0]) != 0
     kept = json.loads(file.read_text())
     assert len(kept) == rows
+    if script == 'loss':  # logits and their gradient
+        assert kept[1]['values']['plain'][0] > 1.9
     asked = set(columns.split(','))
     # the floor has no memory, a chunked loss is for two rows, by hand there is nothing to import
-    less = {'training': {'floor', 'minimal chunked'}, 'overhead': {'minimal'}}.get(script, set())
+    less = {'training': {'floor', 'minimal chunked'}, 'overhead': {'minimal'}, 'loss': {'floor'}}.get(script, set())
     for row in kept:
         assert set(row['refused']) <= ({'minimal'} if script == 'overhead' else set()), row['refused']
         assert asked - less <= set(row['values']) <= asked
         # a slope of two tiny times may come out below zero
         assert 'overhead' in row['work'] or all(v > 0 for values in row['values'].values() for v in values)
+
+
+def test_score_flags(scripts):
+    """Numbers and growth from length to length; what would pass a limit is left out, with the reason."""
+    text = run('score_flags', '--columns', 'ours', '--flags', 'padding mask,top-k', '--limit-gib', 1e-3)
+    lines = [line.strip('| ').split(' | ') for line in text.splitlines() if line.startswith('| ')][2:]
+    assert [line[:4] for line in lines] == [[f, n, '-', '-'] for f in ('padding mask', 'top-k') for n in ('32', '64')]
+    assert lines[1][4:] == lines[3][4:] == ['left out', 'left out', '-', '-']
+    assert all(float(cell) > 0 for line in lines[::2] for cell in line[4:6])
+
+    flags, measure = scripts('score_flags'), scripts('measure')
+    made = [
+        measure.Row(f'x, {n}', 'MiB', values={'ours': [2.0 * n], 'original': [float(n**2)]})
+        for n in (10, 20)
+        for _ in 'ab'
+    ]
+    assert flags.show(made).splitlines()[2:] == [
+        '| x | 10 | 100 | 100 | 20 | 20 | 5.00 | 5.00 |',
+        '| x | 20 | 400 (4.0) | 400 (4.0) | 40 (2.0) | 40 (2.0) | 10.00 | 10.00 |',
+    ]
+    assert flags.too_much('ours', [], 0) is None
+    assert [flags.too_much('original', made[::2], limit) is None for limit in (1601, 1599)] == [True, False]
+    assert [flags.too_much('ours', made[:1], limit) is None for limit in (81, 79)] == [
+        True,
+        False,
+    ]  # four times as much
 
 
 def test_table_adds_up(tmp_path):
@@ -97,6 +127,9 @@ def copy_into(gpt, model):
     net, state = model.net, {}
     stack = net.attn_layers
     state['token.weight'] = net.token_emb.emb.weight
+    if stack.rel_pos is not None:
+        values = dict(zip(gpt.bias.state_dict(), stack.rel_pos.state_dict().values(), strict=True))
+        state |= {f'bias.{name}': value for name, value in values.items()}
     if net.pos_emb is not None and hasattr(net.pos_emb, 'emb'):
         state['place.weight'] = net.pos_emb.emb.weight * net.pos_emb.scale
     state['norm.weight'] = gain(stack.final_norm)
@@ -118,11 +151,13 @@ def copy_into(gpt, model):
     gpt.load_state_dict(state, strict=True)
 
 
-@pytest.mark.parametrize('rotary', [False, True])
-def test_peers_compute_the_same(scripts, rotary):
+@pytest.mark.parametrize(
+    'places', [{}, {'rotary': True}, {'bias': 'T5'}, {'bias': 'dynamic', 'head': 48}, {'bias': 'ALiBi'}]
+)
+def test_peers_compute_the_same(scripts, places):
     """Minimal and packed, with our weights, give our logits, our loss and our greedy tokens."""
     peers = scripts('peers')
-    sizes = peers.Sizes(tokens=50, length=24, dim=128, depth=2, heads=2, rotary=rotary)
+    sizes = peers.Sizes(tokens=50, length=24, dim=128, depth=2, heads=2, **places)
     ours, minimal = peers.build('ours', sizes, dtype='float64'), peers.build('minimal', sizes, dtype='float64')
     for weight in ours.module.parameters():  # gains and biases, too
         nn.init.normal_(weight, std=0.2)
@@ -132,15 +167,15 @@ def test_peers_compute_the_same(scripts, rotary):
     weights = minimal.module.state_dict()
     packed.module.load_state_dict({name: w.t() if name in linear else w for name, w in weights.items()})
 
+    exact = 1e-4 if sizes.rotary or sizes.bias else 1e-9  # by hand, rotations and slopes are float32
     ids = torch.randint(0, 50, (3, 16))
     for peer in (ours, minimal, packed):
         peer.module.eval()
     expected = ours.logits(ids)
     assert expected.std() > 0.1
     for peer in (minimal, packed):
-        # rotary angles and their rotation are float32 by hand
-        torch.testing.assert_close(peer.logits(ids), expected, atol=1e-4 if rotary else 1e-9, rtol=0)
-        torch.testing.assert_close(peer.loss(ids), ours.loss(ids), atol=1e-4 if rotary else 1e-9, rtol=0)
+        torch.testing.assert_close(peer.logits(ids), expected, atol=exact, rtol=0)
+        torch.testing.assert_close(peer.loss(ids), ours.loss(ids), atol=exact, rtol=0)
         assert peer.generate(ids, 8).equal(ours.generate(ids, 8))
 
 
