@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument('--compile', action='store_true', help='add `generate(compile=True)`')
     parser.add_argument('--results', type=Path, help='keep the rows in this file, beside those that it has')
     options = options_of(parser)
-    groups = chosen('--groups', options.groups, GROUPS + LONG) if options.groups else GROUPS
+    groups = chosen('--groups', options.groups or ','.join(GROUPS), GROUPS + LONG)
     results = options.results
     kept = json.loads(results.read_text()) if results and results.exists() else {}
     for group in groups:

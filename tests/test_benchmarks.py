@@ -127,7 +127,7 @@ def copy_into(gpt, model):
     net, state = model.net, {}
     stack = net.attn_layers
     state['token.weight'] = net.token_emb.emb.weight
-    if stack.rel_pos is not None:
+    if gpt.bias is not None:
         values = dict(zip(gpt.bias.state_dict(), stack.rel_pos.state_dict().values(), strict=True))
         state |= {f'bias.{name}': value for name, value in values.items()}
     if net.pos_emb is not None and hasattr(net.pos_emb, 'emb'):
