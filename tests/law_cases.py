@@ -382,6 +382,7 @@ INPUT_CASES = (
 
 # inputs of single layers, which the stack gives them
 GIVEN_BY_THE_STACK = {'prev_attn', 'value_residual', 'rel_pos', 'mem', 'mem_mask', 'context_rotary_pos_emb'}
+GIVEN_BY_THE_STACK |= {'kept_angles'}
 # inputs that go with a single layer, or a single row: see test_scores
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
 GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}

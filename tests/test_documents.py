@@ -241,7 +241,7 @@ def test_refusals():
     with pytest.raises(ValueError, match='`document_ids` does not go with a cache'):
         net(x, document_ids=ids, cache=trace)
     _, trace = net(x, document_ids=ids, return_intermediates=True)
-    with pytest.raises(ValueError, match='`cache` holds packed documents, of which none can be continued'):
+    with pytest.raises(ValueError, match='`cache` cannot be continued: it holds packed documents'):
         net(x[:, :1], cache=trace, input_not_include_cache=True)
     with pytest.raises(ValueError, match='`document_ids` does not go with a cache or memories'):
         net(x, document_ids=ids, mems=[randn(2, 3, 16)] * 2)

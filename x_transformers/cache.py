@@ -372,6 +372,7 @@ class LayerIntermediates:
     cache_length         tokens processed so far
     aux_losses           losses that features ask to be added, already weighted, by name
     passes               the caches of all passes, if the stack ran more than once
+    whole                why no token can follow, if none can
     """
 
     hiddens: list[Tensor] | None = None
@@ -396,10 +397,16 @@ class LayerIntermediates:
     states: dict[str, Buffer] = field(default_factory=dict)
     leading: int = 0
     passes: list[Cache] | None = None
+    whole: str = ''
 
     @property
     def cache(self) -> Cache:
-        """The state that continues this sequence, including keys and values that were edited in place."""
+        """The state that continues this sequence, including keys and values that were edited in place.
+
+        Raises ValueError if nothing can follow.
+        """
+        if self.whole:
+            raise ValueError(f'`cache` cannot be continued: {self.whole}')
         if self.passes:
             joined = Cache.joined(self.passes)
             joined.exits = self.exit_indices

@@ -80,6 +80,7 @@ class DocumentsInStack(StackFeature):
     """Tells self-attention which token is of which document; positions begin anew in each."""
 
     takes = {'document_ids': 'b n, which document each token is of'}
+    waits = True
 
     def setup(self, host: Any) -> None:
         self.joined: dict[str, str] = {}
@@ -91,8 +92,6 @@ class DocumentsInStack(StackFeature):
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         ids = call.inputs.get('document_ids')
-        if call.cache is not None and 'documents' in call.cache.states:
-            raise ValueError('`cache` holds packed documents, of which none can be continued')
         if ids is None:
             return x
         if call.cache is not None or call.memories:
@@ -102,8 +101,7 @@ class DocumentsInStack(StackFeature):
         check_documents(ids, x)
         refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})
         call.shared['a']['document_ids'] = ids
-        if call.keeps:
-            call.recall('documents')(ids.unsqueeze(-1))
+        call.trace.whole = 'it holds packed documents, which are whole'
         call.shared['a'].setdefault('pos', positions_within(ids))
         return x
 
