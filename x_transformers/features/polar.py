@@ -88,7 +88,8 @@ class Polar(AttentionFeature):
     @staticmethod
     def turned(t: Tensor, angles: Tensor) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(t.dtype, angles.dtype), torch.float32)
-        sizes, angles = F.softplus(t.to(dtype)), angles.to(dtype)
+        # in one piece: torch's compiler expects a gradient of softplus laid out as its input, which need not be so
+        sizes, angles = F.softplus(t.to(dtype).contiguous()), angles.to(dtype)
         return torch.cat((sizes * angles.cos(), sizes * angles.sin()), dim=-1).to(t.dtype)
 
 
