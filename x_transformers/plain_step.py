@@ -139,6 +139,8 @@ class PlainStep:
         if type(net) is not core.TransformerWrapper or not is_quiet(net.features, AbsolutePositions):
             return False
         stack = net.attn_layers
+        if any('forward' in m.__dict__ for m in net.modules()):  # somebody has replaced it
+            return False
         if type(stack).forward is not core.AttentionLayers.forward or not stack.causal or net.to_logits is None:
             return False
         if not is_quiet(stack.features, RotaryPositions, DocumentsInStack) or 'c' in stack.layer_types:
@@ -153,7 +155,7 @@ class PlainStep:
         _, branch, residual = layer
         if type(layer) is not core.Layer or type(residual) is not Residual or residual.residual_scale is not None:
             return False
-        if residual.scale_residual_constant != 1 or any('forward' in m.__dict__ for m in layer.modules()):
+        if residual.scale_residual_constant != 1:
             return False
         if layer.kind == 'f':
             return type(branch) is core.FeedForward and type(branch.ff) is nn.Sequential
