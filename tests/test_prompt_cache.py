@@ -4,6 +4,7 @@ import pytest
 import torch
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
+from x_transformers.plain_step import PlainStep
 from x_transformers.prompt_cache import PromptCache
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
@@ -12,13 +13,18 @@ GREEDY = dict(temperature=0.0)
 
 def reading(model, monkeypatch):
     """Counts the tokens that the net reads."""
-    fed, forward = [], type(model.net).forward
+    fed, forward, plain = [], type(model.net).forward, PlainStep.__call__
 
     def counting(self, x, *args, **kwargs):
         fed.append(tuple(x.shape))
         return forward(self, x, *args, **kwargs)
 
+    def counting_plain(self, x, cache):
+        fed.append(tuple(x.shape))
+        return plain(self, x, cache)
+
     monkeypatch.setattr(type(model.net), 'forward', counting)
+    monkeypatch.setattr(PlainStep, '__call__', counting_plain)
     return fed
 
 
