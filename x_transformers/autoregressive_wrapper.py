@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
+from x_transformers.cache import LayerIntermediates
 from x_transformers.choice import Choice, Endings, vocabulary_of
 from x_transformers.features.documents import begins, check_documents
 from x_transformers.flags import (
@@ -301,24 +302,7 @@ class AutoregressiveWrapper(Configurable):
         if beside and not return_outputs:
             raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
         refuse_own({name: v for name, v in kwargs.items() if name not in known}, 'the loss', SET_BY_LOSS)
-        x = x.long()
-        b, n = x.shape
-        if lens is not None:
-            if lens.shape != (b,):
-                raise ValueError(
-                    f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}'
-                )
-            x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
-        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
-        documents = kwargs.get('document_ids')
-        first = None if documents is None else begins(check_documents(documents, x))
-        if first is not None:  # no document says how the next one begins
-            x = x.masked_fill(first, self.ignore_index)
-
-        if self.mask_prob > 0.0:
-            kept, given = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
-            kept = kept if first is None else kept | first
-            kwargs['self_attn_kv_mask'] = kept if given is None else kept & given
+        ids, x = self.split(x.long(), lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -332,25 +316,14 @@ class AutoregressiveWrapper(Configurable):
         out, predicted = out if predicts else (out, None)
 
         heads = out if isinstance(out, tuple) else (out,)
-        lead = heads[0].shape[1] - n
+        lead = heads[0].shape[1] - x.shape[1]
         targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob)
         if not looped:
             loss = mean_token_loss(out, targets, terms)
         else:
-            own = targets[:, lead:]
-            passes = [token_losses(z, own, terms) for z in intermediates.all_pred_logits]
-            measure = functools.partial(
-                looped_loss,
-                gates=intermediates.exit_logits,
-                targets=own,
-                ignore_index=self.ignore_index,
-                threshold=self.looped_loss_threshold_exit,
-                slope=self.looped_loss_slope,
-                exit_weight=self.looped_exit_loss_weight,
-            )
-            loss = sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
+            loss = self.loss_of_passes(intermediates, targets[:, lead:], terms)
         if predicts:
             loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, targets != self.ignore_index)
         if self.add_attn_z_loss:
@@ -359,6 +332,40 @@ class AutoregressiveWrapper(Configurable):
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)
         return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
+
+    def split(self, x: Tensor, lens: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """What the net reads, and what it shall predict, both b n; forgetful masks join the keywords of the net."""
+        b, n = x.shape
+        if lens is not None:
+            if lens.shape != (b,):
+                raise ValueError(
+                    f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}'
+                )
+            x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
+        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        documents = kwargs.get('document_ids')
+        first = None if documents is None else begins(check_documents(documents, x))
+        if first is not None:  # no document says how the next one begins
+            x = x.masked_fill(first, self.ignore_index)
+        if self.mask_prob > 0.0:
+            kept, given = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
+            kept = kept if first is None else kept | first
+            kwargs['self_attn_kv_mask'] = kept if given is None else kept & given
+        return ids, x
+
+    def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
+        """The loss of a looped net, the mean over its heads."""
+        passes = [token_losses(z, targets, terms) for z in intermediates.all_pred_logits]
+        measure = functools.partial(
+            looped_loss,
+            gates=intermediates.exit_logits,
+            targets=targets,
+            ignore_index=self.ignore_index,
+            threshold=self.looped_loss_threshold_exit,
+            slope=self.looped_loss_slope,
+            exit_weight=self.looped_exit_loss_weight,
+        )
+        return sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
 
     @with_old_spellings
     def generate(
