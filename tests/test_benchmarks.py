@@ -46,11 +46,11 @@ def table_in(text):
     ('script', 'columns', 'rows'),
     [
         ('training', 'floor,minimal,minimal chunked,ours', 6),
-        ('overhead', 'minimal,ours', 3),
-        ('generate', 'floor,minimal,packed,ours', 8),
-        ('loss', 'floor,plain,chunked,ours', 2),
-        ('biases', 'minimal,ours', 6),
-        ('gpu', 'minimal,ours', 3),
+        pytest.param('overhead', 'minimal,ours', 3, marks=pytest.mark.slow),
+        pytest.param('generate', 'floor,minimal,packed,ours', 8, marks=pytest.mark.slow),
+        pytest.param('loss', 'floor,plain,chunked,ours', 2, marks=pytest.mark.slow),
+        pytest.param('biases', 'minimal,ours', 6, marks=pytest.mark.slow),
+        pytest.param('gpu', 'minimal,ours', 3, marks=pytest.mark.slow),
     ],
 )
 def test_script(tmp_path, script, columns, rows):
@@ -100,6 +100,7 @@ def test_score_flags(scripts):
     ]  # four times as much
 
 
+@pytest.mark.slow
 def test_table_adds_up(tmp_path):
     """`table.py` measures the groups that are asked for, and prints those that were measured before, too."""
     results = tmp_path / 'results.json'
