@@ -18,7 +18,6 @@ from torch.nn.modules import module as hooks
 
 from x_transformers.attend import grouped_sdpa
 from x_transformers.cache import Buffer, Cache, KeysValues
-from x_transformers.features.documents import DocumentsInStack
 from x_transformers.features.embeddings import AbsolutePositions
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import Rotary, RotaryPositions
@@ -143,7 +142,7 @@ class PlainStep:
             return False
         if type(stack).forward is not core.AttentionLayers.forward or not stack.causal or net.to_logits is None:
             return False
-        if not is_quiet(stack.features, RotaryPositions, DocumentsInStack) or 'c' in stack.layer_types:
+        if not is_quiet(stack.features, RotaryPositions) or 'c' in stack.layer_types:
             return False
         rotary = stack.features.find(RotaryPositions)
         return not (rotary and rotary.rotary_xpos) and all(map(PlainStep.fits_layer, stack.layers))
