@@ -164,6 +164,23 @@ def test_a_cache_continues_with_angles_of_the_caller():
     assert_close(net(x, cache=inter, rotary_pos_emb=angles)[:, -1], net(x)[:, -1])
 
 
+@pytest.mark.parametrize('flags', [{}, dict(attn_num_mem_kv=1)], ids=str)
+def test_an_offset_moves_cached_keys_too(flags):
+    """Positions of all keys count from the offset; beside keys at no position that shows."""
+    net = randomised(Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, rotary_pos_emb=True, **flags).double()).eval()
+    x = torch.randn(2, 9, 16, dtype=torch.float64)
+    _, inter = net(x[:, :8], return_hiddens=True)
+    angles = net.rotary_pos_emb(torch.arange(20 - 8, 20 + 1))
+    wanted = net(x, rotary_pos_emb=angles)[:, -1:] if not flags else None
+    out = net(x, cache=inter, seq_pos_offset=20)
+    if wanted is not None:
+        assert_close(out, wanted)
+    else:
+        moved = net(x, cache=net(x[:, :8], return_hiddens=True)[1], rotary_pos_emb=angles)
+        assert_close(out, moved)
+        assert not torch.allclose(out, net(x)[:, -1:])
+
+
 # logits of the last places
 
 
