@@ -50,6 +50,11 @@ def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
     return sim.softmax(dim=-1, dtype=torch.float32 if half else sim.dtype)
 
 
+def heads_of(t: Tensor, width: int) -> Tensor:
+    """Split the last axis into heads of a width:  b n (h d) -> b h n d."""
+    return t.view(*t.shape[:2], t.shape[-1] // width, width).transpose(1, 2)
+
+
 def tile_heads(t: Tensor, heads: int) -> Tensor:
     """Repeat key heads so that query head h finds key head h mod k:  b k j d -> b h j d."""
     if t.shape[1] == heads:

@@ -26,6 +26,7 @@ from x_transformers.attend import (
     eager_by_rows,
     fused,
     fused_by_rows,
+    heads_of,
     tile_heads,
 )
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
@@ -84,6 +85,7 @@ from x_transformers.generation import evaluating
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
+from x_transformers.plain import PlainLayers, written_out
 from x_transformers.routing import Routing, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.token_loss import may_read_later, readout_of
 
@@ -116,6 +118,7 @@ class Widths:
     dim_key: int
 
 
+@written_out
 class Attention(Configurable):
     """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
 
@@ -358,11 +361,6 @@ class Attention(Configurable):
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
 
 
-def heads_of(t: Tensor, width: int) -> Tensor:
-    """Split the last axis into heads of a width:  b n (h d) -> b h n d."""
-    return t.view(*t.shape[:2], t.shape[-1] // width, width).transpose(1, 2)
-
-
 def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Put further keys and values in front; of different head counts, the fewer are repeated."""
     for extra_k, extra_v in terms:
@@ -378,6 +376,7 @@ def joined(front: Tensor, rest: Tensor) -> Tensor:
 # feedforward
 
 
+@written_out
 class FeedForward(Configurable):
     """Two linear layers with an activation between them:  b n dim -> b n dim_out.  arXiv:1706.03762"""
 
@@ -433,6 +432,7 @@ class FeedForward(Configurable):
 # a layer
 
 
+@written_out
 class Layer(ModuleList):
     """One branch with its norms and its residual. Unpacks as (norms, branch, residual), each of which can be replaced.
 
@@ -674,6 +674,9 @@ class AttentionLayers(Routing):
 
     def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
         """Run those layers whose turn it is in `steps`."""
+        plain = PlainLayers.of(self) if transform is None else None
+        if plain is not None and plain.takes(call):
+            return plain(x, call, steps)
         layers, block = tuple(self.layers), self.len_default_block
         for call.step in steps:
             layer = layers[call.order[call.step]]

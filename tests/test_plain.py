@@ -1,0 +1,341 @@
+"""The layers of a plain stack written out give what their stages give, to the bit, and stand back for all else."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import randomised
+from torch import nn
+
+from x_transformers import Decoder, Encoder, TransformerWrapper
+from x_transformers import x_transformers as core
+from x_transformers.features.catalogue import STACK
+from x_transformers.features.levels import StackFeature
+from x_transformers.flags import flag
+from x_transformers.plain import PlainLayers
+
+
+def stack(kind=Decoder, **flags):
+    torch.manual_seed(0)
+    net = kind(**{'dim': 16, 'depth': 2, 'heads': 4, 'attn_dim_head': 8, 'verbose': False, **flags})
+    return randomised(net).float()
+
+
+def tokens(*shape):
+    return torch.randn(*(shape or (2, 9, 16)), generator=torch.Generator().manual_seed(1), requires_grad=True)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Counts the passes through layers that are written out."""
+    taken, run = [], PlainLayers.__call__
+    monkeypatch.setattr(PlainLayers, '__call__', lambda self, *args: taken.append(1) or run(self, *args))
+    return taken
+
+
+def ordinary(function, *args, **kwargs):
+    """What a function gives where nothing is written out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PlainLayers, 'of', lambda stack: None)
+        return function(*args, **kwargs)
+
+
+def passed(net, x, **inputs):
+    """Output and gradients of a pass."""
+    out = net(x, **inputs)
+    learned = [p for p in net.parameters() if p.requires_grad]
+    return [out, *torch.autograd.grad(out.square().sum(), (x, *learned), allow_unused=True)]
+
+
+def assert_same(own, wanted):
+    for one, other in zip(own, wanted, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+
+
+PLAIN = {
+    'default': {},
+    'encoder': dict(kind=Encoder),
+    'rotary': dict(rotary_pos_emb=True),
+    'rotary, both ways': dict(kind=Encoder, rotary_pos_emb=True),
+    'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
+    'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
+    'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
+    'one kv head': dict(attn_one_kv_head=True),
+    'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
+    'norms behind': dict(pre_norm=False),
+    'no offset': dict(norm_add_unit_offset=False),
+    'sandwich': dict(sandwich_norm=True),
+    'other layers': dict(custom_layers=('a', 'a', 'f', 'a', 'f')),
+    'repeated': dict(weight_tie_layers=True),
+    'no projection': dict(heads=1, attn_dim_head=16),
+    'activation': dict(ff_relu_squared=True, ff_post_act_ln=True),
+    'checkpoints': dict(checkpoint_layers=True, depth=3),
+    'checkpoints of two': dict(checkpoint_layers=2, depth=3, rotary_pos_emb=True),
+}
+
+
+@pytest.mark.parametrize('training', [True, False], ids=['training', 'eval'])
+@pytest.mark.parametrize('flags', PLAIN.values(), ids=PLAIN)
+def test_the_layers_written_out_are_the_layers(flags, training, runs):
+    net, x = stack(**flags).train(training), tokens()
+    own = passed(net, x)
+    assert runs
+    assert_same(own, ordinary(passed, net, x))
+    with torch.no_grad():
+        assert_same([net(x), net(x)], [own[0], own[0]])  # the second reads sums that the first has kept
+    count = len(runs)
+    with torch.autocast('cpu', torch.bfloat16):
+        assert_same(passed(net, x), ordinary(passed, net, x))
+    net, x = net.double(), x.detach().double().requires_grad_()
+    assert_same(passed(net, x), ordinary(passed, net, x))
+    assert len(runs) > count + 1
+
+
+@pytest.mark.parametrize('shape', [(2, 1, 16), (1, 5, 16), (2, 0, 16), (0, 4, 16)], ids=str)
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True), dict(kind=Encoder)], ids=str)
+def test_any_number_of_rows_and_tokens(shape, flags, runs):
+    net, x = stack(**flags), tokens(*shape)
+    assert_same(passed(net, x), ordinary(passed, net, x))
+    assert runs
+
+
+def test_long_sequences(runs):
+    """So long that attention runs without forming scores."""
+    net, x = stack(depth=1, rotary_pos_emb=True), tokens(1, 1100, 16)
+    assert_same(passed(net, x), ordinary(passed, net, x))
+    assert runs
+
+
+def test_orders_of_a_call(runs):
+    net, x = stack(), tokens()
+    for inputs in (dict(layers_execute_order=(2, 3, 0, 1, 0)), dict(repeat_blocks=(0, 3))):
+        own = net(x, **inputs)
+        assert len(runs) == 1
+        assert torch.equal(own, ordinary(net, x, **inputs)) and not torch.equal(own, net(x))
+        runs.clear()
+
+
+@pytest.mark.parametrize('scale', [1.0, 2.0, None])
+def test_angles_given_by_the_caller(scale, runs):
+    net, x = stack(rotary_pos_emb=True), tokens()
+    given = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(2)), scale
+    assert_same(passed(net, x, rotary_pos_emb=given), ordinary(passed, net, x, rotary_pos_emb=given))
+    assert len(runs) == (scale != 2.0)
+
+
+class Louder(StackFeature):
+    louder = flag(False, 'twice the stream before a branch')
+
+    def read(self, x, layer, call):
+        return 2 * x
+
+
+OTHERS = {
+    'alibi': dict(alibi_pos_bias=True),
+    'xpos': dict(rotary_xpos=True),
+    'qk norm': dict(attn_qk_norm=True),
+    'memory keys': dict(attn_num_mem_kv=1),
+    'formula': dict(attn_flash=False),
+    'value heads': dict(attn_value_dim_head=4),
+    'window': dict(attn_max_attend_past=4),
+    'gate': dict(attn_gate_values=True),
+    'shift': dict(shift_tokens=1),
+    'residual scale': dict(scale_residual=True),
+    'constant scale': dict(scale_residual_constant=0.5),
+    'gru': dict(gate_residual=True),
+    'streams': dict(num_residual_streams=2),
+    'across': dict(cross_attend=True),
+    'attention dropout': dict(attn_dropout=0.5),
+    'feedforward dropout': dict(ff_dropout=0.5),
+    'own feature': dict(features=(*STACK, Louder), louder=True),
+}
+
+
+@pytest.mark.parametrize('flags', OTHERS.values(), ids=OTHERS)
+def test_other_stacks_take_the_ordinary_way(flags, runs):
+    net, inputs = stack(**flags).train(), {'context': tokens(2, 3, 16)} if 'cross_attend' in flags else {}
+    net(tokens(), **inputs)
+    assert not runs
+
+
+INPUTS = {
+    'mask': dict(mask=torch.arange(9) < torch.tensor([[9], [4]])),
+    'attn_mask': dict(attn_mask=torch.ones(9, 9).tril() > 0),
+    'start': dict(seq_start_pos=torch.tensor([0, 3])),
+    'kv mask': dict(self_attn_kv_mask=torch.arange(9) < torch.tensor([[9], [4]])),
+    'bias': dict(attn_bias=torch.randn(9, 9)),
+    'not causal': dict(causal=False),
+    'hiddens': dict(return_hiddens=True),
+    'memories': dict(mems=[torch.randn(2, 3, 16)] * 2),
+    'documents': dict(document_ids=torch.tensor([[0] * 5 + [1] * 4] * 2)),
+    'between blocks': dict(transform_block_inputs={2: lambda x: x + 1}),
+}
+
+
+@pytest.mark.parametrize('inputs', INPUTS.values(), ids=INPUTS)
+def test_inputs_that_layers_see_take_the_ordinary_way(inputs, runs):
+    net, x = stack(), tokens()
+    with_input = net(x, **inputs)
+    assert not runs
+    if 'return_hiddens' not in inputs:
+        assert not torch.equal(with_input, net(x)) or 'attn_mask' in inputs
+    _, past = stack()(x, return_hiddens=True)
+    runs.clear()
+    net(torch.cat((x, x), dim=1), cache=past)
+    assert not runs
+
+
+class Twice(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def twice(linear):
+    new = Twice(linear.in_features, linear.out_features, bias=linear.bias is not None)
+    new.load_state_dict(linear.state_dict())
+    return new
+
+
+def as_plain_tensor(module, name):
+    """As a tensor that is no parameter, such as forward-mode differentiation wants it."""
+    value = 2 * getattr(module, name).detach()
+    delattr(module, name)
+    setattr(module, name, value)
+
+
+def replace(module, name, make):
+    setattr(module, name, make(getattr(module, name)))
+
+
+CHANGES = {
+    'a hook': lambda a, f: a.to_v.register_forward_hook(lambda m, args, out: 2 * out),
+    'a hook before': lambda a, f: a.to_v.register_forward_pre_hook(lambda m, args: (2 * args[0],)),
+    'a hook of the branch': lambda a, f: a.register_forward_hook(lambda m, args, out: 2 * out),
+    'a hook of the feedforward': lambda a, f: f.register_forward_hook(lambda m, args, out: 2 * out),
+    'another linear layer': lambda a, f: replace(a, 'to_v', twice),
+    'another inner layer': lambda a, f: f.ff[0].__setitem__(0, twice(f.ff[0][0])),
+    'a forward of its own': lambda a, f: replace(a.to_v, 'forward', lambda old: lambda x: 2 * old(x)),
+    'a branch with its own': lambda a, f: replace(f, 'forward', lambda old: lambda x, **rest: 2 * old(x, **rest)),
+    'parametrized': lambda a, f: nn.utils.parametrize.register_parametrization(a.to_v, 'weight', Doubled()),
+    'no parameter': lambda a, f: as_plain_tensor(a.to_v, 'weight'),
+    'another parameter': lambda a, f: replace(a.to_v, 'weight', lambda w: nn.Parameter(2 * w)),
+    'in place': lambda a, f: a.to_v.weight.data.mul_(2),
+    'of the norm, in place': lambda a, f: a.norms[0].gamma.data.mul_(2),
+    'another gain': lambda a, f: replace(a.norms[0], 'gamma', lambda w: nn.Parameter(2 * w)),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize('gradients', [True, False], ids=['gradients', 'none'])
+def test_what_users_do_to_a_model_counts(change, gradients):
+    """Each change is made between two passes, and acts in the second as it does in the ordinary way."""
+    net, x = stack(), tokens()
+    attn, ff = net.layers[0][1], net.layers[1][1]
+    object.__setattr__(attn, 'norms', net.layers[0][0])
+    with torch.set_grad_enabled(gradients):
+        before = net(x)
+        change(attn, ff)
+        after = net(x)
+        assert torch.equal(after, ordinary(net, x))
+        assert not torch.equal(after, before)
+
+
+@pytest.mark.parametrize('kind', [core.Attention, core.FeedForward, core.Layer, nn.Linear, nn.GELU], ids=str)
+def test_a_replaced_forward_of_a_class_counts(kind, monkeypatch):
+    net, x, old = stack(), tokens(), kind.forward
+    before = net(x)
+    monkeypatch.setattr(kind, 'forward', lambda self, *args, **kwargs: 2 * old(self, *args, **kwargs))
+    after = net(x)
+    assert torch.equal(after, ordinary(net, x)) and not torch.equal(after, before)
+
+
+def test_global_hooks_see_every_module():
+    net, x, seen = stack(), tokens(), []
+    net(x)
+    handle = nn.modules.module.register_module_forward_hook(lambda m, args, out: seen.append(m))
+    net(x)
+    handle.remove()
+    assert net.layers[0][1].to_q in seen and net.layers[1][1] in seen
+
+
+def test_dropout_where_it_acts(runs):
+    """Also where one module alone is in training, as for estimates of uncertainty."""
+    net, x = stack(attn_dropout=0.5, ff_dropout=0.5).eval(), tokens()
+    assert torch.equal(net(x), ordinary(net, x)) and len(runs) == 1
+    dropout = next(m for m in net.modules() if type(m) is nn.Dropout)
+    dropout.train()
+    assert not torch.equal(net(x), net(x)) and len(runs) == 1
+    dropout.eval()
+    net.layers[0][1].train()
+    assert not torch.equal(net(x), net(x)) and len(runs) == 1
+
+
+# torch runs its kernel once per set of parameters, and scripts its own rules: it says so
+@pytest.mark.filterwarnings('ignore')
+def test_transforms_of_functions(runs):
+    net, x = stack().double(), tokens().double()
+    params = {name: p.detach() for name, p in net.named_parameters()}
+
+    def run(params, x):
+        return torch.func.functional_call(net, params, (x,))
+
+    stacked = {name: torch.stack((p, 2 * p)) for name, p in params.items()}
+    both = torch.vmap(run, (0, None))(stacked, x)
+    assert runs
+    assert torch.allclose(both[0], net(x), atol=1e-12)
+    twice = {name: 2 * p for name, p in params.items()}
+    assert torch.allclose(both[1], run(twice, x), atol=1e-12)
+    with torch.no_grad():  # nothing of other parameters is kept
+        assert torch.allclose(net(x), both[0], atol=1e-12)
+    math = nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
+    with math:
+        _, tangent = torch.func.jvp(lambda x: run(params, x), (x.detach(),), (torch.ones_like(x),))
+    near, far = (run(params, x.detach() + step * torch.ones_like(x)) for step in (-1e-5, 1e-5))
+    assert torch.allclose(tangent, (far - near) / 2e-5, atol=1e-6)
+
+
+def test_copies_and_garbage():
+    net, x = stack(), tokens()
+    net(x)
+    other = copy.deepcopy(net)
+    assert torch.equal(pickle.loads(pickle.dumps(net))(x), net(x))
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(2)
+    assert not torch.equal(other(x), net(x)) and torch.equal(other(x), ordinary(other, x))
+    gone = weakref.ref(other)
+    del other
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_training_step_of_a_model(runs):
+    """A few steps of an optimiser, written out and in the ordinary way, end at the same weights."""
+
+    def train():
+        torch.manual_seed(0)
+        net = TransformerWrapper(num_tokens=11, max_seq_len=16, attn_layers=Decoder(dim=16, depth=2, heads=2))
+        optimiser, x = torch.optim.Adam(net.parameters(), 1e-2), torch.randint(0, 11, (2, 12))
+        for _ in range(4):
+            F.cross_entropy(net(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            net.eval()
+            with torch.no_grad():
+                net(x)
+            net.train()
+        return [p.detach() for p in net.parameters()]
+
+    own = train()
+    assert len(runs) == 8
+    assert_same(own, ordinary(train))
