@@ -28,45 +28,38 @@ class PackedLinear:
         self.own = linear._parameters  # read without the search that an attribute of a module takes
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight, bias = self.own.get('weight'), self.own.get('bias')
-        if weight is None or not few_rows(x) or x.dtype != weight.dtype:
+        weight = self.own.get('weight')
+        rows = x.numel() // max(x.shape[-1], 1)
+        if weight is None or rows not in FEW_ROWS or x.dtype != weight.dtype:
             return F.linear(x, self.linear.weight, self.linear.bias)
+        return self.few(x.reshape(rows, x.shape[-1])).view(*x.shape[:-1], len(weight))
+
+    def few(self, x: Tensor) -> Tensor:
+        """The same for rows (b d) that are known to be few."""
+        weight, bias = self.own['weight'], self.own['bias']
         if weight is not self.weight or weight._version != self.version:
             self.copy = weight.detach().t().contiguous()
             self.weight, self.version = weight, weight._version
-        if bias is None:
-            return x @ self.copy
-        return torch.addmm(bias, x.reshape(-1, x.shape[-1]), self.copy).view(*x.shape[:-1], len(bias))
-
-
-def few_rows(x: Tensor) -> bool:
-    return x.numel() // max(x.shape[-1], 1) in FEW_ROWS
+        return torch.mm(x, self.copy) if bias is None else torch.addmm(bias, x, self.copy)
 
 
 class JoinedLinear:
-    """What several layers without bias give for one input, side by side, in one product."""
+    """What several layers without bias give for few rows (b d), side by side, in one product."""
 
     __slots__ = ('copy', 'known', 'parts')
 
-    def __init__(self, *parts: PackedLinear) -> None:
-        self.parts, self.known, self.copy = parts, (), None
+    def __init__(self, *layers: nn.Linear) -> None:
+        self.parts, self.known, self.copy = [layer._parameters for layer in layers], (), None
 
     def __call__(self, x: Tensor) -> Tensor:
         for own, weight, version in self.known:
-            if own.get('weight') is not weight or weight._version != version:
+            if own['weight'] is not weight or weight._version != version:
                 self.copy = None
         if self.copy is None:
-            self.pack()
-        if self.copy is None or not few_rows(x) or x.dtype != self.copy.dtype:
-            return torch.cat([part(x) for part in self.parts], dim=-1)
-        return x @ self.copy
-
-    def pack(self) -> None:
-        weights = [part.own.get('weight') for part in self.parts]
-        if any(weight is None or not fits(weight) for weight in weights):
-            return
-        self.copy = torch.cat([weight.detach() for weight in weights]).t().contiguous()
-        self.known = [(part.own, w, w._version) for part, w in zip(self.parts, weights, strict=True)]
+            weights = [own['weight'] for own in self.parts]
+            self.copy = torch.cat([weight.detach() for weight in weights]).t().contiguous()
+            self.known = [(own, w, w._version) for own, w in zip(self.parts, weights, strict=True)]
+        return torch.mm(x, self.copy)
 
 
 def fits(weight: Tensor) -> bool:

@@ -11,15 +11,23 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from x_transformers.attend import grouped_sdpa
 from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.features.embeddings import AbsolutePositions
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import RotaryPositions
-from x_transformers.packing import JoinedLinear, Packed, PackedLinear
-from x_transformers.plain import PlainAttention, PlainFeedForward, PlainNorm, Snapshot, is_plain, is_quiet
+from x_transformers.packing import FEW_ROWS, JoinedLinear, Packed
+from x_transformers.plain import (
+    PlainAttention,
+    PlainFeedForward,
+    PlainNorm,
+    Snapshot,
+    is_plain,
+    is_quiet,
+    nobody_replaced_a_forward,
+)
 
 
 class NormStep(PlainNorm):
@@ -37,22 +45,23 @@ class NormStep(PlainNorm):
 
 
 class AttentionStep(PlainAttention):
-    """x b 1 d -> b 1 d, with the past of the layer continued."""
+    """x b d -> b d, one new token per row, with the past of the layer continued."""
 
     def __init__(self, layer: Any, maps: dict[Any, Any]) -> None:
         super().__init__(layer, maps)
-        inputs = (self.to_q, self.to_k, self.to_v)
-        packed = all(isinstance(m, PackedLinear) and m.own.get('bias') is None for m in inputs)
-        self.project = JoinedLinear(*inputs) if packed else lambda x: torch.cat([m(x) for m in inputs], dim=-1)
-        self.turns_all = self.branch.rotate_num_heads == self.branch.heads
+        attn, parts = self.branch, (self.to_q, self.to_k, self.to_v)
+        linear = (attn.to_q, attn.to_k, attn.to_v)
+        joins = all(type(m) is nn.Linear and m in maps and m.bias is None for m in linear)
+        self.project = JoinedLinear(*linear) if joins else lambda x: torch.cat([part(x) for part in parts], dim=-1)
+        self.turns_all = attn.rotate_num_heads == attn.heads
 
     def continued(
         self, x: Tensor, past: KeysValues, angles: Buffer | None, turns: Tensor | None
     ) -> tuple[Tensor, KeysValues]:
-        b, shape = len(x), self.shape
+        b, shape = x.shape[0], self.shape
         qkv = self.project(self.read(x))
-        v = qkv[..., -shape.kv_heads * shape.dim_value :].view(b, 1, shape.kv_heads, -1).transpose(1, 2)
-        qk = qkv[..., : (shape.heads + shape.kv_heads) * shape.dim_head].view(b, 1, -1, shape.dim_head).transpose(1, 2)
+        behind = (shape.heads + shape.kv_heads) * shape.dim_head
+        qk, v = qkv[:, :behind].view(b, -1, 1, shape.dim_head), qkv[:, behind:].view(b, -1, 1, shape.dim_value)
         if turns is not None and self.turns_all:
             qk = self.rotary.turned(qk, turns)
         q, k = qk[:, : shape.heads], qk[:, shape.heads :]
@@ -61,7 +70,7 @@ class AttentionStep(PlainAttention):
         past = past.append(k, v)
         past.states = {} if angles is None else {'angles': angles}
         out = grouped_sdpa(q, *past.pair, None, self.options)
-        return self.join(self.to_out(out.transpose(1, 2).reshape(b, 1, -1)), x), past
+        return self.join(self.to_out(out.reshape(b, -1)), x), past
 
 
 class PlainStep:
@@ -71,14 +80,20 @@ class PlainStep:
         stack = net.attn_layers
         self.net, self.packed = net, packed
         self.seen = Snapshot(net)
-        maps: dict[Any, Any] = {forward.linear: forward for _, forward in packed.forwards}
-        norms = [m for m in stack.modules() if type(m) is LayerNorm and not m.gamma.is_inference()]
-        maps |= {norm: NormStep(norm) for norm in norms}
-        steps = {'a': AttentionStep, 'f': PlainFeedForward}
-        layers = [stack.layers[index] for index in stack.layers_execute_order]
-        self.steps = [(layer.kind, steps[layer.kind](layer, maps)) for layer in layers]
+        self.layers = [stack.layers[index] for index in stack.layers_execute_order]
+        self.steps: dict[bool, tuple[list[Any], Any, Any]] = {}
         self.rotary = stack.features.find(RotaryPositions)
-        self.final_norm = maps.get(stack.final_norm, stack.final_norm)
+
+    def parts(self, few: bool) -> tuple[list[Any], Any, Any]:
+        """The layers, the final norm and the head, with packed weights where the rows are few."""
+        if few not in self.steps:
+            kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
+            norms = [m for m in stack.modules() if type(m) is LayerNorm and not m.gamma.is_inference()]
+            maps: dict[Any, Any] = {norm: NormStep(norm) for norm in norms}
+            maps |= {forward.linear: forward.few for _, forward in self.packed.forwards} if few else {}
+            steps = [kinds[layer.kind](layer, maps) for layer in self.layers]
+            self.steps[few] = steps, maps.get(stack.final_norm, stack.final_norm), maps.get(head)
+        return self.steps[few]
 
     @classmethod
     def of(cls, net: Any, inputs: dict[str, Any], packed: Packed) -> PlainStep | None:
@@ -89,9 +104,11 @@ class PlainStep:
     def fits(net: Any) -> bool:
         from x_transformers import x_transformers as core
 
-        if type(net) is not core.TransformerWrapper or not is_quiet(net.features, AbsolutePositions):
+        if type(net) is not core.TransformerWrapper or not nobody_replaced_a_forward():
             return False
         stack = net.attn_layers
+        if not is_quiet(net.features, AbsolutePositions):
+            return False
         if any('forward' in m.__dict__ for m in net.modules()):  # somebody has replaced it
             return False
         if type(stack).forward is not core.AttentionLayers.forward or not stack.causal or net.to_logits is None:
@@ -101,7 +118,7 @@ class PlainStep:
 
     def takes(self, ids: Tensor, cache: Cache) -> bool:
         """Whether this step can go on from there. Hooks want to see modules called."""
-        if ids.shape[1] != 1 or cache.leading or cache.exits is not None or torch.compiler.is_compiling():
+        if ids.numel() == 0 or ids.shape[1] != 1 or cache.leading or cache.exits is not None or torch.compiler.is_compiling():
             return False
         known = {'positions', 'angles'} if self.rotary is not None else set()
         if cache.states.keys() != known or not all(past is not None for past in cache.layers):
@@ -112,22 +129,26 @@ class PlainStep:
 
     def __call__(self, ids: Tensor, cache: Cache) -> tuple[Any, Cache]:
         net, states, angles, turns, pasts = self.net, {}, None, None, []
-        with self.packed:
-            x = net.token_emb(ids)
-            if net.pos_emb is not None:
-                x = x + net.pos_emb(ids, offset=cache.seen)
-            x = net.project_emb(x)
-            if self.rotary is not None:
-                positions = cache.states['positions'].tensor[:, -1:, 0] + 1
-                turns, _ = self.rotary.angles(positions)
-                angles = cache.states['angles'].append(turns)
-                states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1)), 'angles': angles}
-            for kind, step in self.steps:
-                if kind == 'f':
-                    x = step(x, None)
-                    continue
-                x, past = step.continued(x, cache.layers[len(pasts)], angles, turns)
+        layers, norm, head = self.parts(ids.shape[0] in FEW_ROWS)
+        x = net.token_emb(ids)
+        if net.pos_emb is not None:
+            x = x + net.pos_emb(ids, offset=cache.seen)
+        x = net.project_emb(x).squeeze(1)
+        if self.rotary is not None:
+            positions = cache.states['positions'].tensor[:, -1:, 0] + 1
+            turns, _ = self.rotary.angles(positions)
+            angles = cache.states['angles'].append(turns)
+            states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1)), 'angles': angles}
+        for layer in layers:
+            if type(layer) is AttentionStep:
+                x, past = layer.continued(x, cache.layers[len(pasts)], angles, turns)
                 pasts.append(past)
-            x = x if self.final_norm is None else self.final_norm(x)
-            logits = net.to_logits(x)
+            else:
+                x = layer(x, None)
+        x = x if norm is None else norm(x)
+        if head is not None:
+            logits = head(x).unsqueeze(1)
+        else:
+            with self.packed:
+                logits = net.to_logits(x.unsqueeze(1))
         return logits, Cache(pasts, list(cache.kinds), states, cache.seen + 1)
