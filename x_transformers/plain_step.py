@@ -8,16 +8,18 @@ take the ordinary way.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import grouped_sdpa
 from x_transformers.cache import Buffer, Cache, KeysValues
-from x_transformers.features.embeddings import AbsolutePositions
+from x_transformers.features.embeddings import AbsolutePositions, TokenEmbedding
 from x_transformers.features.norms import LayerNorm
-from x_transformers.features.positions import RotaryPositions
+from x_transformers.features.positions import AbsolutePositionalEmbedding, RotaryPositions
 from x_transformers.packing import FEW_ROWS, JoinedLinear, Packed
 from x_transformers.plain import (
     PlainAttention,
@@ -54,23 +56,50 @@ class AttentionStep(PlainAttention):
         joins = all(type(m) is nn.Linear and m in maps and m.bias is None for m in linear)
         self.project = JoinedLinear(*linear) if joins else lambda x: torch.cat([part(x) for part in parts], dim=-1)
         self.turns_all = attn.rotate_num_heads == attn.heads
+        h, k = attn.shape.heads, attn.shape.kv_heads
+        self.widths, self.counts = [(h + k) * attn.shape.dim_head, k * attn.shape.dim_value], [h, k]
+        if h == k:
+            self.attend = partial(F.scaled_dot_product_attention, scale=attn.logit_scale)
+        else:
+            self.attend = lambda *qkv: grouped_sdpa(*qkv, None, self.options)
 
     def continued(
         self, x: Tensor, past: KeysValues, angles: Buffer | None, turns: Tensor | None
     ) -> tuple[Tensor, KeysValues]:
-        b, shape = x.shape[0], self.shape
-        qkv = self.project(self.read(x))
-        behind = (shape.heads + shape.kv_heads) * shape.dim_head
-        qk, v = qkv[:, :behind].view(b, -1, 1, shape.dim_head), qkv[:, behind:].view(b, -1, 1, shape.dim_value)
+        b = x.shape[0]
+        qk, v = self.project(self.read(x)).split_with_sizes(self.widths, dim=-1)
+        qk, v = qk.view(b, -1, 1, self.shape.dim_head), v.view(b, -1, 1, self.shape.dim_value)
         if turns is not None and self.turns_all:
             qk = self.rotary.turned(qk, turns)
-        q, k = qk[:, : shape.heads], qk[:, shape.heads :]
+        q, k = qk.split_with_sizes(self.counts, dim=1)
         if turns is not None and not self.turns_all:
             q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
         past = past.append(k, v)
         past.states = {} if angles is None else {'angles': angles}
-        out = grouped_sdpa(q, *past.pair, None, self.options)
+        out = self.attend(q, *past.pair)
         return self.join(self.to_out(out.reshape(b, -1)), x), past
+
+
+class EmbeddingStep:
+    """ids b 1 at a position -> b d: a row of each table."""
+
+    def __init__(self, net: Any) -> None:
+        self.net, self.scale = net, getattr(net.pos_emb, 'scale', None)
+        plain = [
+            type(m) is kind and not m.l2norm_embed and type(m.emb) is nn.Embedding and m.emb.max_norm is None
+            for m, kind in ((net.token_emb, TokenEmbedding), (net.pos_emb, AbsolutePositionalEmbedding))
+            if m is not None
+        ]
+        self.tables = [m.emb._parameters for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
+
+    def __call__(self, ids: Tensor, at: int) -> Tensor:
+        net = self.net
+        if self.tables is None or at >= net.max_seq_len > 0:  # which refuses it
+            x = net.token_emb(ids)
+            return (x if net.pos_emb is None else x + net.pos_emb(ids, offset=at)).squeeze(1)
+        tokens, *places = self.tables
+        x = F.embedding(ids.squeeze(1).long(), tokens['weight'])
+        return torch.add(x, places[0]['weight'][at], alpha=self.scale) if places else x
 
 
 class PlainStep:
@@ -82,7 +111,7 @@ class PlainStep:
         self.seen = Snapshot(net)
         self.layers = [stack.layers[index] for index in stack.layers_execute_order]
         self.steps: dict[bool, tuple[list[Any], Any, Any]] = {}
-        self.rotary = stack.features.find(RotaryPositions)
+        self.rotary, self.embed = stack.features.find(RotaryPositions), EmbeddingStep(net)
 
     def parts(self, few: bool) -> tuple[list[Any], Any, Any]:
         """The layers, the final norm and the head, with packed weights where the rows are few."""
@@ -118,7 +147,13 @@ class PlainStep:
 
     def takes(self, ids: Tensor, cache: Cache) -> bool:
         """Whether this step can go on from there. Hooks want to see modules called."""
-        if ids.numel() == 0 or ids.shape[1] != 1 or cache.leading or cache.exits is not None or torch.compiler.is_compiling():
+        if (
+            ids.numel() == 0
+            or ids.shape[1] != 1
+            or cache.leading
+            or cache.exits is not None
+            or torch.compiler.is_compiling()
+        ):
             return False
         known = {'positions', 'angles'} if self.rotary is not None else set()
         if cache.states.keys() != known or not all(past is not None for past in cache.layers):
@@ -130,10 +165,7 @@ class PlainStep:
     def __call__(self, ids: Tensor, cache: Cache) -> tuple[Any, Cache]:
         net, states, angles, turns, pasts = self.net, {}, None, None, []
         layers, norm, head = self.parts(ids.shape[0] in FEW_ROWS)
-        x = net.token_emb(ids)
-        if net.pos_emb is not None:
-            x = x + net.pos_emb(ids, offset=cache.seen)
-        x = net.project_emb(x).squeeze(1)
+        x = net.project_emb(self.embed(ids, cache.seen))
         if self.rotary is not None:
             positions = cache.states['positions'].tensor[:, -1:, 0] + 1
             turns, _ = self.rotary.angles(positions)
