@@ -173,6 +173,8 @@ INPUTS = {
     'hiddens': dict(return_hiddens=True),
     'memories': dict(mems=[torch.randn(2, 3, 16)] * 2),
     'documents': dict(document_ids=torch.tensor([[0] * 5 + [1] * 4] * 2)),
+    'more keys': dict(self_attn_additional_kv=[(torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8))] * 2),
+    'deep embeds': dict(deep_embeds_and_ids=(torch.randn(7, 2, 16), torch.randint(0, 7, (2, 9)))),
     'between blocks': dict(transform_block_inputs={2: lambda x: x + 1}),
 }
 

@@ -243,6 +243,8 @@ class PlainLayers:
         """Whether a pass needs nothing else of its layers."""
         if call.keeps or call.cache is not None or call.mems or call.norm_inputs or call.shared['f']:
             return False
+        if any(value is not None and name != 'rotary_pos_emb' for name, value in call.inputs.items()):
+            return False
         given = call.shared['a']
         if given.keys() - {'rotary_pos_emb'}:
             return False
