@@ -188,3 +188,21 @@ def test_beams_and_samples_through_the_plain_step(flags, monkeypatch):
     assert plain
     monkeypatch.setattr(Reader, 'takes_plain_step', lambda *_: False)
     assert torch.equal(found, wrapper.beam_search(ids(2, 4), 6, beams=3))
+
+
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True), dict(use_rmsnorm=True, ff_glu=True)], ids=str)
+def test_what_a_stream_leaves_behind_can_be_trained_with(flags):
+    """Steps run in inference mode: none of its tensors may get out, nor stay in the model."""
+    net, plain = model(**flags), []
+    wrapper = AutoregressiveWrapper(net)
+
+    def louder(ids, logits):
+        plain.append(logits.is_inference())
+        return logits.mul_(2)  # in place
+
+    out = wrapper.generate(ids(2, 4), 6, temperature=0.0, logits_processor=louder)
+    assert not out.is_inference() and len(plain) == 6 and not any(plain)
+    wrapper.train()
+    wrapper(torch.cat((ids(2, 4), out), dim=1)).backward()
+    assert all(p.grad is not None and not p.grad.is_inference() for p in net.parameters())
+    assert not any(b.is_inference() for b in net.buffers())

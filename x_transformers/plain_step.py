@@ -147,13 +147,9 @@ class PlainStep:
 
     def takes(self, ids: Tensor, cache: Cache) -> bool:
         """Whether this step can go on from there. Hooks want to see modules called."""
-        if (
-            ids.numel() == 0
-            or ids.shape[1] != 1
-            or cache.leading
-            or cache.exits is not None
-            or torch.compiler.is_compiling()
-        ):
+        if ids.shape[0] == 0 or ids.shape[1] != 1 or torch.compiler.is_compiling():
+            return False
+        if cache.leading or cache.exits is not None:
             return False
         known = {'positions', 'angles'} if self.rotary is not None else set()
         if cache.states.keys() != known or not all(past is not None for past in cache.layers):
@@ -163,9 +159,18 @@ class PlainStep:
         return not (self.seen.is_hooked() or self.net.training)
 
     def __call__(self, ids: Tensor, cache: Cache) -> tuple[Any, Cache]:
-        net, states, angles, turns, pasts = self.net, {}, None, None, []
         layers, norm, head = self.parts(ids.shape[0] in FEW_ROWS)
-        x = net.project_emb(self.embed(ids, cache.seen))
+        with torch.inference_mode():  # each small operation takes a little less
+            x, cache = self.run(ids, cache, layers)
+            x = x if norm is None else norm(x)
+        if head is not None:
+            return head(x).unsqueeze(1), cache
+        with self.packed:
+            return self.net.to_logits(x.unsqueeze(1)), cache
+
+    def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
+        """Hidden states (b d) of the new tokens."""
+        x, states, angles, turns, pasts = self.net.project_emb(self.embed(ids, cache.seen)), {}, None, None, []
         if self.rotary is not None:
             positions = cache.states['positions'].tensor[:, -1:, 0] + 1
             turns, _ = self.rotary.angles(positions)
@@ -177,10 +182,4 @@ class PlainStep:
                 pasts.append(past)
             else:
                 x = layer(x, None)
-        x = x if norm is None else norm(x)
-        if head is not None:
-            logits = head(x).unsqueeze(1)
-        else:
-            with self.packed:
-                logits = net.to_logits(x.unsqueeze(1))
-        return logits, Cache(pasts, list(cache.kinds), states, cache.seen + 1)
+        return x, Cache(pasts, list(cache.kinds), states, cache.seen + 1)
