@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 # choices that are made when a module is built, and how layers are run
 BUILT = {'norm', 'norm_branch', 'residual', 'order', 'layout', 'readout', 'project_out', 'through'}
 
+# hooks of all modules
+EVERYWHERE = (
+    hooks._global_forward_hooks,
+    hooks._global_forward_pre_hooks,
+    hooks._global_backward_hooks,
+    hooks._global_backward_pre_hooks,
+)
+
 # what is written out here, as long as nobody replaces it
 FORWARDS: dict[type, Callable[..., Any]] = {
     kind: kind.forward for kind in (nn.Linear, nn.GELU, nn.Dropout, nn.Sequential, LayerNorm, Residual)
@@ -189,7 +197,7 @@ class Snapshot:
 
     def is_hooked(self) -> bool:
         """Whether a hook wants to see a module called."""
-        return any(self.hooks) or hooks._has_any_global_hook()
+        return any(self.hooks) or any(EVERYWHERE)
 
     def holds(self) -> bool:
         """Whether all modules are the same, with their own `forward`, and no parameter was taken away."""
