@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -388,7 +389,7 @@ class Additive(torch.autograd.Function):
         shifted_grad, ones_v = torch.cat((grad, -inner), dim=-1), torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
         with nullcontext() if ctx.noise is None else replayed(ctx.noise, q.device):
             for part in parts_of(ctx.call, ctx.bias, q, k):
-                p = part.cleared(part.scores(shifted_q, ones_k).exp_())
+                p = part.exponentials(part.scores(shifted_q, ones_k))
                 kept, dout = part.kept(p), part.rows(grad)
                 if kept is None:
                     part.add_to(dv, p, dout)
@@ -427,6 +428,11 @@ class DiagonalSums:
         columns = self.skewed.as_strided((heads, height, width + height - 1), (height * room, room, 1))
         self.sums[part.at[1], part.window].add_(columns.sum(dim=1))
         return ds
+
+
+def negligible(dtype: torch.dtype) -> float:
+    """Weights below this one count for nothing."""
+    return torch.finfo(dtype).tiny ** 0.66
 
 
 class Part:
@@ -481,7 +487,15 @@ class Part:
         """Weights without those of rows that see nothing, and those that a bias made far too small to count: numbers
         below the normal ones are multiplied ten times slower."""
         if self.bias is not None or self.block.bias is not None:
-            torch.threshold_(p, torch.finfo(p.dtype).tiny ** 0.66, 0.0)
+            torch.threshold_(p, negligible(p.dtype), 0.0)
+        return self.sighted(p)
+
+    def exponentials(self, logits: Tensor) -> Tensor:
+        """The weights again, from logits less their log-sums. What underflows takes a hundred times longer."""
+        least = negligible(logits.dtype)
+        return self.sighted(torch.threshold_(logits.clamp_(min=math.log(least) - 1).exp_(), least, 0.0))
+
+    def sighted(self, p: Tensor) -> Tensor:
         return p.masked_fill_(self.of_heads(self.block.blind()), 0.0) if self.block.may_be_blind else p
 
     def kept(self, p: Tensor) -> Tensor | None:
