@@ -33,6 +33,8 @@ LARGE = {'cpu': 2**22, 'cuda': 2**26}
 BLOCK = {'cpu': 2**19, 'cuda': 2**24}
 # With fewer rows, reading the keys would take longer than multiplying them.
 FEWEST_ROWS = 64
+# Rows that torch's kernel is given at once, where it cannot know of the triangle.
+FLASH_ROWS = 256
 
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
@@ -366,6 +368,10 @@ class Additive(torch.autograd.Function):
     ) -> Tensor:
         ctx.call, ctx.bias = call, bias
         ctx.noise = noise_state(q.device) if call.dropout else None
+        if only_distances(call, bias, q, v):
+            out, log_sums = by_flash(call, bias, q, k, v)
+            ctx.save_for_backward(q, k, v, table, out, log_sums)
+            return out
         out, log_sums = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
         for part in parts_of(call, bias, q, k):
             scores = part.scores(q, k)
@@ -401,6 +407,30 @@ class Additive(torch.autograd.Function):
                 torch.bmm(ds, part.keys(k), out=part.rows(dq))
                 part.add_to(dk, ds, part.rows(q))
         return None, None, dq, dk, dv, None if diagonals is None else diagonals.sums
+
+
+def only_distances(call: Call, bias: Diagonals | None, q: Tensor, v: Tensor) -> bool:
+    """Whether nothing is added but a table of distances, and nothing hidden but by the triangle."""
+    known = hasattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu')
+    alone = bias is not None and not call.biases and not call.masks and call.total_keys == call.keys >= call.rows
+    return known and alone and call.dropout == 0 and call.later == 0 and q.shape[-1] == v.shape[-1]
+
+
+def by_flash(call: Call, bias: Diagonals, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and log-sums by torch's kernel, whose mask is a view of the table: it forms no scores."""
+    table, total = bias.table.detach(), q.shape[-2]
+    if call.triangle:  # the future has distances of its own
+        table = table.clone()
+        table[:, call.keys :] = torch.finfo(q.dtype).min / 2
+    bias = Diagonals(table, bias.rows)
+    out, log_sums = torch.empty_like(q), q.new_empty(*q.shape[:-1], 1)
+    for span in spans_of(call, FLASH_ROWS):
+        back = slice(total - span.rows.stop, total - span.rows.start)
+        mask = bias.upwards(span.rows, span.keys).expand(len(q), -1, -1, -1)
+        qkv = q[:, :, back], k[:, :, span.keys], v[:, :, span.keys]
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*qkv, 0.0, False, attn_mask=mask, scale=1.0)
+        out[:, :, back], log_sums[:, :, back, 0] = found
+    return out, log_sums
 
 
 class DiagonalSums:
