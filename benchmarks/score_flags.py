@@ -106,8 +106,9 @@ def cell(row: Row, before: Row | None, column: str) -> str:
     """The median, and by which factor it grew."""
     if row.refused.get(column, '').startswith('left out'):
         return 'left out'
-    grown = row.over(before).values.get(column) if before else None
-    return row.cell(column) + (f' ({median(grown):.1f})' if grown else '')
+    if before is None or not (row.values.get(column) and before.values.get(column)):
+        return row.cell(column)
+    return f'{row.cell(column)} ({median(row.values[column]) / median(before.values[column]):.1f})'
 
 
 def show(rows: Sequence[Row]) -> str:

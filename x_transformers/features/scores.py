@@ -453,7 +453,7 @@ class ResidualAttention(StackFeature):
         return {**inputs, 'prev_attn': call.notes.get(f'logits {self.kind}'), 'keep_maps': True}
 
     def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
-        if layer.kind == self.kind:
+        if layer.kind == self.kind and self.kind in call.kinds[call.step + 1 :]:
             similarities = intermediates.qk_similarities
             logits = intermediates.pre_softmax_attn[..., -similarities.shape[-1] :]  # without a sink
             if layer.index in self.unmixed:
