@@ -135,24 +135,29 @@ class Louder(StackFeature):
         return 2 * x
 
 
-OTHERS = {
+ACTING = {
     'alibi': dict(alibi_pos_bias=True),
     'xpos': dict(rotary_xpos=True),
     'qk norm': dict(attn_qk_norm=True),
     'memory keys': dict(attn_num_mem_kv=1),
-    'formula': dict(attn_flash=False),
-    'value heads': dict(attn_value_dim_head=4),
-    'window': dict(attn_max_attend_past=4),
+    'top-k': dict(attn_sparse_topk=2),
     'gate': dict(attn_gate_values=True),
+    'window': dict(attn_max_attend_past=4),
     'shift': dict(shift_tokens=1),
+    'reinject': dict(reinject_input=True),
+    'value residual': dict(add_value_residual=True),
     'residual scale': dict(scale_residual=True),
     'constant scale': dict(scale_residual_constant=0.5),
     'gru': dict(gate_residual=True),
     'streams': dict(num_residual_streams=2),
+    'own feature': dict(features=(*STACK, Louder), louder=True),
+}
+OTHERS = ACTING | {
+    'formula': dict(attn_flash=False),
+    'value heads': dict(attn_value_dim_head=4),
     'across': dict(cross_attend=True),
     'attention dropout': dict(attn_dropout=0.5),
     'feedforward dropout': dict(ff_dropout=0.5),
-    'own feature': dict(features=(*STACK, Louder), louder=True),
 }
 
 

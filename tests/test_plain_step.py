@@ -3,12 +3,10 @@
 import pytest
 import torch
 from oracles import assert_close, randomised
+from test_plain import ACTING
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-from x_transformers.features.catalogue import STACK
-from x_transformers.features.levels import StackFeature
-from x_transformers.flags import flag
 from x_transformers.generation import Reader
 from x_transformers.packing import Packed
 from x_transformers.plain_step import PlainStep
@@ -102,29 +100,7 @@ def test_the_plain_step_follows_the_weights(change):
         assert_close(out, net(x[:, :7], cache=cache), tolerance=2e-5)
 
 
-class Louder(StackFeature):
-    louder = flag(False, 'twice the stream before a branch')
-
-    def read(self, x, layer, call):
-        return 2 * x
-
-
-OTHERS = {
-    'alibi': dict(alibi_pos_bias=True),
-    'xpos': dict(rotary_xpos=True),
-    'qk norm': dict(attn_qk_norm=True),
-    'memory keys': dict(attn_num_mem_kv=1),
-    'top-k': dict(attn_sparse_topk=2),
-    'gate': dict(attn_gate_values=True),
-    'window': dict(attn_max_attend_past=4),
-    'shift': dict(shift_tokens=1),
-    'reinject': dict(reinject_input=True),
-    'value residual': dict(add_value_residual=True),
-    'residual scale': dict(scale_residual=True),
-    'constant scale': dict(scale_residual_constant=0.5),
-    'gru': dict(gate_residual=True),
-    'streams': dict(num_residual_streams=2),
-    'own feature': dict(features=(*STACK, Louder), louder=True),
+OTHERS = ACTING | {
     'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),
     'embedding norm': dict(wrapper=dict(post_emb_norm=True)),
     'mixture': dict(wrapper=dict(mixture_of_softmax=True)),
