@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.blocks import Rows
+from x_transformers.blocks import Pointwise, Rows
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
 from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
@@ -66,10 +66,23 @@ class DataDependentAlibi(nn.Module):
                 return past
             return torch.where(place[keys] <= place[first:][rows, None], past, -future[0])
 
-        return Rows(of, learns=gates.requires_grad)
+        entry = between_sums(*((t[..., first:], t) for t in sums), place=place, own=place[first:])
+        return Rows(of, learns=gates.requires_grad, entry=entry)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
+
+
+def between_sums(
+    past: tuple[Tensor, Tensor], future: tuple[Tensor, Tensor] | None = None, *, place: Tensor, own: Tensor
+) -> Pointwise:
+    """The sum of the gates between a query and a key, from the sums b h n up to each query and each key."""
+    (q_past, k_past), (q_future, k_future) = past, future or past
+    if future is None:
+        return lambda b, h, i, j: q_past[b, h, i] - k_past[b, h, j]
+    return lambda b, h, i, j: torch.where(
+        place[j] <= own[i], q_past[b, h, i] - k_past[b, h, j], k_future[b, h, j] - q_future[b, h, i]
+    )
 
 
 class PerRowDataDependentAlibi(nn.Module):

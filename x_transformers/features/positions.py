@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.blocks import Diagonals, Rows, is_large
+from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each
 from x_transformers.cache import Buffer, KeysValues
 from x_transformers.checks import a_tensor, check_range
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -235,6 +235,10 @@ class PositionBias(nn.Module):
         """The same as what can be computed for a few rows at a time."""
         return Diagonals(self.of_distance(torch.arange(j - 1, -i, -1, device=device)).transpose(0, 1).contiguous(), i)
 
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """The same for one head and one distance, of any size, if there is a short formula:  h, q - k -> bias"""
+        return None
+
     def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
 
@@ -264,6 +268,10 @@ class AlibiPositionalBias(KeepsPrecision, PositionBias):
     def of_distance(self, distance: Tensor) -> Tensor:
         return distance.abs().unsqueeze(-1) * -self.slopes
 
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        slopes = -self.slopes
+        return lambda h, distance: distance.abs() * slopes[h]
+
 
 class RelativePositionBias(PositionBias):
     """A learned bias per bucket of distances; far ones share logarithmic buckets.
@@ -292,6 +300,11 @@ class RelativePositionBias(PositionBias):
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return self.relative_attention_bias(self.bucket(distance)) * self.scale
+
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        far = self.max_distance  # from here on all share a bucket
+        table = self.of_distance(torch.arange(-far, far + 1, device=self.relative_attention_bias.weight.device))
+        return lambda h, distance: table[distance.clamp(-far, far) + far, h]
 
 
 class DynamicPositionBias(PositionBias):
@@ -410,7 +423,14 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, i: int, pos: Tensor) -> Te
         return rel_pos.at(own, pos)
     module = getattr(rel_pos, 'module', rel_pos)
     learns = any(parameter.requires_grad for parameter in module.parameters())
-    return Rows(lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns)
+    by_distance = module.entry() if isinstance(module, PositionBias) else None
+    entry = None if by_distance is None else between_positions(by_distance, own, pos)
+    return Rows(lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns, entry=entry)
+
+
+def between_positions(by_distance: Callable[[Tensor, Tensor], Tensor], own: Tensor, pos: Tensor) -> Pointwise:
+    of_query, of_key = of_each(own), of_each(pos)
+    return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
 
 class RelativeBias(AttentionFeature):
@@ -465,15 +485,18 @@ class Window(AttentionFeature):
         index = call.inputs.get('index')
         # with positions of its own per row, memories are nearer than they stand
         reach = self.max_attend_past if index is None else None
+        made_of = (self.max_attend_past, index)
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
         own = call.of_queries(index)
+        farthest, of_key = of_each(own - self.max_attend_past), of_each(index)
 
         def near(rows: slice, keys: slice) -> Tensor:
             mask = distances(own[..., rows], index[..., keys]) <= self.max_attend_past
             return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
-        return Rows(near, reach=reach)
+        entry = lambda b, h, i, j: of_key(b, j) >= farthest(b, i)  # noqa: E731
+        return Rows(near, reach=reach, entry=entry, made_of=made_of)
 
 
 # features of a stack

@@ -1,0 +1,298 @@
+"""Attention by torch's FlexAttention: one compiled kernel that makes masks, biases and other changes of scores as it
+goes, and keeps none of them for all queries and keys.
+
+What belongs here: which calls it fits, what it is handed for them, and the way back where it does not run. It takes
+the place of blocks (`blocks.py`) for large calls on a GPU, outside of compiled graphs. Masks and biases say by
+`Rows.entry` what they are for one query and one key, features by `score_mod` or `rescale` what they do
+(`features/levels.py`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.attend import EAGER_STAGES, at_work, is_plain, tile_heads
+from x_transformers.blocks import to_4d
+from x_transformers.checks import overridden_together
+from x_transformers.flags import warn_once
+
+try:
+    from torch.nn.attention import flex_attention as flex
+except ImportError:
+    flex = None
+
+if TYPE_CHECKING:
+    from x_transformers.calls import Call
+    from x_transformers.flags import Feature, Features
+
+# Where calls come here by themselves: on a CPU FlexAttention has no backward pass. Empty, it is never used.
+DEVICES: tuple[str, ...] = ('cuda',)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LEAST_WIDTH = 16  # its matrix products have at least so many features
+MOST_ENTRIES = 2**31  # it counts the entries of a tensor in 32 bits
+TRIALS = 3  # a kind of call tries its backward pass with so many lengths: one, another, and what is compiled for all
+KEPT_MASKS, KEPT_BYTES = 4, 2**22  # how many masks are kept, made of tensors of how many bytes
+
+Kernel = Callable[..., Tensor]
+compiled_functions: dict[Hashable, Callable[..., Any]] = {}
+known_masks: dict[Hashable, tuple[Any, Any]] = {}
+attempts: dict[Hashable, set[Hashable] | None] = {}  # kind of call -> the sizes that were tried; None: it failed
+
+
+# the choice
+
+
+def fits(call: Call, on: Features) -> bool:
+    """Whether all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as good."""
+    if flex is None or call.x.device.type not in DEVICES or call.dropout or call.backends is not None:
+        return False
+    if torch.are_deterministic_algorithms_enabled():  # the gradient of a table is summed up in any order
+        return False
+    acting = [feature for feature in at_work(call, on) if not feature.fuses]
+    if not acting and is_plain(call):
+        return False
+    return all(has_form(type(feature)) for feature in acting) and all(t.by_entry for t in (*call.masks, *call.biases))
+
+
+def has_form(feature: type[Feature]) -> bool:
+    """Whether a feature says for all of its stages of scores what it does there."""
+    stages = set(EAGER_STAGES) & set(feature.runs_at())
+    one, late = stages & {'scores', 'logits'}, stages & {'rows', 'normaliser', 'normalising', 'weights', 'mix'}
+    said = len(one) < 2 and stages == one | late
+    for form, steps in (('score_mod', one), ('rescale', late)):
+        said = said and (not steps or overridden_together(feature, form, *steps))
+    return said
+
+
+def flexed_or(otherwise: Kernel) -> Kernel:
+    """`flexed`, or another kernel where that does not run."""
+
+    def kernel(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        out = attempted(*in_one_dtype(q, k, v), call, on)
+        return otherwise(q, k, v, call, on) if out is None else out
+
+    return kernel
+
+
+def in_one_dtype(*qkv: Tensor) -> tuple[Tensor, ...]:
+    """In that of autocast, where it is on."""
+    device = qkv[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return qkv
+    return tuple(t.to(torch.get_autocast_dtype(device)) for t in qkv)
+
+
+def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
+    """`flexed`, or None where FlexAttention does not run. What is no fault of the sizes is said, once."""
+    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype or min(q.shape[-1], v.shape[-1]) < LEAST_WIDTH:
+        return None
+    kind = None
+    try:
+        forms = Forms.of(call, on)
+        kind = forms.kind(q, k, v)
+        if attempts.setdefault(kind, set()) is None or any(t.numel() >= MOST_ENTRIES for t in forms.tensors()):
+            return None
+        try_out(kind, forms, q, k, v, call, on)
+        return flexed(q, k, v, call, on, forms)
+    except torch.OutOfMemoryError:  # blocks need less
+        return None
+    except Exception as error:
+        attempts[kind] = None
+        reason = str(error).strip().partition('\n')[0]
+        warn_once(f'FlexAttention does not run here, blocks take its place: {type(error).__name__}: {reason}')
+        return None
+
+
+def try_out(kind: Hashable, forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> None:
+    """Run backwards once, while another kernel can still take over."""
+    sizes, tried = (q.shape, k.shape), attempts[kind]
+    own = [t.detach().requires_grad_(t.requires_grad) for t in (q, k, v)]
+    learned = [t for t in (*own, *forms.tensors()) if t.requires_grad]
+    if not learned or not torch.is_grad_enabled() or sizes in tried or len(tried) >= TRIALS:
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # a checkpoint around counts what is saved
+        out = flexed(*own, call, on, forms)
+        torch.autograd.grad(out, learned, torch.zeros_like(out), allow_unused=True)
+    tried.add(sizes)
+
+
+# the kernel
+
+
+def flexed(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features, forms: Forms | None = None) -> Tensor:
+    """Attention by FlexAttention. All that acts on scores must have a form."""
+    forms = Forms.of(call, on) if forms is None else forms
+    heads, key_heads = q.shape[1], max(k.shape[1], v.shape[1])
+    k, v = tile_heads(k, key_heads), tile_heads(v, key_heads)
+    kind, groups = forms.kind(q, k, v), heads // key_heads
+    if groups > 1:  # to FlexAttention, neighbours share a key head
+        q, forms = swapped(q, groups), forms.of_swapped_heads(groups, key_heads)
+    mask = None if forms.mask_mod is None else block_mask(call, forms.mask_mod, groups)
+    scaling = [feature for feature in dict.fromkeys(at_work(call, on)) if feature.rescale is not None]
+    attend = compiled(attention, kind, fullgraph=True)  # in parts it would form the scores
+    with torch.autocast(q.device.type, enabled=False):
+        out, log_sums = attend(q, k, v, forms.score_mod, mask, call.scale, groups > 1, bool(scaling))
+    out = swapped(out, key_heads)
+    for feature in scaling:
+        out = feature.rescale(out, swapped(log_sums.unsqueeze(-1), key_heads), call)
+    return out
+
+
+def swapped(t: Tensor, groups: int) -> Tensor:
+    """Heads in the other order:  b (g k) i d -> b (k g) i d, and with the number of key heads the way back."""
+    return t if groups in (1, t.shape[1]) else t.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Any, scale: float, grouped: bool, sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Output b h i d, and logarithms of what the softmax divides by, b h i, if wanted."""
+    options = {'score_mod': score_mod, 'block_mask': mask, 'scale': scale, 'enable_gqa': grouped}
+    if not sums:
+        return flex.flex_attention(q, k, v, **options), None
+    if not hasattr(flex, 'AuxRequest'):  # torch below 2.9
+        return flex.flex_attention(q, k, v, **options, return_lse=True)
+    out, more = flex.flex_attention(q, k, v, **options, return_aux=flex.AuxRequest(lse=True))
+    return out, more.lse
+
+
+def blocks_seen(mask_mod: Any, batch: int, heads: int, rows: int, keys: int, device: torch.device) -> Any:
+    return flex.create_block_mask(mask_mod, batch, heads, rows, keys, device=device)
+
+
+def compiled(function: types.FunctionType, kind: Hashable, fullgraph: bool = False) -> Callable[..., Any]:
+    """A function, compiled for a kind of call. Each kind has code of its own, since a limit counts what is compiled
+    for one code."""
+    if (function, kind) not in compiled_functions:
+        code = function.__code__.replace(co_name=f'{function.__name__}_{len(compiled_functions)}')
+        own = types.FunctionType(code, function.__globals__)
+        compiled_functions[function, kind] = torch.compile(own, fullgraph=fullgraph)
+    return compiled_functions[function, kind]
+
+
+# what it is handed
+
+
+@dataclass
+class Forms:
+    """What acts on scores: (score, b, h, i, j) -> score, and (b, h, i, j) -> whether i sees j."""
+
+    score_mod: Callable[..., Tensor] | None
+    mask_mod: Callable[..., Tensor] | None
+    scale: float
+
+    @classmethod
+    def of(cls, call: Call, on: Features) -> Forms:
+        """In the order of the formula."""
+        added = call.total_keys - call.keys
+        steps = [f.score_mod(call) for f in at_work(call, on, ('scores',))]
+        steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
+        steps += [f.score_mod(call) for f in at_work(call, on, ('logits',))]
+        masks = [mask.pointwise(added, True) for mask in call.masks] + ([triangle(call)] if call.triangle else [])
+        return cls(chain(tuple(steps)) if steps else None, both(tuple(masks)) if masks else None, call.scale)
+
+    def of_swapped_heads(self, groups: int, key_heads: int) -> Forms:
+        if groups == 1 or key_heads == 1:
+            return self
+        score_mod, mask_mod = self.score_mod, self.mask_mod
+        changed, seen = None, None
+        if score_mod is not None:
+            changed = lambda s, b, h, i, j: score_mod(s, b, h % groups * key_heads + h // groups, i, j)  # noqa: E731
+        if mask_mod is not None:
+            seen = lambda b, h, i, j: mask_mod(b, h % groups * key_heads + h // groups, i, j)  # noqa: E731
+        return Forms(changed, seen, self.scale)
+
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in leaves((self.score_mod, self.mask_mod)) if torch.is_tensor(leaf)]
+
+    def kind(self, *qkv: Tensor) -> Hashable:
+        """All that is compiled for: not the lengths, nor what stands in tensors."""
+        sizes = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad) for t in qkv)
+        return kind_of((self.score_mod, self.mask_mod)), self.scale, sizes, torch.is_grad_enabled()
+
+
+def chain(steps: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        for step in steps:
+            score = step(score, b, h, i, j)
+        return score
+
+    return score_mod
+
+
+def adding(bias: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+
+
+def both(masks: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
+    def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = masks[0](b, h, i, j)
+        for mask in masks[1:]:
+            seen = seen & mask(b, h, i, j)
+        return seen
+
+    return mask_mod
+
+
+def triangle(call: Call) -> Callable[..., Tensor]:
+    """No later keys. Those that features put in front are never late."""
+    added, behind = call.total_keys - call.keys, torch.full((), call.total_keys - call.rows, device=call.x.device)
+    if added == 0:
+        return lambda b, h, i, j: j <= i + behind
+    return lambda b, h, i, j: (j <= i + behind) | (j < added)
+
+
+def leaves(form: Any) -> Iterator[Any]:
+    """What a function is made of: code, numbers and tensors."""
+    if isinstance(form, types.FunctionType):
+        yield form.__code__
+        for cell in form.__closure__ or ():
+            yield from leaves(cell.cell_contents)
+    elif isinstance(form, tuple):
+        yield len(form)
+        for part in form:
+            yield from leaves(part)
+    else:
+        yield form
+
+
+def kind_of(form: Any) -> Hashable:
+    return tuple((t.dtype, t.ndim, t.requires_grad) if torch.is_tensor(t) else t for t in leaves(form))
+
+
+# which blocks of keys a block of queries sees, in all or in part
+
+
+def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
+    """The `BlockMask` of a call. The last few are kept, for the layers and calls to come."""
+    made_of = [mask.made_of for mask in call.masks]
+    key = (call.x.device, call.batch, call.rows, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
+    keeps = all(parts is not None and all(map(keepable, parts)) for parts in made_of)
+    key = (*key, kind_of(mask_mod), tuple(map(identity, sum(made_of, ())))) if keeps else None
+    if key in known_masks:
+        return known_masks[key][0]
+    sizes = [to_4d(mask.of(slice(0, 1), slice(0, 1))).shape for mask in call.masks]
+    batch, heads = (max((size[axis] for size in sizes), default=1) for axis in (0, 1))
+    build = compiled(blocks_seen, kind_of((mask_mod, call.x.device)))
+    found = build(mask_mod, batch, heads, call.rows, call.total_keys, call.x.device)
+    if keeps:
+        while len(known_masks) >= KEPT_MASKS:
+            known_masks.pop(next(iter(known_masks)), None)
+        known_masks[key] = found, made_of  # what is kept keeps its address
+    return found
+
+
+def keepable(part: Any) -> bool:
+    return not torch.is_tensor(part) or (not part.is_inference() and part.untyped_storage().nbytes() <= KEPT_BYTES)
+
+
+def identity(part: Any) -> Hashable:
+    if not torch.is_tensor(part):
+        return part
+    return part.data_ptr(), part._version, part.dtype, part.shape, part.stride()
