@@ -117,9 +117,9 @@ class Rows:
     reach            keys further back than this, counted in keys, are hidden
     learns           whether a gradient flows into it
     of_keys          whether it is the same for all heads and queries
-    entry            the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function that
-                     holds tensors and numbers, but none that changes with the lengths
-    made_of          the tensors and numbers that, with the lengths, decide what `entry` gives, if known
+    entry()          -> the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function
+                     that holds tensors, and numbers that do not change with the lengths
+    made_of          the tensors and numbers that, with the lengths, decide what it gives, if known
     """
 
     of_keys = False
@@ -130,7 +130,7 @@ class Rows:
         *,
         reach: int | None = None,
         learns: bool = False,
-        entry: Pointwise | None = None,
+        entry: Callable[[], Pointwise] | None = None,
         made_of: tuple[Any, ...] | None = None,
     ) -> None:
         self.make, self.reach, self.learns = of, reach, learns
@@ -146,7 +146,7 @@ class Rows:
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
         """`entry` for all keys of the call, of which the `added` ones in front get the filler."""
-        return behind(self.entry, added, filler)
+        return behind(self.entry(), added, filler)
 
 
 def behind(entry: Pointwise, added: int, filler: float) -> Pointwise:
@@ -179,9 +179,14 @@ class Given(Rows):
         return cut_keys(t, keys, all_keys, -1)
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
-        t = to_4d(self.t)
+        t = to_4d(summable(self.t))
         wide, covers = tuple(n > 1 for n in t.shape), t.shape[-1] == self.size[1] + added
         return behind(read_at(t.reshape([n for n in t.shape if n > 1]), wide), 0 if covers else added, filler)
+
+
+def summable(t: Tensor) -> Tensor:
+    """In a dtype in which many gradients of one entry can be summed up."""
+    return t.float() if t.requires_grad and t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 def read_at(t: Tensor, wide: tuple[bool, ...]) -> Pointwise:
@@ -224,7 +229,7 @@ class Diagonals(Rows):
         return self.upwards(rows, keys).flip(-2).unsqueeze(0)
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
-        table, last = self.table, torch.full((), self.rows - 1, device=self.table.device)
+        table, last = summable(self.table), torch.full((), self.rows - 1, device=self.table.device)
         return behind(lambda b, h, i, j: table[h, j - i + last], added, filler)
 
 

@@ -132,7 +132,9 @@ def flexed(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features, forms: For
     k, v = tile_heads(k, key_heads), tile_heads(v, key_heads)
     kind, groups = forms.kind(q, k, v), heads // key_heads
     if groups > 1:  # to FlexAttention, neighbours share a key head
-        q, forms = swapped(q, groups), forms.of_swapped_heads(groups, key_heads)
+        q = swapped(q, groups)
+    if 1 < key_heads < heads:
+        forms = forms.of_heads(swapped(torch.arange(heads, device=q.device)[None, :, None, None], groups).flatten())
     mask = None if forms.mask_mod is None else block_mask(call, forms.mask_mod, groups)
     scaling = [feature for feature in dict.fromkeys(at_work(call, on)) if feature.rescale is not None]
     attend = compiled(attention, kind, fullgraph=True)  # in parts it would form the scores
@@ -197,16 +199,11 @@ class Forms:
         masks = [mask.pointwise(added, True) for mask in call.masks] + ([triangle(call)] if call.triangle else [])
         return cls(chain(tuple(steps)) if steps else None, both(tuple(masks)) if masks else None, call.scale)
 
-    def of_swapped_heads(self, groups: int, key_heads: int) -> Forms:
-        if groups == 1 or key_heads == 1:
-            return self
+    def of_heads(self, order: Tensor) -> Forms:
+        """The same for heads in another order."""
         score_mod, mask_mod = self.score_mod, self.mask_mod
-        changed, seen = None, None
-        if score_mod is not None:
-            changed = lambda s, b, h, i, j: score_mod(s, b, h % groups * key_heads + h // groups, i, j)  # noqa: E731
-        if mask_mod is not None:
-            seen = lambda b, h, i, j: mask_mod(b, h % groups * key_heads + h // groups, i, j)  # noqa: E731
-        return Forms(changed, seen, self.scale)
+        score = None if score_mod is None else lambda score, b, h, i, j: score_mod(score, b, order[h], i, j)
+        return Forms(score, None if mask_mod is None else lambda b, h, i, j: mask_mod(b, order[h], i, j), self.scale)
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in leaves((self.score_mod, self.mask_mod)) if torch.is_tensor(leaf)]

@@ -66,22 +66,22 @@ class DataDependentAlibi(nn.Module):
                 return past
             return torch.where(place[keys] <= place[first:][rows, None], past, -future[0])
 
-        entry = between_sums(*((t[..., first:], t) for t in sums), place=place, own=place[first:])
-        return Rows(of, learns=gates.requires_grad, entry=entry)
+        return Rows(of, learns=gates.requires_grad, entry=lambda: between_sums(first, *sums))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
 
 
-def between_sums(
-    past: tuple[Tensor, Tensor], future: tuple[Tensor, Tensor] | None = None, *, place: Tensor, own: Tensor
-) -> Pointwise:
-    """The sum of the gates between a query and a key, from the sums b h n up to each query and each key."""
-    (q_past, k_past), (q_future, k_future) = past, future or past
+def between_sums(first: int, past: Tensor, future: Tensor | None = None) -> Pointwise:
+    """The same for one query and one key, from the sums b h n; the queries are those from the `first` on."""
+    # copies, since FlexAttention reads a tensor in one place only if it has a gradient
+    q_past, k_past = past[..., first:].clone(), past.clone()
     if future is None:
         return lambda b, h, i, j: q_past[b, h, i] - k_past[b, h, j]
+    q_future, k_future = future[..., first:].clone(), future.clone()
+    behind = torch.full((), first, device=past.device)
     return lambda b, h, i, j: torch.where(
-        place[j] <= own[i], q_past[b, h, i] - k_past[b, h, j], k_future[b, h, j] - q_future[b, h, i]
+        j <= i + behind, q_past[b, h, i] - k_past[b, h, j], k_future[b, h, j] - q_future[b, h, i]
     )
 
 

@@ -196,7 +196,7 @@ class PackedDocuments(AttentionFeature):
         call.notes['documents'] = q
         return Rows(
             lambda rows, keys: q[rows].unsqueeze(-1) == k[keys],
-            entry=lambda b, h, i, j: q[i] == k[j],
+            entry=lambda: lambda b, h, i, j: q[i] == k[j],
             made_of=(packed['cu_seqlens_q'], packed['cu_seqlens_k']),
         )
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each
+from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.cache import Buffer, KeysValues
-from x_transformers.checks import a_tensor, check_range
+from x_transformers.checks import a_tensor, check_range, overridden_together
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
     Check,
@@ -235,10 +235,6 @@ class PositionBias(nn.Module):
         """The same as what can be computed for a few rows at a time."""
         return Diagonals(self.of_distance(torch.arange(j - 1, -i, -1, device=device)).transpose(0, 1).contiguous(), i)
 
-    def entry(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """The same for one head and one distance, of any size, if there is a short formula:  h, q - k -> bias"""
-        return None
-
     def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
 
@@ -269,6 +265,7 @@ class AlibiPositionalBias(KeepsPrecision, PositionBias):
         return distance.abs().unsqueeze(-1) * -self.slopes
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance:  h, q - k -> bias"""
         slopes = -self.slopes
         return lambda h, distance: distance.abs() * slopes[h]
 
@@ -302,8 +299,10 @@ class RelativePositionBias(PositionBias):
         return self.relative_attention_bias(self.bucket(distance)) * self.scale
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance, from a table:  h, q - k -> bias"""
         far = self.max_distance  # from here on all share a bucket
         table = self.of_distance(torch.arange(-far, far + 1, device=self.relative_attention_bias.weight.device))
+        table = summable(table)
         return lambda h, distance: table[distance.clamp(-far, far) + far, h]
 
 
@@ -423,14 +422,15 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, i: int, pos: Tensor) -> Te
         return rel_pos.at(own, pos)
     module = getattr(rel_pos, 'module', rel_pos)
     learns = any(parameter.requires_grad for parameter in module.parameters())
-    by_distance = module.entry() if isinstance(module, PositionBias) else None
-    entry = None if by_distance is None else between_positions(by_distance, own, pos)
-    return Rows(lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns, entry=entry)
 
+    def entry() -> Pointwise:
+        by_distance, of_query, of_key = module.entry(), of_each(own), of_each(pos)
+        return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
-def between_positions(by_distance: Callable[[Tensor, Tensor], Tensor], own: Tensor, pos: Tensor) -> Pointwise:
-    of_query, of_key = of_each(own), of_each(pos)
-    return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
+    knows = hasattr(module, 'entry') and overridden_together(type(module), 'entry', 'of_distance', 'at')
+    return Rows(
+        lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns, entry=entry if knows else None
+    )
 
 
 class RelativeBias(AttentionFeature):
@@ -489,13 +489,15 @@ class Window(AttentionFeature):
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
         own = call.of_queries(index)
-        farthest, of_key = of_each(own - self.max_attend_past), of_each(index)
 
         def near(rows: slice, keys: slice) -> Tensor:
             mask = distances(own[..., rows], index[..., keys]) <= self.max_attend_past
             return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
-        entry = lambda b, h, i, j: of_key(b, j) >= farthest(b, i)  # noqa: E731
+        def entry() -> Pointwise:
+            farthest, of_key = of_each(own - self.max_attend_past), of_each(index)
+            return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
+
         return Rows(near, reach=reach, entry=entry, made_of=made_of)
 
 
