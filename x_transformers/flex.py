@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from x_transformers.attend import EAGER_STAGES, at_work, is_plain, tile_heads
@@ -36,13 +37,15 @@ DEVICES: tuple[str, ...] = ('cuda',)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_WIDTH = 16  # its matrix products have at least so many features
 MOST_ENTRIES = 2**31  # it counts the entries of a tensor in 32 bits
-TRIALS = 3  # a kind of call tries its backward pass with so many lengths: one, another, and what is compiled for all
 KEPT_MASKS, KEPT_BYTES = 4, 2**22  # how many masks are kept, made of tensors of how many bytes
+STOPS = getattr(torch.utils.checkpoint, '_StopRecomputationError', ())  # a checkpoint has seen enough: no failure
 
 Kernel = Callable[..., Tensor]
 compiled_functions: dict[Hashable, Callable[..., Any]] = {}
 known_masks: dict[Hashable, tuple[Any, Any]] = {}
-attempts: dict[Hashable, set[Hashable] | None] = {}  # kind of call -> the sizes that were tried; None: it failed
+kinds: dict[Hashable, int] = {}
+first_sizes: dict[Hashable, Hashable] = {}
+works: dict[Hashable, bool] = {}  # kind of call and sizes -> whether it runs, if that was tried
 
 
 # the choice
@@ -92,34 +95,36 @@ def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tens
     """`flexed`, or None where FlexAttention does not run. What is no fault of the sizes is said, once."""
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype or min(q.shape[-1], v.shape[-1]) < LEAST_WIDTH:
         return None
-    kind = None
+    program = None
     try:
         forms = Forms.of(call, on)
-        kind = forms.kind(q, k, v)
-        if attempts.setdefault(kind, set()) is None or any(t.numel() >= MOST_ENTRIES for t in forms.tensors()):
+        program = forms.program(q, k, v)
+        if not works.get(program, True) or any(t.numel() >= MOST_ENTRIES for t in forms.tensors()):
             return None
-        try_out(kind, forms, q, k, v, call, on)
+        if program not in works:
+            try_out(forms, q, k, v, call, on)
+            works[program] = True
         return flexed(q, k, v, call, on, forms)
+    except STOPS:
+        raise
     except torch.OutOfMemoryError:  # blocks need less
         return None
     except Exception as error:
-        attempts[kind] = None
+        works[program] = False
         reason = str(error).strip().partition('\n')[0]
         warn_once(f'FlexAttention does not run here, blocks take its place: {type(error).__name__}: {reason}')
         return None
 
 
-def try_out(kind: Hashable, forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> None:
+def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> None:
     """Run backwards once, while another kernel can still take over."""
-    sizes, tried = (q.shape, k.shape), attempts[kind]
     own = [t.detach().requires_grad_(t.requires_grad) for t in (q, k, v)]
     learned = [t for t in (*own, *forms.tensors()) if t.requires_grad]
-    if not learned or not torch.is_grad_enabled() or sizes in tried or len(tried) >= TRIALS:
+    if not learned or not torch.is_grad_enabled():
         return
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # a checkpoint around counts what is saved
         out = flexed(*own, call, on, forms)
         torch.autograd.grad(out, learned, torch.zeros_like(out), allow_unused=True)
-    tried.add(sizes)
 
 
 # the kernel
@@ -129,17 +134,17 @@ def flexed(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features, forms: For
     """Attention by FlexAttention. All that acts on scores must have a form."""
     forms = Forms.of(call, on) if forms is None else forms
     heads, key_heads = q.shape[1], max(k.shape[1], v.shape[1])
+    program, groups = forms.program(q, k, v), heads // key_heads
     k, v = tile_heads(k, key_heads), tile_heads(v, key_heads)
-    kind, groups = forms.kind(q, k, v), heads // key_heads
     if groups > 1:  # to FlexAttention, neighbours share a key head
         q = swapped(q, groups)
     if 1 < key_heads < heads:
         forms = forms.of_heads(swapped(torch.arange(heads, device=q.device)[None, :, None, None], groups).flatten())
     mask = None if forms.mask_mod is None else block_mask(call, forms.mask_mod, groups)
     scaling = [feature for feature in dict.fromkeys(at_work(call, on)) if feature.rescale is not None]
-    attend = compiled(attention, kind, fullgraph=True)  # in parts it would form the scores
+    attend = compiled(attention, *program, fullgraph=True)  # in parts it would form the scores
     with torch.autocast(q.device.type, enabled=False):
-        out, log_sums = attend(q, k, v, forms.score_mod, mask, call.scale, groups > 1, bool(scaling))
+        out, log_sums = attend(q * call.scale, k, v, forms.score_mod, mask, groups > 1, bool(scaling))
     out = swapped(out, key_heads)
     for feature in scaling:
         out = feature.rescale(out, swapped(log_sums.unsqueeze(-1), key_heads), call)
@@ -152,10 +157,10 @@ def swapped(t: Tensor, groups: int) -> Tensor:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Any, scale: float, grouped: bool, sums: bool
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Any, grouped: bool, sums: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Output b h i d, and logarithms of what the softmax divides by, b h i, if wanted."""
-    options = {'score_mod': score_mod, 'block_mask': mask, 'scale': scale, 'enable_gqa': grouped}
+    options = {'score_mod': score_mod, 'block_mask': mask, 'scale': 1.0, 'enable_gqa': grouped}
     if not sums:
         return flex.flex_attention(q, k, v, **options), None
     if not hasattr(flex, 'AuxRequest'):  # torch below 2.9
@@ -168,14 +173,18 @@ def blocks_seen(mask_mod: Any, batch: int, heads: int, rows: int, keys: int, dev
     return flex.create_block_mask(mask_mod, batch, heads, rows, keys, device=device)
 
 
-def compiled(function: types.FunctionType, kind: Hashable, fullgraph: bool = False) -> Callable[..., Any]:
-    """A function, compiled for a kind of call. Each kind has code of its own, since a limit counts what is compiled
-    for one code."""
-    if (function, kind) not in compiled_functions:
-        code = function.__code__.replace(co_name=f'{function.__name__}_{len(compiled_functions)}')
+def compiled(function: types.FunctionType, kind: Hashable, sizes: Hashable = None, **options: Any) -> Kernel:
+    """A function, compiled for a kind of call, and for its first sizes or all others.
+
+    Each has code of its own: a limit counts what is compiled for one code, and where two programs fit, a checkpoint
+    might recompute by the other. By the name torch knows the sizes that came before, and lets those vary that did.
+    """
+    if (function, kind, sizes) not in compiled_functions:
+        number = kinds.setdefault((function, kind), len(kinds))
+        code = function.__code__.replace(co_name=f'{function.__name__}_{number}')
         own = types.FunctionType(code, function.__globals__)
-        compiled_functions[function, kind] = torch.compile(own, fullgraph=fullgraph)
-    return compiled_functions[function, kind]
+        compiled_functions[function, kind, sizes] = torch.compile(own, **options)
+    return compiled_functions[function, kind, sizes]
 
 
 # what it is handed
@@ -187,7 +196,6 @@ class Forms:
 
     score_mod: Callable[..., Tensor] | None
     mask_mod: Callable[..., Tensor] | None
-    scale: float
 
     @classmethod
     def of(cls, call: Call, on: Features) -> Forms:
@@ -197,21 +205,26 @@ class Forms:
         steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
         steps += [f.score_mod(call) for f in at_work(call, on, ('logits',))]
         masks = [mask.pointwise(added, True) for mask in call.masks] + ([triangle(call)] if call.triangle else [])
-        return cls(chain(tuple(steps)) if steps else None, both(tuple(masks)) if masks else None, call.scale)
+        return cls(chain(tuple(steps)) if steps else None, both(tuple(masks)) if masks else None)
 
     def of_heads(self, order: Tensor) -> Forms:
         """The same for heads in another order."""
         score_mod, mask_mod = self.score_mod, self.mask_mod
         score = None if score_mod is None else lambda score, b, h, i, j: score_mod(score, b, order[h], i, j)
-        return Forms(score, None if mask_mod is None else lambda b, h, i, j: mask_mod(b, order[h], i, j), self.scale)
+        return Forms(score, None if mask_mod is None else lambda b, h, i, j: mask_mod(b, order[h], i, j))
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in leaves((self.score_mod, self.mask_mod)) if torch.is_tensor(leaf)]
 
-    def kind(self, *qkv: Tensor) -> Hashable:
-        """All that is compiled for: not the lengths, nor what stands in tensors."""
-        sizes = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad) for t in qkv)
-        return kind_of((self.score_mod, self.mask_mod)), self.scale, sizes, torch.is_grad_enabled()
+    def program(self, *qkv: Tensor) -> tuple[Hashable, Hashable]:
+        """What is compiled for it: the kind of the call, all but lengths and numbers in tensors; and the sizes, if they
+        are the first of the kind that came."""
+        own = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad, len(t) == 1) for t in qkv)
+        kind, sizes = (
+            (kind_of((self.score_mod, self.mask_mod)), own, torch.is_grad_enabled()),
+            tuple(t.shape for t in qkv),
+        )
+        return kind, sizes if first_sizes.setdefault(kind, sizes) == sizes else None
 
 
 def chain(steps: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
