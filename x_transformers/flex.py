@@ -141,12 +141,11 @@ def flexed(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features, forms: For
     if 1 < key_heads < heads:
         forms = forms.of_heads(swapped(torch.arange(heads, device=q.device)[None, :, None, None], groups).flatten())
     mask = None if forms.mask_mod is None else block_mask(call, forms.mask_mod, groups)
-    scaling = [feature for feature in dict.fromkeys(at_work(call, on)) if feature.rescale is not None]
     attend = compiled(attention, *program, fullgraph=True)  # in parts it would form the scores
     with torch.autocast(q.device.type, enabled=False):
-        out, log_sums = attend(q * call.scale, k, v, forms.score_mod, mask, groups > 1, bool(scaling))
+        out, log_sums = attend(q * call.scale, k, v, forms.score_mod, mask, groups > 1, bool(forms.rescaling))
     out = swapped(out, key_heads)
-    for feature in scaling:
+    for feature in forms.rescaling:
         out = feature.rescale(out, swapped(log_sums.unsqueeze(-1), key_heads), call)
     return out
 
@@ -192,10 +191,11 @@ def compiled(function: types.FunctionType, kind: Hashable, sizes: Hashable = Non
 
 @dataclass
 class Forms:
-    """What acts on scores: (score, b, h, i, j) -> score, and (b, h, i, j) -> whether i sees j."""
+    """What acts on scores, (score, b, h, i, j) -> score; (b, h, i, j) -> whether i sees j; what acts on outputs."""
 
     score_mod: Callable[..., Tensor] | None
     mask_mod: Callable[..., Tensor] | None
+    rescaling: list[Feature]
 
     @classmethod
     def of(cls, call: Call, on: Features) -> Forms:
@@ -205,13 +205,16 @@ class Forms:
         steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
         steps += [f.score_mod(call) for f in at_work(call, on, ('logits',))]
         masks = [mask.pointwise(added, True) for mask in call.masks] + ([triangle(call)] if call.triangle else [])
-        return cls(chain(tuple(steps)) if steps else None, both(tuple(masks)) if masks else None)
+        rescaling = [f for f in dict.fromkeys(at_work(call, on)) if f.rescale is not None]
+        return cls(chain(tuple(steps)) if steps else None, both(tuple(masks)) if masks else None, rescaling)
 
     def of_heads(self, order: Tensor) -> Forms:
         """The same for heads in another order."""
         score_mod, mask_mod = self.score_mod, self.mask_mod
         score = None if score_mod is None else lambda score, b, h, i, j: score_mod(score, b, order[h], i, j)
-        return Forms(score, None if mask_mod is None else lambda b, h, i, j: mask_mod(b, order[h], i, j))
+        return Forms(
+            score, None if mask_mod is None else lambda b, h, i, j: mask_mod(b, order[h], i, j), self.rescaling
+        )
 
     def tensors(self) -> list[Tensor]:
         return [leaf for leaf in leaves((self.score_mod, self.mask_mod)) if torch.is_tensor(leaf)]
@@ -220,10 +223,8 @@ class Forms:
         """What is compiled for it: the kind of the call, all but lengths and numbers in tensors; and the sizes, if they
         are the first of the kind that came."""
         own = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad, len(t) == 1) for t in qkv)
-        kind, sizes = (
-            (kind_of((self.score_mod, self.mask_mod)), own, torch.is_grad_enabled()),
-            tuple(t.shape for t in qkv),
-        )
+        kind = kind_of((self.score_mod, self.mask_mod)), bool(self.rescaling), own, torch.is_grad_enabled()
+        sizes = tuple(t.shape for t in qkv)
         return kind, sizes if first_sizes.setdefault(kind, sizes) == sizes else None
 
 
