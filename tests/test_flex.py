@@ -184,7 +184,7 @@ def test_other_lengths(flexing, bias):
     compare(flexing, layer_outcome, module, x, mem=randn(2, 4, 12, seed=1), mem_mask=mask, rel_pos=rel_pos)
     for length in (4, 14):
         for causal in (True, False):
-            module = layer(causal=causal, softclamp_logits=True, head_learned_sink=causal)
+            module = layer(causal=causal, softclamp_logits=True, head_learned_sink=causal, num_mem_kv=2 * causal)
             context_mask = torch.arange(length) < torch.tensor([length, 2])[:, None]
             inputs = dict(context=randn(2, length, 12, seed=1), context_mask=context_mask)
             compare(flexing, layer_outcome, module, x, **inputs)
