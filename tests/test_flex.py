@@ -284,6 +284,9 @@ def test_autocast_and_half_precision(flexing):
     assert half.dtype == torch.bfloat16
     assert_close(out.float(), wanted, tolerance=0.03)
     assert_close(half.float(), wanted, tolerance=0.03)
+    learned = torch.zeros(2, dtype=torch.bfloat16, requires_grad=True)  # many gradients are summed up in each entry
+    assert blocks.summable(learned).dtype == torch.float32
+    assert blocks.summable(learned.detach()).dtype == torch.bfloat16
 
 
 # which calls
