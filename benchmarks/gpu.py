@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py --device cuda --dtype bfloat16 [--original FOLDER] [--huggingface FOLDER]
     python benchmarks/gpu.py --device cpu --tiny                          # does it run?
+    python benchmarks/gpu.py --device cuda --dtype bfloat16 --scores [--flags ALiBi,window] [--lengths 8192,32768]
 
 - Training: tokens per second of a step with autocast to `--dtype`, float32 weights and fused AdamW. MFU = flops of the
   step (counted by `torch.utils.flop_counter` on the minimal model, attention in full) / time / peak flops.
@@ -9,6 +10,8 @@
   and the cache, at its mean length, are read once.
 - Peaks are those of the data sheet for devices that are listed here, dense; give others by `--peak-tflops` and
   `--bandwidth-tbs`, or the largest product and copy that are measured here count.
+- Scores: forward and backward of one layer of attention by FlexAttention, and in blocks of rows, for flags that change
+  scores and have a form for both. On a CPU, where FlexAttention has no backward pass, forward alone.
 - Columns that end in `compiled` run under `torch.compile`; for ours, generation is `generate(compile=True)`.
 """
 
@@ -17,11 +20,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import Row, Settings, Sides, Work, columns_of, markdown, parser_of, quartiles, run, seconds_of
+from measure import Row, Settings, Sides, Work, chosen, columns_of, markdown, parser_of, quartiles, run, seconds_of
 from peers import Sizes, build
+from score_flags import FLAGS
 
 NAMES = (
     'original',
@@ -33,6 +38,8 @@ NAMES = (
     'ours',
     'ours compiled',
 )
+WAYS = ('ours flex', 'ours blocks')
+SCORES = ('soft clamp', 'learned sink', 'ALiBi', 'T5 bias', 'dynamic bias', 'forget gates', 'window')
 SIZES: dict[str, dict[str, Any]] = {
     '350M': {'tokens': 50304, 'length': 4096, 'dim': 1024, 'depth': 24, 'heads': 16, 'rotary': True},
     '1.3B': {'tokens': 50304, 'length': 4096, 'dim': 2048, 'depth': 24, 'heads': 32, 'rotary': True},
@@ -43,7 +50,9 @@ DEVICES = {'H100 PCIe': (756, 2.0), 'H100': (989, 3.35), 'H200': (989, 4.8), 'A1
 
 
 def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
-    """A train step, or a call of `generate`."""
+    """A train step, or a call of `generate`; or a layer by one of two kernels."""
+    if 'flag' in case:
+        return layer(column, case, settings)
     sizes, device, dtype = Sizes(**case['sizes']), settings.device, getattr(torch, settings.dtype)
     ids = torch.randint(0, sizes.tokens, (case['batch'], case['seq']), device=device)
     compiled = column.endswith('compiled')
@@ -67,6 +76,33 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
         optimizer.step()
         optimizer.zero_grad()
 
+    return step
+
+
+def layer(column: str, case: dict[str, Any], settings: Settings) -> Work:
+    """Forward and backward of attention with one flag. A kernel that does not run is refused, not replaced."""
+    from x_transformers import Decoder, blocks, flex
+
+    device, dtype = settings.device, getattr(torch, settings.dtype)
+    flex.DEVICES = (device,) if column == 'ours flex' else ()
+    blocks.LARGE = dict.fromkeys(blocks.LARGE, 0)
+    kinds = {'custom_layers': ('a',), 'verbose': False}
+    net = Decoder(dim=case['dim'], heads=case['heads'], attn_dim_head=64, **kinds, **FLAGS[case['flag']]).to(device)
+    x = torch.randn(1, case['length'], case['dim'], device=device, requires_grad=device != 'cpu')
+    half, backwards = dtype != torch.float32, device != 'cpu'
+
+    def step() -> None:
+        with torch.set_grad_enabled(backwards), torch.autocast(device, dtype=dtype) if half else nullcontext():
+            out = net(x)
+        if backwards:
+            out.float().sum().backward()
+            net.zero_grad()
+            x.grad = None
+
+    if column == 'ours flex':
+        step()
+        if not flex.works or not all(flex.works.values()):
+            raise NotImplementedError('FlexAttention does not run')
     return step
 
 
@@ -115,12 +151,30 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--batch', type=int, default=8, help='of training and of the second row of decoding')
     parser.add_argument('--seq', type=int, default=2048, help='tokens of a training sequence and of a prompt')
     parser.add_argument('--generate', type=int, default=256, help='tokens to generate')
+    parser.add_argument('--scores', action='store_true', help='measure the kernels of attention in place of models')
+    parser.add_argument('--flags', help=f'of --scores, with commas: {", ".join(SCORES)}')
+    parser.add_argument('--lengths', default='8192,32768', help='of --scores, with commas')
     parser.add_argument('--peak-tflops', type=float, help='of the device, for MFU')
     parser.add_argument('--bandwidth-tbs', type=float, help='of the device, for the roofline')
     return parser
 
 
+def score_rows(options: argparse.Namespace) -> list[Row]:
+    """Time and memory, in pairs."""
+    filled, sizes = [], {'dim': 128, 'heads': 2} if options.tiny else {'dim': 1024, 'heads': 16}
+    lengths = [160] if options.tiny else [int(length) for length in options.lengths.split(',')]
+    with Sides(__file__, columns_of(options, WAYS), options) as sides:
+        for flag in chosen('--flags', options.flags, SCORES):
+            for length in lengths:
+                case = {'flag': flag, 'length': length, **sizes}
+                filled.append(sides.seconds(f'{flag}, {length}', case))
+                filled.append(sides.memory(f'{flag}, {length}', case))
+    return filled
+
+
 def rows(options: argparse.Namespace) -> list[Row]:
+    if options.scores:
+        return score_rows(options)
     if options.tiny:
         options.sizes, options.batch, options.seq, options.generate = 'tiny', 2, 16, 4
     flops, bandwidth = peaks(options)
@@ -149,7 +203,19 @@ def rates(row: Row, tokens: int, least: float, what: str) -> Row:
     return row
 
 
+def show_scores(rows: Sequence[Row]) -> str:
+    lines = []
+    for time, memory in zip(rows[::2], rows[1::2], strict=True):
+        cells = [row.cell(name) for row in (time, memory) for name in WAYS]
+        faster = replace(time, base='ours blocks', faster=True).cell('ours flex')
+        lines.append([time.work, *cells[:2], faster, *cells[2:]])
+    heads = ['flex, ms', 'blocks, ms', 'times as fast', 'flex, MiB', 'blocks, MiB']
+    return markdown(['attention, tokens', *heads], lines)
+
+
 def show(rows: Sequence[Row]) -> str:
+    if rows and rows[0].bound is None:
+        return show_scores(rows)
     columns = [name for name in NAMES if any(name in row.values for row in rows)]
     lines = []
     for row in rows:

@@ -74,6 +74,17 @@ def test_script(tmp_path, script, columns, rows):
         assert 'overhead' in row['work'] or all(v > 0 for values in row['values'].values() for v in values)
 
 
+@pytest.mark.slow
+def test_kernels_of_scores(tmp_path):
+    """FlexAttention and blocks each get their numbers; where FlexAttention does not run, its column is refused."""
+    file = tmp_path / 'rows.json'
+    table = table_in(run('gpu', '--scores', '--flags', 'soft clamp,learned sink', '--json', file))
+    clamp, sink = table['soft clamp, 160'], table['learned sink, 160']
+    assert all(float(clamp[name]) > 0 for name in clamp) and len(clamp) == 5
+    assert sink['flex, ms'] == sink['flex, MiB'] == 'refused' and float(sink['blocks, ms']) > 0  # no sums on a CPU
+    assert 'does not run' in json.loads(file.read_text())[2]['refused']['ours flex']
+
+
 def test_score_flags(scripts):
     """Numbers and growth from length to length; what would pass a limit is left out, with the reason."""
     text = run('score_flags', '--columns', 'ours', '--flags', 'padding mask,top-k', '--limit-gib', 1e-3)

@@ -4,7 +4,7 @@
     fused     torch's scaled_dot_product_attention, for additive terms and masks only
 
 Both run on all rows of the queries at once, or where the scores would be many in blocks (`blocks.py`), with the same
-result.
+result; on a GPU torch's FlexAttention may take the place of blocks (`flex.py`).
 
 What belongs here: the kernels, the choice between them, and what a call of the operator leaves behind. A kernel gets
 q (b h i d), k and v (b k j d) with k dividing h, the `Call` (bias, mask, triangle, scale) and the features of the
@@ -13,7 +13,7 @@ layer. Query head h reads key head h mod k. A row without any visible key gives 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +27,7 @@ from x_transformers.helpers import default_device, pack_one, unpack_one
 
 if TYPE_CHECKING:
     from x_transformers.calls import Call
-    from x_transformers.flags import Features
+    from x_transformers.flags import Feature, Features
 
 # a feature at one of these stages sees what the fused kernel never forms
 EAGER_STAGES = (
@@ -99,11 +99,16 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     return out
 
 
+def at_work(call: Call, on: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
+    """The features that act at these stages, in running order, once for each."""
+    found = [f for stage in stages for f in on.at.get(stage, ())]
+    return [f for f in found if f.flags or any(call.inputs.get(name) is not None for name in f.takes)]
+
+
 def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """The same in blocks. Every feature at work must be `row_wise`."""
-    at_work = [f for stage in EAGER_STAGES for f in on.at.get(stage, ())]
-    at_work = [f for f in at_work if f.flags or any(call.inputs.get(name) is not None for name in f.takes)]
-    whole_rows, carries = any(f.counts_hidden for f in at_work), any(f.carries for f in at_work)
+    acting = at_work(call, on)
+    whole_rows, carries = any(f.counts_hidden for f in acting), any(f.carries for f in acting)
     return by_rows(eager, q, k, v, call, on, whole_rows, carries)
 
 
@@ -128,15 +133,19 @@ def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
 
 def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
-    square = call.rows == call.keys == call.total_keys
-    plain = not call.biases and (square or not call.triangle) and all(mask.of_keys for mask in call.masks)
     # torch has one kernel for the CPU that forms no scores, without dropout
     flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
-    if plain and (flash or q.device.type != 'cpu'):
+    if is_plain(call) and (flash or q.device.type != 'cpu'):
         return folded(q, k, v, call)
     if can_add(q, k, v, call):
         return additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
     return by_rows(fused, q, k, v, call, on)
+
+
+def is_plain(call: Call) -> bool:
+    """Whether whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
+    square = call.rows == call.keys == call.total_keys
+    return not call.biases and (square or not call.triangle) and all(mask.of_keys for mask in call.masks)
 
 
 def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

@@ -36,6 +36,9 @@ FEWEST_ROWS = 64
 # Rows that torch's kernel is given at once, where it cannot know of the triangle.
 FLASH_ROWS = 256
 
+# (b, h, i, j) -> the value for one query and one key, from tensors that count them
+Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
     """Whether the scores of a call are too many to be held at once. A compiled graph has one way for all lengths."""
@@ -114,25 +117,53 @@ class Rows:
     reach            keys further back than this, counted in keys, are hidden
     learns           whether a gradient flows into it
     of_keys          whether it is the same for all heads and queries
+    entry()          -> the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function
+                     that holds tensors, and numbers that do not change with the lengths
+    made_of          the tensors and numbers that, with the lengths, decide what it gives, if known
     """
 
     of_keys = False
 
     def __init__(
-        self, of: Callable[[slice, slice], Tensor] | None, *, reach: int | None = None, learns: bool = False
+        self,
+        of: Callable[[slice, slice], Tensor] | None,
+        *,
+        reach: int | None = None,
+        learns: bool = False,
+        entry: Callable[[], Pointwise] | None = None,
+        made_of: tuple[Any, ...] | None = None,
     ) -> None:
         self.make, self.reach, self.learns = of, reach, learns
+        self.entry, self.made_of = entry, made_of
 
     def of(self, rows: slice, keys: slice) -> Tensor:
         return self.make(rows, keys)
+
+    @property
+    def by_entry(self) -> bool:
+        """Whether `pointwise` has an answer."""
+        return self.entry is not None
+
+    def pointwise(self, added: int, filler: float) -> Pointwise:
+        """`entry` for all keys of the call, of which the `added` ones in front get the filler."""
+        return behind(self.entry(), added, filler)
+
+
+def behind(entry: Pointwise, added: int, filler: float) -> Pointwise:
+    if added == 0:
+        return entry
+    return lambda b, h, i, j: torch.where(j < added, filler, entry(b, h, i, (j - added).clamp(min=0)))
 
 
 class Given(Rows):
     """What was given whole."""
 
+    by_entry = True
+
     def __init__(self, t: Tensor, rows: int, keys: int) -> None:
         super().__init__(None, learns=t.requires_grad)
         self.t, self.size, self.of_keys = t, (rows, keys), t.shape[1:-1] == (1, 1)
+        self.made_of = (t,)
         self.parts: dict[int, Tensor] = {}
 
     def split(self, height: int) -> Given:
@@ -147,12 +178,40 @@ class Given(Rows):
             t = self.parts[rows.start] if self.parts else t[..., rows, :]
         return cut_keys(t, keys, all_keys, -1)
 
+    def pointwise(self, added: int, filler: float) -> Pointwise:
+        t = to_4d(summable(self.t))
+        wide, covers = tuple(n > 1 for n in t.shape), t.shape[-1] == self.size[1] + added
+        return behind(read_at(t.reshape([n for n in t.shape if n > 1]), wide), 0 if covers else added, filler)
+
+
+def summable(t: Tensor) -> Tensor:
+    """In a dtype in which many gradients of one entry can be summed up."""
+    return t.float() if t.requires_grad and t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def read_at(t: Tensor, wide: tuple[bool, ...]) -> Pointwise:
+    """The entries of a tensor with some of the axes b h i j."""
+    if not any(wide):
+        t = t.reshape(1)
+        return lambda b, h, i, j: t[b * 0]
+    return lambda *at: t[tuple([place for place, is_wide in zip(at, wide) if is_wide])]  # noqa: B905
+
+
+def of_each(t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The entries of a row that all of the batch share, (n) or (1 n), or of rows (b n):  b, n -> t_bn"""
+    if t.ndim > 1 and len(t) > 1:
+        return lambda b, n: t[b, n]
+    t = t if t.ndim == 1 else t[0]
+    return lambda b, n: t[n]
+
 
 class Diagonals(Rows):
     """A bias that depends on the distance between query and key alone, from a table of all distances.
 
     table    h (i + j - 1), from the largest distance to the smallest: the query r of i sees key c at c - r + i - 1
     """
+
+    by_entry = True
 
     def __init__(self, table: Tensor, rows: int) -> None:
         super().__init__(None, learns=table.requires_grad)
@@ -169,6 +228,10 @@ class Diagonals(Rows):
 
     def of(self, rows: slice, keys: slice) -> Tensor:
         return self.upwards(rows, keys).flip(-2).unsqueeze(0)
+
+    def pointwise(self, added: int, filler: float) -> Pointwise:
+        table, last = summable(self.table), torch.full((), self.rows - 1, device=self.table.device)
+        return behind(lambda b, h, i, j: table[h, j - i + last], added, filler)
 
 
 # a call, and a block of it

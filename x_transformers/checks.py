@@ -215,3 +215,9 @@ def check_returns(embeddings: bool, both: bool, mems: bool, maps: bool) -> None:
         raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
     if mems and maps:
         raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
+
+
+def overridden_together(cls: type, name: str, *others: str) -> bool:
+    """Whether `name` is defined no further up than any of the others: no subclass changed them and left it behind."""
+    at = {n: i for i, base in reversed([*enumerate(cls.__mro__)]) for n in vars(base)}
+    return all(at[name] <= at.get(other, len(at)) for other in others)

@@ -81,6 +81,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.flex import fits, flexed_or
 from x_transformers.generation import evaluating
 from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
@@ -311,12 +312,12 @@ class Attention(Configurable):
         if keeps_maps or not is_large(call.x, call.batch, call.heads, call.rows, call.total_keys):
             call.gather()
             return kernel
-        if kernel is fused:
-            return fused_by_rows
-        if all(f.row_wise for f in self.on_scores):
-            return eager_by_rows
-        call.gather()
-        return eager
+        if kernel is eager and not all(f.row_wise for f in self.on_scores):
+            call.gather()
+            return eager
+        in_blocks = fused_by_rows if kernel is fused else eager_by_rows
+        flexes = self.flash is not False and fits(call, self.features.given(call.inputs))
+        return flexed_or(in_blocks) if flexes else in_blocks
 
     def look(
         self,

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.blocks import Rows
+from x_transformers.blocks import Pointwise, Rows
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
 from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
@@ -66,10 +66,23 @@ class DataDependentAlibi(nn.Module):
                 return past
             return torch.where(place[keys] <= place[first:][rows, None], past, -future[0])
 
-        return Rows(of, learns=gates.requires_grad)
+        return Rows(of, learns=gates.requires_grad, entry=lambda: between_sums(first, *sums))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
+
+
+def between_sums(first: int, past: Tensor, future: Tensor | None = None) -> Pointwise:
+    """The same for one query and one key, from the sums b h n; the queries are those from the `first` on."""
+    # copies, since FlexAttention reads a tensor in one place only if it has a gradient
+    q_past, k_past = past[..., first:].clone(), past.clone()
+    if future is None:
+        return lambda b, h, i, j: q_past[b, h, i] - k_past[b, h, j]
+    q_future, k_future = future[..., first:].clone(), future.clone()
+    behind = torch.full((), first, device=past.device)
+    return lambda b, h, i, j: torch.where(
+        j <= i + behind, q_past[b, h, i] - k_past[b, h, j], k_future[b, h, j] - q_future[b, h, i]
+    )
 
 
 class PerRowDataDependentAlibi(nn.Module):

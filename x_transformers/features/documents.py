@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from x_transformers.blocks import Rows
+from x_transformers.blocks import Pointwise, Rows, of_each
 from x_transformers.checks import a_tensor, check_device
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import Feature
@@ -73,7 +73,16 @@ class Documents(AttentionFeature):
         check_documents(ids, call.x)
         refuse_joined(joined_by(self.host.features.active, call.inputs))
         call.notes['documents'] = ids
-        return Rows(lambda rows, keys: (ids[:, rows].unsqueeze(-1) == ids[:, keys].unsqueeze(-2)).unsqueeze(1))
+
+        def entry() -> Pointwise:
+            of = of_each(ids)
+            return lambda b, h, i, j: of(b, i) == of(b, j)
+
+        return Rows(
+            lambda rows, keys: (ids[:, rows].unsqueeze(-1) == ids[:, keys].unsqueeze(-2)).unsqueeze(1),
+            entry=entry,
+            made_of=(ids,),
+        )
 
 
 class DocumentsInStack(StackFeature):

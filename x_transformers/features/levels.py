@@ -53,12 +53,21 @@ class AttentionFeature(Feature):
     counts_hidden       it needs the columns of keys that the mask hides
     carries             rows read what earlier ones left in `call.carried`, a tensor by name
     keeps_plain_keys    the cache must hold keys that are not turned by their positions
+
+    A feature at the stages of scores may run in FlexAttention too (`flex.py`), if it says by one of these what it does:
+
+    score_mod(call)   -> a function (score, b, h, i, j) -> score that does for one score what `scores` or `logits` does;
+                      it holds tensors and numbers, but none that changes with the lengths
+    rescale(out, log_sums, call)   -> out    what it does at `rows` and later, from the output b h i d, and
+                      the logarithm of what the softmax divides by, b h i 1
     """
 
     row_wise: ClassVar[bool] = False
     counts_hidden: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     keeps_plain_keys: ClassVar[bool] = False
+    score_mod: ClassVar[Any] = None
+    rescale: ClassVar[Any] = None
 
     stages: ClassVar[dict[str, str]] = {
         'widths': 'build',

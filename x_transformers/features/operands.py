@@ -194,7 +194,11 @@ class PackedDocuments(AttentionFeature):
         boundaries = (packed[f'cu_seqlens_{name}'].to(call.x.device) for name in 'qk')
         q, k = (document_ids(t, n) for t, n in zip(boundaries, (call.rows, call.keys), strict=True))
         call.notes['documents'] = q
-        return Rows(lambda rows, keys: q[rows].unsqueeze(-1) == k[keys])
+        return Rows(
+            lambda rows, keys: q[rows].unsqueeze(-1) == k[keys],
+            entry=lambda: lambda b, h, i, j: q[i] == k[j],
+            made_of=(packed['cu_seqlens_q'], packed['cu_seqlens_k']),
+        )
 
 
 class PackedInStack(StackFeature):

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.blocks import Diagonals, Rows, is_large
+from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.cache import Buffer, KeysValues
-from x_transformers.checks import a_tensor, check_range
+from x_transformers.checks import a_tensor, check_range, overridden_together
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
     Check,
@@ -264,6 +264,11 @@ class AlibiPositionalBias(KeepsPrecision, PositionBias):
     def of_distance(self, distance: Tensor) -> Tensor:
         return distance.abs().unsqueeze(-1) * -self.slopes
 
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance:  h, q - k -> bias"""
+        slopes = -self.slopes
+        return lambda h, distance: distance.abs() * slopes[h]
+
 
 class RelativePositionBias(PositionBias):
     """A learned bias per bucket of distances; far ones share logarithmic buckets.
@@ -292,6 +297,13 @@ class RelativePositionBias(PositionBias):
 
     def of_distance(self, distance: Tensor) -> Tensor:
         return self.relative_attention_bias(self.bucket(distance)) * self.scale
+
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance, from a table:  h, q - k -> bias"""
+        far = self.max_distance  # from here on all share a bucket
+        table = self.of_distance(torch.arange(-far, far + 1, device=self.relative_attention_bias.weight.device))
+        table = summable(table)
+        return lambda h, distance: table[distance.clamp(-far, far) + far, h]
 
 
 class DynamicPositionBias(PositionBias):
@@ -410,7 +422,15 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, i: int, pos: Tensor) -> Te
         return rel_pos.at(own, pos)
     module = getattr(rel_pos, 'module', rel_pos)
     learns = any(parameter.requires_grad for parameter in module.parameters())
-    return Rows(lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns)
+
+    def entry() -> Pointwise:
+        by_distance, of_query, of_key = module.entry(), of_each(own), of_each(pos)
+        return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
+
+    knows = hasattr(module, 'entry') and overridden_together(type(module), 'entry', 'of_distance', 'at')
+    return Rows(
+        lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns, entry=entry if knows else None
+    )
 
 
 class RelativeBias(AttentionFeature):
@@ -465,6 +485,7 @@ class Window(AttentionFeature):
         index = call.inputs.get('index')
         # with positions of its own per row, memories are nearer than they stand
         reach = self.max_attend_past if index is None else None
+        made_of = (self.max_attend_past, index)
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
         own = call.of_queries(index)
@@ -473,7 +494,11 @@ class Window(AttentionFeature):
             mask = distances(own[..., rows], index[..., keys]) <= self.max_attend_past
             return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
-        return Rows(near, reach=reach)
+        def entry() -> Pointwise:
+            farthest, of_key = of_each(own - self.max_attend_past), of_each(index)
+            return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
+
+        return Rows(near, reach=reach, entry=entry, made_of=made_of)
 
 
 # features of a stack

@@ -201,6 +201,10 @@ class SoftclampLogits(AttentionFeature):
     def logits(self, sim: Tensor, call: Any) -> Tensor:
         return softclamp(sim, self.logit_softclamp_value)
 
+    def score_mod(self, call: Any) -> Callable[..., Tensor]:
+        bound = self.logit_softclamp_value
+        return lambda score, b, h, i, j: softclamp(score, bound)
+
 
 class SparseTopk(AttentionFeature):
     """Softmax over the k largest logits of each row; ties with the k-th stay."""
@@ -328,6 +332,10 @@ class LearnedSink(AttentionFeature):
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
         return attn[..., 1:]
+
+    def rescale(self, out: Tensor, log_sums: Tensor, call: Any) -> Tensor:
+        share = (log_sums - self.sink.to(log_sums.dtype)[:, None, None]).sigmoid()
+        return out * share.to(out.dtype)
 
 
 class CogSigned(AttentionFeature):

@@ -1,0 +1,606 @@
+"""FlexAttention: the numbers of the formula, which calls go there, and the way back where it does not run.
+
+On a CPU torch runs it uncompiled, as its definition; what is compiled is tested forwards here, and on a GPU in full.
+"""
+
+import functools
+
+import pytest
+import torch
+from law_cases import BY_NAME, FLAG_CASES, build, gradients, inputs_for, model_of, randomise, run
+from oracles import assert_close, randn
+from test_kernels import MODULES, N, blocked, layer, layer_outcome
+from torch.utils.checkpoint import checkpoint
+
+from x_transformers import Attention, Decoder, Encoder, attend, blocks, flex
+from x_transformers import x_transformers as core
+from x_transformers.features.catalogue import ATTENTION, STACK
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.positions import AlibiPositionalBias
+from x_transformers.features.scores import SoftclampLogits
+from x_transformers.flags import flag, warn_once
+from x_transformers.flex import try_out
+
+# torch warns where it runs uncompiled, and of what it looks at itself
+pytestmark = pytest.mark.filterwarnings('ignore:flex_attention called without', 'ignore:The .grad attribute')
+
+# what acts on scores and has no form for FlexAttention; of the forget gates, those per row
+WITHOUT_FORM = {
+    'PreScalePostTalkingHeads', 'PreTalkingHeads', 'PostTalkingHeads', 'TalkingHeads', 'UseCoPE', 'Selective',
+    'CogSigned', 'InvertedAttention', 'SparseTopk', 'SigmoidAttention', 'HardAttention', 'GumbelSoftmax', 'Entmax15',
+    'CustomNormaliser', 'RelativeProjectedBias', 'DataDependentBias', 'ResidualAttention',
+}  # fmt: skip
+WITH_FORM = {
+    'SoftclampLogits',
+    'LearnedSink',
+    'DataDependentBias',
+    'Window',
+    'Alibi',
+    'T5Bias',
+    'DynamicBias',
+    'MemoryKV',
+}
+# what says which kernel runs
+OF_KERNELS = {'SDPKwargs', 'PackedDocuments'}
+
+
+class Flexing:
+    """Inside, large calls of a CPU go to FlexAttention, uncompiled. `calls` counts them, `said` are the warnings."""
+
+    def __init__(self):
+        self.patch, self.calls, self.said = pytest.MonkeyPatch(), 0, []
+        self.flexed = flex.flexed
+        self.values = dict(
+            DEVICES=('cpu',), DTYPES=(*flex.DTYPES, torch.float64), LEAST_WIDTH=1,
+            first_sizes={}, works={}, known_masks={},
+            try_out=lambda *_: None, compiled=lambda function, *_, **__: function, flexed=self.counted,
+            warn_once=self.said.append,
+        )  # fmt: skip
+
+    def counted(self, *args):
+        self.calls += 1
+        return self.flexed(*args)
+
+    def __enter__(self):
+        for name, value in self.values.items():
+            self.patch.setattr(flex, name, value)
+        # all tests share what torch makes of the definition: the sizes of one are not those of another
+        self.static = torch._dynamo.config.patch(automatic_dynamic_shapes='compiled' not in self.values)
+        self.static.__enter__()
+        # there it refuses gradients, although the definition has them
+        self.patch.setattr(flex.flex, '_validate_device', lambda *_: None, raising=False)
+        self.patch.setattr(blocks, 'LARGE', {'cpu': 0, 'cuda': 0})
+        return self
+
+    def __exit__(self, *_):
+        self.static.__exit__(None, None, None)
+        self.patch.undo()
+
+
+@pytest.fixture
+def flexing():
+    flexing = Flexing()
+    yield flexing
+    flexing.patch.undo()
+
+
+def by_formula(net):
+    """The same network, whose layers all follow the formula."""
+    for module in net.modules():
+        if isinstance(module, Attention):
+            module.flash = False
+            module.choose_kernel()
+    return net
+
+
+def compare(flexing, outcome, net, *args, **inputs):
+    """`outcome(net, ...)`, a value and gradients, by FlexAttention and by the formula."""
+    with flexing:
+        found, found_grads = outcome(net, *args, **inputs)
+    assert flexing.calls and not flexing.said
+    wanted, grads = outcome(by_formula(net), *args, **inputs)
+    assert_close(found, wanted)
+    assert len(found_grads) == len(grads)
+    for a, b in zip(found_grads, grads, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            assert_close(a, b, what='gradient')
+
+
+# numbers
+
+
+BOTH = dict(softclamp_logits=True, logit_softclamp_value=1.5, head_learned_sink=True)
+SETTINGS = {
+    'plain': {},
+    'grouped': dict(kv_heads=2),
+    'one key head': dict(one_kv_head=True),
+    'wide values': dict(value_dim_head=9),
+    'memory': dict(num_mem_kv=2),
+    'zero key, grouped': dict(add_zero_kv=True, num_mem_kv=1, kv_heads=2),
+    'window, memory': dict(max_attend_past=2, num_mem_kv=2),
+    'clamp': dict(softclamp_logits=True, logit_softclamp_value=1.5),
+    'sink, grouped': dict(head_learned_sink=True, kv_heads=2),
+    'clamp, sink, window, grouped': dict(**BOTH, max_attend_past=3, kv_heads=2),
+    'laser': dict(laser=True),
+    'norms': dict(qk_norm=True, qk_norm_scale=3),
+}
+PADDED = {
+    'right': torch.arange(N) < torch.tensor([N, 3])[:, None],
+    'left': torch.arange(N) >= torch.tensor([4, 0])[:, None],
+    'inside, all': (torch.arange(N) % 3 == 1) & torch.tensor([True, False])[:, None],
+}
+
+
+@pytest.mark.parametrize('setting', SETTINGS)
+@pytest.mark.parametrize(('bias', 'causal'), [(None, False), ('T5', True), ('alibi', True)])
+def test_layers(flexing, setting, bias, causal):
+    """Rows of the last kind of padding see nothing: zeros."""
+    module, x = layer(causal=causal, **SETTINGS[setting]), randn(2, N, 12)
+    own = {} if bias is None else dict(rel_pos=randomise(MODULES[bias](causal).double()))
+    kind = list(PADDED)[list(SETTINGS).index(setting) % len(PADDED)] if bias else 'inside, all'
+    outcome = functools.partial(layer_outcome, mask=PADDED[kind], attn_mask=randn(N, N, seed=2) > -1.5, **own)
+    compare(flexing, outcome, module, x)
+    if kind == 'inside, all':
+        flexing.calls = 0
+        with flexing:
+            _, grads = outcome(module, x)
+        assert all(grad.isfinite().all() for grad in grads if grad is not None)
+
+
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('flags', [{}, dict(num_mem_kv=2, kv_heads=2), dict(max_attend_past=3, **BOTH)], ids=str)
+def test_forget_gates(flexing, flags, causal):
+    module = layer(causal=causal, data_dependent_alibi=True, **flags)
+    compare(flexing, layer_outcome, module, randn(2, N, 12), mask=PADDED['left'])
+
+
+@pytest.mark.parametrize('shape', ['b h i j', '1 h i j', 'h i j', 'i j', '1 1 1 j', 'b 1 i 1', '1 1 1 1'])
+@pytest.mark.parametrize('flags', [{}, dict(num_mem_kv=2, kv_heads=2, causal=True)], ids=str)
+def test_given_biases_and_masks(flexing, shape, flags):
+    sizes = dict(b=2, h=4, i=N, j=N) | {'1': 1}
+    bias = randn(*(sizes[letter] for letter in shape.split()), seed=1)
+    module, x = layer(**flags), randn(2, N, 12)
+    compare(flexing, layer_outcome, module, x, attn_bias=bias)
+    compare(flexing, layer_outcome, module, x, attn_mask=bias > -0.5, rel_pos=AlibiPositionalBias(4).double())
+
+
+def test_a_mask_for_the_keys_in_front(flexing):
+    module, keys = layer(num_mem_kv=1), (randn(2, 4, 3, 6, seed=1), randn(2, 4, 3, 6, seed=2))
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    own = dict(additional_key_values=keys, additional_key_value_mask=mask, attn_bias=randn(N, N, seed=3))
+    with flexing:
+        found = module(randn(2, N, 12), mask=PADDED['right'], **own)
+    assert flexing.calls and not flexing.said
+    assert_close(found, by_formula(module)(randn(2, N, 12), mask=PADDED['right'], **own))
+
+
+@pytest.mark.parametrize('bias', MODULES)
+def test_other_lengths(flexing, bias):
+    """Memories, a context, and causal calls with more queries than keys."""
+    rel_pos = randomise(MODULES[bias](True).double())
+    module, x = layer(causal=True, num_mem_kv=1), randn(2, N, 12)
+    mask = torch.arange(4) > torch.tensor([0, 3])[:, None]
+    compare(flexing, layer_outcome, module, x, mem=randn(2, 4, 12, seed=1), mem_mask=mask, rel_pos=rel_pos)
+    for length in (4, 14):
+        for causal in (True, False):
+            module = layer(causal=causal, softclamp_logits=True, head_learned_sink=causal, num_mem_kv=2 * causal)
+            context_mask = torch.arange(length) < torch.tensor([length, 2])[:, None]
+            inputs = dict(context=randn(2, length, 12, seed=1), context_mask=context_mask)
+            compare(flexing, layer_outcome, module, x, **inputs)
+
+
+@pytest.mark.parametrize('name', ['T5', 'alibi'])
+def test_positions_of_the_user(flexing, name):
+    """Gaps of several buckets, the same for all rows and not; a bias of a user's own goes another way."""
+    rel_pos = randomise(MODULES[name](True).double())
+    for size in ((2, N), (1, N), (N,)):
+        pos = torch.randint(-1, 5, size, generator=torch.Generator().manual_seed(0)).cumsum(dim=-1)
+        compare(flexing, layer_outcome, layer(causal=True), randn(2, N, 12), rel_pos=rel_pos, pos=pos)
+
+    class Steeper(type(rel_pos)):
+        def of_distance(self, distance):
+            return 2 * super().of_distance(distance)
+
+    rel_pos.__class__, flexing.calls = Steeper, 0
+    with flexing:
+        layer(causal=True)(randn(2, N, 12), rel_pos=rel_pos, pos=pos)
+    assert flexing.calls == 0
+
+
+@pytest.mark.parametrize('flags', [dict(), dict(kv_heads=2, num_mem_kv=2, softclamp_logits=True)], ids=str)
+def test_several_new_tokens_behind_a_cache(flexing, flags):
+    module, x = layer(causal=True, **flags), randn(2, N, 12)
+    rel_pos = randomise(MODULES['T5'](True).double())
+    with flexing:
+        _, cache = module(x[:, :4], return_intermediates=True, rel_pos=rel_pos)
+        first = flexing.calls
+        rest = module(x[:, 4:], cache=cache, rel_pos=rel_pos)
+    assert flexing.calls > first > 0
+    assert_close(rest, by_formula(module)(x, rel_pos=rel_pos)[:, 4:])
+
+
+def model_outcome(net, inputs):
+    grads = gradients(net, inputs)
+    return run(net, inputs), [grads[name] for name in sorted(grads)]
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'attn_softclamp_logits', 'attn_head_learned_sink',
+        'attn_data_dependent_alibi', 'attn_max_attend_past=(2,4)', 'pos, T5', 'attn_bias, alibi', 'polar, dynamic bias',
+        'additional kv, grouped',
+    ],
+)  # fmt: skip
+def test_models(flexing, name):
+    net = model_of(BY_NAME[name])
+    inputs = inputs_for(net, BY_NAME[name])
+    compare(flexing, model_outcome, net, inputs)
+
+
+@pytest.mark.parametrize('flags', [dict(alibi_pos_bias=True), dict(rel_pos_bias=True, attn_max_attend_past=2), {}])
+def test_documents(flexing, flags):
+    """Ids that come again belong together."""
+    net, x = randomise(Decoder(dim=12, depth=2, heads=4, attn_dim_head=6, **flags).double()), randn(2, 8, 12)
+    ids = torch.tensor([[0, 0, 0, 4, 4, 4, 0, 0], [7, 7, 7, 7, 7, 1, 1, 2]])
+    compare(flexing, layer_outcome, net, x, document_ids=ids)
+
+
+def test_packed_documents(flexing):
+    kwargs = dict(cu_seqlens_q=torch.tensor([0, 3, 8]), cu_seqlens_k=torch.tensor([0, 3, 8]))
+    flags = dict(rotary_pos_emb=True, attn_flash_pack_seq=True, verbose=False)
+    net = randomise(Decoder(dim=12, depth=2, heads=2, attn_dim_head=6, **flags).double())
+    compare(flexing, layer_outcome, net, randn(1, 8, 12), flash_pack_seq_kwargs=kwargs)
+
+
+def test_left_padding_with_memories(flexing):
+    """Positions of their own per row, of which the window is one of positions too."""
+    net, x = (
+        randomise(Decoder(dim=12, depth=2, heads=2, attn_dim_head=6, attn_max_attend_past=3).double()),
+        randn(2, 8, 12),
+    )
+    mems = [randn(2, 3, 12, seed=seed) for seed in (1, 2)]
+    compare(flexing, layer_outcome, net, x, seq_start_pos=torch.tensor([0, 3]), mems=mems)
+
+
+def test_autocast_and_half_precision(flexing):
+    """What the formula gives in half precision, but for its rounding; the gradient of a table is that of float32."""
+    net, x = Decoder(dim=32, depth=1, heads=2, attn_dim_head=16, rel_pos_bias=True, attn_kv_heads=1), randn(2, N, 32)
+    net, x = net.float(), x.float()
+    wanted = by_formula(net)(x)
+    module = net.layers[0][1]
+    module.flash = None
+    module.choose_kernel()
+    with flexing:
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            out = net(x)
+        out.float().sum().backward()
+        grad = net.rel_pos.relative_attention_bias.weight.grad
+        assert grad.dtype == torch.float32 and grad.abs().sum() > 0
+        half = net.bfloat16()(x.bfloat16())
+        half.float().sum().backward()
+    assert flexing.calls == 2 and not flexing.said
+    assert half.dtype == torch.bfloat16
+    assert_close(out.float(), wanted, tolerance=0.03)
+    assert_close(half.float(), wanted, tolerance=0.03)
+    learned = torch.zeros(2, dtype=torch.bfloat16, requires_grad=True)  # many gradients are summed up in each entry
+    assert blocks.summable(learned).dtype == torch.float32
+    assert blocks.summable(learned.detach()).dtype == torch.bfloat16
+
+
+# which calls
+
+
+def goes_to_flex(flexing, module, x, **inputs):
+    before = flexing.calls
+    module(x, **inputs)
+    return flexing.calls > before
+
+
+def test_which_features_have_a_form(flexing):
+    """All others run beside a mask that only FlexAttention or blocks can take."""
+    answers, fits = {True: set(), False: set()}, flex.fits
+    for case in FLAG_CASES:
+        if not (case.flag.startswith('attn_') or case.feature in STACK) or case.flag.startswith('cross_'):
+            continue
+        net, given = build(case).eval(), []
+        inputs = {name: as_float(value) for name, value in inputs_for(net, case).items()}
+        if 'attn_flash_pack_seq' not in case.stack:
+            inputs['attn_mask'] = torch.ones(7, 7, dtype=torch.bool).tril(2)
+        with flexing, torch.no_grad():
+            flexing.patch.setattr(core, 'fits', lambda *args, given=given: given.append(fits(*args)))
+            run(net, inputs)
+        answers[bool(given) and all(given)].add(case.feature.__name__)
+    assert answers[False] - OF_KERNELS == WITHOUT_FORM
+    assert answers[True] >= WITH_FORM
+
+
+def as_float(value):
+    return value.float() if torch.is_tensor(value) and value.is_floating_point() else value
+
+
+def test_choice(flexing):
+    x, bias = randn(2, N, 12).float(), dict(attn_bias=randn(N, N).float())
+    goes = functools.partial(goes_to_flex, flexing)
+    plain = Attention(dim=12, heads=2, dim_head=6, causal=True)
+    assert flex.DEVICES == ('cuda',)
+    with flexing:
+        assert goes(plain, x, **bias)
+        assert goes(plain, x, attn_mask=bias['attn_bias'] > -1)
+        assert goes(Attention(dim=12, heads=2, dim_head=6, softclamp_logits=True), x)
+        assert goes(Attention(dim=12, heads=2, dim_head=6, flash=True), x, **bias)
+        # whole keys hidden, and the triangle: SDPA does as well
+        assert not goes(plain, x)
+        assert not goes(plain, x, mask=PADDED['right'])
+        # the formula, its maps, and what has no form
+        assert not goes(Attention(dim=12, heads=2, dim_head=6, flash=False), x, **bias)
+        assert not goes(plain, x, keep_maps=True, **bias)
+        assert not goes(Attention(dim=12, heads=2, dim_head=6, softclamp_logits=True, sparse_topk=3), x)
+        assert not goes(plain, x, prev_attn=randn(2, 2, N, N).float())
+        assert goes(plain, x[:, :1], attn_bias=bias['attn_bias'][:1, :1]) is False  # a single row
+        dropping = Attention(dim=12, heads=2, dim_head=6, dropout=0.2)
+        assert not goes(dropping.train(), x, **bias) and goes(dropping.eval(), x, **bias)
+        plain.sdp_backends = ('MATH',)
+        assert not goes(plain, x, **bias)
+        plain.sdp_backends = None
+        torch.use_deterministic_algorithms(True)
+        assert not goes(plain, x, **bias)
+        torch.use_deterministic_algorithms(False)
+        # shapes and dtypes
+        flexing.patch.setattr(flex, 'DTYPES', (torch.float32,))
+        flexing.patch.setattr(flex, 'LEAST_WIDTH', 7)
+        assert not goes(plain, x, **bias)
+        flexing.patch.setattr(flex, 'LEAST_WIDTH', 6)
+        assert goes(plain, x, **bias) and not goes(Attention(dim=12, heads=2, dim_head=6, value_dim_head=4), x, **bias)
+        assert not goes(plain.double(), x.double(), attn_bias=bias['attn_bias'].double())
+        plain.float()
+        flexing.patch.setattr(flex, 'MOST_ENTRIES', N * N)
+        assert not goes(plain, x, **bias)
+        flexing.patch.setattr(flex, 'MOST_ENTRIES', N * N + 1)
+        assert goes(plain, x, **bias)
+        flexing.patch.setattr(blocks, 'LARGE', {'cpu': 2 * 2 * N * N, 'cuda': 0})
+        assert not goes(plain, x, **bias)
+        flexing.patch.setattr(blocks, 'LARGE', {'cpu': 0, 'cuda': 0})
+        flexing.patch.setattr(flex, 'flex', None)
+        assert not goes(plain, x, **bias)
+    assert not flexing.said
+
+
+class Sharper(AttentionFeature):
+    """Logits to a power, as a user would add it."""
+
+    row_wise = True
+    sharper = flag(False, 'odd powers of logits')
+
+    def logits(self, sim, call):
+        return sim**3
+
+    def score_mod(self, call):
+        return lambda score, b, h, i, j: score**3
+
+
+class Softer(Sharper):
+    """Changes the stage, and forgets the form."""
+
+    def logits(self, sim, call):
+        return sim / 3
+
+
+def test_a_feature_of_a_users_own(flexing):
+    module = layer(features=(*ATTENTION, Sharper), sharper=True, softclamp_logits=True, causal=True)
+    compare(flexing, layer_outcome, module, randn(2, N, 12), attn_bias=randn(N, N, seed=4))
+    flexing.calls = 0
+    module = layer(features=(*ATTENTION, Softer), sharper=True, causal=True)
+    with flexing:
+        found = module(randn(2, N, 12))
+    assert flexing.calls == 0
+    assert_close(found, by_formula(module)(randn(2, N, 12)))
+    assert flex.has_form(SoftclampLogits) and not flex.has_form(Softer)
+    both = type('Both', (Sharper,), dict(scores=Sharper.logits, score_mod=Sharper.score_mod))
+    assert not flex.has_form(both)
+
+
+# the way back
+
+
+@pytest.mark.parametrize('backwards', [True, False])
+def test_what_fails_goes_another_way(flexing, logged, backwards):
+    """Said once, and not tried again; wherever it fails, the step gets the right numbers."""
+    module, x = layer(causal=True, softclamp_logits=True), randn(2, N, 12)
+    tries = []
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, out):
+            return out.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise RuntimeError('no kernel\nfor this')
+
+    def broken(q, k, v, call, on, forms):
+        tries.append(1)
+        if not backwards:
+            raise RuntimeError('no kernel\nfor this')
+        return Fails.apply(q @ k.mT @ v)
+
+    with flexing:
+        flexing.patch.setattr(flex, 'warn_once', warn_once)
+        flexing.patch.setattr(flex, 'flexed', broken)
+        flexing.patch.setattr(flex, 'try_out', try_out)
+        found = [layer_outcome(module, x) for _ in range(2)]
+    assert len(tries) == 1
+    assert len(logged) == 1 and 'FlexAttention does not run here' in logged[0] and 'no kernel' in logged[0]
+    wanted, grads = layer_outcome(by_formula(module), x)
+    for out, found_grads in found:
+        assert_close(out, wanted)
+        for a, b in zip(found_grads, grads, strict=True):
+            assert_close(a, b)
+
+
+def test_without_room_it_may_try_again(flexing):
+    module, x, tries = layer(softclamp_logits=True), randn(2, N, 12), []
+
+    def full(*args):
+        tries.append(1)
+        raise torch.OutOfMemoryError('full')
+
+    with flexing:
+        flexing.patch.setattr(flex, 'flexed', full)
+        for _ in range(2):
+            out = module(x)
+    assert len(tries) == 2 and not flexing.said
+    assert_close(out, by_formula(module)(x))
+
+
+def test_the_backward_pass_is_tried_out(flexing):
+    """Once for the first sizes and once for all others, without gradients left behind."""
+    module, rel_pos = layer(causal=True), randomise(MODULES['T5'](True).double())
+    hooked = []
+    with flexing:
+        flexing.patch.setattr(flex, 'try_out', try_out)
+        for length, expected in ((5, 2), (5, 1), (6, 2), (7, 1), (5, 1)):
+            flexing.calls = 0
+            x = randn(2, length, 12).requires_grad_()
+            x.register_hook(hooked.append)
+            module(x, rel_pos=rel_pos)
+            assert flexing.calls == expected
+            assert not hooked and rel_pos.relative_attention_bias.weight.grad is None
+        flexing.calls = 0
+        with torch.no_grad():
+            module(x, rel_pos=rel_pos)
+        assert flexing.calls == 1
+        flex.works.clear()
+        for flags in ({}, dict(head_learned_sink=True), dict(kv_heads=2)):
+            flexing.calls = 0
+            layer(**flags)(randn(2, 5, 12), attn_bias=randn(5, 5))
+            assert flexing.calls == 2  # other kinds
+    assert not flexing.said and len(flex.works) == 0
+
+
+@pytest.mark.parametrize('flags', [{}, dict(heads=2, project_out=False)], ids=str)
+def test_in_a_checkpoint(flexing, flags):
+    """It counts what is saved, and stops once it has all of that, in the midst of the kernel if that comes last."""
+    module, rel_pos = layer(causal=True, **flags), randomise(MODULES['T5'](True).double())
+    rel_pos.relative_attention_bias.weight.data = rel_pos.relative_attention_bias.weight.data[:, : module.heads]
+
+    def outcome(module, x):
+        x = x.detach().requires_grad_()
+        out = checkpoint(lambda x: module(x, rel_pos=rel_pos), x, use_reentrant=False)
+        return out, torch.autograd.grad(out.square().sum(), [x, *rel_pos.parameters(), *module.parameters()])
+
+    def counted(q, k, v, call, on, forms):  # in place of FlexAttention: uncompiled, that saves what its compiler traces
+        flexing.calls += 1
+        return attend.fused(q, k, v, call.gather(), on)
+
+    flexing.values |= dict(flexed=counted, try_out=try_out)
+    compare(flexing, outcome, module, randn(2, N, 12))
+    assert flexing.calls == 3
+
+
+# masks that are kept
+
+
+def test_masks_are_kept(flexing):
+    """For all layers and calls with the same lengths and tensors, as long as nobody changes those."""
+    net, x = (
+        Decoder(dim=12, depth=2, heads=2, attn_dim_head=6, attn_max_attend_past=4, attn_num_mem_kv=1).double(),
+        randn(2, N, 12),
+    )
+    built, create = [], flex.blocks_seen
+    mask = PADDED['right'].clone()
+    attn_mask = randn(N, N) > -1
+    with flexing:
+        flexing.patch.setattr(flex, 'blocks_seen', lambda *args: built.append(args) or create(*args))
+
+        def count(**inputs):
+            before = len(built)
+            net(inputs.pop('x', x), **inputs)
+            return len(built) - before
+
+        assert [count(), count(), count(x=randn(2, 5, 12)), count()] == [1, 0, 1, 0]
+        assert [count(mask=mask), count(mask=mask), count(mask=mask.clone())] == [1, 0, 1]
+        before = net(x, mask=mask)
+        mask[0, 2] = False
+        assert count(mask=mask) == 1
+        changed = net(x, mask=mask)
+        assert not torch.allclose(before, changed)
+        with torch.inference_mode():
+            assert count() == 1
+        assert len(flex.known_masks) == flex.KEPT_MASKS
+        flexing.patch.setattr(flex, 'KEPT_BYTES', attn_mask.numel() - 1)
+        assert [count(attn_mask=attn_mask), count(attn_mask=attn_mask)] == [2, 2]
+        x.requires_grad_()
+        net(x).sum().backward()  # what was kept in inference mode cannot be saved for this
+    assert not flexing.said
+    assert_close(changed, by_formula(net)(x, mask=mask))
+
+
+# compiled
+
+
+COMPILED = {
+    'T5, grouped': (Decoder, dict(rel_pos_bias=True, attn_kv_heads=2)),
+    'clamp, window, alibi, memory': (
+        Decoder,
+        dict(attn_softclamp_logits=True, attn_logit_softclamp_value=2.0, attn_max_attend_past=40, alibi_pos_bias=True,
+             attn_num_mem_kv=3),
+    ),
+    'gates': (Encoder, dict(attn_data_dependent_alibi=True)),
+    'sink, dynamic': (Decoder, dict(attn_head_learned_sink=True, dynamic_pos_bias=True)),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning')
+@pytest.mark.parametrize(
+    ('name', 'lengths'),
+    [('T5, grouped', (200, 300, 257, 200)), ('clamp, window, alibi, memory', (200, 200)), ('gates', (200, 200))],
+    ids=str,
+)  # torch's code for CPUs mistakes the names of more than ten sizes, and has no sums
+def test_compiled_forwards(flexing, name, lengths):
+    """For the first length, then for all others, each of which counts for a limit of its own."""
+    (kind, flags), programs = COMPILED[name], {}
+    net = randomise(kind(dim=32, depth=2, heads=4, attn_dim_head=16, **flags)).float().eval()
+    del flexing.values['compiled']
+    flexing.values |= dict(compiled_functions=programs, kinds={})
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for length in lengths:
+            x, mask = randn(2, length, 32).float(), torch.arange(length) < torch.tensor([[length], [length - 70]])
+            with torch.no_grad():
+                wanted = net(x, mask=mask)
+                with flexing:
+                    found = net(x, mask=mask)
+            assert not flexing.said, flexing.said
+            assert_close(found, wanted, tolerance=1e-4)
+    assert flexing.calls == 2 * len(lengths)
+    shared = [sizes is None for function, _, sizes in programs if function is flex.attention]
+    assert shared == [False, True][: len(set(lengths))]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a CUDA device')
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('name', COMPILED)
+def test_on_a_gpu(monkeypatch, logged, name, dtype):
+    """Outputs and gradients of the formula, which runs in float32."""
+    kind, flags = COMPILED[name]
+    net = randomise(kind(dim=64, depth=2, heads=4, attn_dim_head=32, **flags)).float().cuda()
+    calls, run_flexed = [], flex.flexed
+    monkeypatch.setattr(flex, 'flexed', lambda *args: calls.append(1) or run_flexed(*args))
+    bound = 1e-3 if dtype == torch.float32 else 0.1
+    for length in (256, 333, 400):
+        x = randn(2, length, 64).float().cuda()
+        mask = torch.arange(length, device='cuda') < torch.tensor([[length], [length - 70]], device='cuda')
+        for module in net.modules():
+            if isinstance(module, Attention):
+                module.flash = None
+                module.choose_kernel()
+        calls.clear()
+        with blocked(64), torch.autocast('cuda', dtype=dtype, enabled=dtype != torch.float32):
+            found, grads = layer_outcome(net, x, mask=mask)
+        assert calls and not logged
+        wanted, wanted_grads = layer_outcome(by_formula(net), x, mask=mask)
+        assert_close(found.float(), wanted, tolerance=bound)
+        for a, b in zip(grads, wanted_grads, strict=True):
+            assert_close(a.float(), b, what='gradient', tolerance=bound)
