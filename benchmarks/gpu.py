@@ -84,7 +84,7 @@ def layer(column: str, case: dict[str, Any], settings: Settings) -> Work:
     from x_transformers import Decoder, blocks, flex
 
     device, dtype = settings.device, getattr(torch, settings.dtype)
-    flex.DEVICES = (device,) if column == 'ours flex' else ()
+    flex.DEVICES, flex.LEARNED = (device,) if column == 'ours flex' else (), True
     blocks.LARGE = dict.fromkeys(blocks.LARGE, 0)
     kinds = {'custom_layers': ('a',), 'verbose': False}
     net = Decoder(dim=case['dim'], heads=case['heads'], attn_dim_head=64, **kinds, **FLAGS[case['flag']]).to(device)

@@ -51,7 +51,7 @@ class Flexing:
         self.patch, self.calls, self.said = pytest.MonkeyPatch(), 0, []
         self.flexed = flex.flexed
         self.values = dict(
-            DEVICES=('cpu',), DTYPES=(*flex.DTYPES, torch.float64), LEAST_WIDTH=1,
+            DEVICES=('cpu',), LEARNED=True, DTYPES=(*flex.DTYPES, torch.float64), LEAST_WIDTH=1,
             first_sizes={}, works={}, known_masks={},
             try_out=lambda *_: None, compiled=lambda function, *_, **__: function, flexed=self.counted,
             warn_once=self.said.append,
@@ -318,6 +318,19 @@ def test_which_features_have_a_form(flexing):
 
 def as_float(value):
     return value.float() if torch.is_tensor(value) and value.is_floating_point() else value
+
+
+def test_what_learns_goes_there_when_it_does_not_learn(flexing):
+    """A gradient added up once per score may take longer than blocks."""
+    assert flex.LEARNED is False
+    x, net = randn(2, N, 12), Decoder(dim=12, depth=1, heads=2, attn_dim_head=6, rel_pos_bias=True).double()
+    flexing.values['LEARNED'] = False
+    with flexing:
+        assert not goes_to_flex(flexing, net, x)
+        with torch.no_grad():
+            assert goes_to_flex(flexing, net, x)
+        net.requires_grad_(False)
+        assert goes_to_flex(flexing, net, x)
 
 
 def test_choice(flexing):

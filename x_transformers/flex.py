@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 # Where calls come here by themselves: on a CPU FlexAttention has no backward pass. Empty, it is never used.
 DEVICES: tuple[str, ...] = ('cuda',)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Whether masks and biases that learn go there too: their gradient is added up once per score, in atomic steps, which
+# may take longer than blocks.
+LEARNED = False
 LEAST_WIDTH = 16  # its matrix products have at least so many features
 MOST_ENTRIES = 2**31  # it counts the entries of a tensor in 32 bits
 KEPT_MASKS, KEPT_BYTES = 4, 2**22  # how many masks are kept, made of tensors of how many bytes
@@ -56,6 +59,8 @@ def fits(call: Call, on: Features) -> bool:
     if flex is None or call.x.device.type not in DEVICES or call.dropout or call.backends is not None:
         return False
     if torch.are_deterministic_algorithms_enabled():  # the gradient of a table is summed up in any order
+        return False
+    if not LEARNED and torch.is_grad_enabled() and any(t.learns for t in (*call.masks, *call.biases)):
         return False
     acting = [feature for feature in at_work(call, on) if not feature.fuses]
     if not acting and is_plain(call):
