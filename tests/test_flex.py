@@ -22,7 +22,10 @@ from x_transformers.flags import flag, warn_once
 from x_transformers.flex import try_out
 
 # torch warns where it runs uncompiled, and of what it looks at itself
-pytestmark = pytest.mark.filterwarnings('ignore:flex_attention called without', 'ignore:The .grad attribute')
+pytestmark = [
+    pytest.mark.filterwarnings('ignore:flex_attention called without', 'ignore:The .grad attribute'),
+    pytest.mark.skipif(flex.flex is None, reason='this torch has no FlexAttention that keeps to the keys'),
+]
 
 # what acts on scores and has no form for FlexAttention; of the forget gates, those per row
 WITHOUT_FORM = {

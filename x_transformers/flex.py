@@ -25,7 +25,9 @@ from x_transformers.flags import warn_once
 
 try:
     from torch.nn.attention import flex_attention as flex
-except ImportError:
+
+    flex.AuxRequest  # noqa: B018  before torch 2.9 it asks masks about keys beyond the last
+except (ImportError, AttributeError):
     flex = None
 
 if TYPE_CHECKING:
@@ -167,8 +169,6 @@ def attention(
     options = {'score_mod': score_mod, 'block_mask': mask, 'scale': 1.0, 'enable_gqa': grouped}
     if not sums:
         return flex.flex_attention(q, k, v, **options), None
-    if not hasattr(flex, 'AuxRequest'):  # torch below 2.9
-        return flex.flex_attention(q, k, v, **options, return_lse=True)
     out, more = flex.flex_attention(q, k, v, **options, return_aux=flex.AuxRequest(lse=True))
     return out, more.lse
 
