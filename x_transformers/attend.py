@@ -77,7 +77,7 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
     sim = on.down('logits', sim, call)
-    seen = on.choose('sight', type(call).seen)(call)
+    seen = on.choose('sight', lambda call: call.seen())(call)
     if seen is not None:
         sim = sim.masked_fill(~seen, lowest(sim))
     sim = on.down('rows', sim, call)

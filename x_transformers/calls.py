@@ -96,10 +96,14 @@ class StackCall:
         if self.keeps and when:
             getattr(self.trace, name).append(value)
 
+    def how_many(self, kind: str, first: int | None = None) -> int:
+        """Layers of a kind that this pass runs, among its first ones or all. (Early dynamo knows no `count`.)"""
+        return len([own for own in self.kinds[:first] if own == kind])
+
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
-        own, attended = self.kinds.count('a'), len(self.kinds) - self.kinds.count('f')
-        check_memories(self.mems, self.mem_masks, len(x), x.shape[-1], own)
+        attended = self.how_many('a') + self.how_many('c')
+        check_memories(self.mems, self.mem_masks, len(x), x.shape[-1], self.how_many('a'))
         if self.cache is not None and len(self.cache.layers) != attended:
             raise ValueError(f'`cache` holds {len(self.cache.layers)} attention layers, the stack runs {attended}')
         for layer in self.cache.layers if self.cache else ():

@@ -338,7 +338,7 @@ class Attention(Configurable):
         masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
         call.masks = [call.term(mask, 'attn_mask') for mask in masks]
         call.biases = [call.term(bias, 'attn_bias') for bias in on.gather('bias', call)]
-        hides = bool(masks) or (call.triangle and call.keys < call.rows)
+        hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
         call.may_be_blind = hides and (not added or call.hides_added)
         q, k, v = on.down('enter', (q, *in_front(keys, k, v)), call)
         k, v = in_front(bare_keys, k, v)
@@ -832,7 +832,7 @@ class Wrapper(Configurable):
         real = call.real_keys(mask)
         kwargs = on.down('stack_inputs', self.lengthened(kwargs, call), call)
 
-        def run(x: Tensor, cache: Any = call.cache) -> tuple[Tensor, LayerIntermediates]:
+        def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
             options = dict(mask=real, mems=mems, cache=cache, input_not_include_cache=True)
             out = self.attn_layers(x, return_hiddens=keeps, **options, **kwargs)
             return out if keeps else (out, LayerIntermediates())

@@ -271,7 +271,7 @@ class ScaledByDeepEmbeds(StackFeature):
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         embeds = call.notes.get('deep embeds')
-        number = list(call.kinds[: call.step]).count('f')
+        number = call.how_many('f', call.step)
         if embeds is None or layer.kind != 'f' or number >= len(embeds):
             return inputs
         return {**inputs, 'deep_embed': embeds[number]}

@@ -248,10 +248,10 @@ class KVResiduals(StackFeature):
         if given is None:
             return inputs
         each = given.unsqueeze(0) if given.ndim == 3 else given
-        if each.ndim != 4 or len(each) > call.kinds.count(layer.kind):
+        if each.ndim != 4 or len(each) > call.how_many(layer.kind):
             raise ValueError(
                 f'`{name}` got shape {tuple(given.shape)}, it must be (l, b, n, d) for at most '
-                f'{call.kinds.count(layer.kind)} layers, or (b, n, d) for the first'
+                f'{call.how_many(layer.kind)} layers, or (b, n, d) for the first'
             )
         at = (call.self_attended if layer.kind == 'a' else call.attended - call.self_attended) - 1
         if at >= len(each):
@@ -279,7 +279,7 @@ class AdditionalKVs(StackFeature):
             if call.inputs.get('additional_kv_mask') is not None:
                 raise ValueError('`additional_kv_mask` was given without `self_attn_additional_kv`')
             return x
-        pairs, layers = self.pairs(given), call.kinds.count('a')
+        pairs, layers = self.pairs(given), call.how_many('a')
         if call.inputs.get('detach_additional_kv'):
             pairs = [(k.detach(), v.detach()) for k, v in pairs]
         top = call.inputs.get('route_additional_kv_to_top')
