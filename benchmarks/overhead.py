@@ -10,6 +10,7 @@ so small (dim 32, 8 tokens) that the products take no time. Import is what comes
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
@@ -39,7 +40,10 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
         package = 'from transformers import GPT2LMHeadModel' if column == 'huggingface' else 'import x_transformers'
         __import__(package.split()[1])  # says so where it is not installed
         command = [sys.executable, '-c', IMPORT.format(package)]
-        return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        # with bytecode, as it is installed
+        own = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}
+        imported = functools.partial(subprocess.run, command, check=True, capture_output=True, text=True, env=own)
+        return lambda: float(imported().stdout)
     sizes = Sizes(**case['sizes'])
     if case['what'] == 'construction':
         return lambda: build(column, sizes, settings.device, settings.dtype)

@@ -67,7 +67,7 @@ class PlainNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         gamma = self.own['gamma']
-        return F.layer_norm(x, gamma.shape, gamma + self.offset if self.offset else gamma)
+        return torch.layer_norm(x, gamma.shape, gamma + self.offset if self.offset else gamma)
 
 
 def nobody_replaced_a_forward() -> bool:
@@ -120,14 +120,18 @@ class PlainAttention(PlainLayer):
         attn = self.branch
         self.shape, self.rotary = attn.shape, attn.features.find(Rotary)
         self.to_q, self.to_k, self.to_v, self.to_out = map(self.map, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
-        self.options = SimpleNamespace(dropout=0.0, scale=attn.logit_scale, backends=None)
+        if self.shape.heads == self.shape.kv_heads:
+            self.attend = partial(F.scaled_dot_product_attention, scale=attn.logit_scale)
+        else:
+            options = SimpleNamespace(dropout=0.0, scale=attn.logit_scale, backends=None)
+            self.attend = lambda q, k, v, **causal: grouped_sdpa(q, k, v, None, options, **causal)
 
     def __call__(self, x: Tensor, turns: Tensor | None) -> Tensor:
         y, width = self.read(x), self.shape.dim_head
         q, k, v = heads_of(self.to_q(y), width), heads_of(self.to_k(y), width), heads_of(self.to_v(y), width)
         if turns is not None:
             q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
-        out = grouped_sdpa(q, k, v, None, self.options, is_causal=self.branch.causal and x.shape[1] > 1)
+        out = self.attend(q, k, v, is_causal=self.branch.causal and x.shape[1] > 1)
         return self.join(self.to_out(out.transpose(1, 2).flatten(2)), x)
 
 
@@ -185,9 +189,9 @@ class Snapshot:
         self.modules = list(root.modules())
         self.types = list(map(type, self.modules))
         self.attributes = [m.__dict__ for m in self.modules]
-        self.children = [m._modules for m in self.modules]
+        self.children = [m._modules for m in self.modules if m._modules]
         self.known = [list(children.values()) for children in self.children]
-        self.parameters = [m._parameters for m in self.modules]
+        self.parameters = [m._parameters for m in self.modules if m._parameters]
         self.counts = list(map(len, self.parameters))
         self.hooks = [
             held

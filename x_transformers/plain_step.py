@@ -8,14 +8,12 @@ take the ordinary way.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import grouped_sdpa
 from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.features.embeddings import AbsolutePositions, TokenEmbedding
 from x_transformers.features.norms import LayerNorm
@@ -58,10 +56,6 @@ class AttentionStep(PlainAttention):
         self.turns_all = attn.rotate_num_heads == attn.heads
         h, k = attn.shape.heads, attn.shape.kv_heads
         self.widths, self.counts = [(h + k) * attn.shape.dim_head, k * attn.shape.dim_value], [h, k]
-        if h == k:
-            self.attend = partial(F.scaled_dot_product_attention, scale=attn.logit_scale)
-        else:
-            self.attend = lambda *qkv: grouped_sdpa(*qkv, None, self.options)
 
     def continued(
         self, x: Tensor, past: KeysValues, angles: Buffer | None, turns: Tensor | None
