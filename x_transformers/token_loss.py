@@ -27,7 +27,7 @@ __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses',
 # weights is read and written once per chunk, so that there are not too few tokens; a GPU wants large products.
 CHUNK_BYTES = {'cpu': 2**23}
 CHUNK_BYTES_ELSEWHERE = 2**28
-FEWEST_TOKENS, TILE = 256, 64
+FEWEST_TOKENS, TILE = 128, 64
 # Of them, on a CPU, as many rows at a time as stay in the nearer cache from their maximum to their sum.
 ROW_BYTES = 2**20
 
