@@ -257,6 +257,15 @@ def test_what_users_do_to_a_model_counts(change, gradients):
         assert not torch.equal(after, before)
 
 
+@pytest.mark.parametrize('name', ['norm', 'linear'])
+def test_tensors_in_the_place_of_parameters(name, runs):
+    """Before the first pass too, as for forward-mode differentiation."""
+    net, x = stack(), tokens()
+    module, parameter = {'norm': (net.layers[0][0][0], 'gamma'), 'linear': (net.layers[1][1].ff[2], 'weight')}[name]
+    as_plain_tensor(module, parameter)
+    assert torch.equal(net(x), ordinary(net, x)) and not runs
+
+
 @pytest.mark.parametrize('kind', [core.Attention, core.FeedForward, core.Layer, nn.Linear, nn.GELU], ids=str)
 def test_a_replaced_forward_of_a_class_counts(kind, monkeypatch):
     net, x, old = stack(), tokens(), kind.forward

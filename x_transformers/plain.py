@@ -74,6 +74,12 @@ def nobody_replaced_a_forward() -> bool:
     return all(kind.forward is forward for kind, forward in FORWARDS.items())
 
 
+def is_untouched(module: nn.Module) -> bool:
+    """Whether a module has the forward of its class, and its parameters are where they are read from."""
+    wanted = {nn.Linear: {'weight', 'bias'}, nn.Embedding: {'weight'}, LayerNorm: {'gamma'}}.get(type(module), set())
+    return 'forward' not in module.__dict__ and module._parameters.keys() >= wanted
+
+
 def plain(module: nn.Module | None) -> Any:
     """What a module does, without the way through its call."""
     own = getattr(module, '_parameters', None)
@@ -244,12 +250,10 @@ class PlainLayers:
     def fits(stack: AttentionLayers) -> bool:
         if not nobody_replaced_a_forward() or not is_plain(stack):
             return False
-        if any('forward' in m.__dict__ for m in stack.layers.modules()):  # somebody has replaced it
+        if not all(map(is_untouched, stack.layers.modules())):
             return False
-        linear = [m for m in stack.layers.modules() if type(m) is nn.Linear]
         attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
-        own = all(m._parameters.keys() >= {'weight', 'bias'} for m in linear)
-        return own and all(a.kernel is fused and a.shape.dim_head == a.shape.dim_value for a in attention)
+        return all(a.kernel is fused and a.shape.dim_head == a.shape.dim_value for a in attention)
 
     def takes(self, call: StackCall) -> bool:
         """Whether a pass needs nothing else of its layers."""

@@ -26,6 +26,7 @@ from x_transformers.plain import (
     Snapshot,
     is_plain,
     is_quiet,
+    is_untouched,
     nobody_replaced_a_forward,
 )
 
@@ -132,7 +133,7 @@ class PlainStep:
         stack = net.attn_layers
         if not is_quiet(net.features, AbsolutePositions):
             return False
-        if any('forward' in m.__dict__ for m in net.modules()):  # somebody has replaced it
+        if not all(map(is_untouched, net.modules())):
             return False
         if type(stack).forward is not core.AttentionLayers.forward or not stack.causal or net.to_logits is None:
             return False
