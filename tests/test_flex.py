@@ -6,6 +6,7 @@ On a CPU torch runs it uncompiled, as its definition; what is compiled is tested
 import functools
 
 import pytest
+import test_kernels as kernels
 import torch
 from law_cases import BY_NAME, FLAG_CASES, build, gradients, inputs_for, model_of, randomise, run
 from oracles import assert_close, randn
@@ -114,14 +115,9 @@ def compare(flexing, outcome, net, *args, **inputs):
 
 
 BOTH = dict(softclamp_logits=True, logit_softclamp_value=1.5, head_learned_sink=True)
-SETTINGS = {
-    'plain': {},
-    'grouped': dict(kv_heads=2),
-    'one key head': dict(one_kv_head=True),
-    'wide values': dict(value_dim_head=9),
-    'memory': dict(num_mem_kv=2),
+SHARED = ('plain', 'grouped', 'one key head', 'wide values', 'memory', 'window, memory')
+SETTINGS = {name: kernels.SETTINGS[name] for name in SHARED} | {
     'zero key, grouped': dict(add_zero_kv=True, num_mem_kv=1, kv_heads=2),
-    'window, memory': dict(max_attend_past=2, num_mem_kv=2),
     'clamp': dict(softclamp_logits=True, logit_softclamp_value=1.5),
     'sink, grouped': dict(head_learned_sink=True, kv_heads=2),
     'clamp, sink, window, grouped': dict(**BOTH, max_attend_past=3, kv_heads=2),

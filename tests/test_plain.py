@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from oracles import randomised
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers import x_transformers as core
@@ -318,6 +319,17 @@ def test_transforms_of_functions(runs):
         _, tangent = torch.func.jvp(lambda x: run(params, x), (x.detach(),), (torch.ones_like(x),))
     near, far = (run(params, x.detach() + step * torch.ones_like(x)) for step in (-1e-5, 1e-5))
     assert torch.allclose(tangent, (far - near) / 2e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings('ignore')  # torch advises other ways
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True)], ids=str)
+def test_traces(flags, runs):
+    net, x = stack(**flags), tokens().detach()
+    traced = torch.jit.trace(net, (x,), check_trace=False)
+    assert not runs
+    assert torch.allclose(traced(x), net(x), atol=1e-5)
+    with torch.no_grad():
+        assert torch.allclose(make_fx(lambda x: net(x))(x)(x), net(x), atol=1e-5)
 
 
 def test_copies_and_garbage():

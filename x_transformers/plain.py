@@ -137,7 +137,8 @@ class PlainAttention(PlainLayer):
         q, k, v = heads_of(self.to_q(y), width), heads_of(self.to_k(y), width), heads_of(self.to_v(y), width)
         if turns is not None:
             q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
-        out = self.attend(q, k, v, is_causal=self.branch.causal and x.shape[1] > 1)
+        triangle = True if self.branch.causal and x.shape[1] > 1 else False  # a plain bool of a symbolic length too
+        out = self.attend(q, k, v, is_causal=triangle)
         return self.join(self.to_out(out.transpose(1, 2).flatten(2)), x)
 
 
@@ -238,8 +239,8 @@ class PlainLayers:
 
     @classmethod
     def of(cls, stack: AttentionLayers) -> PlainLayers | None:
-        """The layers of a stack, if they are plain. A compiled graph has no use for them."""
-        if torch.compiler.is_compiling():
+        """The layers of a stack, if they are plain. A graph, compiled or traced, has no use for them."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
         known = cls.kept.get(stack, False)
         if known is False or (known is not None and not known.seen.holds()):
