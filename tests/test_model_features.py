@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from x_transformers import AttentionPool, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import ConfigError
+from x_transformers.x_transformers import calc_z_loss
 
 SIZES = dict(dim=16, depth=2, heads=2, attn_dim_head=8, verbose=False)
 TOKENS, LONGEST = 11, 12
@@ -597,3 +598,56 @@ def test_a_looped_net_generates():
         tokens = torch.cat((tokens, net(tokens)[:, -1:].argmax(dim=-1)), dim=1)
     assert torch.equal(cached, tokens[:, 3:])
     assert wrapper.generate(prompt[:1], 5, temperature=0.0).shape == (1, 5)  # one row may stop early
+
+
+# the z-loss
+
+
+def z_loss_by_hand(maps, counted):
+    """Mean over queries of sum over heads of (sum over layers of log sum exp)^2, as loops."""
+    total, queries = 0.0, 0
+    batch, heads, rows, _ = maps[0].shape
+    for b in range(batch):
+        for i in range(rows):
+            known = [z[b, :, i] for z, seen in zip(maps, counted, strict=True) if seen[b, i].any()]
+            queries += bool(known)
+            for h in range(heads):
+                total += sum(z[h][torch.isfinite(z[h]) & (z[h] > -1e30)].exp().sum().log().item() for z in known) ** 2
+    return total / max(queries, 1)
+
+
+@pytest.mark.parametrize('hidden', [-torch.inf, 'lowest'])
+def test_queries_that_see_nothing_have_no_z_loss(hidden):
+    dtype = torch.float64
+    hidden = torch.finfo(dtype).min if hidden == 'lowest' else hidden
+    maps = [torch.randn(2, 3, 4, 5, dtype=dtype) for _ in range(2)]
+    seen = [torch.rand(2, 4, 5) < 0.6 for _ in maps]
+    for one in seen:
+        one[:, :, 0], one[0, 1] = True, False
+    seen[1][1, 2] = False  # in one layer only
+    maps = [z.masked_fill(~s[:, None], hidden).requires_grad_() for z, s in zip(maps, seen, strict=True)]
+    loss = calc_z_loss(maps)
+    assert loss.item() == pytest.approx(z_loss_by_hand(maps, seen), rel=1e-12)
+    loss.backward()
+    assert all(z.grad.isfinite().all() and (z.grad[0, :, 1] == 0).all() for z in maps)
+    mask = torch.tensor([[True, True, False, False], [True, False, False, True]])
+    seen = [one & mask.unsqueeze(-1) for one in seen]
+    maps = [z.detach() for z in maps]
+    assert calc_z_loss(maps, mask=mask, weight=0.5).item() == pytest.approx(0.5 * z_loss_by_hand(maps, seen), rel=1e-12)
+    assert calc_z_loss([torch.full((1, 2, 3, 3), hidden, dtype=dtype)]).item() == 0.0
+
+
+@pytest.mark.parametrize('flash', [None, False])
+def test_the_z_loss_of_a_model_with_blind_rows_or_without_attention(flash):
+    net = model(stack=dict(layer_dropout=0.999, attn_flash=flash)).train()
+    out, trace = net(ids(), return_attn_z_loss=True)
+    assert trace.attn_intermediates == [] and trace.attn_z_loss.item() == 0 and trace.attn_z_loss.dtype == out.dtype
+    loss, _ = AutoregressiveWrapper(net, add_attn_z_loss=True)(ids(), return_outputs=True)
+    assert loss.isfinite()
+    net.eval()
+    seen = torch.ones(2, 7, 7, dtype=torch.bool).tril()
+    seen[:, 3] = False
+    z = net(ids(), return_attn_z_loss=True, attn_mask=seen[:, None])[1].attn_z_loss
+    z.backward()
+    grads = [p.grad for p in net.parameters() if p.grad is not None]
+    assert z.isfinite() and z > 0 and grads and all(grad.isfinite().all() for grad in grads)

@@ -113,7 +113,7 @@ def test_forgetful_masking_hides_exactly_k_keys_and_never_the_first(n, q, count)
 
 
 def test_forgetful_masking_reaches_the_loss():
-    model = AutoregressiveWrapper(History(), mask_prob=0.5).eval()
+    model = AutoregressiveWrapper(History().eval(), mask_prob=0.5)
     x = ids_of(2, 6)
     torch.manual_seed(3)
     kept = hidden_keys(x, 0.5)
@@ -125,6 +125,13 @@ def test_forgetful_masking_reaches_the_loss():
     mine[:, 0] = False
     expected = loss_by_hand(model.net(x, self_attn_kv_mask=kept & mine)[:, :-1], x[:, 1:])
     assert model(x, self_attn_kv_mask=mine).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_evaluation_hides_nothing():
+    model, x = language_model(dict(mask_prob=0.5)), ids_of(2, 6, vocab=11)
+    plain = AutoregressiveWrapper(model.net).eval()(x)
+    assert model(x).item() == model(x).item() == plain.item()
+    assert model.train()(x).item() != plain.item()
 
 
 def test_a_mask_goes_to_the_net_and_removes_no_targets():
@@ -184,7 +191,7 @@ def test_loss_of_models(keywords):
 
 @pytest.mark.parametrize('keywords', [{}, dict(around=dict(num_memory_tokens=2)), dict(attn_num_mem_kv=2)], ids=str)
 def test_forgetful_masking_hides_tokens_and_nothing_in_front(keywords):
-    model, x = language_model(dict(mask_prob=0.5), **keywords), ids_of(2, 6, vocab=11)
+    model, x = language_model(dict(mask_prob=0.5), **keywords).train(), ids_of(2, 6, vocab=11)
     prefix, memories = vectors_of(2, 3, 16), [vectors_of(2, 2, 16, seed=i) for i in (1, 2)]
     for given in ({}, dict(prepend_embeds=prefix), dict(mems=memories), dict(prepend_embeds=prefix, mems=memories)):
         torch.manual_seed(4)

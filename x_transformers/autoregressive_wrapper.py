@@ -250,7 +250,7 @@ class AutoregressiveWrapper(Configurable):
         pad_value: Annotated[
             int, 'id for padding: in place of `ignore_index`, before prompts, after the end', integer
         ] = 0,
-        mask_prob: Annotated[float, 'part of the keys hidden in the loss, arXiv:2210.13432', probability] = 0.0,
+        mask_prob: Annotated[float, 'part of the keys hidden in training, arXiv:2210.13432', probability] = 0.0,
         add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention scores', boolean] = False,
         next_embed_loss_weight: Annotated[float, 'weight of the loss of predicted embeddings', number] = 0.1,
         looped_loss_threshold_exit: Annotated[float, 'gain of a pass, in nats, that is worth it', number] = 0.05,
@@ -347,7 +347,7 @@ class AutoregressiveWrapper(Configurable):
         first = None if documents is None else begins(check_documents(documents, x))
         if first is not None:  # no document says how the next one begins
             x = x.masked_fill(first, self.ignore_index)
-        if self.mask_prob > 0.0:
+        if self.training and self.mask_prob > 0.0:
             kept, given = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
             kept = kept if first is None else kept | first
             kwargs['self_attn_kv_mask'] = kept if given is None else kept & given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,16 +23,31 @@ def entropy(logits: Tensor) -> Tensor:
 def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None, weight: float = 1.0) -> Tensor:
     """Weighted mean over queries of the squared log-sum-exps of attention logits, summed over layers, then heads.
 
-        pre_softmax_attns    one b h i j per layer
+        pre_softmax_attns    one b h i j per layer; 0 without any
         mask                 b i
 
-    Zoph et al. 2022, arXiv:2202.08906
+    A query without any visible key counts for nothing.  Zoph et al. 2022, arXiv:2202.08906
     """
-    total = sum(logits.logsumexp(dim=-1) for logits in pre_softmax_attns)
-    loss = total.square().sum(dim=1)
-    if mask is None:
-        return loss.mean() * weight
-    return (loss * mask).sum() / mask.sum().clamp(min=1e-5) * weight
+    if not pre_softmax_attns:
+        return torch.zeros(()) if mask is None else torch.zeros((), device=mask.device)
+    dtypes = [z.dtype for z in pre_softmax_attns]
+    pre_softmax_attns = [z.to(torch.promote_types(z.dtype, torch.float32)) for z in pre_softmax_attns]
+    # hidden logits are -inf, or the lowest finite number
+    seen = [(z > torch.finfo(dtype).min / 2).any(dim=-1) for z, dtype in zip(pre_softmax_attns, dtypes, strict=True)]
+    total = sum(
+        z.masked_fill(~some.unsqueeze(-1), 0.0).logsumexp(dim=-1).masked_fill(~some, 0.0)
+        for z, some in zip(pre_softmax_attns, seen, strict=True)
+    )
+    counts = functools.reduce(torch.logical_or, seen).any(dim=1)
+    counts = counts if mask is None else counts & mask.bool()
+    loss = total.square().sum(dim=1).masked_fill(~counts, 0.0)
+    return loss.sum() / counts.sum().clamp(min=1) * weight
+
+
+def attn_z_loss(trace: Any, weight: float, x: Tensor) -> Tensor:
+    """`calc_z_loss` of a pass, of which every attention may have been left out."""
+    maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
+    return calc_z_loss(maps, weight=weight) if maps else x.new_zeros(())
 
 
 def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:

@@ -48,7 +48,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.losses import calc_z_loss, entropy
+from x_transformers.losses import attn_z_loss, entropy
 from x_transformers.sampling import check_mask, filter_named, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
@@ -166,8 +166,7 @@ class MultiInputTransformerWrapper(Wrapper):
             trace.logit_entropies = {name: entropy(t) for name, t in logits.items()}
         if return_attn_z_loss:
             weight = self.attn_z_loss_weight if attn_z_loss_weight is None else attn_z_loss_weight
-            maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
-            trace.attn_z_loss = calc_z_loss(maps, weight=weight)
+            trace.attn_z_loss = attn_z_loss(trace, weight, h)
         if return_mems:
             trace.mems = self.new_mems(trace, mems, detach_mems)
         only_embed = return_embeddings or self.return_only_embed

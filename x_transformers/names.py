@@ -37,6 +37,7 @@ from x_transformers.features.positions import (
 from x_transformers.features.residuals import GRUGating, Residual, ShiftTokens
 from x_transformers.features.scores import softclamp
 from x_transformers.helpers import always, default, equals, exists, not_equals, pad_at_dim
+from x_transformers.losses import calc_z_loss
 
 __all__ = [
     'GLU',
@@ -69,6 +70,7 @@ __all__ = [
     'TokenEmbedding',
     'always',
     'apply_rotary_pos_emb',
+    'calc_z_loss',
     'default',
     'equals',
     'exists',

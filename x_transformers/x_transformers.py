@@ -83,7 +83,7 @@ from x_transformers.flags import (
 )
 from x_transformers.flex import fits, flexed_or
 from x_transformers.generation import evaluating
-from x_transformers.losses import calc_z_loss, dropout_seq, each_head, entropy
+from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.plain import PlainLayers, written_out
@@ -1024,9 +1024,7 @@ class TransformerWrapper(Wrapper):
             trace.logit_entropies = each_head(entropy, logits)
         if return_attn_z_loss:
             weight = self.attn_z_loss_weight if attn_z_loss_weight is None else attn_z_loss_weight
-            trace.attn_z_loss = calc_z_loss(
-                [inter.pre_softmax_attn for inter in trace.attn_intermediates], weight=weight
-            )
+            trace.attn_z_loss = attn_z_loss(trace, weight, x)
         if return_mems:
             trace.mems = self.new_mems(trace, mems, detach_mems)
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
