@@ -1,9 +1,15 @@
 """A prompt that was read once: continuations are those of the whole prompt, and a file is believed only if it fits."""
 
+import errno
+import os
+from contextlib import contextmanager
+
 import pytest
 import torch
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
+from x_transformers import cache, files, prompt_cache
+from x_transformers.files import write_content
 from x_transformers.plain_step import PlainStep
 from x_transformers.prompt_cache import PromptCache
 
@@ -122,23 +128,136 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     cache = model.read_prompt(ids_of(1, 5, vocab=11))
     cache.save(path)
     whole = path.read_bytes()
-    for size in (0, 10, len(whole) // 2, len(whole) - 30):
-        path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match='cannot be read as a prompt cache, the file is damaged'):
+    for content in (*(whole[:size] for size in (0, 10, len(whole) // 2, len(whole) - 30)), b'a letter', whole + b'.'):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match='cannot be read as a prompt cache: the file is damaged'):
             PromptCache.load(path)
-    path.write_text('a letter')
-    with pytest.raises(ValueError, match='cannot be read as a prompt cache'):
+    torch.save({'format': 'x-transformers prompt 1', 'ids': cache.ids}, path)  # as the first version wrote them
+    with pytest.raises(ValueError, match='or without a checksum'):
         PromptCache.load(path)
     cache.cache.save(path)
-    with pytest.raises(ValueError, match='is not a prompt cache of this library'):
-        PromptCache.load(path)
-    torch.save({'format': 'x-transformers prompt 1', 'ids': cache.ids}, path)
-    with pytest.raises(ValueError, match='a part is missing'):
+    with pytest.raises(ValueError, match="is not a prompt cache of this version: 'x-transformers cache 2'"):
         PromptCache.load(path)
     with pytest.raises(FileNotFoundError):
         PromptCache.load(tmp_path / 'nothing')
     with pytest.raises(ValueError, match='`hook` got function, which cannot be saved'):
         PromptCache(cache.ids, None, (1,), cache.logits, cache.cache, {'hook': lambda: 0}, '').save(path)
+
+
+def test_every_flipped_byte_is_noticed(tmp_path):
+    path = tmp_path / 'prompt'
+    language_model(**ROTARY, dim=8, depth=1).read_prompt(ids_of(1, 5, vocab=11)).save(path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 23):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match='prompt cache'):
+            PromptCache.load(path)
+
+
+WRONG = {
+    'ids': torch.zeros(2, 5),
+    'pads': [0, 0],
+    'leading': [3],
+    'logits': torch.zeros(3, 11),
+    'inputs': [],
+    'fingerprint': 7,
+    'cache': None,
+    'seen': -1,
+    'kinds': ['a', 'x'],
+    'layers': [None],
+    'remembered': [{'a': 1}, {}],
+    'states': {'a': torch.zeros(4, 5)},
+    'recurrent': [None] * 3,
+    'more': 1,
+}
+
+
+CASES = [(field, missing) for field in WRONG for missing in (False, True) if field != 'more' or not missing]
+
+
+@pytest.mark.parametrize('field, missing', CASES)
+def test_a_field_that_cannot_be_is_named(tmp_path, field, missing):
+    cache, path = language_model(**ROTARY).read_prompt(ids_of(2, 5, vocab=11)), tmp_path / 'prompt'
+    content = dict(fingerprint='', ids=cache.ids, pads=None, inputs={}, leading=[2], logits=cache.logits)
+    content['cache'] = cache.cache.content()
+    write_content(content, path, prompt_cache.FORMAT)
+    PromptCache.load(path)  # whole, it is one
+    target = content if field in (*content, 'more') else content['cache']
+    target[field] = WRONG[field]
+    if missing:
+        del target[field]
+    write_content(content, path, prompt_cache.FORMAT)
+    with pytest.raises(ValueError, match=rf'`.*` cannot be read as a prompt cache: .*{field}'):
+        PromptCache.load(path)
+
+
+def test_rows_of_several_batches_are_refused(tmp_path):
+    content = language_model(**ROTARY).read_prompt(ids_of(2, 5, vocab=11)).cache.content()
+    content['states']['a'] = torch.zeros(4, 5, 1)
+    write_content(content, tmp_path / 'cache', cache.FORMAT)
+    with pytest.raises(ValueError, match=r'the cache holds rows of several batches: \[2, 4\]'):
+        cache.Cache.load(tmp_path / 'cache')
+
+
+class FullDisk:
+    """A file that takes no more than so many bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        return self.file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize('room', [0, 100, 5000])
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, room):
+    cache, path = language_model(**ROTARY).read_prompt(ids_of(1, 5, vocab=11)), tmp_path / 'prompt'
+    cache.save(path)
+    before = path.read_bytes()
+    assert len(before) > 5000 and path.stat().st_mode & 0o777 == 0o666 & ~umask()
+    replacing = files.replacing
+
+    @contextmanager
+    def full(path):
+        with replacing(path) as file:
+            yield FullDisk(file, room)
+
+    monkeypatch.setattr(files, 'replacing', full)
+    with pytest.raises(OSError, match='No space left'):
+        cache.save(path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def umask():
+    old = os.umask(0)
+    os.umask(old)
+    return old
+
+
+def test_the_fingerprint_sees_every_number():
+    net = language_model(**ROTARY).net
+    known = prompt_cache.fingerprint(net)
+    assert known == prompt_cache.fingerprint(language_model(**ROTARY).net)
+    for parameter in net.parameters():
+        flat = parameter.data.view(-1)
+        for place in (0, len(flat) // 3, len(flat) - 1):
+            old = flat[place].item()
+            flat[place] = old + 1e-3
+            assert prompt_cache.fingerprint(net) != known
+            flat[place] = old
+        flat[:2] = flat[:2].flip(0)
+        if flat[0] != flat[1]:
+            assert prompt_cache.fingerprint(net) != known
+        flat[:2] = flat[:2].flip(0)
+    assert prompt_cache.fingerprint(net) == known
 
 
 def test_caches_of_other_models_and_prompts_are_refused():

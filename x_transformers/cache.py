@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import copy
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-FORMAT = 'x-transformers cache 1'
+from x_transformers.files import check_fields, is_count, read_content, write_content
+
+FORMAT = 'x-transformers cache 2'
 
 
 class Storage:
@@ -295,7 +295,6 @@ class Cache:
         """All that is held, in plain containers, for a file."""
         whole = self.plain()
         return {
-            'format': FORMAT,
             'seen': self.seen,
             'leading': self.leading,
             'kinds': list(self.kinds),
@@ -309,56 +308,70 @@ class Cache:
             ],
             'states': {name: state.tensor.contiguous() for name, state in whole.states.items()},
             'recurrent': self.recurrent,
+            'exits': self.exits,
         }
 
     @classmethod
     def of_content(cls, content: dict[str, Any]) -> Cache:
-        """The way back from `content`."""
+        """The way back from `content`.  Raises ValueError that names a field which cannot be."""
+        check_content(content)
         layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for layer, remembered in zip(layers, content['remembered'], strict=True):
             if layer is not None:
                 layer.states = {name: Buffer(t) for name, t in remembered.items()}
         states = {name: Buffer(t) for name, t in content['states'].items()}
-        return cls(layers, content['kinds'], states, content['seen'], content['leading'], content['recurrent'])
+        rest = (content[name] for name in ('seen', 'leading', 'recurrent', 'exits'))
+        return cls(layers, content['kinds'], states, *rest)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the cache to a file, atomically."""
-        write_content(self.content(), path)
+        write_content(self.content(), path, FORMAT)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> Cache:
         """Read a cache from a file.  Raises ValueError if the file is not a cache, or is damaged."""
-        return cls.of_content(read_content(path, device, FORMAT, 'cache'))
+        return read_content(path, device, FORMAT, 'cache', cls.of_content)
 
 
-def write_content(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write plain containers of tensors to a file, whole or not at all."""
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f'{target.name}.')
-    try:
-        with os.fdopen(handle, 'wb') as file:
-            torch.save(content, file)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def all_are(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A test of lists, or of dicts with texts as keys, by their values."""
+    return lambda value: all(map(test, value)) if isinstance(value, list) else (
+        isinstance(value, dict) and all(isinstance(k, str) and test(v) for k, v in value.items())
+    )  # fmt: skip
 
 
-def read_content(
-    path: str | os.PathLike[str], device: torch.device | str | None, wanted: str, kind: str
-) -> dict[str, Any]:
-    """The way back from `write_content`.  Raises ValueError if the file is of another format, or is damaged."""
-    try:
-        content = torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # what is no pickle may fail anywhere in the unpickler
-        raise ValueError(
-            f'`{path}` cannot be read as a {kind}, the file is damaged or of another kind: {error}'
-        ) from error
-    if not isinstance(content, dict) or content.get('format') != wanted:
-        raise ValueError(f'`{path}` is not a {kind} of this library')
-    return content
+def is_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim >= 3
+
+
+def is_pair(value: Any) -> bool:
+    """Keys and values, of which the latter may be absent."""
+    one = isinstance(value, list) and len(value) == 2 and is_rows(value[0])
+    return one and (value[1] is None or (is_rows(value[1]) and value[0].shape[-2] == value[1].shape[-2]))
+
+
+CONTENT: dict[str, Callable[[Any], bool]] = {
+    'seen': is_count,
+    'leading': is_count,
+    'kinds': all_are(lambda kind: kind in ('a', 'c')),
+    'layers': all_are(lambda pair: pair is None or is_pair(pair)),
+    'remembered': all_are(all_are(is_rows)),
+    'states': all_are(is_rows),
+    'recurrent': lambda value: isinstance(value, list),
+    'exits': lambda value: value is None or isinstance(value, Tensor),
+}
+
+
+def check_content(content: dict[str, Any]) -> None:
+    """Refuse what `Cache.content` cannot have given.  Raises ValueError."""
+    layers, states = check_fields(content, CONTENT, 'cache')['layers'], content['states']
+    of_layers = {name: len(content[name]) for name in ('layers', 'kinds', 'remembered', 'recurrent')}
+    if {*of_layers.values()} - {0, len(layers)}:
+        raise ValueError(f'the cache holds so many of each, which must be the same: {of_layers}')
+    held = [t for pair in layers if pair is not None for t in pair if t is not None]
+    held += [t for remembered in (*content['remembered'], states) for t in remembered.values()]
+    if len({len(t) for t in held} - {1}) > 1:
+        raise ValueError(f'the cache holds rows of several batches: {sorted({len(t) for t in held})}')
 
 
 @dataclass

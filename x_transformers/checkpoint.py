@@ -2,7 +2,7 @@
 
 `upgrade` brings them to the form that this library and release 2.31.10 load:
 
-    state = upgrade(torch.load('old.pt'), '1.29.2', heads=8)
+    state = upgrade(torch.load('old.pt', weights_only=True), '1.29.2', heads=8)
     model.load_state_dict(state)
 
 Weights cannot say everything. Some old models are built with other flags today:

@@ -12,33 +12,47 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from x_transformers.cache import Cache, read_content, write_content
+from x_transformers.cache import Cache
+from x_transformers.files import check_fields, is_count, read_content, write_content
 from x_transformers.generation import Reader, evaluating, rows_of
 
-FORMAT = 'x-transformers prompt 1'
+FORMAT = 'x-transformers prompt 2'
+
+
+def checksum(t: Tensor) -> list[Tensor]:
+    """Two numbers that change with any number of a tensor, and with their order; formed where the tensor is."""
+    t = torch.view_as_real(t) if t.is_complex() else t
+    bits = t.detach().flatten().view(torch.uint8)
+    words = F.pad(bits, (0, -len(bits) % 8)).view(torch.long) if len(bits) % 8 else bits.view(torch.long)
+    side = math.isqrt(len(words)) + 1
+    square = F.pad(words, (0, side * side - len(words))).view(side, side)
+    places = 2 * torch.arange(side, device=t.device) + 1  # odd: modulo 2**64 no change is lost
+    return [(square.sum(axis) * places).sum() for axis in (0, 1)]
 
 
 def fingerprint(net: nn.Module) -> str:
-    """A text that differs between models: of config, and of names, shapes, types and some numbers of the weights."""
-    named = list(net.state_dict().items())
+    """A text that differs between models: of config, and of names, shapes, types and numbers of the weights."""
+    named = [(name, t) for name, t in net.state_dict().items() if isinstance(t, Tensor)]
     shapes = [[name, list(t.shape), str(t.dtype)] for name, t in named]
-    # the first, middle and last number of each tensor, exactly; one transfer from the device
-    places = [t.detach().flatten()[[0, t.numel() // 2, -1]].double() for _, t in named if t.numel()]
-    numbers = torch.stack(places).cpu().numpy().tobytes() if places else b''
+    sums = [one for _, t in named for one in checksum(t)]
+    numbers = torch.stack([one.to(sums[0].device) for one in sums]).tolist() if sums else []
     try:
         config = getattr(net, 'config', None)
     except ValueError:  # it holds modules or functions of the user's own
         config = None
-    described = json.dumps([type(net).__name__, config, shapes], sort_keys=True, default=repr)
-    return hashlib.sha256(described.encode() + numbers).hexdigest()
+    described = json.dumps([type(net).__name__, config, shapes, numbers], sort_keys=True, default=repr)
+    return hashlib.sha256(described.encode()).hexdigest()
 
 
 @dataclass
@@ -120,17 +134,39 @@ class PromptCache:
         for name, value in self.inputs.items():
             if not all(one is None or isinstance(one, (Tensor, bool, int, float, str)) for one in tree_leaves(value)):
                 raise ValueError(f'`{name}` got {type(value).__name__}, which cannot be saved: tensors and numbers can')
-        content = dict(format=FORMAT, fingerprint=self.fingerprint, ids=self.ids, pads=self.pads, inputs=self.inputs)
+        content = dict(fingerprint=self.fingerprint, ids=self.ids, pads=self.pads, inputs=self.inputs)
         content |= dict(leading=list(self.leading), logits=self.logits.contiguous(), cache=self.cache.content())
-        write_content(content, path)
+        write_content(content, path, FORMAT)
+
+    @classmethod
+    def of_content(cls, content: dict[str, Any]) -> PromptCache:
+        """What `save` has written.  Raises ValueError that names a field which cannot be."""
+        check_fields(content, CONTENT, 'prompt cache')
+        b, prompts = len(content['ids']), math.prod(content['leading'])
+        rows = {'leading': prompts, 'logits': len(content['logits'])}
+        rows |= {} if content['pads'] is None else {'pads': len(content['pads'])}
+        for name, count in rows.items():
+            if count != b:
+                raise ValueError(f'`{name}` of the prompt cache is of {count} prompts, `ids` of {b}')
+        return cls(**{**content, 'leading': tuple(content['leading']), 'cache': Cache.of_content(content['cache'])})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> PromptCache:
         """Read from a file.  Raises ValueError if it is not of this kind, or damaged."""
-        content = read_content(path, device, FORMAT, 'prompt cache')
-        try:
-            names = ('ids', 'pads', 'logits', 'inputs', 'fingerprint')
-            own = {name: content[name] for name in names}
-            return cls(leading=tuple(content['leading']), cache=Cache.of_content(content['cache']), **own)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f'`{path}` cannot be read as a prompt cache, a part is missing: {error}') from error
+        return read_content(path, device, FORMAT, 'prompt cache', cls.of_content)
+
+
+def is_tensor(axes: int, whole: bool) -> Callable[[Any], bool]:
+    """A test of tensors with so many axes, of whole numbers or of others."""
+    return lambda t: isinstance(t, Tensor) and t.ndim == axes and t.is_floating_point() is not whole
+
+
+CONTENT: dict[str, Callable[[Any], bool]] = {
+    'ids': is_tensor(2, whole=True),
+    'pads': lambda pads: pads is None or is_tensor(1, whole=True)(pads),
+    'leading': lambda leading: isinstance(leading, list) and all(map(is_count, leading)),
+    'logits': is_tensor(2, whole=False),
+    'inputs': lambda inputs: isinstance(inputs, dict) and all(isinstance(name, str) for name in inputs),
+    'fingerprint': lambda text: isinstance(text, str),
+    'cache': lambda cache: isinstance(cache, dict),
+}

@@ -1,0 +1,123 @@
+"""Files of plain containers of tensors, written whole or not at all, and believed only if their checksum agrees.
+
+line        the format, and the SHA-256 of what follows
+torch.save  the content
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import torch
+
+T = TypeVar('T')
+PIECE = 2**20  # bytes that are read at once
+numbers = itertools.count()
+
+
+class Hashing:
+    """A file that sums up what is written to it. An error is kept for later: torch.save would hide its reason."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.digest, self.error = file, hashlib.sha256(), None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            self.digest.update(data)
+            try:
+                self.file.write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file under another name, which takes the place of `path` once it is written, and on the disk."""
+    target = Path(path)
+    temporary = target.with_name(f'{target.name}.{os.getpid()}-{next(numbers)}.tmp')
+    try:
+        with open(temporary, 'xb') as file:  # with the usual permissions, which those of tempfile are not
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def header(kind: str, digest: str) -> bytes:
+    return f'{kind} sha256:{digest}\n'.encode()
+
+
+def write_content(content: dict[str, Any], path: str | os.PathLike[str], kind: str) -> None:
+    """Write plain containers of tensors to a file of a kind.  Raises OSError, and leaves what was there before."""
+    with replacing(path) as file:
+        file.write(header(kind, '0' * 64))
+        hashing = Hashing(file)
+        torch.save(content, hashing)
+        if hashing.error is not None:
+            raise hashing.error
+        file.seek(0)
+        file.write(header(kind, hashing.digest.hexdigest()))
+
+
+def read_content(
+    path: str | os.PathLike[str],
+    device: torch.device | str | None,
+    kind: str,
+    name: str,
+    build: Callable[[dict[str, Any]], T],
+) -> T:
+    """The way back from `write_content`, and what `build` makes of it.
+
+    Raises ValueError if the file is of another kind, is damaged, or if `build` refuses it.
+    """
+    with open(path, 'rb') as file:
+        known = re.fullmatch(rb'(x-transformers [\w ]+?) sha256:([0-9a-f]{64})\n', file.readline(200))
+        if known is not None and known[1] != kind.encode():
+            raise ValueError(f'`{path}` is not a {name} of this version: {known[1].decode()!r}, not {kind!r}')
+        start, digest = file.tell(), hashlib.sha256()
+        while piece := file.read(PIECE):
+            digest.update(piece)
+        if known is None or digest.hexdigest().encode() != known[2]:
+            raise ValueError(
+                f'`{path}` cannot be read as a {name}: the file is damaged, of another kind, or without a checksum'
+            )
+        file.seek(start)
+        try:
+            return build(torch.load(file, map_location=device, weights_only=True))
+        except Exception as error:  # what is no pickle may fail anywhere in the unpickler
+            raise ValueError(f'`{path}` cannot be read as a {name}: {error}') from error
+
+
+# what a file may hold
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def check_fields(content: Any, fields: dict[str, Callable[[Any], bool]], name: str) -> dict[str, Any]:
+    """A dict that has these fields and no others.  Raises ValueError that names the first wrong one."""
+    if not isinstance(content, dict):
+        raise ValueError(f'the {name} is a {type(content).__name__}, it must be a dict')
+    for field, test in fields.items():
+        if field not in content:
+            raise ValueError(f'a part of the {name} is missing: `{field}`')
+        if not test(content[field]):
+            raise ValueError(f'`{field}` of the {name} got {repr(content[field])[:80]}, which it cannot be')
+    if more := sorted(map(str, content.keys() - fields.keys())):
+        raise ValueError(f'the {name} has a part that is not known: `{more[0]}`')
+    return content
