@@ -4,14 +4,16 @@
     python examples/train_lm.py --data my_texts/ --steps 2000          a text file, or a folder of them
     python examples/train_lm.py --set attn_kv_heads=1 --set attn_qk_norm=True        any flag of the model
     python examples/train_lm.py --out runs/train_lm-001 --resume       go on after an interruption
+    python examples/train_lm.py --out runs/train_lm-001 --resume --steps 3000        or after the end
 
 A byte is a token, so any text will do and nothing has to be tokenized. A run writes to a folder of its own: every
-`--interval` steps a checkpoint (weights in model.safetensors, optimizer, random state and history beside them), at
-the end loss.png. A checkpoint appears as a whole or not at all, and a resumed run gives the same numbers as one that
-never stopped (on the same CPU, with the same number of threads). The story starts at `main`, at the end.
+`--interval` steps, and every `--save-minutes`, a checkpoint, at the end loss.png. A checkpoint holds the weights in
+model.safetensors, how the model is built in config.json, optimizer, random state and history beside them. It appears
+as a whole or not at all, and a resumed run gives the same numbers as one that never stopped (on the same CPU, with
+the same number of threads). The story starts at `main`, at the end.
 
-Exit codes: 0 done, 1 the training failed, 2 something asked for is not possible, 130 interrupted with Ctrl-C
-(143 with SIGTERM), after saving.
+Exit codes: 0 done, 1 the training failed or cannot be saved, 2 something asked for is not possible, 130 interrupted
+with Ctrl-C (143 with SIGTERM), after saving.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +45,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 try:
     import torch
+    from filelock import FileLock, Timeout
     from matplotlib.figure import Figure
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
@@ -60,6 +64,8 @@ STACK |= dict(ff_glu=True, ff_swish=True, ff_no_bias=True, add_value_residual=Tr
 OWN_OPTION = {'dim', 'depth', 'heads', 'num_tokens', 'max_seq_len', 'attn_layers'}
 # the standard library, without its tests and what was installed beside it
 SKIPPED = {'site-packages', 'dist-packages', 'test', 'tests', 'idle_test', '__pycache__'}
+# held by the run that writes to a folder; the system lets go of it when the process ends, however it does
+LOCK = '.lock'
 PRECISIONS = ('auto', 'float32', 'bfloat16', 'float16')
 
 
@@ -111,7 +117,7 @@ class Config:
     data: str | None = option(None, some_text, "text file or folder (Python's standard library)", metavar='PATH')
     max_bytes: int = option(200_000_000, size, 'read no more of it')
     seed: int = option(0, bounded(int, 0, 2**63), 'of weights, crops and sample (0)')
-    steps: int = option(1500, size, 'training steps')
+    steps: int = option(1500, size, 'training steps; --resume may raise them, for a longer learning rate curve')
     batch_size: int = option(4, size, 'sequences per step')
     seq_len: int = option(256, bounded(int, 2), 'bytes per sequence')
     dim: int = option(128, size, 'width of the model')
@@ -137,6 +143,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--out', type=some_text, metavar='DIR', help='folder of the run (runs/train_lm-001, or the next free number)')
     add('--resume', action='store_true', help='go on from the newest checkpoint in --out')
     add('--interval', type=size, default=250, help='validate and save every so many steps (250)')
+    add('--save-minutes', type=positive, default=5.0, help='save if that long ago, between intervals too (5.0)')
     add('--device', default='auto', help='cpu, cuda, cuda:1, mps .. (cuda if there is one, else cpu)')
     add('--compile', action='store_true', help='use torch.compile')
     add('--prompt', type=some_text, default='def ', help='what the sample at the end starts with ("def ")')
@@ -153,28 +160,45 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
 # data
 
 
-def files_below(root: Path, suffix: str, skipped: set[str]) -> list[Path]:
-    """The files below `root` in a fixed order, without hidden ones."""
+def files_below(root: Path, suffix: str, skipped: set[str]) -> tuple[list[Path], list[Path]]:
+    """The files below `root` in a fixed order, and what is passed over: what is hidden, or no file."""
     found: list[Path] = []
+    passed: list[Path] = []
     for folder, inner, names in os.walk(root):
+        hidden = [Path(folder, name) for name in (*inner, *names) if name.startswith('.')]
         inner[:] = [name for name in inner if name not in skipped and not name.startswith('.')]
-        found += [Path(folder, name) for name in names if name.endswith(suffix) and not name.startswith('.')]
-    return sorted((path for path in found if path.is_file()), key=lambda path: path.relative_to(root).as_posix())
+        paths = [Path(folder, name) for name in names if name.endswith(suffix) and not name.startswith('.')]
+        found += [path for path in paths if path.is_file()]
+        passed += [*hidden, *(path for path in paths if not path.is_file())]
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix()), passed
 
 
-def read_texts(root: Path, paths: list[Path], max_bytes: int) -> list[bytes]:
-    """The bytes of each file, `max_bytes` in all. In a folder, files with a zero byte are taken for binary."""
-    texts, left = [], max_bytes
+def read_texts(root: Path, paths: list[Path], max_bytes: int) -> tuple[list[bytes], list[Path]]:
+    """The bytes of each file, `max_bytes` in all. In a folder, files with a zero byte are taken for binary, and
+    passed over: the second list."""
+    texts, binary, left = [], [], max_bytes
     for path in paths:
         with path.open('rb') as file:
             text = file.read(left)
-        if text and not (path != root and b'\0' in text[:8192]):
-            texts.append(text)
-            left -= len(text)
+        if b'\0' in text and path != root:
+            binary.append(path)
+            continue
+        if b'\0' in text:
+            print(f'note: {path} has zero bytes, it may be no text; it is read as it is')
+        texts += [text] if text else []
+        left -= len(text)
         if left == 0:
             print(f'note: reading ends after {max_bytes:,} bytes, in {path} (--max-bytes)')
             break
-    return texts
+    return texts, binary
+
+
+def note_skipped(root: Path, paths: list[Path], what: str) -> None:
+    """Say which paths below `root` are not read."""
+    names = sorted(path.relative_to(root).as_posix() for path in paths)
+    if names:
+        more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+        print(f'note: {len(names)} skipped, {what}: {", ".join(names[:3])}{more}')
 
 
 def read_corpus(config: Config) -> tuple[Tensor, Tensor]:
@@ -186,10 +210,14 @@ def read_corpus(config: Config) -> tuple[Tensor, Tensor]:
     if not (root.is_file() or root.is_dir()):
         raise Stop(f'--data {root} {"is no file or folder" if root.exists() else "does not exist"}')
     suffix, skipped = ('', set()) if config.data else ('.py', SKIPPED)
+    paths, passed = ([root], []) if root.is_file() else files_below(root, suffix, skipped)
     try:
-        texts = read_texts(root, [root] if root.is_file() else files_below(root, suffix, skipped), config.max_bytes)
+        texts, binary = read_texts(root, paths, config.max_bytes)
     except OSError as error:
         raise Stop(f'cannot read {error.filename}: {error.strerror}') from None
+    if config.data:
+        note_skipped(root, binary, 'with zero bytes, which no text has')
+        note_skipped(root, passed, 'hidden or no file')
     if not texts:
         raise Stop(f'there is no text in {root}; name a text file, or a folder with some, with --data')
     if len(texts) == 1:
@@ -271,9 +299,15 @@ def build_model(config: Config) -> AutoregressiveWrapper:
     try:
         layers = Decoder(dim=config.dim, depth=config.depth, heads=config.heads, **decoder)
         net = TransformerWrapper(num_tokens=256, max_seq_len=config.seq_len, attn_layers=layers, **wrapper)
+        description_of(net)  # which a checkpoint will need
         return AutoregressiveWrapper(net)
     except (TypeError, ValueError) as error:
         raise Stop(f'there is no such model: {error}') from None
+
+
+def description_of(net: TransformerWrapper) -> dict[str, Any]:
+    """How a model is built, as JSON brings it back: what `TransformerWrapper.from_config` takes."""
+    return json.loads(json.dumps(net.config))
 
 
 # a run
@@ -353,7 +387,24 @@ def save(run: Run, out: Path) -> None:
     for left in out.glob('step_*.tmp'):
         shutil.rmtree(left)
     unfinished = folder.with_suffix('.tmp')
-    unfinished.mkdir()
+    try:
+        unfinished.mkdir()
+        write(run, unfinished)
+        for path in (*unfinished.iterdir(), unfinished):
+            flush(path)
+        unfinished.rename(folder)
+        flush(out)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        words = f'step {run.step} cannot be saved in {out}: {error}; {saved(out)}'
+        raise Stop(f'{words}, to go on from it once there is room: --resume --out {out}', 1) from error
+    for old in checkpoints(out)[:-2]:
+        # renamed first: half a folder must not look like a checkpoint
+        shutil.rmtree(old.rename(old.with_suffix('.tmp')))
+
+
+def write(run: Run, folder: Path) -> None:
+    """Write the files of a checkpoint."""
     tensors = {'losses': torch.tensor(run.losses, dtype=torch.float64)}
     tensors |= {'random.torch': torch.get_rng_state(), 'random.crops': run.crops.get_state()}
     if run.device.type == 'cuda':
@@ -362,18 +413,13 @@ def save(run: Run, out: Path) -> None:
         tensors |= {f'optimizer.{index}.{name}': tensor for name, tensor in moments.items()}
     state = dict(config=asdict(run.config), text_digest=run.text_digest, validations=run.validations)
     state |= dict(scaler=run.scaler.state_dict(), python_random=random.getstate())
+    (folder / 'state.json').write_text(json.dumps(state), encoding='utf-8')
+    (folder / 'config.json').write_text(json.dumps(description_of(run.model.net), indent=2), encoding='utf-8')
     # cloned, since safetensors refuses weights that share memory
     weights = {name: tensor.clone() for name, tensor in run.model.net.state_dict().items()}
-    save_file(weights, unfinished / 'model.safetensors')
-    save_file(tensors, unfinished / 'training.safetensors')
-    (unfinished / 'state.json').write_text(json.dumps(state), encoding='utf-8')
-    for path in (*unfinished.iterdir(), unfinished):
-        flush(path)
-    unfinished.rename(folder)
-    flush(out)
-    for old in checkpoints(out)[:-2]:
-        # renamed first: half a folder must not look like a checkpoint
-        shutil.rmtree(old.rename(old.with_suffix('.tmp')))
+    for name, content in (('model', weights), ('training', tensors)):
+        save_file(content, folder / f'{name}.safetensors')
+        shutil.copymode(folder / 'state.json', folder / f'{name}.safetensors')  # not for the owner alone
 
 
 def load(run: Run, folder: Path, state: dict[str, Any]) -> None:
@@ -381,6 +427,9 @@ def load(run: Run, folder: Path, state: dict[str, Any]) -> None:
     if state['text_digest'] != run.text_digest:
         raise Stop(f'cannot resume {folder}: it was trained on other text than {run.config.data or "this Python has"}')
     try:
+        here, there = description_of(run.model.net), described(folder)
+        if there not in (None, here):
+            raise ValueError(f'its config.json says {there}, the model here is {here}')
         run.model.net.load_state_dict(load_file(folder / 'model.safetensors'))
         tensors = load_file(folder / 'training.safetensors')
         moments: dict[int, dict[str, Tensor]] = {}
@@ -402,8 +451,15 @@ def load(run: Run, folder: Path, state: dict[str, Any]) -> None:
         raise Stop(f'{folder} is damaged or of another model: {error}') from None
 
 
+def described(folder: Path) -> dict[str, Any] | None:
+    """How the model of a checkpoint is built; None in a checkpoint of the first version of this script."""
+    path = folder / 'config.json'
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
 def resume(out: Path, given: dict[str, Any]) -> tuple[Config, Path, dict[str, Any]]:
-    """The newest checkpoint in `out`. What the command line says again has to agree; text is compared by content."""
+    """The newest checkpoint in `out`. What the command line says again has to agree, but for more steps; text is
+    compared by content."""
     if not checkpoints(out):
         raise Stop(f'--resume: there is no checkpoint in {out}; leave out --resume to start there')
     folder = checkpoints(out)[-1]
@@ -412,7 +468,9 @@ def resume(out: Path, given: dict[str, Any]) -> tuple[Config, Path, dict[str, An
         stored = Config(**state['config'])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Stop(f'{folder} is damaged ({error}); remove it to resume from the one before') from None
-    text = {name: given.pop(name) for name in ('data', 'max_bytes') if name in given}
+    new = {name: given.pop(name) for name in ('data', 'max_bytes') if name in given}
+    if given.get('steps', 0) > stored.steps:
+        new['steps'] = given.pop('steps')
     flags = given.pop('flags') or stored.flags
     if given.get('precision') == 'auto':
         del given['precision']
@@ -421,9 +479,9 @@ def resume(out: Path, given: dict[str, Any]) -> tuple[Config, Path, dict[str, An
         pairs.append((f'--set {name}', flags.get(name, 'not set'), stored.flags.get(name, 'not set')))
     different = [f'{option} is {here} here and {there} there' for option, here, there in pairs if here != there]
     if different:
-        why = '; the learning rate follows a curve over all steps' if '--steps' in ' '.join(different) else ''
+        why = '; steps may be raised, not taken back' if '--steps' in ' '.join(different) else ''
         raise Stop(f'cannot resume {folder} in another configuration: {", ".join(different)}{why}')
-    return replace(stored, **text), folder, state
+    return replace(stored, **new), folder, state
 
 
 # training
@@ -456,14 +514,20 @@ def validate(run: Run, windows: Tensor) -> float:
     """Bits per byte over the windows."""
     run.model.eval()
     with run.autocast():
-        total = sum(run.model(part.to(run.device)).item() * len(part) for part in windows.split(32))
+        parts = tqdm(windows.split(32), 'validation', leave=False, dynamic_ncols=True, disable=len(windows) <= 32)
+        total = sum(run.model(part.to(run.device)).item() * len(part) for part in parts)
     run.model.train()
     return total / len(windows) / math.log(2)
 
 
-def train(run: Run, out: Path, interval: int) -> None:
-    """Train to the last step. Validate and save every `interval` steps, at the end, and save when asked to stop."""
-    config, start, seconds = run.config, run.step, 0.0
+def is_finite(run: Run) -> bool:
+    return all(bool(weight.isfinite().all()) for weight in run.model.parameters())
+
+
+def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
+    """Train to the last step. Validate and save every `interval` steps and at the end; save when asked to stop, and
+    when the last checkpoint is older than `save_minutes`."""
+    config, start, seconds, saved_at = run.config, run.step, 0.0, time.monotonic()
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     asked_to_stop: list[int] = []
 
@@ -485,16 +549,19 @@ def train(run: Run, out: Path, interval: int) -> None:
             bar.update()
             at_interval = run.step % interval == 0 or run.step == config.steps
             bits = validate(run, run.windows) if at_interval and math.isfinite(loss) else 0.0
-            if not math.isfinite(loss + bits):
+            saves = at_interval or bool(asked_to_stop) or time.monotonic() - saved_at >= 60 * save_minutes
+            if not math.isfinite(loss + bits) or (saves and not is_finite(run)):
                 raise Stop(f'step {run.step}: the loss is no longer finite, a lower --lr may help; {saved(out)}', 1)
             if at_interval:
                 run.validations.append((run.step, bits))
                 bar.write(f'step {run.step:,}: {bits:.3f} bits per byte in validation')
+            if saves:
                 save(run, out)
+                saved_at = time.monotonic()
     for number, handler in usual.items():
         signal.signal(number, handler)
     if run.step < config.steps:
-        save(run, out)
+        save(run, out)  # where the signal came between two steps
         raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 128 + asked_to_stop[0])
 
 
@@ -517,8 +584,12 @@ def plot(run: Run, path: Path) -> None:
     axes.set_ylim(0, min(9, bits.max().item() * 1.05))
     axes.grid(alpha=0.3)
     axes.legend()
-    axes.figure.savefig(path.with_suffix('.tmp'), format='png', dpi=120)
-    path.with_suffix('.tmp').replace(path)
+    try:
+        axes.figure.savefig(path.with_suffix('.tmp'), format='png', dpi=120)
+        path.with_suffix('.tmp').replace(path)
+    except OSError as error:
+        path.with_suffix('.tmp').unlink(missing_ok=True)
+        raise Stop(f'the loss curve cannot be written: {error}; {saved(path.parent)}', 1) from error
 
 
 def sample(run: Run, prompt: bytes, count: int, temperature: float) -> str:
@@ -543,9 +614,38 @@ def check_out(out: Path) -> None:
     """Refuse to write where something is already. What a killed run left unfinished does not count."""
     if out.exists() and not out.is_dir():
         raise Stop(f'--out {out} is not a folder')
-    if out.exists() and any(path.suffix != '.tmp' for path in out.iterdir()):
+    if out.exists() and any(path.suffix != '.tmp' and path.name != LOCK for path in out.iterdir()):
         advice = 'add --resume to go on with the run in it, or ' if checkpoints(out) else ''
         raise Stop(f'--out {out} is not empty; {advice}choose another folder')
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[Path]:
+    """Hold the folder of a run, so that no other one writes to it.  Raises Stop if one does."""
+    lock = FileLock(out / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Stop(f'--out {out} is in use: another run writes to it') from None
+    try:
+        yield out
+    finally:
+        lock.release()
+
+
+@contextmanager
+def new_folder(wanted: str | None) -> Iterator[Path]:
+    """Make the folder of a new run, or the next one that is free, and hold it."""
+    numbered = (Path('runs', f'train_lm-{number:03d}') for number in itertools.count(1))
+    for out in [Path(wanted)] if wanted else numbered:
+        try:
+            out.mkdir(parents=True, exist_ok=bool(wanted))
+        except FileExistsError:
+            continue  # another run took that number a moment ago
+        with claimed(out):
+            check_out(out)
+            yield out
+        return
 
 
 def prepare(args: argparse.Namespace, out: Path) -> Run:
@@ -555,7 +655,8 @@ def prepare(args: argparse.Namespace, out: Path) -> Run:
     if args.resume:
         config, folder, state = resume(out, given)
     else:
-        check_out(out)
+        if args.out:
+            check_out(out)
         config = Config(**given)
     if config.data and out.resolve().is_relative_to(Path(config.data).resolve()):
         raise Stop(f'--out {out} lies in --data {config.data}, it would be read as text; choose another folder')
@@ -569,14 +670,21 @@ def prepare(args: argparse.Namespace, out: Path) -> Run:
 
 
 def work(args: argparse.Namespace) -> None:
-    numbered = (Path('runs', f'train_lm-{number:03d}') for number in itertools.count(1))
-    out = Path(args.out) if args.out else next(path for path in numbered if not path.exists())
-    run = prepare(args, out)
-    out.mkdir(parents=True, exist_ok=True)
+    if args.resume and checkpoints(Path(args.out)):
+        with claimed(Path(args.out)) as out:
+            run_in(out, prepare(args, out), args)
+    else:
+        run = prepare(args, Path(args.out or 'runs'))
+        with new_folder(args.out) as out:
+            run_in(out, run, args)
+
+
+def run_in(out: Path, run: Run, args: argparse.Namespace) -> None:
+    """Train, and show what came of it."""
     count = sum(weight.numel() for weight in run.model.parameters())
     print(f'model: {count:,} parameters, {run.config.precision} on {run.device}')
     print(f'folder: {out}' + (f', resumed at step {run.step:,}' if args.resume else ''), flush=True)
-    train(run, out, args.interval)
+    train(run, out, args.interval, args.save_minutes)
     plot(run, out / 'loss.png')
     print(f'loss curve in {out / "loss.png"}, {saved(out)}\n')
     print(sample(run, os.fsencode(args.prompt), args.sample_bytes, args.temperature))

@@ -18,7 +18,7 @@ import torch
 
 from x_transformers import Decoder, TransformerWrapper
 
-for package in ('matplotlib', 'tqdm'):
+for package in ('matplotlib', 'tqdm', 'filelock'):
     pytest.importorskip(package, reason='needs x-transformers[examples]')
 load_file = pytest.importorskip('safetensors.torch', reason='needs x-transformers[examples]').load_file
 
@@ -105,6 +105,11 @@ def digests(folder):
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else '' for path in paths}
 
 
+def names(out):
+    """What a run leaves in its folder, but for its lock."""
+    return sorted(path.name for path in out.iterdir() if path.name != '.lock')
+
+
 def contents(out):
     """All that the newest checkpoint holds, but for the path of the text."""
     folder = sorted(path for path in out.glob('step_*') if path.suffix != '.tmp')[-1]
@@ -132,7 +137,7 @@ def test_a_run_from_start_to_end(start, text, tmp_path):
         assert shown in progress
     assert printed.count('bits per byte in validation') == 3
     assert (out / 'loss.png').read_bytes().startswith(b'\x89PNG')
-    assert sorted(path.name for path in out.iterdir()) == ['loss.png', 'step_000050', 'step_000060']
+    assert names(out) == ['loss.png', 'step_000050', 'step_000060']
 
     losses = load_file(out / 'step_000060' / 'training.safetensors')['losses']
     state = json.loads((out / 'step_000060' / 'state.json').read_text())
@@ -140,10 +145,14 @@ def test_a_run_from_start_to_end(start, text, tmp_path):
     assert printed.splitlines()[-1].endswith(f'{state["validations"][-1][1]:.3f}')
 
 
-def test_the_weights_are_those_of_the_model(script, straight, text):
+@pytest.mark.parametrize('described', [False, True])
+def test_the_weights_are_those_of_the_model(script, straight, text, described):
     config = script.Config(dim=32, heads=1, depth=1, seq_len=32, val_windows=4, data=str(text))
-    layers = Decoder(dim=32, depth=1, heads=1, attn_dim_head=32, **script.STACK)
-    net = TransformerWrapper(num_tokens=256, max_seq_len=32, attn_layers=layers)
+    if described:  # by what lies beside them
+        net = TransformerWrapper.from_config((straight / 'step_000012' / 'config.json').read_text())
+    else:
+        layers = Decoder(dim=32, depth=1, heads=1, attn_dim_head=32, **script.STACK)
+        net = TransformerWrapper(num_tokens=256, max_seq_len=32, attn_layers=layers)
     net.load_state_dict(load_file(straight / 'step_000012' / 'model.safetensors'), strict=True)
     windows = script.fixed_windows(script.read_corpus(config)[1], config)
     with torch.no_grad():
@@ -216,6 +225,102 @@ def test_resuming_is_bit_identical(script, straight, text, tmp_path, monkeypatch
     assert contents(tmp_path / 'run') == contents(straight)
 
 
+def test_saving_by_time(script, straight, text, tmp_path):
+    arguments = ['--data', text, '--out', tmp_path / 'run', '--save-minutes', '1e-9']
+    assert call(script, *RUN, *arguments) == 0
+    assert names(tmp_path / 'run') == ['loss.png', 'step_000011', 'step_000012']  # every step
+    assert contents(tmp_path / 'run') == contents(straight)  # which changes no number
+
+
+def test_a_finished_run_can_go_on_for_more_steps(script, straight, tmp_path, monkeypatch):
+    out, rates = shutil.copytree(straight, tmp_path / 'run'), []
+    train_step = script.train_step
+
+    def watched(run):
+        loss = train_step(run)
+        rates.append(run.optimizer.param_groups[0]['lr'])
+        return loss
+
+    monkeypatch.setattr(script, 'train_step', watched)
+    assert call(script, '--out', out, '--resume', '--steps', '18', '--interval', '3') == 0
+    name, state, _ = contents(out)
+    assert (name, state['config']['steps']) == ('step_000018', 18)
+    assert rates == [script.learning_rate(step, script.Config(steps=18)) for step in range(12, 18)]
+    losses = [load_file(folder / 'training.safetensors')['losses'] for folder in (straight / 'step_000012', out / name)]
+    assert torch.equal(losses[1][:12], losses[0]) and len(losses[1]) == 18
+    # from then on it is a run of 18 steps
+    assert call(script, '--out', out, '--resume') == 0 and contents(out)[0] == 'step_000018'
+
+
+@pytest.mark.parametrize('resume', [False, True])
+def test_a_folder_belongs_to_one_run(script, straight, text, tmp_path, capsys, resume):
+    out = shutil.copytree(straight, tmp_path / 'run') if resume else tmp_path / 'run'
+    out.mkdir(exist_ok=True)
+    with script.claimed(out):
+        before = digests(out)
+        assert call(script, *RUN, '--data', text, '--out', out, *(['--resume'] if resume else [])) == 2
+        assert f'--out {out} is in use: another run writes to it' in capsys.readouterr().err
+        assert digests(out) == before
+    assert call(script, *RUN, '--data', text, '--out', out, *(['--resume'] if resume else [])) == 0
+
+
+def test_runs_that_start_together_take_folders_of_their_own(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with script.new_folder(None) as first, script.new_folder(None) as second:
+        assert [first, second] == [Path('runs', 'train_lm-001'), Path('runs', 'train_lm-002')]
+
+
+@pytest.mark.parametrize('kind', ['weights', 'state', 'flush'])
+def test_a_full_disk_stops_the_run(script, straight, text, tmp_path, monkeypatch, capsys, kind):
+    out = tmp_path / 'run'
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_at(script, patch, 5)
+        call(script, *RUN, '--data', text, '--out', out)
+    before = digests(out)
+
+    def full(*arguments, **more):
+        raise (script.SafetensorError if kind == 'weights' else OSError)('No space left on device')
+
+    with monkeypatch.context() as patch:
+        target = {'weights': (script, 'save_file'), 'state': (Path, 'write_text'), 'flush': (script, 'flush')}[kind]
+        patch.setattr(*target, full)
+        capsys.readouterr()
+        assert call(script, '--interval', '3', '--out', out, '--resume') == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f'train_lm.py: step 6 cannot be saved in {out}: No space left on device')
+    assert f'the last checkpoint is {out / "step_000003"}' in said
+    assert digests(out) == before
+    assert call(script, '--interval', '3', '--out', out, '--resume') == 0
+    assert contents(out) == contents(straight)
+
+
+def test_a_picture_that_cannot_be_written(script, straight, tmp_path, monkeypatch, capsys):
+    out = shutil.copytree(straight, tmp_path / 'run')
+    before = digests(out)
+
+    def full(*arguments, **more):
+        raise OSError('No space left on device')
+
+    monkeypatch.setattr(script.Figure, 'savefig', full)
+    assert call(script, '--out', out, '--resume') == 1
+    said = capsys.readouterr().err
+    assert 'the loss curve cannot be written: No space left on device; the last checkpoint is' in said
+    assert digests(out) == before
+
+
+def test_files_may_be_read_by_others_as_usual(straight):
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (straight / 'step_000012').iterdir()}
+    assert sorted(modes) == ['config.json', 'model.safetensors', 'state.json', 'training.safetensors']
+    assert len(set(modes.values())) == 1
+
+
+def test_validation_shows_how_far_it_is(script, tmp_path, capsys):
+    write(tmp_path / 'text', b'abc ' * 8000)
+    run = [*TINY, '--data', tmp_path / 'text', '--steps', '1', '--out', tmp_path / 'run', '--val-windows', '64']
+    assert call(script, *run) == 0
+    assert 'validation: ' in capsys.readouterr().err
+
+
 def test_a_finished_run_can_be_resumed(script, straight, tmp_path, capsys):
     out = shutil.copytree(straight, tmp_path / 'run')
     (out / 'loss.png').unlink()
@@ -252,12 +357,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(script, text, tmp_path, monkeyp
     # at once, so that there is nothing to save
     assert call(script, *arguments, '--lr', '1e38', '--interval', '1', '--out', tmp_path / 'first') == 1
     assert 'no longer finite, a lower --lr may help; nothing was saved yet' in capsys.readouterr().err
-    assert list((tmp_path / 'first').iterdir()) == []
+    assert names(tmp_path / 'first') == []
 
     monkeypatch.setattr(script, 'train_step', lambda run: float('nan') if run.step == 5 else 1.0)
     assert call(script, *arguments, '--interval', '2', '--out', tmp_path / 'second') == 1
     assert f'the last checkpoint is {tmp_path / "second" / "step_000004"}' in capsys.readouterr().err
-    assert sorted(path.name for path in (tmp_path / 'second').iterdir()) == ['step_000002', 'step_000004']
+    assert names(tmp_path / 'second') == ['step_000002', 'step_000004']
 
 
 def wait_for(condition, process, seconds=60.0):
@@ -357,7 +462,7 @@ OTHER = [
     (RUN, 'is not empty; add --resume to go on with the run in it, or choose another folder'),
     (['--resume', '--dim', '64'], '--dim is 64 here and 32 there'),
     (['--resume', '--seed', '1', '--lr', '1'], '--seed is 1 here and 0 there, --lr is 1.0 here and 0.002 there'),
-    (['--resume', '--steps', '24'], '--steps is 24 here and 12 there; the learning rate follows a curve'),
+    (['--resume', '--steps', '6'], '--steps is 6 here and 12 there; steps may be raised, not taken back'),
     (['--resume', '--set', 'ff_dropout=0.1'], '--set ff_dropout is 0.1 here and 0.2 there'),
     (['--resume', '--set', 'attn_dropout=0.1'], '--set attn_dropout is 0.1 here and not set there'),
     (['--resume', '--data', __file__], 'it was trained on other text than'),
@@ -388,6 +493,16 @@ def test_a_damaged_checkpoint_is_refused(script, straight, tmp_path, capsys, nam
     assert contents(out) == contents(straight)
 
 
+def test_a_checkpoint_of_a_model_built_otherwise_is_refused(script, straight, tmp_path, capsys):
+    out = shutil.copytree(straight, tmp_path / 'run')
+    path = out / 'step_000012' / 'config.json'
+    path.write_text(path.read_text().replace('"shift_tokens": 2', '"shift_tokens": 1'))  # no weight tells
+    assert call(script, '--out', out, '--resume') == 2
+    assert 'is damaged or of another model' in capsys.readouterr().err
+    path.unlink()  # as the first version of the script wrote them
+    assert call(script, '--out', out, '--resume') == 0
+
+
 def test_weights_of_another_model_are_refused(script, straight, text, tmp_path, capsys):
     out = shutil.copytree(straight, tmp_path / 'run')
     state = json.loads((out / 'step_000012' / 'state.json').read_text())
@@ -413,7 +528,7 @@ def read(script, data, **more):
     return [bytes(part.tolist()) for part in parts]
 
 
-def test_a_folder_is_split_by_file(script, tmp_path):
+def test_a_folder_is_split_by_file(script, tmp_path, capsys):
     for index in reversed(range(20)):
         (tmp_path / f'{index % 2}').mkdir(exist_ok=True)
         write(tmp_path / f'{index % 2}' / f'{index:02d}', b'%02d' % index)
@@ -423,7 +538,11 @@ def test_a_folder_is_split_by_file(script, tmp_path):
     write(tmp_path / '0' / 'binary', b'bi\0nary')
     write(tmp_path / '0' / 'empty', b'')
     even, odd = [b'%02d' % i for i in range(0, 20, 2)], [b'%02d' % i for i in range(1, 20, 2)]
+    (tmp_path / '1' / 'nowhere').symlink_to(tmp_path / 'nothing')
     assert read(script, tmp_path) == [b''.join(even[:-1] + odd[:-1]), even[-1] + odd[-1]]
+    said = capsys.readouterr().out
+    assert 'note: 1 skipped, with zero bytes, which no text has: 0/binary\n' in said
+    assert 'note: 3 skipped, hidden or no file: .hidden, 0/.file, 1/nowhere\n' in said
 
 
 def test_two_files_are_one_each(script, tmp_path):
@@ -432,9 +551,12 @@ def test_two_files_are_one_each(script, tmp_path):
     assert read(script, tmp_path) == [b'aaaa', b'bb']
 
 
-def test_a_file_is_split_by_place_and_need_not_be_utf8(script, tmp_path):
-    content = bytes(range(256)) * 2
-    assert read(script, write(tmp_path / 'bytes', content)) == [content[:460], content[460:]]
+@pytest.mark.parametrize('zeros', [False, True])
+def test_a_file_is_split_by_place_and_need_not_be_text(script, tmp_path, capsys, zeros):
+    content = bytes(range(0 if zeros else 1, 256)) * 2
+    cut = len(content) * 9 // 10
+    assert read(script, write(tmp_path / 'bytes', content)) == [content[:cut], content[cut:]]
+    assert (f'note: {tmp_path / "bytes"} has zero bytes, it may be no text' in capsys.readouterr().out) == zeros
 
 
 def test_reading_is_limited_and_says_so(script, tmp_path, capsys):
@@ -452,7 +574,7 @@ def test_the_default_is_the_standard_library(script):
     again = script.read_corpus(config)
     assert torch.equal(train, again[0]) and torch.equal(valid, again[1])
     root = Path(json.__file__).parents[1]
-    paths = [path.relative_to(root).as_posix() for path in script.files_below(root, '.py', script.SKIPPED)]
+    paths = [path.relative_to(root).as_posix() for path in script.files_below(root, '.py', script.SKIPPED)[0]]
     assert 'json/decoder.py' in paths and paths == sorted(paths)
     assert not any(re.search('(^|/)(tests?|site-packages)/', path) for path in paths)
 
