@@ -292,3 +292,11 @@ def test_ends_on_a_model(how):
 def test_bad_options_of_beams_are_refused_by_name(keywords, words):
     with pytest.raises(ValueError, match=words):
         language_model().beam_search(ids_of(1, 2), 2, filter_logits_fn=lambda z: z, **keywords)
+
+
+def test_hypotheses_that_go_on_are_no_results():
+    """With a search that favours short ones, what has ended is the best although what goes on scores higher so far."""
+    model = AutoregressiveWrapper(Fixed([math.log(0.45), math.log(0.55)]))
+    options = dict(beams=1, eos_token=0, length_penalty=-1.0, return_beams_and_scores=True)
+    tokens, scores = model.beam_search(torch.zeros(1, 1, dtype=torch.long), 5, **options)
+    assert tokens.tolist() == [[[0]]] and scores.item() == pytest.approx(math.log(0.45))

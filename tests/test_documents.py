@@ -20,7 +20,7 @@ from law_cases import (
     tokens,
     weighted,
 )
-from oracles import assert_close, randn
+from oracles import assert_close, randn, randomised
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.documents import begins, positions_within
@@ -173,6 +173,26 @@ def test_equal_ids_see_one_another():
     assert (before[4:] - net(x[:, 4:])[0]).abs().max() > 1e-3  # the last two see the first two
     assert positions_within(ids).tolist() == [[0, 1, 0, 1, 0, 1]]
     assert begins(ids).tolist() == [[True, False, True, False, True, False]]
+
+
+@pytest.mark.parametrize('flags', [{}, dict(rel_pos_bias=True), dict(attn_rotate_values=True)], ids=str)
+def test_positions_begin_anew_in_every_run_of_an_id(flags):
+    """As with positions and a mask given by hand; where an id comes again, distances are between the new positions."""
+    stack = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, rotary_pos_emb=True, verbose=False, **flags)
+    stack, x, ids = randomised(stack), randn(1, 6, 16), torch.tensor([[3, 3, 1, 1, 3, 3]])
+    seen = (ids[0][:, None] == ids[0]) & torch.ones(6, 6, dtype=torch.bool).tril()
+    wanted = stack(x, pos=torch.tensor([0, 1, 0, 1, 0, 1]), attn_mask=seen)
+    assert_close(stack(x, document_ids=ids), wanted)
+    assert (wanted - stack(x, attn_mask=seen)).abs().max() > 1e-3
+
+
+def test_positions_begin_anew_behind_every_boundary():
+    """What depends on the place of a token itself shows it."""
+    flags = dict(rotary_pos_emb=True, attn_flash_pack_seq=True, attn_rotate_values=True, verbose=False)
+    stack, x = randomised(Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, **flags)), randn(1, 7, 16)
+    bounds = torch.tensor([0, 3, 7])
+    packed = stack(x, flash_pack_seq_kwargs=dict(cu_seqlens_q=bounds, cu_seqlens_k=bounds))
+    assert_close(packed, torch.cat((stack(x[:, :3]), stack(x[:, 3:])), dim=1))
 
 
 def test_a_single_layer_and_a_bare_stack():

@@ -11,7 +11,7 @@ import torch
 from toy_nets import MODELS, VOCAB, Fixed, History, brute_force, diverse, ids_of, language_model, vectors_of, wrapped
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated
-from x_transformers.choice import Choice, vocabulary_of
+from x_transformers.choice import REASONS, Choice, Endings, vocabulary_of
 from x_transformers.sampling import epsilon, filter_with, min_p, top_k, typical
 
 
@@ -183,6 +183,12 @@ def test_stop_sequences_do_not_begin_in_the_prompt():
     prompts = torch.tensor([[1, 1, 1]])
     made = model.generate(prompts, 9, stop_sequences=[[1, 1]], temperature=0.0, return_finish_reasons=True)
     assert made.tokens.tolist() == [[1, 1]] and made.finish_reasons == ['stop']
+
+
+def test_an_end_token_that_completes_a_sequence_is_the_reason():
+    endings = Endings(eos_token=[3, 4], stop_sequences=[(1, 3), (5,)])
+    tails = torch.tensor([[1, 3], [2, 3], [3, 5], [4, 1], [1, 5]])
+    assert [REASONS[code] for code in endings.reasons(tails)] == ['eos', 'eos', 'stop', 'length', 'stop']
 
 
 def test_finish_reasons_have_the_axes_of_the_prompts():

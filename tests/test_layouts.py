@@ -8,7 +8,7 @@ import x_transformers
 from x_transformers import CrossAttender, Decoder, Encoder, TransformerBlock, layer_schedule
 from x_transformers.features.layouts import ConcatCombine, repeated
 from x_transformers.flags import ConfigError
-from x_transformers.losses import dropout_seq, kept_tokens
+from x_transformers.losses import calc_z_loss, dropout_seq, kept_tokens
 from x_transformers.x_transformers import AttentionLayers
 
 SIZES = dict(dim=6, depth=3, heads=2, attn_dim_head=4, ff_mult=1)
@@ -412,3 +412,28 @@ def test_a_condition_per_token_does_not_go_with_memories():
     with pytest.raises(ValueError, match=r'condition.*mems'):
         net(x, condition=randn(2, 5, 6), mems=mems)
     assert net(x, condition=randn(2, 6), mems=mems).isfinite().all()
+
+
+@pytest.mark.parametrize('weight', [1.0, 0.3])
+def test_the_z_loss_is_a_mean_over_real_queries(weight):
+    """Of the squared sum over layers of log-sum-exps, summed over heads."""
+    layers, mask = [randn(2, 3, 5, 4, seed=seed) for seed in range(2)], torch.arange(5) < torch.tensor([[5], [2]])
+    sums = sum(logits.exp().sum(dim=-1).log() for logits in layers)
+    each = (sums**2).sum(dim=1)
+    assert_close(calc_z_loss(layers, weight=weight), weight * each.mean())
+    assert_close(calc_z_loss(layers, mask, weight), weight * each[mask].mean())
+    assert calc_z_loss(layers, torch.zeros_like(mask), weight) == 0
+
+
+def test_a_feedforward_that_is_left_out_leaves_attention_its_own_past():
+    """Token by token in training, as without the feedforwards that are left out."""
+    net, x = built(Decoder, depth=2, layer_dropout=0.5).train(), randn(2, 5, 6)
+    net.layer_dropouts = (0.0, 1.0, 0.0, 0.0)
+    silent = built(Decoder, depth=2)
+    with torch.no_grad():
+        for parameter in silent.layers[1][1].ff[-1].parameters():
+            parameter.zero_()
+    wanted, cache = silent(x), None
+    for at in range(5):
+        out, cache = net(x[:, at : at + 1], cache=cache, input_not_include_cache=True, return_hiddens=True)
+        assert_close(out, wanted[:, at : at + 1])

@@ -10,7 +10,7 @@ from oracles import assert_close
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from x_transformers import AttentionPool, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import AttentionPool, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, XTransformer
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import ConfigError
 from x_transformers.x_transformers import calc_z_loss
@@ -190,6 +190,21 @@ def test_a_gate_may_end_a_loop_early():
     assert at_once.shape == (1, 1, TOKENS)
     with pytest.raises(ValueError, match='looped_inference'):
         net(ids(2), looped_inference=True)
+
+
+def test_what_gates_of_all_passes_say_adds_up():
+    """Neither gate alone reaches the threshold, both together do."""
+    net = model(**LOOP)
+    x = ids(1, 6)
+    _, cache = net(x[:, :5], return_intermediates=True, looped_inference=True)
+    gates = net(x, cache=cache, return_intermediates=True, looped_steps=3)[1].exit_logits
+    first, second = (float(gate.detach().sigmoid()) for gate in gates[:2])
+    both = first + (1 - first) * second
+    assert max(first, (1 - first) * second) < 0.9 * both
+    for share, chosen in ((0.95, 1), (1.01, 2)):
+        options = dict(looped_inference=True, looped_exit_prob_threshold=share * both)
+        trace = net(x, cache=cache, return_intermediates=True, **options)[1]
+        assert trace.exit_indices.tolist() == [[2, chosen]]
 
 
 # pooling
@@ -651,3 +666,31 @@ def test_the_z_loss_of_a_model_with_blind_rows_or_without_attention(flash):
     z.backward()
     grads = [p.grad for p in net.parameters() if p.grad is not None]
     assert z.isfinite() and z > 0 and grads and all(grad.isfinite().all() for grad in grads)
+
+
+# encoder and decoder
+
+
+def translator(**options):
+    sizes = dict(num_tokens=TOKENS, max_seq_len=LONGEST, depth=1, heads=2, attn_dim_head=8)
+    both = {f'{side}_{name}': value for side in ('enc', 'dec') for name, value in sizes.items()}
+    torch.manual_seed(0)
+    return randomise(XTransformer(dim=16, **both, **options).double())
+
+
+def test_a_prefix_of_the_source_is_seen_beside_its_mask():
+    net, src, tgt, prefix = translator(), ids(), ids(seed=1), vectors(2, 3, 16)
+    context = net.encoder(src, mask=MASK, prepend_embeds=prefix)
+    seen = torch.cat((torch.ones(2, 3, dtype=torch.bool), MASK), dim=1)
+    given = dict(mask=MASK, src_prepend_embeds=prefix)
+    assert_close(net(src, tgt, **given), net.decoder(tgt, context=context, context_mask=seen))
+    made = net.decoder.generate(tgt[:, :1], 5, context=context, context_mask=seen, temperature=0.0)
+    assert torch.equal(net.generate(src, tgt[:, :1], 5, temperature=0.0, **given), made)
+    without = net.decoder(tgt, context=context, context_mask=torch.cat((~seen[:, :3], MASK), dim=1))
+    assert (net(src, tgt, **given) - without).abs() > 1e-3
+
+
+def test_tokens_of_the_source_are_dropped_in_training_only():
+    net, src, tgt = translator(cross_attn_tokens_dropout=0.5), ids(), ids(seed=1)
+    assert_close(net(src, tgt), net.decoder(tgt, context=net.encoder(src)))
+    assert (net.train()(src, tgt) - net(src, tgt)).abs() > 1e-6

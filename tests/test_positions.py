@@ -400,3 +400,23 @@ def test_absolute_positions_are_off_where_a_scheme_replaces_them():
     for name, off in (('rotary', True), ('t5', True), ('alibi', False), ('dynamic', False)):
         assert Decoder(**STACK, **SCHEMES[name]).disable_abs_pos_emb == off
         assert Decoder(**STACK, **SCHEMES[name], disable_abs_pos_emb=not off).disable_abs_pos_emb != off
+
+
+def test_an_offset_moves_the_keys_in_the_cache_too():
+    """What depends on the place of a token itself shows it: the values turn as well."""
+    flags = dict(dim=16, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True, attn_rotate_values=True, verbose=False)
+    stack, x = randomised(Decoder(**flags)), randn(1, 4, 16)
+    wanted = stack(x, seq_pos_offset=7)[:, 3:]
+    _, cache = stack(x[:, :3], return_hiddens=True)
+    assert_close(stack(x[:, 3:], cache=cache, seq_pos_offset=10, input_not_include_cache=True), wanted)
+    assert (wanted - stack(x)[:, 3:]).abs().max() > 1e-3
+
+
+def test_keys_that_were_turned_meet_angles_of_the_user():
+    """The cache gives back keys as they were."""
+    flags = dict(dim=16, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True, verbose=False)
+    stack, x = randomised(Decoder(**flags)), randn(1, 4, 16)
+    own = stack.rotary_pos_emb(torch.arange(4) * 3)
+    _, cache = stack(x[:, :3], return_hiddens=True)
+    wanted = stack(x, rotary_pos_emb=own)[:, 3:]
+    assert_close(stack(x[:, 3:], cache=cache, rotary_pos_emb=own, input_not_include_cache=True), wanted)

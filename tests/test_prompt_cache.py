@@ -9,6 +9,7 @@ import torch
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
 from x_transformers import cache, files, prompt_cache
+from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.files import write_content
 from x_transformers.plain_step import PlainStep
 from x_transformers.prompt_cache import PromptCache
@@ -284,6 +285,66 @@ def test_caches_of_other_models_and_prompts_are_refused():
     refused('`prompt_cache` holds 2 prompts, there are 3', prompts=prompts[:1].expand(3, -1))
     refused('`mask` does not go with `prompt_cache`', mask=torch.ones(2, 5, dtype=torch.bool))
     refused('`prompt_cache` does not go with `cache_kv=False`', cache_kv=False)
+
+
+def test_a_change_of_any_tensor_is_seen():
+    """Of its first number, one in the middle, or its last."""
+    model = language_model(**ROTARY, depth=1)
+    cache = model.read_prompt(ids_of(1, 3, vocab=11))
+    for name, tensor in model.net.state_dict().items():
+        flat = tensor.flatten()
+        for place in (0, flat.numel() // 2, -1):
+            before = flat[place].clone()
+            tensor.view(-1)[place] += 1e-3
+            with pytest.raises(ValueError, match='its weights have changed'):
+                model.generate(None, 1, prompt_cache=cache)
+            tensor.view(-1)[place] = before
+            assert name and torch.equal(tensor.view(-1)[place], before)
+    model.generate(None, 1, prompt_cache=cache)
+
+
+# caches of keys and values by hand
+
+
+def cache_by_hand(length=4, seen=4, leading=0, **states):
+    k, v = vectors_of(2, 1, length, 3), vectors_of(2, 1, length, 3, seed=1)
+    return Cache([KeysValues.of((k, v))], ['a'], states, seen, leading)
+
+
+def test_a_crop_takes_back_tokens_that_were_seen():
+    """Also where older ones were cut away by hand: the next token stands behind those seen."""
+    cropped = cache_by_hand(length=4, seen=9).crop(3)
+    assert (cropped.length, cropped.seen) == (3, 8)
+    assert torch.equal(cropped.layers[0].pair[0], cache_by_hand().layers[0].pair[0][..., :3, :])
+
+
+def test_a_window_may_begin_within_what_stands_in_front():
+    for count, leading in ((4, 3), (2, 1), (1, 0)):
+        kept = cache_by_hand(leading=3).keep_last(count)
+        assert (kept.length, kept.seen, kept.leading) == (count, count, leading)
+
+
+def test_gradients_reach_the_past_through_what_is_appended():
+    past, new = vectors_of(1, 1, 2, 3).requires_grad_(), vectors_of(1, 1, 1, 3, seed=1).requires_grad_()
+    for own, other in ((past, new), (past, new.detach()), (past.detach(), new)):
+        buffer = Buffer(own * 2).append(other * 3).tensor
+        wanted = [t for t in (own, other) if t.requires_grad]
+        grads = torch.autograd.grad(buffer.sum(), wanted)
+        assert all((g == (2 if t is own else 3)).all() for g, t in zip(grads, wanted, strict=True))
+
+
+def test_files_hold_the_states_of_recurrent_modules(tmp_path):
+    cache = cache_by_hand()
+    cache.recurrent = [(vectors_of(1, 2, 3), [vectors_of(1, 2, 4)])]
+    cache.save(tmp_path / 'cache')
+    (one, (two,)), (again, (too,)) = cache.recurrent[0], Cache.load(tmp_path / 'cache').recurrent[0]
+    assert torch.equal(one, again) and torch.equal(two, too)
+
+
+def test_recurrent_states_lose_their_graph():
+    cache = cache_by_hand()
+    cache.recurrent = [vectors_of(1, 2, 3).requires_grad_() * 2]
+    assert not cache.detach().recurrent[0].requires_grad
 
 
 def test_a_net_that_cannot_cache_is_refused():

@@ -122,6 +122,19 @@ def test_in_pieces_as_at_once(kind):
     assert_close(cache.logits, second)
 
 
+def test_the_first_reading_leaves_its_room_to_the_second():
+    """Only the keys of the second stay, in the memory that was allocated for them."""
+    model, ids = model_of(), ids_of(2, 9)
+    with torch.no_grad():
+        _, trace = model(ids[:, :5], return_intermediates=True)
+        storages = [layer.buffers[0].storage for layer in trace.cache.layers]
+        filled = storages[0].filled
+        assert storages[0].tensor.shape[-2] > filled  # there is room
+        _, after = model(ids[:, :6], cache=trace.cache, return_intermediates=True)
+    assert all(layer.buffers[0].storage is own for layer, own in zip(after.cache.layers, storages, strict=True))
+    assert storages[0].filled == filled + 1
+
+
 @pytest.mark.parametrize('kind', ['absolute', 'rotary', 'streams'])
 @pytest.mark.parametrize('alpha', [0.5, 0.0])
 def test_rows_padded_on_the_left_are_as_alone(kind, alpha):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from oracles import assert_close, assert_same, bools, linear, merge_heads, mix_heads, randn, randomised, split_heads
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, PrefixDecoder, TransformerWrapper
-from x_transformers.attend import lowest
+from x_transformers.attend import lowest, softmax
 from x_transformers.features.scores import entmax15, entmax15_by_sorting
 from x_transformers.flags import ConfigError, warn_once
 
@@ -858,3 +858,14 @@ def test_log_probs_of_the_chosen_keys(flags, training):
     (grad,) = torch.autograd.grad(total, [net.layers[0][1].to_q.weight])
     assert grad.abs().max() > 0
     assert net(x, context=context, return_hiddens=True)[1].attn_intermediates[0].log_probs is None
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_weights_of_half_precision_logits_are_those_of_single_precision(dtype):
+    """Each is the weight itself, rounded once: a sum over many keys has the digits."""
+    sim = randn(2, 3, 4, 500).to(dtype)
+    assert torch.equal(softmax(sim), sim.float().softmax(dim=-1))
+    module = layer(flash=False).to(dtype)
+    x = randn(1, 300, 10).to(dtype)
+    _, trace = module(x, return_intermediates=True)
+    assert torch.equal(trace.post_softmax_attn, trace.pre_softmax_attn.float().softmax(dim=-1).to(dtype))

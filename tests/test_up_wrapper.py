@@ -41,10 +41,6 @@ class Sevens(nn.Module):
         self.resets += 1
 
 
-def rows_in(rows, table):
-    return (rows[:, None] == table[None]).all(dim=-1).any(dim=1)
-
-
 def test_random_and_constant_rows():
     rows = random_sequences(VOCAB, 50, 3, 4, shuffle=False)
     assert rows.shape == (7, 50) and rows.min() >= 0 and rows.max() < VOCAB
@@ -93,16 +89,30 @@ def test_b10_the_buffer_is_renewed():
     kept = AutoregressiveWrapper(model.model)
     trained = []
     model.ar_wrapped.forward = lambda x: trained.append(x) or kept(x)
+    rows = map(torch.tensor, ([3, 4, 5], [6, 7, 8], [4, 9, 10, 11], [5, 4, 0]))
+    model.random_rows = lambda size: next(rows)
     loss = model()
     after = model.synth_data_buffer
     (length, seeds, conditions), (batch,) = generator.given[0], trained
     assert length == 8 and seeds.shape == (3, 5) and conditions.shape == (3, 8)
-    assert rows_in(seeds, before[:, :5]).all() and rows_in(conditions, before).all()
-    changed = (before != after).any(dim=1)
-    assert 1 <= changed.sum() <= 3 + 4
-    assert rows_in(torch.full((1, 8), 7), after).all()
-    assert rows_in(batch, after).all()
+    assert torch.equal(conditions, before[3:6]) and torch.equal(seeds, before[6:9, :5])
+    # what was made stands in the place of the conditions; rows are reset after that
+    assert (after[[3, 5]] == 7).all()
+    others = [0, 1, 2, 6, 7, 8, *range(12, 20)]
+    assert torch.equal(after[others], before[others])
+    assert torch.equal(batch, after[[5, 4, 0]])
     assert_close(loss, kept(batch))
+
+
+def test_half_of_the_reset_rows_repeat_one_id():
+    model = build(Sevens(), num_reset=8)
+    rows = map(torch.tensor, ([0, 1, 2], [3, 4, 5], [*range(8, 16)], [6, 7, 16]))
+    model.random_rows = lambda size: next(rows)
+    model()
+    made = model.synth_data_buffer[8:16]
+    constant = (made == made[:, :1]).all(dim=1)
+    assert constant.sum() == 4 and len(made[constant].unique()) == 1
+    assert all(len(row.unique()) > 2 for row in made[~constant])
 
 
 def test_the_generator_is_drawn_anew_now_and_then():

@@ -359,6 +359,26 @@ def test_the_outer_gradient_sees_the_inner_step():
     assert (first_order - grad).abs().max() > 1e-6
 
 
+def test_every_row_draws_a_dropout_of_its_own():
+    learner = TTTModuleWrapper(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(32, 32))).train()
+    learner.init(2)
+    one, other = learner(torch.ones(2, 32))
+    assert (one - other).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('most', [1, 2, 3, 5, 9])
+def test_memories_hold_those_of_earlier_segments(most):
+    """The hidden states of all tokens so far, the last ones of each layer."""
+    net, ids = randomised(net_of(max_mem_len=most)), ids_of(2, 6)
+    mems, known = None, None
+    for segment in ids.split(2, dim=1):
+        _, trace = net(segment, mems=mems, return_mems=True, return_intermediates=True)
+        mems = trace.mems
+        known = [torch.cat(pair, dim=1) for pair in zip(known, trace.hiddens, strict=True)] if known else trace.hiddens
+        for mem, all_states in zip(mems, known, strict=True):
+            assert_close(mem, all_states[:, -most:])
+
+
 def test_what_was_learned_is_forgotten():
     model, ids = learner(), ids_of(2, 3 * SIZE)
     before = {name: t.clone() for name, t in model.state_dict().items()}

@@ -74,6 +74,14 @@ def test_b12_ignored_ids_and_masks_with_and_without_latents():
     assert_close(model(ids.clamp(min=0), latent_drop_prob=1.0, mask=mask), plain)
 
 
+def test_latents_are_dropped_in_training_only():
+    model, ids, latents = model_of(latent_drop_prob=1.0), ids_of(3, 6), randn(3, 2, 4, DIM)
+    wanted, plain = by_hand(model, ids, latents)[0], AutoregressiveWrapper(model.net)(ids)
+    assert_close(model.eval()(ids, latents=latents), wanted)
+    assert_close(model.train()(ids, latents=latents), plain)
+    assert (wanted - plain).abs() > 1e-3
+
+
 def test_rows_without_targets_do_not_count():
     model, ids, latents = model_of(), ids_of(3, 6), randn(3, 2, 4, DIM)
     ids[1] = -100

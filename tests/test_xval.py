@@ -254,6 +254,18 @@ def test_prompts_of_unequal_length(keywords):
 
 
 @torch.no_grad()
+def test_numbers_move_with_their_tokens_behind_the_padding():
+    model, lens = wrapped(), torch.tensor([4, 2])
+    x, x_num = torch.full((2, 4), NUM), torch.tensor([[1.0, -2.0, 0.5, 3.0], [2.5, -1.5, NAN, NAN]]).double()
+    read = []
+    model.net.register_forward_pre_hook(lambda _, args: read.append(args))
+    model.generate(x, x_num, 1, temperature=0.0, prompt_lens=lens)
+    ids, numbers = read[0]
+    assert ids.tolist() == [[NUM] * 4, [0, 0, NUM, NUM]]
+    assert numbers[0].tolist() == [1.0, -2.0, 0.5, 3.0] and numbers[1, 2:].tolist() == [2.5, -1.5]
+
+
+@torch.no_grad()
 def test_draws_follow_the_distribution_and_the_generator():
     model, (x, x_num) = wrapped(), data(1, 4)
     logits, numbers = model.net(x, x_num)
