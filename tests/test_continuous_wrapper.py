@@ -307,13 +307,13 @@ def brute_force(net, start, steps, window=None, **inputs):
     return out[:, start.shape[1] :]
 
 
-@pytest.mark.parametrize('cache_kv', [True, False])
+@pytest.mark.parametrize('cache', [{}, dict(cache_kv=False), dict(slide_cache=False)], ids=str)
 @pytest.mark.parametrize('absolute', [True, False])
 @pytest.mark.parametrize('window', [None, 0, 1, 5])
-def test_generation_is_brute_force(window, absolute, cache_kv):
+def test_generation_is_brute_force(window, absolute, cache):
     model, start = wrapped(max_seq_len=window, absolute=absolute), vectors(2, 3, DIM)
     expected = brute_force(model.net, start, 9, window)
-    assert torch.allclose(model.generate(start, 9, cache_kv=cache_kv), expected, rtol=1e-9)
+    assert torch.allclose(model.generate(start, 9, **cache), expected, rtol=1e-9)
 
 
 def test_with_a_cache_only_new_vectors_are_read():
@@ -470,6 +470,11 @@ MODELS = {
     'memory tokens': dict(around=dict(num_memory_tokens=2)),
     'no limit': dict(rotary_pos_emb=True, limit=None),
     'probabilistic': dict(around=dict(probabilistic=True)),
+    'memories between': dict(around=dict(num_memory_tokens=2, memory_tokens_interspersed_every=3)),
+    'both': dict(
+        rotary_pos_emb=True,
+        around=dict(num_memory_tokens=1, memory_tokens_interspersed_every=2, probabilistic=True),
+    ),
 }
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 
@@ -503,11 +508,42 @@ def test_models_treat_a_padded_start_as_alone(keywords):
 
 @models
 def test_models_past_their_window(keywords):
-    # with one layer, a key holds nothing but its own vector
-    model, start = real_model(**{'limit': 6, **keywords, 'depth': 1}), vectors(2, 4, DIM)
+    model, start = real_model(**{'limit': 6, **keywords}), vectors(2, 4, DIM)
     expected = steps_of(model.net, start, 9, window=model.max_seq_len)
-    for cache_kv in (True, False):
-        assert torch.allclose(model.generate(start, 9, temperature=0.0, cache_kv=cache_kv), expected, rtol=1e-9)
+    for cache in (dict(cache_kv=False), dict(slide_cache=False)):
+        assert torch.allclose(model.generate(start, 9, temperature=0.0, **cache), expected, rtol=1e-9)
+
+
+def test_a_sliding_cache_is_attention_with_a_window():
+    model, start = real_model(rotary_pos_emb=True, limit=6), vectors(2, 4, DIM)
+    windowed = real_model(rotary_pos_emb=True, limit=None, attn_max_attend_past=5)
+    windowed.load_state_dict(model.state_dict())
+    expected = steps_of(windowed.net, start, 9)
+    assert not torch.allclose(expected, steps_of(model.net, start, 9, window=6), rtol=1e-6)
+    assert torch.allclose(model.generate(start, 9), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize('dropout', [0.5, (0.9, 0.0, 0.9, 0.9)], ids=str)
+def test_a_rollout_in_training_leaves_layers_out(dropout):
+    """Every reading draws which ones, and no reading has the past of a layer that was left out before."""
+    model, x = real_model(layer_dropout=dropout).train(), vectors(2, 5, DIM)
+    found = set()
+    for seed in range(8):
+        torch.manual_seed(seed)
+        torch.rand(2)  # where the rows start
+        expected = rolled_together(model.net, x, 4)
+        torch.manual_seed(seed)
+        assert model(x, rollout_steps=4).item() == pytest.approx(expected, rel=1e-9)
+        found.add(expected)
+    assert len(found) > 1
+
+
+def rolled_together(net, x, steps):
+    """The same for all rows in one call, each from its first vector."""
+    seen = x[:, : x.shape[1] - steps]
+    for _ in range(steps):
+        seen = torch.cat((seen, net(seen)[:, -1:]), dim=1)
+    return (seen - x)[:, -steps:].square().mean().item()
 
 
 @models
@@ -521,7 +557,7 @@ def test_losses_of_models(keywords, monkeypatch):
     assert model(x, 6).item() == pytest.approx(expected, rel=1e-9)
 
     found = []
-    for can_cache in (True, False):
+    for can_cache in (model.net.can_cache_kv, False):
         monkeypatch.setattr(type(model.net), 'can_cache_kv', can_cache)
         torch.manual_seed(1)
         loss = model(x, 3, lens=lens)

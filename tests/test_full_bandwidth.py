@@ -299,6 +299,7 @@ def test_every_parameter_learns():
         (lambda: build()(ids_of(2, 5), temporal_parallel_passes=0), '`temporal_parallel_passes`'),
         (lambda: build()(ids_of(2, 5), transform_block_inputs={}), '`transform_block_inputs`'),
         (lambda: build().generate(ids_of(2, 5), 13), '`seq_len` got 13'),
+        (lambda: build(dict(rotary_pos_emb=True)).generate(ids_of(2, 5), 13, slide_cache=False), '`seq_len` got 13'),
     ],
 )
 def test_refusals(call, words):

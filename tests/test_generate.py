@@ -106,18 +106,18 @@ def test_of_several_heads_the_first_speaks():
 
 @pytest.mark.parametrize('window', [0, 6])
 @pytest.mark.parametrize('absolute', [False, True])
-@pytest.mark.parametrize('cache_kv', [True, False])
-def test_each_row_of_unequal_prompts_equals_the_row_alone(cache_kv, absolute, window):
+@pytest.mark.parametrize('cache', [{}, dict(cache_kv=False), dict(slide_cache=False)], ids=str)
+def test_each_row_of_unequal_prompts_equals_the_row_alone(cache, absolute, window):
     model = wrapped(absolute=absolute, max_seq_len=window, seed=1)
     prompts = [ids_of(n, seed=n) for n in (5, 1, 3, 5)]
-    out = model.generate(prompts, 10, temperature=0.0, cache_kv=cache_kv)
+    out = model.generate(prompts, 10, temperature=0.0, **cache)
     assert diverse(out)
     for prompt, row in zip(prompts, out, strict=True):
         assert torch.equal(row, model.generate(prompt, 10, temperature=0.0, cache_kv=False))
 
     padded = nn.utils.rnn.pad_sequence(prompts, batch_first=True, padding_value=3)
     for lens in (torch.tensor([5, 1, 3, 5]), [5, 1, 3, 5]):
-        again = model.generate(padded, 10, temperature=0.0, prompt_lens=lens, cache_kv=cache_kv)
+        again = model.generate(padded, 10, temperature=0.0, prompt_lens=lens, **cache)
         assert torch.equal(again, out)
 
 
@@ -168,9 +168,9 @@ def test_past_the_window_the_oldest_tokens_leave(length, window):
     model = wrapped(max_seq_len=window, seed=1)
     prompts = ids_of(2, length, seed=3)
     expected = brute_force(model.net, prompts, 12, window=window)
-    for cache_kv in (True, False):
+    for options in ({}, dict(cache_kv=False), dict(slide_cache=False)):
         model.net.fed.clear()
-        assert torch.equal(model.generate(prompts, 12, temperature=0.0, cache_kv=cache_kv), expected)
+        assert torch.equal(model.generate(prompts, 12, temperature=0.0, **options), expected)
         assert max(fed for _, fed in model.net.fed) <= window
     unlimited = model.generate(prompts, 12, temperature=0.0, restrict_to_max_seq_len=False)
     assert torch.equal(unlimited, brute_force(model.net, prompts, 12))
@@ -547,22 +547,84 @@ def test_models_with_prepended_vectors(keywords):
             assert torch.equal(out[row : row + 1], brute_force(model.net, prompt[None], 8, **mine))
 
 
-# with one layer, a key holds nothing but its own token; a shifted one holds its neighbour, which may have left
-@pytest.mark.parametrize('name', [name for name in MODELS if name != 'shifted tokens'])
-def test_models_past_their_window(name):
-    keywords = dict(limit=6) | MODELS[name] | dict(depth=1)
-    model, prompts = language_model(**keywords), ids_of(2, 4, vocab=11)
+@models
+def test_models_past_their_window(keywords):
+    model, prompts = language_model(**dict(limit=6) | keywords), ids_of(3, 4, vocab=11)
     expected = brute_force(model.net, prompts, 14, window=model.max_seq_len)
-    for cache_kv in (True, False):
-        assert torch.equal(model.generate(prompts, 14, temperature=0.0, cache_kv=cache_kv), expected)
+    for cache in (dict(cache_kv=False), dict(slide_cache=False)):
+        assert torch.equal(model.generate(prompts, 14, temperature=0.0, **cache), expected)
+    if model.net.pos_emb is not None or model.net.num_memory_tokens:
+        assert torch.equal(model.generate(prompts, 14, temperature=0.0), expected)
 
 
-@pytest.mark.parametrize('cache_kv', [True, False])
-def test_unequal_prompts_past_the_window_of_a_model(cache_kv):
-    model, prompts = language_model(**ROTARY, depth=1, limit=6), [ids_of(n, seed=n, vocab=11) for n in (5, 1, 3)]
-    out = model.generate(prompts, 14, temperature=0.0, cache_kv=cache_kv)
+# not learned keys beside rotary positions: they stand at no place, and see where a query stands
+RELATIVE = ('rotary', 'xpos', 't5', 'alibi', 'one key head', 'shifted tokens')
+
+
+@pytest.mark.parametrize('length', [4, 9])
+@pytest.mark.parametrize('name', RELATIVE)
+def test_a_sliding_cache_is_attention_with_a_window(name, length):
+    model, windowed = (
+        language_model(**dict(limit=6) | MODELS[name] | own) for own in ({}, dict(attn_max_attend_past=5))
+    )
+    windowed.load_state_dict(model.state_dict())
+    prompts = ids_of(6, length, vocab=11)
+    expected = brute_force(windowed.net, prompts[:, -6:], 14)
+    assert not torch.equal(expected, brute_force(model.net, prompts, 14, window=6))
+    for generate in (greedily, likely_beams, guessed, streamed):
+        assert torch.equal(generate(model, prompts, 14), expected)
+
+
+def greedily(model, prompts, steps, **options):
+    return model.generate(prompts, steps, temperature=0.0, **options)
+
+
+def likely_beams(model, prompts, steps, **options):
+    return model.beam_search(prompts, steps, beams=1, **options)
+
+
+def guessed(model, prompts, steps, **options):
+    return model.speculative(prompts, steps, temperature=0.0, **options)
+
+
+def streamed(model, prompts, steps, **options):
+    return torch.stack(list(model.stream(prompts, steps, temperature=0.0, **options)), dim=-1)
+
+
+@pytest.mark.parametrize('generate', [likely_beams, guessed, streamed])
+def test_every_generation_reads_its_window_again(generate):
+    model, prompts = language_model(**ROTARY, limit=6), ids_of(3, 4, vocab=11)
+    expected = brute_force(model.net, prompts, 14, window=6)
+    assert torch.equal(generate(model, prompts, 14, slide_cache=False), expected)
+    assert torch.equal(generate(model, prompts, 14, cache_kv=False), expected)
+
+
+@pytest.mark.parametrize('slides', [True, False])
+def test_a_recurrent_state_does_not_slide(slides):
+    stack = dict(ROTARY, attn_hybrid_module=nn.GRU(16, 16, batch_first=True).double())
+    model, prompts = language_model(limit=6, **stack), ids_of(3, 4, vocab=11)
+    expected = brute_force(model.net, prompts, 10, window=6)
+    assert torch.equal(model.generate(prompts, 10, temperature=0.0, slide_cache=slides), expected)
+
+
+# with one layer, a key holds nothing but its own token
+@pytest.mark.parametrize('cache, depth', [({}, 1), (dict(cache_kv=False), 2), (dict(slide_cache=False), 2)])
+def test_unequal_prompts_past_the_window_of_a_model(cache, depth):
+    model, prompts = language_model(**ROTARY, depth=depth, limit=6), [ids_of(n, seed=n, vocab=11) for n in (5, 1, 3)]
+    out = model.generate(prompts, 14, temperature=0.0, **cache)
     for prompt, row in zip(prompts, out, strict=True):
         assert torch.equal(row, brute_force(model.net, prompt[None], 14, window=6)[0])
+
+
+@pytest.mark.parametrize('limit', [0, 6])
+def test_unequal_prompts_with_memories_between_tokens(limit):
+    """No padding goes with them: each row is read as if it were alone."""
+    around = dict(num_memory_tokens=2, memory_tokens_interspersed_every=3)
+    model, prompts = language_model(around=around, limit=limit), [ids_of(n, seed=n, vocab=11) for n in (5, 1, 3, 5)]
+    rows = [brute_force(model.net, prompt[None], 8, window=limit)[0] for prompt in prompts]
+    assert torch.equal(model.generate(prompts, 8, temperature=0.0), torch.stack(rows))
+    assert torch.equal(model.speculative(prompts, 8, temperature=0.0), torch.stack(rows))
+    assert torch.equal(model.beam_search(prompts, 8, beams=1), torch.stack(rows))
 
 
 def test_intermediates_of_generation_continue_on_a_model():

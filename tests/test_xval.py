@@ -235,11 +235,12 @@ def test_greedy_generation_is_full_recompute(cache_kv, keywords):
     same(alone, [t[1] for t in greedy(model.net, x, x_num, 8)])
 
 
+@pytest.mark.parametrize('stack', [{}, dict(rotary_pos_emb=True, rotary_emb_dim=8)], ids=['absolute', 'rotary'])
 @torch.no_grad()
-def test_generation_past_the_window():
-    model, (x, x_num) = wrapped(max_seq_len=6), data(2, 4)
-    for cache_kv in (True, False):
-        same(model.generate(x, x_num, 9, temperature=0.0, cache_kv=cache_kv), greedy(model.net, x, x_num, 9, window=6))
+def test_generation_past_the_window(stack):
+    model, (x, x_num) = wrapped(max_seq_len=6, stack=stack), data(2, 4)
+    for cache in (dict(cache_kv=False), dict(slide_cache=False)):
+        same(model.generate(x, x_num, 9, temperature=0.0, **cache), greedy(model.net, x, x_num, 9, window=6))
 
 
 @pytest.mark.parametrize('keywords', [{}, dict(stack=dict(rotary_pos_emb=True, rotary_emb_dim=8))])

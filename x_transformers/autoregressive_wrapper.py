@@ -406,6 +406,7 @@ class AutoregressiveWrapper(Configurable):
             amateur_model             weak models to contrast with, arXiv:2309.09117
             contrastive_decode_kwargs `alpha` and `beta`, the same for all amateurs, or a dict for each
             cache_kv                  use the cache, if the net can
+            slide_cache               past `max_seq_len`, keep the cache of the last tokens, or read them again: below
             prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
             callback                  called with the tokens of each step
             compile                   True, or a backend of `torch.compile`: each step that reads from a cache runs
@@ -420,8 +421,9 @@ class AutoregressiveWrapper(Configurable):
             returns           ... s   the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
-        Past `max_seq_len` the cached keys of deeper layers still carry what has left the window, so the result differs
-        from that without a cache.
+        Past `max_seq_len` the oldest tokens leave the cache. The keys of deeper layers still carry them, so that the
+        net reads as if all of its attention had a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
+        with `slide_cache=False`, the last `max_seq_len` tokens are read again each time, and nothing else counts.
         """
         decoding = self.decoding(
             prompts,
@@ -469,6 +471,7 @@ class AutoregressiveWrapper(Configurable):
         amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
         contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
         cache_kv: bool = True,
+        slide_cache: bool = True,
         prompt_cache: PromptCache | None = None,
         callback: Callable[[Tensor], Any] | None = None,
         compile: bool | str = False,
@@ -489,7 +492,12 @@ class AutoregressiveWrapper(Configurable):
         if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
             inputs['looped_inference'] = True  # one row may stop early, several run all passes
         reader = functools.partial(
-            Reader, inputs=inputs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, brief=True
+            Reader,
+            inputs=inputs,
+            cache_kv=cache_kv,
+            restrict=restrict_to_max_seq_len,
+            slides=slide_cache,
+            brief=True,
         )
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
@@ -605,6 +613,7 @@ class AutoregressiveWrapper(Configurable):
         cache_kv: bool = True,
         generator: Generator | None = None,
         *,
+        slide_cache: bool = True,
         length_penalty: float = 0.0,
         **kwargs: Any,
     ) -> Any:
@@ -639,8 +648,9 @@ class AutoregressiveWrapper(Configurable):
             return accurate(keep(logits)) / temperature + gumbel_noise(logits, generator)
 
         b, t = ids.shape
+        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         state = Beams(
-            reader=Reader(self.net, kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, brief=True),
+            reader=Reader(self.net, kwargs, **reading, brief=True),
             rank=perturbed if stochastic and temperature != 0 else identity,
             beams=beams,
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),

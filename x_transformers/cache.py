@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from x_transformers.checks import a_tensor, check_range
 from x_transformers.files import check_fields, is_count, read_content, write_content
 
 FORMAT = 'x-transformers cache 2'
@@ -152,6 +153,7 @@ class Cache:
     leading   how many of them stood in front of the sequence: memory, class and prepended tokens
     recurrent   hidden states of recurrent modules, one per layer, None where there is none; they cannot be cut
     exits     of a looped model, the last pass of each call so far, (1, calls)
+    made_by   the flags of the stack that decide what keys and values are, if known
     """
 
     layers: list[KeysValues | None] = field(default_factory=list)
@@ -161,6 +163,7 @@ class Cache:
     leading: int = 0
     recurrent: list[Any] = field(default_factory=list)
     exits: Tensor | None = None
+    made_by: Sequence[str] | None = None
 
     @property
     def length(self) -> int:
@@ -174,6 +177,13 @@ class Cache:
             return own[0]
         states = [state.length for state in self.states.values()]
         return max(states) if states else self.seen
+
+    @property
+    def batch(self) -> int | None:
+        """How many rows it holds, None if nothing is held."""
+        layers = [layer.buffers[0] for layer in self.layers if layer is not None]
+        held = [*layers, *self.states.values()]
+        return held[0].sizes[0] if held else None
 
     def intermediates(self, index: int) -> Any:
         """The past of one executed attention, as that layer takes it."""
@@ -192,7 +202,8 @@ class Cache:
             mark, own = f'pass {number}: ', slice(number * per_pass, (number + 1) * per_pass)
             states = {n.removeprefix(mark): state for n, state in self.states.items() if n.startswith(mark)}
             recurrent = self.recurrent[own]
-            parts.append(Cache(self.layers[own], self.kinds[own], states, self.seen, self.leading, recurrent))
+            held = self.layers[own], self.kinds[own], states, self.seen, self.leading, recurrent
+            parts.append(Cache(*held, made_by=self.made_by))
         return parts
 
     @classmethod
@@ -201,7 +212,8 @@ class Cache:
         states = {f'pass {i}: {name}': state for i, part in enumerate(parts) for name, state in part.states.items()}
         layers, kinds, recurrent = ([one for part in parts for one in getattr(part, name)] for name in
                                     ('layers', 'kinds', 'recurrent'))  # fmt: skip
-        return cls(layers, kinds, states, parts[-1].seen, parts[-1].leading, recurrent)
+        last = parts[-1]
+        return cls(layers, kinds, states, last.seen, last.leading, recurrent, made_by=last.made_by)
 
     def caught_up(self, other: Cache, new: int) -> Cache:
         """This cache with the last `new` tokens of another."""
@@ -215,7 +227,7 @@ class Cache:
             states = {name: extended(state, others.states[name]) for name, state in own.states.items()}
             layers.append(own if kind == 'c' else KeysValues(tuple(buffers), states, own.turned_by))
         states = {name: extended(state, other.states[name]) for name, state in self.states.items()}
-        return Cache(layers, list(self.kinds), states, other.seen, other.leading, list(self.recurrent))
+        return replace(self.with_parts(layers, states), seen=other.seen, leading=other.leading, exits=None)
 
     def crop(self, length: int) -> Cache:
         """Keep the first `length` tokens: take back the last ones.  Raises ValueError outside 0..length."""
@@ -231,6 +243,8 @@ class Cache:
         """Keep the last `count` tokens: a sliding window, whose positions are counted from its start."""
         held = self.length
         self.check('count', count, held)
+        if count < held:
+            self.refuse_recurrent('keep_last')
         drop = held - count
         # keys turned by their old positions would be at the wrong ones
         whole = self if drop == 0 else self.plain()
@@ -239,16 +253,22 @@ class Cache:
         return kept
 
     def reorder(self, rows: Tensor) -> Cache:
-        """Take the given rows of the batch (k,), which may repeat or be left out."""
-        if rows.ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
+        """Take the given rows of the batch (k,), which may repeat or be left out.
+
+        Raises TypeError or ValueError for what is no tensor of row numbers, or where there is no such row.
+        """
+        if a_tensor(rows, 'rows').ndim != 1 or rows.dtype not in (torch.int32, torch.int64):
             raise ValueError(
                 f'`rows` got {rows.dtype} of shape {tuple(rows.shape)}, it must be a list of row numbers (k,)'
             )
+        check_range(rows, 'rows', 0, None if self.batch is None else self.batch - 1, 'row numbers')
         self.refuse_recurrent('reorder')
         return self.each(lambda buffer: buffer.map(lambda t: t.index_select(0, rows.to(t.device))))
 
     def expand(self, beams: int) -> Cache:
-        """Repeat each row of the batch `beams` times, side by side."""
+        """Repeat each row of the batch `beams` times, side by side.  Raises ValueError for less than once."""
+        if isinstance(beams, bool) or not isinstance(beams, int) or beams < 1:
+            raise ValueError(f'`beams` got {beams!r}, it must be an integer of at least 1')
         self.refuse_recurrent('expand')
         return self.each(lambda buffer: buffer.map(lambda t: t.repeat_interleave(beams, dim=0)))
 
@@ -281,7 +301,7 @@ class Cache:
         return self.with_parts([None if layer is None else layer.plain() for layer in self.layers], states)
 
     def with_parts(self, layers: list[KeysValues | None], states: dict[str, Buffer]) -> Cache:
-        return Cache(layers, list(self.kinds), states, self.seen, self.leading, list(self.recurrent), self.exits)
+        return replace(self, layers=layers, kinds=list(self.kinds), states=states, recurrent=list(self.recurrent))
 
     def refuse_recurrent(self, operation: str) -> None:
         if any(hidden is not None for hidden in self.recurrent):
@@ -309,6 +329,7 @@ class Cache:
             'states': {name: state.tensor.contiguous() for name, state in whole.states.items()},
             'recurrent': self.recurrent,
             'exits': self.exits,
+            'made_by': None if self.made_by is None else list(self.made_by),
         }
 
     @classmethod
@@ -320,7 +341,7 @@ class Cache:
             if layer is not None:
                 layer.states = {name: Buffer(t) for name, t in remembered.items()}
         states = {name: Buffer(t) for name, t in content['states'].items()}
-        rest = (content[name] for name in ('seen', 'leading', 'recurrent', 'exits'))
+        rest = (content[name] for name in ('seen', 'leading', 'recurrent', 'exits', 'made_by'))
         return cls(layers, content['kinds'], states, *rest)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -359,6 +380,7 @@ CONTENT: dict[str, Callable[[Any], bool]] = {
     'states': all_are(is_rows),
     'recurrent': lambda value: isinstance(value, list),
     'exits': lambda value: value is None or isinstance(value, Tensor),
+    'made_by': lambda value: value is None or (isinstance(value, list) and all(isinstance(n, str) for n in value)),
 }
 
 
@@ -386,6 +408,7 @@ class LayerIntermediates:
     aux_losses           losses that features ask to be added, already weighted, by name
     passes               the caches of all passes, if the stack ran more than once
     whole                why no token can follow, if none can
+    made_by              the flags of the stack that decide what keys and values are
     """
 
     hiddens: list[Tensor] | None = None
@@ -411,6 +434,7 @@ class LayerIntermediates:
     leading: int = 0
     passes: list[Cache] | None = None
     whole: str = ''
+    made_by: Sequence[str] | None = None
 
     @property
     def cache(self) -> Cache:
@@ -423,7 +447,7 @@ class LayerIntermediates:
         if self.passes:
             joined = Cache.joined(self.passes)
             joined.exits = self.exit_indices
-            joined.seen, joined.leading = self.cache_length, self.leading
+            joined.seen, joined.leading, joined.made_by = self.cache_length, self.leading, self.made_by
             joined.states |= self.states
             return joined
         return self.of_last_pass
@@ -434,7 +458,8 @@ class LayerIntermediates:
         layers = [inter.past for inter in attended]
         kinds = [inter.layer_type for inter in attended]
         recurrent = [inter.hybrid_hidden for inter in attended]
-        return Cache(layers, kinds, dict(self.states), self.cache_length, self.leading, recurrent)
+        states, made_by = dict(self.states), self.made_by
+        return Cache(layers, kinds, states, self.cache_length, self.leading, recurrent, made_by=made_by)
 
     def fork(self) -> LayerIntermediates:
         """The same, with lists and tables that may grow apart."""

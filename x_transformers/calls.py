@@ -27,6 +27,7 @@ from x_transformers.checks import (
     check_device,
     check_inputs,
     check_lengths,
+    check_maker,
     check_memories,
     check_past,
     check_precision,
@@ -102,10 +103,9 @@ class StackCall:
 
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
-        attended = self.how_many('a') + self.how_many('c')
         check_memories(self.mems, self.mem_masks, len(x), x.shape[-1], self.how_many('a'))
-        if self.cache is not None and len(self.cache.layers) != attended:
-            raise ValueError(f'`cache` holds {len(self.cache.layers)} attention layers, the stack runs {attended}')
+        if self.cache is not None:
+            check_maker(self.cache, [kind for kind in self.kinds if kind != 'f'], self.trace.made_by)
         for layer in self.cache.layers if self.cache else ():
             if layer is not None and layer.buffers[0].sizes[0] != len(x):
                 raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {len(x)}')
@@ -271,6 +271,8 @@ def check_stack_inputs(
         raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
     if cache is not None and not stack.can_cache_kv:
         raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
+    if cache is not None and stack.training and not stack.can_cache_kv_in_training:
+        raise ValueError('`cache` does not go with training this stack: layers that are left out keep no past')
 
 
 def open_stack(

@@ -6,13 +6,15 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from x_transformers.cache import Buffer
 from x_transformers.flags import Features, did_you_mean, is_int, shown
+
+if TYPE_CHECKING:
+    from x_transformers.cache import Buffer, Cache
 
 # inputs that every stack takes, whatever its features
 STACK_INPUTS = ('pos', 'attn_bias')
@@ -200,13 +202,36 @@ def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> 
 
 
 def check_past(new: Sequence[Tensor | None], past: Sequence[Buffer | None]) -> None:
-    """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only."""
+    """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only; and outside of
+    autocast, of another dtype."""
     for t, kept in zip(new, past, strict=True):
         if (t is None) != (kept is None) or (t is not None and (*t.shape[:-2], t.shape[-1]) != kept.sizes):
             raise ValueError(
                 f'`cache` holds {None if kept is None else tuple(kept.tensor.shape)}, '
                 f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
             )
+        if t is None:
+            continue
+        held = kept.storage.tensor
+        if held.device != t.device:
+            raise ValueError(f'`cache` is on {held.device}, it must be on {t.device}, where the input is')
+        if held.dtype != t.dtype and not torch.is_autocast_enabled(t.device.type):
+            raise ValueError(f'`cache` holds {held.dtype}, the layer adds {t.dtype}: read the prompt again')
+
+
+def check_maker(cache: Cache, kinds: list[str], made_by: Sequence[str]) -> None:
+    """Refuse the cache of a stack with other layers or flags, as far as it is known who made it."""
+    if len(cache.layers) != len(kinds):
+        raise ValueError(f'`cache` holds {len(cache.layers)} attention layers, the stack runs {len(kinds)}')
+    if any(own is not None and own != kind for own, kind in zip(cache.kinds, kinds, strict=True)):
+        raise ValueError(
+            f"`cache` holds layers of the kinds {cache.kinds}, the stack runs {kinds}: 'a' for self-attention, 'c' for "
+            'cross-attention'
+        )
+    if cache.made_by is not None and set(cache.made_by) != set(made_by):
+        sides = [sorted(set(one) - set(other)) for one, other in ((cache.made_by, made_by), (made_by, cache.made_by))]
+        ours, theirs = (', '.join(f'`{name}`' for name in side) or 'nothing' for side in sides[::-1])
+        raise ValueError(f'`cache` is of another model: only there is {theirs} set, only here {ours}')
 
 
 def check_returns(embeddings: bool, both: bool, mems: bool, maps: bool) -> None:

@@ -262,7 +262,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
         # the known vectors end at the same place in all rows
         pads = n - steps - known
         sequence = shift_right(x[:, : n - steps], pads)
-        reader, predictions = Reader(self.net, inputs, restrict=False), []
+        caches = not self.net.training or getattr(self.net, 'can_cache_kv_in_training', True)
+        reader, predictions = Reader(self.net, inputs, restrict=False, cache_kv=caches), []
         for _ in range(steps):
             predictions.append(reader.read(sequence, pads))
             new = predictions[-1][0] if self.probabilistic else predictions[-1]
@@ -296,6 +297,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         generator: Generator | None = None,
         *,
         seq_start_pos: Tensor | None = None,
+        slide_cache: bool = True,
         **kwargs: Any,
     ) -> Tensor:
         """Continue sequences of vectors by `seq_len`. Without gradients, in eval mode.
@@ -304,14 +306,16 @@ class ContinuousAutoregressiveWrapper(Configurable):
             seq_len                 number of vectors to generate
             temperature   0 ..      factor of the standard deviation, if the net is probabilistic; 0 takes the mean
             cache_kv                use the cache, if the net can
+            slide_cache             past `max_seq_len`, keep the cache of the last vectors, else read them again
             generator               source of the draws, on the device of the net
             seq_start_pos [b]       number of paddings before each start
             **kwargs                to every call of the net: `context`, ..., and a `mask` (b n) of the start
             returns       [b] s d   the new vectors only
             raises                  ValueError or TypeError for arguments out of range
 
-        Past `max_seq_len` only the last `max_seq_len` vectors are read. The cached keys of deeper layers still carry
-        what has left this window, so the result differs from that without a cache.
+        Past `max_seq_len` the oldest vectors leave the cache. The keys of deeper layers still carry them, so that the
+        net reads as if all of its attention had a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
+        with `slide_cache=False`, the last `max_seq_len` vectors are read again each time, and nothing else counts.
         """
         check_sequence(start_tokens, 'start_tokens', 1, (2, 3))
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
@@ -319,7 +323,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         *leading, n, d = start_tokens.shape
         sequence = F.pad(start_tokens.reshape(-1, n, d), (0, 0, 0, seq_len))
-        reader = Reader(self.net, kwargs, cache_kv=cache_kv)
+        reader = Reader(self.net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(n, n + seq_len):
                 new = self.drawn(reader.read(sequence[:, :place], seq_start_pos), temperature, generator)

@@ -469,7 +469,8 @@ class FullBandwidth(Configurable):
         refuse_own(kwargs, 'generate', OWN)
         prompts_ids, _, _ = padded_prompts(prompts, kwargs.get('prompt_lens'), 0)
         limit = self.net.max_seq_len
-        bounded = limit and not self.net.can_cache_kv_outside_max_seq_len
+        slides = kwargs.get('slide_cache', True) or not kwargs.get('restrict_to_max_seq_len', True)
+        bounded = limit and not (slides and self.net.can_cache_kv_outside_max_seq_len)
         if is_int(seq_len) and bounded and prompts_ids.shape[1] + seq_len > limit + 1:
             raise ValueError(
                 f'`seq_len` got {seq_len}: prompts of {prompts_ids.shape[1]} tokens and {seq_len} more exceed '
@@ -506,7 +507,7 @@ class FeedbackReader(Reader):
         transition: Transition | None,
         whole: bool,
     ) -> None:
-        super().__init__(model.net, like.inputs, restrict=like.window is not None)
+        super().__init__(model.net, like.inputs, restrict=like.window is not None, slides=like.slides)
         self.model, self.count, self.fuses, self.transition = model, passes, fuses, transition
         self.first = passes if whole else 1
         self.latents: dict[int, Tensor] = {}

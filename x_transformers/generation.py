@@ -53,12 +53,14 @@ def rows_of(inputs: Any, rows: Tensor, b: int) -> Any:
 class Reader:
     """One net that reads a sequence as it grows.
 
-    With a cache, only what is new enters the net. Past `max_seq_len` the window slides: the oldest tokens leave the
-    cache; where that would change what the rest means, the cache is given up and the window read again each time.
+    With a cache, only what is new enters the net. Past `max_seq_len` the oldest tokens leave the cache, and the net
+    reads as if all of its attention had a window, `attn_max_attend_past`. Where that would not hold, or is not wanted,
+    the cache is given up and the window of the last tokens read again each time.
 
         inputs     keywords of every call of the net; a `mask` (b t) is continued with True
         cache_kv   use the cache, if the net can
         restrict   never read more than the last `max_seq_len` tokens
+        slides     past that, keep the cache of the last ones, if the net can
         step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
         brief      nobody asks for the intermediates: a step may be the plain one
         pending    what a reading of so many tokens would give, where that is known already
@@ -71,13 +73,14 @@ class Reader:
         *,
         cache_kv: bool = True,
         restrict: bool = True,
+        slides: bool = True,
         step: Callable[..., Any] | None = None,
         brief: bool = False,
     ) -> None:
         limit = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
         self.window = limit if restrict and limit is not None and limit > 0 else None
-        self.caching = cache_kv and bool(getattr(net, 'can_cache_kv', False))
+        self.caching, self.slides = cache_kv and bool(getattr(net, 'can_cache_kv', False)), slides
         self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
@@ -96,7 +99,10 @@ class Reader:
         self.pending = None
         start = 0 if self.window is None else max(length - self.window, 0)
         if start > 0 and self.caching and (reason := self.cannot_slide()):
-            warn_once(f'generation went past `max_seq_len`, and now reads its window again for every token: {reason}')
+            if self.slides:
+                warn_once(
+                    f'generation went past `max_seq_len`, and now reads its window again for each token: {reason}'
+                )
             self.caching, self.cache, self.intermediates = False, None, None
 
         inputs = self.inputs_at(length, start, pads)
@@ -104,7 +110,7 @@ class Reader:
         if cache is None and getattr(self.net, 'can_keep_logits', False):
             inputs['logits_to_keep'] = count or 1
         if not self.caching:
-            return self.last(self.net(sequence[:, start:], **inputs), count)
+            return self.recomputed(sequence[:, start:], inputs, count)
         if cache is not None:
             start = self.seen
             inputs |= dict(cache=cache, input_not_include_cache=True)
@@ -121,6 +127,23 @@ class Reader:
                 out, self.intermediates = self.step(sequence[:, start:], return_intermediates=True, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
+
+    def recomputed(self, sequence: Tensor, inputs: dict[str, Any], count: int | None) -> Tensor:
+        """What the net gives without a cache. Rows with different padding are read apart, if it takes none."""
+        pads = inputs.get('seq_start_pos')
+        if pads is None or getattr(self.net, 'can_pad_left', True):
+            return self.last(self.net(sequence, **inputs), count)
+        inputs, b = {name: value for name, value in inputs.items() if name != 'seq_start_pos'}, len(sequence)
+        kinds, parts = pads.unique().tolist(), []
+        for pad in kinds:
+            rows = (pads == pad).nonzero().squeeze(-1)
+            own = rows_of(inputs, rows, b)
+            if own.get('mask') is not None:
+                own['mask'] = own['mask'][:, pad:]
+            parts.append(self.last(self.net(sequence[rows, pad:], **own), count))
+        order = torch.cat([(pads == pad).nonzero().squeeze(-1) for pad in kinds]).argsort()
+        axis = -2 if count is None else -3  # a net may put others before that of the batch
+        return torch.cat(parts, dim=axis).index_select(axis, order)
 
     def packing(self) -> AbstractContextManager:
         """Around a step: weights laid out for few rows, if the net itself takes it, and on a CPU."""
@@ -140,10 +163,14 @@ class Reader:
 
     def cannot_slide(self) -> str | None:
         """Why the oldest keys cannot just leave the cache, or None if they can."""
+        if not self.slides:
+            return 'that was asked for'
         if not getattr(self.net, 'can_cache_kv_outside_max_seq_len', False):
             return 'absolute positions change as the window slides'
         if self.cache is not None and self.cache.leading > 0:
             return 'what stands in front of the tokens stays while they leave'
+        if self.is_recurrent:
+            return 'the state of a recurrent module holds the tokens that leave'
         return None
 
     def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:

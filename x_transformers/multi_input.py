@@ -233,6 +233,7 @@ class Side:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         x = dict(zip(self.names, ids.unbind(dim=-1), strict=True))
@@ -326,6 +327,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         filter_kwargs: dict[str, Any] | None = None,
         cache_kv: bool = True,
         generator: Generator | None = None,
+        slide_cache: bool = True,
         **kwargs: Any,
     ) -> dict[str, Tensor]:
         """Continue all streams by `seq_len` steps. Without gradients, in eval mode.
@@ -338,6 +340,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         filter_kwargs                     its keywords
         restrict_to_max_seq_len           read only the last `max_seq_len` steps
         cache_kv                          use the cache, if the net can
+        slide_cache                       past `max_seq_len`, keep the cache of the last steps, as if attention had a
+                                          window of so many; else read them again each time
         generator                         source of the draws, on the device of the net
         **kwargs                          to every call of the net: `context`, ..., and a `mask` of the prompts
         returns           name -> [b] s   the new tokens only
@@ -359,7 +363,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
         keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
         widths = [self.net.num_tokens[name] for name in names]
-        reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len)
+        reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):
                 logits = reader.read(sequence[:, :place], pads).split(widths, dim=-1)

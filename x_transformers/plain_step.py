@@ -177,4 +177,4 @@ class PlainStep:
                 pasts.append(past)
             else:
                 x = layer(x, None)
-        return x, Cache(pasts, list(cache.kinds), states, cache.seen + 1)
+        return x, Cache(pasts, list(cache.kinds), states, cache.seen + 1, made_by=cache.made_by)

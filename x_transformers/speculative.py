@@ -388,6 +388,7 @@ def speculation(
     choice = Choice.taken_from(inputs, vocabulary=vocabulary)
     endings = Endings(inputs.pop('eos_token', None), inputs.pop('stop_sequences', None), vocabulary)
     reading = dict(cache_kv=inputs.pop('cache_kv', True), restrict=inputs.pop('restrict_to_max_seq_len', True))
+    reading['slides'] = inputs.pop('slide_cache', True)
     prompt_lens = inputs.pop('prompt_lens', None)
     refuse_own(inputs, 'speculative', SET_BY_GENERATION)
     for name in ('amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache'):

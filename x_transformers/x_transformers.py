@@ -532,7 +532,9 @@ class AttentionLayers(Routing):
         self.final_norm = self.new_norm() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
+        self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
         self.input_names = input_names(self)
+        self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
 
     @property
     def sees_future(self) -> bool:
@@ -656,7 +658,7 @@ class AttentionLayers(Routing):
         on = self.features
         check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
-        call.keeps = return_hiddens or return_gumbel_log_probs
+        call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
@@ -875,8 +877,17 @@ class Wrapper(Configurable):
         return can and all(feature.can_cache for feature in self.features.active)
 
     @property
+    def can_cache_kv_in_training(self) -> bool:
+        return self.can_cache_kv and self.attn_layers.can_cache_kv_in_training
+
+    @property
     def can_cache_kv_outside_max_seq_len(self) -> bool:
         return self.pos_emb is None
+
+    @property
+    def can_pad_left(self) -> bool:
+        """Whether rows may have padding on the left, `seq_start_pos`."""
+        return all(feature.can_pad_left for feature in self.features.active)
 
 
 class TransformerWrapper(Wrapper):

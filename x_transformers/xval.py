@@ -286,6 +286,7 @@ class XValAutoregressiveWrapper(Configurable):
         *,
         prompt_lens: Tensor | None = None,
         cache_kv: bool = True,
+        slide_cache: bool = True,
         generator: Generator | None = None,
         **kwargs: Any,
     ) -> GenerateReturn:
@@ -299,6 +300,8 @@ class XValAutoregressiveWrapper(Configurable):
             temperature       0 ..    0 takes the most probable token, without a filter; numbers are never drawn
             prompt_lens       [b]     number of real tokens of each prompt, padded on the right
             cache_kv                  use the cache, if the net can
+            slide_cache               past `max_seq_len`, keep the cache of the last tokens, as if attention had a
+                                      window of so many; else read them again each time
             generator                 source of the draws, on the device of the net
             **kwargs                  to every call of the net: `context`, ..., and a `mask` of the prompts
             returns                   `GenerateReturn` of the new tokens only
@@ -317,7 +320,7 @@ class XValAutoregressiveWrapper(Configurable):
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
         keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
         net = Growing(self.net, numbers)
-        reader = Reader(net, kwargs, cache_kv=cache_kv)
+        reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):
                 net.numbers = numbers[:, :place]

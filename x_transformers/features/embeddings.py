@@ -225,7 +225,7 @@ class MemoryTokens(ModelFeature):
         self.tokens = nn.Parameter(torch.randn(self.num_memory_tokens, host.dim))
         self.every = self.memory_tokens_interspersed_every
         if self.every:
-            self.can_cache = False
+            self.can_cache = self.can_pad_left = False
             if not host.attn_layers.causal:
                 raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 

@@ -288,6 +288,7 @@ class DropContextTokens(StackFeature):
         'cross_residual_attn': 'the logits handed on belong to other tokens',
         'add_value_residual': 'the values handed on belong to other tokens',
     }
+    only_trains = True
 
     def setup(self, host: Any) -> None:
         if not host.cross_attend:

@@ -118,6 +118,7 @@ class SDPKwargs(AttentionFeature):
     attend_sdp_kwargs = flag(
         ALL_BACKENDS, 'backends of the fused kernel', a_choice_of_backends, example=dict(enable_math=True)
     )
+    only_trains = True
 
     def setup(self, host: Any) -> None:
         if host.flash is False:
@@ -129,6 +130,7 @@ class Onnxable(AttentionFeature):
     """Changes nothing: the causal triangle is always made by comparing positions, which ONNX can express."""
 
     onnxable = flag(False, 'accepted; the causal triangle can always be exported')
+    only_trains = True
 
     def setup(self, host: Any) -> None:
         host.onnxable = True
@@ -177,6 +179,7 @@ class PackedDocuments(AttentionFeature):
         'inverted_attention': 'its softmax over queries is one over all documents',
         'hybrid_module': 'it would run across documents',
     }
+    only_trains = True
 
     def setup(self, host: Any) -> None:
         if host.flash is False:
@@ -209,6 +212,7 @@ class PackedInStack(StackFeature):
         'flash_pack_seq_context_kwargs': 'the same, with the keys of the context',
     }
     waits = True
+    only_trains = True
 
     def setup(self, host: Any) -> None:
         kinds = host.layer_types

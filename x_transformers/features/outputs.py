@@ -176,6 +176,7 @@ class DropOutput(AttentionFeature):
     """Drop features of the output in training."""
 
     sublayer_dropout = flag(0.0, 'probability of dropping a feature of the output', probability, example=0.2)
+    only_trains = True
 
     def result(self, out: Tensor, call: Any) -> Tensor:
         return F.dropout(out, self.sublayer_dropout, self.host.training)
@@ -198,6 +199,7 @@ class ZeroInitOutput(AttentionFeature):
     """The projection out starts at zero, so that the branch starts silent."""
 
     zero_init_output = flag(False, 'zero weights of the output projection at first')
+    only_trains = True
 
     def initialise(self) -> None:
         for module in self.host.to_out.modules():

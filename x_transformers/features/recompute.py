@@ -33,6 +33,7 @@ class CheckpointLayers(StackFeature):
         boolean | count,
         example=True,
     )
+    only_trains = True
 
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
         steps = range(len(call.order))

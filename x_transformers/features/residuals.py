@@ -335,6 +335,8 @@ class LayerDropout(StackFeature):
         probability | each(probability),
         example=0.5,
     )
+    only_trains = True
+    can_cache_in_training = False
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -394,6 +396,7 @@ class ZeroInitBranches(StackFeature):
     """Every branch starts at zero, so that the stack starts as the identity."""
 
     zero_init_branch_output = flag(False, 'zero the last projection of every branch at first')
+    only_trains = True
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'zero_init_output': True, **flags}

@@ -191,6 +191,9 @@ class Feature:
         fuses      True if the fused kernel does the feature's work itself
         falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
+        can_cache_in_training   False if it may not be cached only while training, where it draws
+        can_pad_left   False if rows cannot have padding on the left
+        only_trains   True if it changes nothing in evaluation but speed and initial values
     """
 
     stages: ClassVar[dict[str, str]] = {}
@@ -211,6 +214,9 @@ class Feature:
     fuses: ClassVar[bool] = False
     falls_back: ClassVar[bool] = False
     can_cache: ClassVar[bool] = True
+    can_cache_in_training: ClassVar[bool] = True
+    can_pad_left: ClassVar[bool] = True
+    only_trains: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -299,6 +305,16 @@ class Features:
         self.takes = frozenset(name for feature in self.active for name in feature.takes)
         self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
         self.known_calls: dict[tuple[str, ...], Features] = {}
+
+    def switched(self, prefix: str = '') -> list[str]:
+        """The flags, as written with a prefix, by which those features are on that change what is computed."""
+        found = []
+        for feature in self.active:
+            switches = () if feature.only_trains else feature.switches or tuple(feature.flags)[:1]
+            found += [
+                prefix + n for n in switches if n in feature.flags and getattr(feature, n) != feature.flags[n].default
+            ]
+        return found
 
     def given(self, inputs: Mapping[str, Any]) -> Features:
         """The features that act in a call with these inputs: without those that wait for others."""

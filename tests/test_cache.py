@@ -1,0 +1,145 @@
+"""What a cache refuses: rows that are not there, states that cannot be cut, and the cache of another model."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from x_transformers import CrossAttender, Decoder, TransformerWrapper
+from x_transformers.cache import Cache
+
+
+def net(dim=16, **stack):
+    layers = Decoder(**{**dict(dim=dim, depth=2, heads=2, attn_dim_head=8, verbose=False), **stack})
+    return TransformerWrapper(num_tokens=11, max_seq_len=0, attn_layers=layers).double().eval()
+
+
+def ids_of(*shape):
+    return torch.randint(0, 11, shape, generator=torch.Generator().manual_seed(1))
+
+
+def cache_of(model, length=5, rows=2, **inputs):
+    return model(ids_of(rows, length), return_intermediates=True, **inputs)[1].cache
+
+
+RECURRENT = dict(attn_hybrid_module=nn.GRU(16, 16, batch_first=True))
+MISTAKES = {
+    'a list of rows': (lambda c: c.reorder([0, 1]), TypeError, '`rows` got .*it must be a tensor'),
+    'rows of two axes': (
+        lambda c: c.reorder(torch.zeros(1, 1, dtype=torch.long)),
+        ValueError,
+        r'`rows` got .*\(1, 1\)',
+    ),
+    'rows of a mask': (lambda c: c.reorder(torch.tensor([True, False])), ValueError, '`rows` got torch.bool'),
+    'a row too many': (
+        lambda c: c.reorder(torch.tensor([5])),
+        ValueError,
+        '`rows` got row numbers from 5 to 5, .*0 to 1',
+    ),
+    'a row below 0': (lambda c: c.reorder(torch.tensor([1, -1])), ValueError, '`rows` got row numbers from -1 to 1'),
+    'no beams': (lambda c: c.expand(0), ValueError, '`beams` got 0, it must be an integer of at least 1'),
+    'fewer than no beams': (lambda c: c.expand(-2), ValueError, '`beams` got -2'),
+    'half a beam': (lambda c: c.expand(1.5), ValueError, '`beams` got 1.5'),
+    'beams as a flag': (lambda c: c.expand(True), ValueError, '`beams` got True'),
+    'more tokens than held': (lambda c: c.crop(6), ValueError, '`length` got 6, .* 0 to 5'),
+    'more of the last than held': (lambda c: c.keep_last(6), ValueError, '`count` got 6, .* 0 to 5'),
+}
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_mistakes_are_refused(mistake):
+    call, kind, words = MISTAKES[mistake]
+    with pytest.raises(kind, match=words):
+        call(cache_of(net()))
+
+
+@pytest.mark.parametrize('operation', ['crop', 'keep_last'])
+def test_a_recurrent_state_is_not_cut(operation):
+    cache = cache_of(net(**copy.deepcopy(RECURRENT)))
+    with pytest.raises(ValueError, match=f'`{operation}` got a cache with the state of a recurrent module'):
+        getattr(cache, operation)(3)
+    assert getattr(cache, operation)(5).length == 5  # nothing is cut
+
+
+# models whose keys and values have the same shapes
+OTHERS = {
+    'plain': {},
+    'rotary': dict(rotary_pos_emb=True),
+    'xpos': dict(rotary_xpos=True),
+    'alibi': dict(alibi_pos_bias=True),
+    'normed keys': dict(attn_qk_norm=True),
+    'a window': dict(attn_max_attend_past=2),
+    'shifted': dict(shift_tokens=1),
+    'two streams': dict(num_residual_streams=2),
+    'a layer norm more': dict(sandwich_norm=True),
+}
+
+
+@pytest.mark.parametrize('maker', OTHERS)
+def test_the_cache_of_another_model_is_refused(maker):
+    cache = cache_of(net(**OTHERS[maker]))
+    for name, flags in OTHERS.items():
+        model, new = net(**flags), ids_of(2, 1)
+        if name == maker:
+            model(new, cache=cache, input_not_include_cache=True)
+            continue
+        with pytest.raises(ValueError, match=r'`cache` is of another model: only there is .* set, only here'):
+            model(new, cache=cache, input_not_include_cache=True)
+
+
+def test_a_cache_that_was_changed_or_saved_still_says_who_made_it(tmp_path):
+    cache, new = cache_of(net(rotary_pos_emb=True)), ids_of(2, 1)
+    cache.save(tmp_path / 'cache.pt')
+    edited = cache.crop(3)
+    for one in (cache.expand(1), cache.reorder(torch.tensor([1, 0])), cache.detach(), cache.to('cpu'), edited,
+                cache.keep_last(2), copy.deepcopy(cache.detach()), Cache.load(tmp_path / 'cache.pt')):  # fmt: skip
+        with pytest.raises(ValueError, match='only there is `rotary_pos_emb` set, only here nothing'):
+            net()(new, cache=one, input_not_include_cache=True)
+    unknown = Cache(cache.plain().layers, cache.kinds, seen=cache.seen)  # by hand: its maker is not known
+    assert net()(new, cache=unknown, input_not_include_cache=True).isfinite().all()
+
+
+def test_what_only_trains_makes_no_other_model():
+    plain, new = net(), ids_of(2, 1)
+    other = net(attn_dropout=0.5, ff_dropout=0.1, layer_dropout=0.5, zero_init_branch_output=True, attn_onnxable=True)
+    other.load_state_dict(plain.state_dict())
+    cache = cache_of(plain)
+    expected = plain(new, cache=cache, input_not_include_cache=True)
+    assert torch.equal(other(new, cache=cache, input_not_include_cache=True), expected)
+
+
+def test_the_cache_of_other_kinds_of_layers_is_refused():
+    context, new = torch.randn(2, 5, 16).double(), torch.randn(2, 5, 16).double()
+    across = CrossAttender(dim=16, depth=2, heads=2, attn_dim_head=8, causal=True).double().eval()
+    plain = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8).double().eval()
+    _, of_context = across(new, context=context, return_hiddens=True)
+    with pytest.raises(ValueError, match=r"holds layers of the kinds \['c', 'c'\], the stack runs \['a', 'a'\]"):
+        plain(new[:, :1], cache=of_context, input_not_include_cache=True)
+    _, of_tokens = plain(new, return_hiddens=True)
+    with pytest.raises(ValueError, match=r"holds layers of the kinds \['a', 'a'\], the stack runs \['c', 'c'\]"):
+        across(new[:, :1], context=context, cache=of_tokens, input_not_include_cache=True)
+
+
+def test_the_cache_of_another_dtype_is_refused():
+    model = net()
+    cache = cache_of(model)
+    with pytest.raises(ValueError, match=r'`cache` holds torch.float64, the layer adds torch.float32'):
+        model.float()(ids_of(2, 1), cache=cache, input_not_include_cache=True)
+
+
+def test_under_autocast_the_dtype_may_change():
+    model = net().float()
+    cache, new = cache_of(model), ids_of(2, 2)
+    exact = model(new, cache=cache, input_not_include_cache=True)
+    with torch.autocast('cpu'):
+        out = model(new, cache=cache, input_not_include_cache=True)
+    assert torch.allclose(out.float(), exact, atol=0.05)
+
+
+def test_layers_that_are_left_out_keep_no_past():
+    model = net(layer_dropout=0.5)
+    cache = cache_of(model)
+    with pytest.raises(ValueError, match='`cache` does not go with training this stack'):
+        model.train()(ids_of(2, 1), cache=cache, input_not_include_cache=True)
+    assert model.can_cache_kv and not model.can_cache_kv_in_training and net().can_cache_kv_in_training
