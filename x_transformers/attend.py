@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from x_transformers.aux_losses import Unheard
 from x_transformers.blocks import additive, by_rows, can_add
 from x_transformers.cache import KeysValues
 from x_transformers.helpers import default_device, pack_one, unpack_one
@@ -102,7 +103,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
 def at_work(call: Call, on: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
     """The features that act at these stages, in running order, once for each."""
     found = [f for stage in stages for f in on.at.get(stage, ())]
-    return [f for f in found if f.flags or any(call.inputs.get(name) is not None for name in f.takes)]
+    return [f for f in found if f.flags or not f.takes or any(call.inputs.get(name) is not None for name in f.takes)]
 
 
 def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
@@ -234,7 +235,8 @@ class Intermediates:
 
     def map(self, index: int) -> Tensor | None:
         if self.maps[index] is None and self.compute_maps is not None:
-            computed = self.compute_maps()
+            with Unheard():
+                computed = self.compute_maps()
             self.maps = [given if given is not None else map for given, map in zip(self.maps, computed, strict=True)]
             self.compute_maps = None
         return self.maps[index]

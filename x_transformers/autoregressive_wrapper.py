@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
 from x_transformers.choice import Choice, Endings, vocabulary_of
 from x_transformers.features.documents import begins, check_documents
@@ -311,7 +312,8 @@ class AutoregressiveWrapper(Configurable):
         asked |= dict(return_next_embed_pred=predicts)
         kwargs |= {name: True for name, ask in asked.items() if ask}
         kwargs |= {} if return_outputs else later(self.net)
-        out = self.net(ids, return_intermediates=wanted, **kwargs)
+        with AuxLosses() as aux:
+            out = self.net(ids, return_intermediates=wanted, **kwargs)
         out, intermediates = out if wanted else (out, None)
         out, predicted = out if predicts else (out, None)
 
@@ -328,6 +330,7 @@ class AutoregressiveWrapper(Configurable):
             loss = loss + self.next_embed_loss_weight * next_embed_loss(*predicted, targets != self.ignore_index)
         if self.add_attn_z_loss:
             loss = loss + intermediates.attn_z_loss
+        loss = aux.added_to(loss)
         if not return_outputs:
             return loss
         logits = tuple(head[:, lead:-1] for head in heads)

@@ -14,6 +14,7 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import HEADLESS, Decoding, Reader, evaluating
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_ids, check_lengths
 from x_transformers.flags import (
     Check,
@@ -145,7 +146,8 @@ class BeliefStateWrapper(Configurable):
         (b, n), seq = seq.shape, seq.long()
         if n < 2:
             raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
-        forwards, backwards = self.read_forwards(seq), self.read_backwards(flipped(seq, lens))
+        with AuxLosses() as aux:
+            forwards, backwards = self.read_forwards(seq), self.read_backwards(flipped(seq, lens))
         backwards = flipped(backwards, None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
@@ -160,7 +162,7 @@ class BeliefStateWrapper(Configurable):
         weights = self.loss_weights
         if loss_weight_by_fb_indices is not None:
             weights = weights * self.pair_weights(loss_weight_by_fb_indices, pairs)
-        loss = self.text_loss(belief, targets, weights.expand(len(pairs), 2), real)
+        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(len(pairs), 2), real))
         if self.to_distance_logits is None or told:
             return loss
         distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)

@@ -309,6 +309,7 @@ class InBlocks:
         """The call of some queries, and the keys that they may see."""
         new = copy.copy(self)
         new.span, new.in_one, new.notes, new.x = span, self, dict(self.notes), self.x[:, span.rows]
+        new.in_part = True
         new.later = span.keys.stop - (self.keys - self.rows + span.rows.stop)
         new.keys = span.keys.stop - span.keys.start
         new.total_keys = self.total_keys - self.keys + new.keys

@@ -405,7 +405,7 @@ class LayerIntermediates:
     attn_intermediates   one `Intermediates` per executed attention
     layer_hiddens        the input of every executed branch, then the state after the last
     cache_length         tokens processed so far
-    aux_losses           losses that features ask to be added, already weighted, by name
+    aux_losses           losses that features added in this pass, in training, by name
     passes               the caches of all passes, if the stack ran more than once
     whole                why no token can follow, if none can
     made_by              the flags of the stack that decide what keys and values are

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import Intermediates, log_prob_from_hard_attend
+from x_transformers.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.blocks import InBlocks, height_of, is_large, spans_of
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates, cache_of, own_copy
 from x_transformers.checks import (
@@ -44,7 +45,7 @@ def no_shared_inputs() -> dict[str, dict[str, Any]]:
 
 
 @dataclass
-class StackCall:
+class StackCall(AddsLosses):
     """One pass through a stack: the past, the masks, and what its layers are called with.
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
@@ -308,7 +309,7 @@ def open_stack(
 
 
 @dataclass
-class ModelCall:
+class ModelCall(AddsLosses):
     """One pass through a model: what is new, what stands in front of it, and the masks.
 
     The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
@@ -331,6 +332,15 @@ class ModelCall:
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
     spread: Callable[..., Tensor] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        if any(one is self.losses for one in gathering.open):
+            return super().add_loss(name, value)
+        with self.losses:
+            return super().add_loss(name, value)
+
+    add_loss.__doc__ = AddsLosses.add_loss.__doc__
 
     @property
     def continues(self) -> bool:
@@ -434,18 +444,19 @@ def take_rows(t: Tensor, order: Tensor) -> Tensor:
     return t[torch.arange(len(t), device=t.device).unsqueeze(-1), order]
 
 
-def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
+def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, training: bool) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
     if cache is None:
-        return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0)
+        return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0, training=training)
     held = cache.length - cache.leading
+    sizes = (given, given, given - held, held)
     if only_new or given <= held:
-        return ModelCall(LayerIntermediates(), inputs, cache, held + given, given, given, cache.seen - cache.leading)
-    return ModelCall(LayerIntermediates(), inputs, cache, given, given, given - held, held)
+        sizes = (held + given, given, given, cache.seen - cache.leading)
+    return ModelCall(LayerIntermediates(), inputs, cache, *sizes, training=training)
 
 
 @dataclass
-class Call(InBlocks):
+class Call(AddsLosses, InBlocks):
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and

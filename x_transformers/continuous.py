@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
 from x_transformers.checks import check_lengths, check_vectors
@@ -126,7 +127,7 @@ class ContinuousTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache)
+        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache, self.training)
         call.like_tokens = x = x[:, x.shape[1] - call.new :]
         x = sum(self.features.gather('embed', call), self.project_in(x))
         x = self.features.down('embedded', x, call)
@@ -245,9 +246,10 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
         if lens is not None:
             mask = torch.arange(n, device=x.device) < lens[:, None]
-        if mask is None:
-            return self.loss(self.net(x[:, :-1], **kwargs), x[:, 1:])
-        return self.loss(self.net(x[:, :-1], mask=mask[:, :-1], **kwargs), x[:, 1:], mask[:, 1:])
+        given, counts = (kwargs, None) if mask is None else (kwargs | {'mask': mask[:, :-1]}, mask[:, 1:])
+        with AuxLosses() as aux:
+            prediction = self.net(x[:, :-1], **given)
+        return aux.added_to(self.loss(prediction, x[:, 1:], counts))
 
     def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
@@ -264,15 +266,18 @@ class ContinuousAutoregressiveWrapper(Configurable):
         sequence = shift_right(x[:, : n - steps], pads)
         caches = not self.net.training or getattr(self.net, 'can_cache_kv_in_training', True)
         reader, predictions = Reader(self.net, inputs, restrict=False, cache_kv=caches), []
+        aux = AuxLosses()
         for _ in range(steps):
-            predictions.append(reader.read(sequence, pads))
+            with AuxLosses() as of_step:
+                predictions.append(reader.read(sequence, pads))
+            aux.take(of_step, 1 / steps)
             new = predictions[-1][0] if self.probabilistic else predictions[-1]
             check_width(new, x)
             sequence = torch.cat((sequence, new[:, None]), dim=1)
         places = known[:, None] + torch.arange(steps, device=x.device)
         target = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
         counts = None if lens is None else (room > 0)[:, None].expand(-1, steps)
-        return self.loss(torch.stack(predictions, dim=-2), target, counts)
+        return aux.added_to(self.loss(torch.stack(predictions, dim=-2), target, counts))
 
     def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""

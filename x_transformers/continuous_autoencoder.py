@@ -9,6 +9,7 @@ from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Reader, evaluating
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_lengths, check_vectors
 from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.flags import (
@@ -168,20 +169,23 @@ class ContinuousTransformerAutoencoder(Configurable):
         return_unreduced_loss          losses of rows (b,), each a mean over its vectors
         """
         real = self.real(seq, lens)
-        latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
+        with AuxLosses() as added:
+            latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
         seq = seq.masked_fill(~real[..., None], 0.0)
         kept = torch.rand(len(seq), 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
         token = self.from_latent_to_prepend_token(latents)
         # a latent that is not seen must not stand in the stream of its own place either
         token = token.masked_fill(~kept[..., None], 0.0)
-        out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
+        with AuxLosses() as of_decoder:
+            out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
+        added.take(of_decoder)
         differences = (out - seq).square() if self.loss_type == 'l2' else (out - seq).abs()
         each = differences.mean(dim=-1).masked_fill(~real, 0.0)
         if return_unreduced_loss:
             loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)
         else:
             loss = each.sum() / real.sum().clamp(min=1)
-        total = loss if aux is None else loss + aux
+        total = added.added_to(loss if aux is None else loss + aux)
         return (total, (loss, aux)) if return_all_losses else total
 
     def decode(self, latents: Tensor, seq_len: int, cache_kv: bool = True) -> Tensor:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask, check_device
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
 from x_transformers.sampling import check_ids
@@ -99,9 +100,10 @@ class DPO(Configurable):
         answer = ~torch.cat((prompt, prompt)) if mask is None else ~torch.cat((prompt, prompt)) & mask
         with torch.no_grad():
             before = self.scores(self.ref_model, seq, mask, answer)
-        gain = self.scores(self.policy_model, seq, mask, answer) - before
+        with AuxLosses() as aux:
+            gain = self.scores(self.policy_model, seq, mask, answer) - before
         preferred, unpreferred = gain.chunk(2)
-        return -F.logsigmoid(self.beta * (preferred - unpreferred)).mean()
+        return aux.added_to(-F.logsigmoid(self.beta * (preferred - unpreferred)).mean())
 
     def real_tokens(self, mask: Tensor | None, name: str, seq: Tensor) -> Tensor | None:
         if mask is None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Decoding, evaluating
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -181,18 +182,19 @@ class FreeTransformer(Configurable):
         """
         check_ids(seq, 'seq', 2)
         inputs, targets = seq[:, :-1], seq[:, 1:]
-        hidden, mask = self.read_head(inputs), inputs != self.pad_id
-        told, per_token = hidden, self.per_token_latents
-        if seq_for_latents is not None:
-            check_ids(seq_for_latents, 'seq_for_latents', 1)
-            if len(seq_for_latents) != len(seq):
-                raise ValueError(f'`seq_for_latents` got {len(seq_for_latents)} rows, `seq` has {len(seq)}')
-            told, mask, per_token = self.read_head(seq_for_latents), seq_for_latents != self.pad_id, False
-        latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
-        condition = self.from_latent_to_condition(self.latent_dropout(latents))
-        readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
+        with AuxLosses() as aux:
+            hidden, mask = self.read_head(inputs), inputs != self.pad_id
+            told, per_token = hidden, self.per_token_latents
+            if seq_for_latents is not None:
+                check_ids(seq_for_latents, 'seq_for_latents', 1)
+                if len(seq_for_latents) != len(seq):
+                    raise ValueError(f'`seq_for_latents` got {len(seq_for_latents)} rows, `seq` has {len(seq)}')
+                told, mask, per_token = self.read_head(seq_for_latents), seq_for_latents != self.pad_id, False
+            latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
+            condition = self.from_latent_to_condition(self.latent_dropout(latents))
+            readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
         loss = next_token_loss(readout, targets.long(), ignore_index=self.pad_id)
-        total = loss + self.kl_loss_weight * kl_loss
+        total = aux.added_to(loss + self.kl_loss_weight * kl_loss)
         return (total, (loss, kl_loss)) if return_all_losses else total
 
     def read_head(self, seq: Tensor) -> Tensor:

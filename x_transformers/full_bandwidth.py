@@ -16,6 +16,7 @@ from x_transformers.autoregressive_wrapper import (
     next_token_loss,
     refuse_own,
 )
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
@@ -415,7 +416,8 @@ class FullBandwidth(Configurable):
             kwargs['mask'] = kwargs['mask'][:, : inputs.shape[1]]
         if return_loss and not return_all_pass_logits:
             kwargs |= later(self.net)
-        done = self.passes(inputs.masked_fill(inputs == self.ignore_index, 0), count, transition, kwargs)
+        with AuxLosses(joins=not return_loss):
+            done = self.passes(inputs.masked_fill(inputs == self.ignore_index, 0), count, transition, kwargs)
         # what stands in front of the tokens is no target
         logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]
         name, value, breakdown = 'logits', logits[-1], None
@@ -424,22 +426,30 @@ class FullBandwidth(Configurable):
                       for at, out in enumerate(logits)]  # fmt: skip
             breakdown = LossBreakdown(losses[0], losses[1:], losses)
             options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold
-            name, value = 'loss', self.total(losses, *options)
+            added = [sum(trace.aux_losses.values(), loss) for loss, (_, trace) in zip(losses, done, strict=True)]
+            name, value = 'loss', self.total(losses, added, *options)
         beside = {'loss_breakdown': breakdown} if return_loss_breakdown else {}
         beside |= {'all_pass_logits': logits} if return_all_pass_logits else {}
         return namedtuple('Output', [name, *beside])(value, *beside.values()) if beside else value
 
-    def total(self, losses: list[Tensor], dynamic: bool | None, decay: float | None, threshold: float | None) -> Tensor:
-        """The loss of the first pass, and the weighted mean of the others."""
+    def total(
+        self,
+        losses: list[Tensor],
+        added: list[Tensor],
+        dynamic: bool | None,
+        decay: float | None,
+        threshold: float | None,
+    ) -> Tensor:
+        """The loss of the first pass, and the weighted mean of the others; `added` to with those of features."""
         if len(losses) == 1:
-            return losses[0]
+            return added[0]
         later = torch.stack(losses[1:])
         weights = torch.ones_like(later)
         if self.dynamic_rollout_loss_weight if dynamic is None else dynamic:
             decay = self.dynamic_loss_decay if decay is None else decay
             threshold = self.dynamic_loss_threshold if threshold is None else threshold
             weights = dynamic_rollout_loss_weights(later, decay, threshold)
-        return losses[0] + self.feedback_pass_weight * (weights * later).sum() / weights.sum()
+        return added[0] + self.feedback_pass_weight * (weights * torch.stack(added[1:])).sum() / weights.sum()
 
     def generate(
         self,

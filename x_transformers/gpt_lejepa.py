@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -154,7 +155,8 @@ class LatentAutoregressive(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
         x = x.long()
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
-        hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
+        with AuxLosses() as aux:
+            hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
         index = self.predictor_input_hiddens_index
         source = hidden if index is None else trace.hiddens[index]
         target = hidden.detach() if self.detach_target else hidden
@@ -169,6 +171,7 @@ class LatentAutoregressive(Configurable):
         losses = Losses(self.token_loss(hidden, x), l2, l2_no_action, sigreg)
         share = self.sigreg_loss_weight
         total = losses.ce + (1 - share) * (l2 + l2_no_action) * self.l2_loss_weight + share * sigreg
+        total = aux.added_to(total)
         return (total, losses) if return_loss_breakdown else total
 
     def token_loss(self, hidden: Tensor, x: Tensor) -> Tensor:

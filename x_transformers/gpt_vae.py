@@ -9,6 +9,7 @@ from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.flags import (
     Configurable,
@@ -111,13 +112,14 @@ class GPTVAE(Configurable):
         check_ids(told, 'seq_for_latents', 1)
         if len(told) != len(seq):
             raise ValueError(f'`seq_for_latents` got {len(told)} rows, `seq` has {len(seq)}')
-        latents, (mean, log_var) = self.encode_to_latents(told, return_mean_log_var=True)
+        with AuxLosses() as aux:
+            latents, (mean, log_var) = self.encode_to_latents(told, return_mean_log_var=True)
         kept = torch.rand(len(seq), 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
         loss = self.ar_wrapped_decoder(
             seq, prepend_embeds=self.from_latent_to_prepend_token(latents), prepend_mask=kept
         )
         divergence = gaussian_divergence(mean, log_var, self.vae_kl_div_floor).mean()
-        total = loss + self.vae_kl_loss_weight * divergence
+        total = aux.added_to(loss + self.vae_kl_loss_weight * divergence)
         return (total, (loss, divergence)) if return_all_losses else total
 
     def generate(

@@ -19,6 +19,7 @@ from x_transformers.autoregressive_wrapper import (
     next_token_loss,
     refuse_own,
 )
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, model_call
 from x_transformers.checks import a_list, check_ids, check_lengths
@@ -151,7 +152,7 @@ class MultiInputTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(inputs, n, cache_of(cache), input_not_include_cache)
+        call = model_call(inputs, n, cache_of(cache), input_not_include_cache, self.training)
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
@@ -305,7 +306,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         wanted = return_outputs or self.add_attn_z_loss
         ids = {name: t.masked_fill(t == self.ignore_index, self.pad_value) for name, t in x.items()}
         asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
-        out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
+        with AuxLosses() as aux:
+            out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
         logits, trace = out if wanted else (out, None)
         logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
         losses = {
@@ -314,6 +316,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         loss = sum(self.loss_weights[name] * one for name, one in losses.items())
         if self.add_attn_z_loss:
             loss = loss + trace.attn_z_loss
+        loss = aux.added_to(loss)
         return (loss, Outputs(losses, logits, trace)) if return_outputs else loss
 
     def generate(

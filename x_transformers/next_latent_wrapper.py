@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
     Check,
@@ -256,11 +257,12 @@ class NextLatentWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
         x = x.long()
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
-        logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
+        with AuxLosses() as aux:
+            logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
         ce = self.token_loss(logits, x)
         losses = Losses(ce, *self.latent_losses(hidden, x, ids), self.normality(hidden, x))
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
-        total = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+        total = aux.added_to(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)))
         return (total, losses) if return_loss_breakdown else total
 
     def token_loss(self, logits: Any, x: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import HEADLESS, evaluating, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask, check_ids
 from x_transformers.flags import (
     Check,
@@ -188,19 +189,21 @@ class NonAutoregressiveWrapper(Configurable):
         if self.self_cond:
             given['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
         alone = self.token_critic is None or only_train_generator
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic), AuxLosses() as aux:
             logits = self.net(shown, **given, **(later(self.net) if alone else {}))
         weights = self.loss_weight(time, x.shape[1])[:, None] if self.use_simple_mdlm_loss_weight else 1.0
         loss = weighted_token_loss(logits, x, weights * hidden, Terms()) / hidden.sum().clamp(min=1)
         if alone:
-            return Losses(loss, loss, None)
+            return Losses(aux.added_to(loss), loss, None)
 
         temperature = random.random() if generator_sample_temperature is None else generator_sample_temperature
         guessed = gumbel_argmax(logits.detach(), temperature)
-        critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
+        with AuxLosses() as of_critic:
+            critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
         if only_train_critic:
-            return Losses(critic_loss, None, critic_loss)
-        return Losses(loss + self.critic_loss_weight * critic_loss, loss, critic_loss)
+            return Losses(of_critic.added_to(critic_loss), None, critic_loss)
+        aux.take(of_critic)
+        return Losses(aux.added_to(loss + self.critic_loss_weight * critic_loss), loss, critic_loss)
 
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import check_net, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.flags import (
     ConfigError,
@@ -266,14 +267,18 @@ class Recirculation(Configurable):
             )
         inputs = kwargs if seq_start_pos is None else kwargs | {'seq_start_pos': seq_start_pos}
         inputs |= {'return_readout': True} if return_readout else {}
-        logits, trace = [], None
+        logits, trace, aux = [], None, AuxLosses()
         for at, token in enumerate(x.split(1, dim=1)):
             step = seen + at if seq_start_pos is None else (seen + at - seq_start_pos).clamp(min=0)
             if mask is not None:
                 inputs['mask'] = mask[:, : held + at + 1]
-            out, trace = self.recirculate(token, cache, step, **inputs)
+            with AuxLosses() as of_token:
+                out, trace = self.recirculate(token, cache, step, **inputs)
+            aux.take(of_token, 1 / x.shape[1])
             cache = trace.cache
             logits.append(out)
+        aux.hand_on()
+        trace.aux_losses = aux.by_name
         if return_readout:
             out = logits[0].of(torch.cat([readout.hidden for readout in logits], dim=1))
             return (out, trace) if return_intermediates else out
@@ -319,8 +324,9 @@ class Recirculation(Configurable):
 
     def loss(self, x: Tensor) -> Tensor:
         """The next-token loss; every id is a target."""
-        logits = self(x[:, :-1], **later(self))
-        return next_token_loss(logits, x[:, 1:], ignore_index=-100, is_log_prob=self.output_is_log_prob)
+        with AuxLosses() as aux:
+            logits = self(x[:, :-1], **later(self))
+        return aux.added_to(next_token_loss(logits, x[:, 1:], ignore_index=-100, is_log_prob=self.output_is_log_prob))
 
 
 def tupled(value: Any) -> tuple:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -20,6 +20,7 @@ from x_transformers.flags import (
     catalogue_for,
     did_you_mean,
     flags_of,
+    known_features,
     warn_once,
 )
 
@@ -130,9 +131,20 @@ def model_flags(stack: type[Routing], wrapper: type[Configurable]) -> dict[str, 
 
 
 def split_model_flags(flags: dict[str, Any], wrapper: type[Configurable]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the keywords of a model into those of the wrapper and those of its stack."""
-    known = wrapper.accepted()
-    return {n: v for n, v in flags.items() if n in known}, {n: v for n, v in flags.items() if n not in known}
+    """Split the keywords of a model into those of the wrapper and those of its stack; both get `features`."""
+    features = flags.get('features')
+    known = {**wrapper.accepted(), **flags_of(catalogue_for(wrapper.catalogue, features))}
+    both = {} if features is None else {'features': features}
+    return (
+        {**{n: v for n, v in flags.items() if n in known}, **both},
+        {**{n: v for n, v in flags.items() if n not in known}, **both},
+    )
+
+
+def flags_of_strangers(features: Sequence[type[Feature]] | None) -> set[str]:
+    """How the flags of a user's features may be written on a model: bare, or with the prefix of a branch."""
+    names = flags_of(known_features(features))
+    return {prefix + name for prefix in ('', *PREFIXES) for name in names}
 
 
 def renamed_mask(mask: Any, src_mask: Any) -> Any:

@@ -595,7 +595,8 @@ def readout_of(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any
     classes = model.logits_dim or model.num_tokens
     if not (to_logits_kwargs or model.features.at.get('spread') or model.features.at.get('logits')):
         return Readout.through(x, model.to_logits, classes=classes)
-    read = functools.partial(model.read_out, call=call, to_logits_kwargs=to_logits_kwargs)
+    part = None if call is None else replace(call, in_part=True)
+    read = functools.partial(model.read_out, call=part, to_logits_kwargs=to_logits_kwargs)
     # what is spread may be several times as wide
     out = Readout.through(x, model.to_logits, read, 4 * classes)
     return replace(out, whole=True) if to_logits_kwargs else out

@@ -30,6 +30,7 @@ from x_transformers.attend import (
     tile_heads,
 )
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.blocks import is_large, to_4d
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.calls import (
@@ -87,7 +88,14 @@ from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.plain import PlainLayers, written_out
-from x_transformers.routing import Routing, hidden_targets, model_flags, renamed_mask, split_model_flags
+from x_transformers.routing import (
+    Routing,
+    flags_of_strangers,
+    hidden_targets,
+    model_flags,
+    renamed_mask,
+    split_model_flags,
+)
 from x_transformers.token_loss import may_read_later, readout_of
 
 # attention
@@ -197,7 +205,7 @@ class Attention(Configurable):
     def choose_kernel(self) -> None:
         """Fused, unless a feature works on scores; then it is refused or replaced by the formula."""
         sees_scores = [f for f in self.features.active if not f.fuses and set(f.runs_at()) & set(EAGER_STAGES)]
-        switched = [next(iter(f.flags)) for f in sees_scores if f.flags]
+        switched = [next(iter(f.flags), type(f).__name__) for f in sees_scores if f.flags or not f.takes]
         if self.flash and switched:
             raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
         self.eager_inputs = {name: f.falls_back for f in sees_scores if not f.flags for name in f.takes}
@@ -293,7 +301,7 @@ class Attention(Configurable):
         dropout = self.dropout if self.training else 0.0
         trace = Intermediates()
         call = Call(x, self.heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
-        call.backends = self.sdp_backends
+        call.backends, call.training = self.sdp_backends, self.training
         call.recurrent = None if cache is None else cache.hybrid_hidden
         return call
 
@@ -659,6 +667,7 @@ class AttentionLayers(Routing):
         check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
+        call.training = self.training
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
@@ -667,12 +676,14 @@ class AttentionLayers(Routing):
         call.order, call.kinds = order, [self.layer_types[index] for index in order]
         x = call.only_new(x, 'x')
         call.check_past(x)
-        x = on.down('open', x, call)
         run = functools.partial(self.run_layers, on, transform_block_inputs)
-        x = on.choose('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
-        call.keep('layer_hiddens', x)
-        x = on.up('close', x, call)
-        x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+        with AuxLosses(joins=True) as losses:
+            x = on.down('open', x, call)
+            x = on.choose('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
+            call.keep('layer_hiddens', x)
+            x = on.up('close', x, call)
+            x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+        call.trace.aux_losses = losses.by_name
         return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
 
     def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
@@ -840,7 +851,9 @@ class Wrapper(Configurable):
             return out if keeps else (out, LayerIntermediates())
 
         x = x if call.continues else call.behind_padding(x)
-        x, trace = on.choose('passes', lambda run, x, call: run(x))(run, x, call)
+        with call.losses:
+            x, trace = on.choose('passes', lambda run, x, call: run(x))(run, x, call)
+        trace.aux_losses = call.losses.by_name
         if real is not None:
             trace.states['real'] = Buffer(real.unsqueeze(-1))
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
@@ -1008,7 +1021,11 @@ class TransformerWrapper(Wrapper):
         )
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in self.features.takes}
         call = model_call(
-            inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}, x.shape[1], cache_of(cache), only_new
+            inputs | {'seq_start_pos': kwargs.get('seq_start_pos')},
+            x.shape[1],
+            cache_of(cache),
+            only_new,
+            self.training,
         )
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
@@ -1207,9 +1224,11 @@ class XTransformer(Configurable):
 
     def split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keywords of the encoder and of the decoder, their prefix taken off."""
-        accepted = self.accepted()
+        accepted, strangers = self.accepted(), set()
+        for p in ('enc_', 'dec_'):
+            strangers |= {p + name for name in ('features', *flags_of_strangers(kwargs.get(f'{p}features')))}
         for name in kwargs:
-            if name not in accepted:
+            if name not in accepted and name not in strangers:
                 raise ConfigError(f'unknown keyword `{name}` of XTransformer{did_you_mean(name, accepted)}')
         for name in ('enc_num_tokens', 'enc_max_seq_len', 'dec_num_tokens', 'dec_max_seq_len'):
             if name not in kwargs:
@@ -1241,10 +1260,11 @@ class XTransformer(Configurable):
         check_ids(src, self.encoder.num_tokens, 'src')
         check_ids(tgt, self.decoder.net.num_tokens, 'tgt', besides=self.decoder.ignore_index)
         tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
-        context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
+        with AuxLosses() as aux:
+            context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
         if self.training and self.cross_attn_tokens_dropout > 0:
             context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
-        return self.decoder(tgt, context=context, context_mask=mask, **hidden)
+        return aux.added_to(self.decoder(tgt, context=context, context_mask=mask, **hidden))
 
     @torch.no_grad()
     def generate(

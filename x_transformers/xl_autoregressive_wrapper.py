@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.autoregressive_wrapper import Decoding, check_net, evaluating, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
 from x_transformers.flags import (
     Check,
@@ -264,22 +265,26 @@ class XLAutoregressiveWrapper(Configurable):
         second_order = learns and outer and self.training
         # fused kernels have no second derivative
         kernels = sdpa_kernel(SDPBackend.MATH) if second_order else nullcontext()
+        counts, aux = target != self.ignore_index, AuxLosses()
         with torch.set_grad_enabled(outer or learns), kernels:
-            logits, inter = self.net(
-                segment,
-                mems=mems,
-                return_mems=True,
-                return_intermediates=True,
-                detach_mems=detach or not outer,
-                **inputs,
-                **({} if self.has_ttt else later(self.net)),  # where rows learn, heads may be theirs
-            )
+            with aux:
+                logits, inter = self.net(
+                    segment,
+                    mems=mems,
+                    return_mems=True,
+                    return_intermediates=True,
+                    detach_mems=detach or not outer,
+                    **inputs,
+                    **({} if self.has_ttt else later(self.net)),  # where rows learn, heads may be theirs
+                )
             if not learns:
-                return weighted_token_loss(logits, target, target != self.ignore_index, self.terms), inter.mems
+                total = weighted_token_loss(logits, target, counts, self.terms)
+                return aux.added_to(total, counts.sum()), inter.mems
             losses = self.losses(logits, target)
             inner = self.inner_loss(losses, target, inter)
         self.ttt.update(inner, create_graph=second_order, keep=outer)
-        return losses.sum() if outer else losses.detach().sum(), inter.mems
+        total = aux.added_to(losses.sum(), counts.sum())
+        return total if outer else total.detach(), inter.mems
 
     @property
     def terms(self) -> Terms:

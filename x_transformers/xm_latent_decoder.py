@@ -11,6 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, AutoregressiveWrapper, check_net, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -159,11 +160,14 @@ class XMLatentDecoder(Configurable):
         (b, k), rows = latents.shape[:2], torch.arange(len(ids), device=ids.device)
         prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
         rows = rows.repeat_interleave(k)
-        parts = []
+        parts, aux = [], AuxLosses()
         for at in torch.arange(b * k, device=ids.device).split(most or b * k):
             given = rows_of(inputs, rows[at], b)
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
-            parts.append(self.net(ids[rows[at]], **options, **given))
+            with AuxLosses() as of_part:
+                parts.append(self.net(ids[rows[at]], **options, **given))
+            aux.take(of_part, len(at) / (b * k))
+        aux.hand_on()
         traces = [trace for _, trace in parts] if keeps else [None]
         found = [out for out, _ in parts] if keeps else parts
         if isinstance(found[0], Readout):
@@ -217,12 +221,13 @@ class XMLatentDecoder(Configurable):
         keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
         if return_loss and not keeps and (dropped or weight == 0):
             kwargs |= later(self.net)
-        if dropped:
-            out, latents, trace = self.net(ids, **kwargs), None, None
-            logits = out.of(out.hidden.unsqueeze(1)) if isinstance(out, Readout) else out.unsqueeze(1)
-        else:
-            latents = self.candidate_latents(latents, len(seq), candidates, slot)
-            logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
+        with AuxLosses(joins=not return_loss) as aux:
+            if dropped:
+                out, latents, trace = self.net(ids, **kwargs), None, None
+                logits = out.of(out.hidden.unsqueeze(1)) if isinstance(out, Readout) else out.unsqueeze(1)
+            else:
+                latents = self.candidate_latents(latents, len(seq), candidates, slot)
+                logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
         if not return_loss:
             return logits, latents
         losses, valid = self.losses(logits, seq[:, 1:], None if mask is None else mask[:, 1:])
@@ -230,7 +235,7 @@ class XMLatentDecoder(Configurable):
         # a mean over rows that have targets; without candidates over targets, as everywhere
         share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)
         loss = (losses.gather(1, winners[:, None]).squeeze(1) * share).sum() / share.sum().clamp(min=1)
-        return loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss
+        return aux.added_to(loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss)
 
     def losses(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The mean cross entropy of each candidate (b k), and which targets count (b n)."""

@@ -12,6 +12,7 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, model_call
 from x_transformers.checks import as_mask, check_device, check_ids
@@ -139,7 +140,7 @@ class XValTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache)
+        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache, self.training)
         call.like_tokens = x = x[:, x.shape[1] - call.new :]
         h = self.embed(x, x_num[:, x_num.shape[1] - call.new :])
         h = sum(self.features.gather('embed', call), h)
@@ -261,7 +262,8 @@ class XValAutoregressiveWrapper(Configurable):
             counts = counts & mask[:, 1 - n :]
 
         ids, numbers = x.masked_fill(ignored, self.pad_value), x_num.masked_fill(ignored, 1.0)
-        logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs, **later(self.net))
+        with AuxLosses() as aux:
+            logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs, **later(self.net))
         numeric = targets == self.net.numerical_token_id
         # what is no number may be NaN, whose gradient would be too
         squares = (predicted - target_numbers.masked_fill(~numeric, 0.0)).square().masked_fill(~numeric, 0.0)
@@ -272,7 +274,7 @@ class XValAutoregressiveWrapper(Configurable):
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
         total = total + self.numerical_loss_weight * squares.masked_fill(~counts, 0.0).sum(dtype=total.dtype)
-        loss = total / counts.sum().clamp(min=1)
+        loss = aux.added_to(total / counts.sum().clamp(min=1))
         return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
 
     def generate(

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.features.levels import ModelFeature
 from x_transformers.flags import ConfigError, flag, is_int, shown, size
@@ -55,8 +56,11 @@ class Recycling(ModelFeature):
             steps = steps_of(call, 'recycle_steps', int(torch.randint(1, most + 1, ())))
         recycled: Tensor | float = 0.0
         for step in range(steps - 1):
-            with torch.no_grad():
+            with torch.no_grad(), AuxLosses() as losses:
                 again = run(x + recycled)[0]
+            if drawn is not None:
+                losses.by_name = {name: value * (step < drawn) for name, value in losses.by_name.items()}
+            losses.hand_on()
             again = self.project(again)
             recycled = again if drawn is None else torch.where(step < drawn, again, recycled)
         return run(x + recycled)

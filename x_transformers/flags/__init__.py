@@ -191,9 +191,14 @@ class Feature:
         fuses      True if the fused kernel does the feature's work itself
         falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
+<<<<<<< HEAD
         can_cache_in_training   False if it may not be cached only while training, where it draws
         can_pad_left   False if rows cannot have padding on the left
         only_trains   True if it changes nothing in evaluation but speed and initial values
+=======
+
+    In training a stage may add to the loss of the wrapper around the model, by `call.add_loss(name, value)`.
+>>>>>>> cc469be (call.add_loss: losses of features, added once by every wrapper with a loss)
     """
 
     stages: ClassVar[dict[str, str]] = {}
@@ -380,14 +385,19 @@ def flags_of(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
     return {name: flag for cls in catalogue for name, flag in cls.flags.items()}
 
 
+def known_features(features: Any) -> tuple[type[Feature], ...]:
+    """What a user gave as `features`, checked; () for None."""
+    known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
+    if features is not None and not known:
+        raise ConfigError(f'`features` got {shown(features)}, it must be a tuple of Feature classes')
+    return tuple(features or ())
+
+
 def catalogue_for(
     level: tuple[type[Feature], ...], features: Sequence[type[Feature]] | None
 ) -> tuple[type[Feature], ...]:
     """The features of a level: those that the user gave for it, in that order, or the library's."""
-    known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
-    if features is not None and not known:
-        raise ConfigError(f'`features` got {shown(features)}, it must be a tuple of Feature classes')
-    own = tuple(feature for feature in features or () if feature.stages is level[0].stages)
+    own = tuple(feature for feature in known_features(features) if feature.stages is level[0].stages)
     declared: dict[str, str] = {}
     for feature in own:
         for name in feature.flags:
