@@ -37,7 +37,7 @@ from x_transformers.checks import (
 
 if TYPE_CHECKING:
     from x_transformers.flags import Feature
-    from x_transformers.x_transformers import AttentionLayers, Layer
+    from x_transformers.x_transformers import AttentionLayers, Layer, Wrapper
 
 
 def no_shared_inputs() -> dict[str, dict[str, Any]]:
@@ -315,7 +315,8 @@ class ModelCall(AddsLosses):
     The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
     `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the sequence
     into one of a longer sequence that the stack sees. In rows with padding on the left, of `start`
-    tokens, the stack sees the leading tokens behind the padding, next to the first real token.
+    tokens, the stack sees the leading tokens behind the padding, next to the first real token. `on` are the features
+    that act in this call.
     """
 
     trace: LayerIntermediates
@@ -333,6 +334,7 @@ class ModelCall(AddsLosses):
     spread: Callable[..., Tensor] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
     losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
+    on: Any = None
 
     def add_loss(self, name: str, value: Tensor) -> None:
         if any(one is self.losses for one in gathering.open):
@@ -444,15 +446,17 @@ def take_rows(t: Tensor, order: Tensor) -> Tensor:
     return t[torch.arange(len(t), device=t.device).unsqueeze(-1), order]
 
 
-def model_call(inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, training: bool) -> ModelCall:
+def model_call(model: Wrapper, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
+    of_model = dict(training=model.training, on=model.features.given(inputs))
     if cache is None:
-        return ModelCall(LayerIntermediates(), inputs, None, given, given, given, 0, training=training)
+        sizes = (given, given, given, 0)
+        return ModelCall(LayerIntermediates(), inputs, None, *sizes, **of_model)
     held = cache.length - cache.leading
     sizes = (given, given, given - held, held)
     if only_new or given <= held:
         sizes = (held + given, given, given, cache.seen - cache.leading)
-    return ModelCall(LayerIntermediates(), inputs, cache, *sizes, training=training)
+    return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
 
 
 @dataclass

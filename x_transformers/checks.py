@@ -28,7 +28,15 @@ def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...
                 n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
             )
             known = itertools.chain(declared, own, features.takes)
-            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
+            advice = left_out(called, name) or did_you_mean(name, known)
+            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{advice}')
+
+
+def left_out(module: nn.Module, name: str) -> str:
+    """Which feature would read an input, if the user's `features` leave it out."""
+    absent = (cls for cls in type(module).catalogue if cls not in module.features.catalogue)
+    reader = next((cls for cls in absent if name in cls.takes), None)
+    return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
 
 
 def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:

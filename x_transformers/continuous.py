@@ -127,11 +127,11 @@ class ContinuousTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache, self.training)
+        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache)
         call.like_tokens = x = x[:, x.shape[1] - call.new :]
-        x = sum(self.features.gather('embed', call), self.project_in(x))
-        x = self.features.down('embedded', x, call)
-        x = self.features.down(
+        x = sum(call.on.gather('embed', call), self.project_in(x))
+        x = call.on.down('embedded', x, call)
+        x = call.on.down(
             'pool',
             self.run_stack(x, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs),
             call,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
+from x_transformers.calls import model_call
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -168,7 +169,8 @@ class LatentAutoregressive(Configurable):
             l2_no_action = self.distance(self.to_next_embed_no_action_pred, source, target, x, None)
         if self.sigreg_loss_weight > 0:
             sigreg = self.normality(hidden, source, x)
-        losses = Losses(self.token_loss(hidden, x), l2, l2_no_action, sigreg)
+        with aux:
+            losses = Losses(self.token_loss(hidden, x), l2, l2_no_action, sigreg)
         share = self.sigreg_loss_weight
         total = losses.ce + (1 - share) * (l2 + l2_no_action) * self.l2_loss_weight + share * sigreg
         total = aux.added_to(total)
@@ -177,10 +179,11 @@ class LatentAutoregressive(Configurable):
     def token_loss(self, hidden: Tensor, x: Tensor) -> Tensor:
         """The cross entropy of the probe."""
         hidden = scale_grad(hidden[:, :-1], self.frac_gradient)
+        call = model_call(self.net, {}, hidden.shape[1], None, False)
         if later(self.net):
-            logits = readout_of(self.net, hidden, None, {})
+            logits = readout_of(self.net, hidden, call, {})
         else:
-            logits = each_head(lambda z: self.net.features.down('logits', z, None), self.net.to_logits(hidden))
+            logits = each_head(lambda z: call.on.down('logits', z, call), self.net.to_logits(hidden))
         return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index)
 
     def distance(

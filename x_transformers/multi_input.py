@@ -152,12 +152,12 @@ class MultiInputTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(inputs, n, cache_of(cache), input_not_include_cache, self.training)
+        call = model_call(self, inputs, n, cache_of(cache), input_not_include_cache)
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
         h = self.run_stack(h, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
-        h, trace = self.features.down('pool', h, call), call.trace
+        h, trace = call.on.down('pool', h, call), call.trace
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):
             read = functools.partial(Readout.through, h) if return_readout else lambda head: head(h)
@@ -184,7 +184,7 @@ class MultiInputTransformerWrapper(Wrapper):
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = next(iter(x.values()))
         streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)
-        h = self.features.down('embedded', sum(self.features.gather('embed', call), streams), call)
+        h = call.on.down('embedded', sum(call.on.gather('embed', call), streams), call)
         call.trace.initial_embeds = h
         return self.project_emb(self.emb_dropout(h))
 

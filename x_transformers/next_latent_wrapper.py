@@ -6,6 +6,7 @@ What belongs here: `NextLatentWrapper`, the dynamics that it may use, and SIGReg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch.func import functional_call
 
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
+from x_transformers.calls import model_call
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
     Check,
@@ -149,7 +151,8 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
         logits = x @ (head.shared[0].table.detach() * head.scale).t()
     else:
         logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
-    logits = each_head(lambda one: net.features.down('logits', one, None), logits)
+    call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)
+    logits = each_head(lambda one: call.on.down('logits', one, call), logits)
     return logits if isinstance(logits, tuple) else (logits,)
 
 

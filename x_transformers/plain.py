@@ -172,7 +172,9 @@ def is_plain(stack: AttentionLayers) -> bool:
     """Whether nothing but positions of rotary kind acts in the layers of a stack."""
     rotary = stack.features.find(RotaryPositions)
     quiet = is_quiet(stack.features, RotaryPositions) and not (rotary and rotary.rotary_xpos)
-    return quiet and 'c' not in stack.layer_types and all(map(is_plain_layer, stack.layers))
+    if not quiet or 'c' in stack.layer_types or not all(map(is_plain_layer, stack.layers)):
+        return False
+    return rotary is None or all(layer[1].features.find(Rotary) for layer in stack.layers if layer.kind == 'a')
 
 
 def is_plain_layer(layer: Layer) -> bool:

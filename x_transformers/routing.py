@@ -1,7 +1,8 @@
 """Keywords with a prefix: from the call that builds a stack to the branches that they address.
 
 `ff_` addresses every feedforward, `attn_` every self-attention and, as defaults, every cross-attention, which
-`cross_attn_` addresses alone. A tuple with one value per layer of a kind gives each layer its own.
+`cross_attn_` addresses alone. `PerLayer(...)`, with one value per layer of a kind, gives each layer its own; so does a
+tuple, where the flag itself takes no tuple.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Feature,
+    Flag,
+    PerLayer,
     catalogue_for,
     did_you_mean,
     flags_of,
@@ -89,17 +92,19 @@ class Routing(Configurable):
         """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
         layers = self.layer_types.count(kind)
         flags = self.branch_flags[kind]
+        level = FEEDFORWARD if kind == 'f' else ATTENTION
+        declared = {**self.branches[kind].accepted(), **flags_of(catalogue_for(level, self.given_features))}
         if kind == 'c':
-            inherited = {n: v for n, v in self.branch_flags['a'].items() if not is_per_layer(v, self.num_attn_layers)}
-            flags = {**inherited, **flags}
-        declared = self.branches[kind].accepted()
+            own = self.branch_flags['a'].items()
+            flags = {**{n: v for n, v in own if per_layer(v, declared.get(n)) is None}, **flags}
+        values = {}
         for name, value in flags.items():
-            check = declared[name].check if name in declared else None
-            shared_out = not isinstance(value, (tuple, list)) or len(value) == layers
-            if not shared_out and check is not None and not check.test(value):
-                shown_as = self.written(kind, name)
-                raise ConfigError(f'`{shown_as}` got {len(value)} values, it must have one, or one per layer, {layers}')
-        return {name: value[number] if is_per_layer(value, layers) else value for name, value in flags.items()}
+            shares = per_layer(value, declared.get(name))
+            if shares is not None and len(shares) != layers:
+                got = f'`{self.written(kind, name)}` got {len(shares)} values'
+                raise ConfigError(f'{got}, it must have one, or one per layer, {layers}')
+            values[name] = value if shares is None else shares[number]
+        return values
 
     def written(self, kind: str, name: str) -> str:
         """A keyword of a branch, as the user wrote it on the stack."""
@@ -116,8 +121,12 @@ class Routing(Configurable):
         return ((name, self.written(kind, name)) for name in names)
 
 
-def is_per_layer(value: Any, layers: int) -> bool:
-    return isinstance(value, tuple) and len(value) == layers
+def per_layer(value: Any, declared: Flag | None) -> tuple[Any, ...] | None:
+    """The values of the layers, if `value` is `PerLayer`, or a tuple that is none of the flag's own values."""
+    if isinstance(value, PerLayer):
+        return value.values
+    takes_it = declared is None or declared.check is None or declared.check.test(value)
+    return value if isinstance(value, tuple) and not takes_it else None
 
 
 # encoder and decoder in one model

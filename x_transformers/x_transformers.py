@@ -663,7 +663,7 @@ class AttentionLayers(Routing):
         transform_block_inputs: Any = None,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
-        on = self.features
+        on = self.features.given(inputs)
         check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
@@ -824,7 +824,7 @@ class Wrapper(Configurable):
 
         With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
         """
-        on = self.features
+        on = call.on
         check_model_inputs(self, kwargs)
         call.notes['keeps'] = keeps
         x = on.down('lengthen', x, call)
@@ -1020,13 +1020,8 @@ class TransformerWrapper(Wrapper):
             return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
         )
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in self.features.takes}
-        call = model_call(
-            inputs | {'seq_start_pos': kwargs.get('seq_start_pos')},
-            x.shape[1],
-            cache_of(cache),
-            only_new,
-            self.training,
-        )
+        started = inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}
+        call = model_call(self, started, x.shape[1], cache_of(cache), only_new)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.notes['later'] = return_readout
@@ -1039,7 +1034,7 @@ class TransformerWrapper(Wrapper):
         prefix = (
             inputs['prepend_embeds'].shape[1] if inputs.get('prepend_embeds') is not None and not call.continues else 0
         )
-        pooled = self.features.down('pool', x, call)
+        pooled = call.on.down('pool', x, call)
         # what is read from all tokens, or from others, has no prefix
         x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
@@ -1056,13 +1051,13 @@ class TransformerWrapper(Wrapper):
         if return_mems:
             trace.mems = self.new_mems(trace, mems, detach_mems)
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
-        out = self.features.down('answer', out, x, call)
+        out = call.on.down('answer', out, x, call)
         return returned(out, trace, wants_all, return_mems, return_attn)
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
-        logits = self.to_logits(self.features.down('spread', x, call), **to_logits_kwargs)
-        return each_head(lambda one: self.features.down('logits', one, call), logits)
+        logits = self.to_logits(call.on.down('spread', x, call), **to_logits_kwargs)
+        return each_head(lambda one: call.on.down('logits', one, call), logits)
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
@@ -1106,9 +1101,9 @@ class TransformerWrapper(Wrapper):
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = ids
-        embeds = self.features.down('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
-        x = sum(self.features.gather('embed', call), embeds)
-        x = self.features.down('embedded', x, call)
+        embeds = call.on.down('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
+        x = sum(call.on.gather('embed', call), embeds)
+        x = call.on.down('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
 

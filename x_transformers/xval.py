@@ -140,14 +140,14 @@ class XValTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(inputs, x.shape[1], cache_of(cache), input_not_include_cache, self.training)
+        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache)
         call.like_tokens = x = x[:, x.shape[1] - call.new :]
         h = self.embed(x, x_num[:, x_num.shape[1] - call.new :])
-        h = sum(self.features.gather('embed', call), h)
-        h = self.project_emb(self.features.down('embedded', h, call))
+        h = sum(call.on.gather('embed', call), h)
+        h = self.project_emb(call.on.down('embedded', h, call))
         call.trace.initial_embeds = h
         h = self.run_stack(h, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs)
-        h = self.features.down('pool', h, call)
+        h = call.on.down('pool', h, call)
         out = h
         if not return_embeddings:
             logits = (readout_of if return_readout else type(self).read_out)(self, h, call, {})
@@ -158,7 +158,7 @@ class XValTransformerWrapper(Wrapper):
         return returned(out, call.trace, return_intermediates, return_mems, return_attn)
 
     def read_out(self, h: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Tensor:
-        return self.features.down('logits', self.to_logits(h, **to_logits_kwargs), call)
+        return call.on.down('logits', self.to_logits(h, **to_logits_kwargs), call)
 
     @property
     def can_return_readout(self) -> bool:

@@ -20,7 +20,7 @@ readouts      from hidden states to logits
 
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
-from x_transformers.flags import flag
+from x_transformers.flags import PerLayer, extend, flag
 
 __all__ = [
     'ATTENTION',
@@ -30,6 +30,8 @@ __all__ = [
     'AttentionFeature',
     'FeedForwardFeature',
     'ModelFeature',
+    'PerLayer',
     'StackFeature',
+    'extend',
     'flag',
 ]

@@ -146,6 +146,8 @@ class Flag:
 
     def refusal(self, value: Any, name: str = '') -> str | None:
         """The reason why `value` is not allowed, or None."""
+        if isinstance(value, PerLayer):
+            return f'`{name or self.name}` got {shown(value)}: only a stack shares values out, to its branches'
         if self.check is None or self.check.test(value):
             return None
         return f'`{name or self.name}` got {shown(value)}, it must be {self.check.words}'
@@ -168,6 +170,22 @@ def flag(default: Any, doc: str, check: Check | None = None, example: Any = None
     if isinstance(default, bool):
         check, example = check or boolean, not default if example is None else example
     return Flag(default, doc, check, example=example)
+
+
+class PerLayer:
+    """One value for each layer of a kind, where a tuple might mean one value:  attn_pair=PerLayer((8, 8), (4, 4))"""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f'PerLayer{self.values!r}'
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, PerLayer) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
 
 
 class Feature:
@@ -225,6 +243,7 @@ class Feature:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.__doc__ = cls.__doc__ or ''  # that of its base class is no description of it
         own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
         cls.flags = own or cls.flags
         for name in own:
@@ -300,7 +319,8 @@ class Features:
     """The features of one module that are switched on, as a tuple per stage, in running order."""
 
     def __init__(self, host: nn.Module, catalogue: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
-        self.active = tuple(cls(host, values) for cls in catalogue if cls.runs(values))
+        self.catalogue = tuple(catalogue)
+        self.active = tuple(cls(host, values) for cls in self.catalogue if cls.runs(values))
         self.arrange()
 
     def arrange(self) -> None:
@@ -393,11 +413,44 @@ def known_features(features: Any) -> tuple[type[Feature], ...]:
     return tuple(features or ())
 
 
+def extend(
+    level: Sequence[type[Feature]],
+    *mine: type[Feature],
+    before: type[Feature] | None = None,
+    after: type[Feature] | None = None,
+) -> tuple[type[Feature], ...]:
+    """The features of a level, such as ATTENTION, with others of one's own, for `features=extend(ATTENTION, Mine)`.
+
+    They run behind the others, or `before` or `after` one of them. One that is derived from a feature of the level, and
+    declares no flags of its own, takes its place.
+
+    raises   ConfigError for what is no feature of this level
+    """
+    level = known_features(level)
+    place = next((at for at, cls in enumerate(level) if cls in (before, after)), None)
+    if before is not None and after is not None:
+        raise ConfigError('`before` and `after` were both given, give one of them')
+    if place is None and (before or after) is not None:
+        name = 'before' if before is not None else 'after'
+        raise ConfigError(f'`{name}` got {shown(before or after)}, which is no feature of this level')
+    for cls in known_features(mine):
+        if level and cls.stages is not level[0].stages:
+            raise ConfigError(f'{cls.__name__} is a feature of another level than {level[0].__name__}')
+    heirs = {base: cls for cls in mine for base in level if issubclass(cls, base) and cls.flags == base.flags}
+    added = tuple(cls for cls in mine if cls not in (*heirs.values(), *level))
+    start = len(level) if place is None else place + (after is not None)
+    parts = (level[:start], level[start:])
+    front, behind = (tuple(heirs.get(cls, cls) for cls in part) for part in parts)
+    return (*front, *added, *behind)
+
+
 def catalogue_for(
     level: tuple[type[Feature], ...], features: Sequence[type[Feature]] | None
 ) -> tuple[type[Feature], ...]:
-    """The features of a level: those that the user gave for it, in that order, or the library's."""
+    """The features of a level: the user's list for it, the library's, or the user's own added to the library's."""
     own = tuple(feature for feature in known_features(features) if feature.stages is level[0].stages)
+    if own and not set(own) & set(level):
+        own = extend(level, *own)
     declared: dict[str, str] = {}
     for feature in own:
         for name in feature.flags:
@@ -420,8 +473,16 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f', did you mean {" or ".join(f"`{c}`" for c in found)}?' if found else ''
 
 
+def left_out_or_meant(name: str, names: Mapping[str, Any], known: Mapping[str, Flag]) -> str:
+    """Why a keyword is unknown: `features` leaves out the one that declares it, or it is misspelt."""
+    left_out = getattr(names[name], 'feature', None) if name in names else None
+    if left_out is None:
+        return did_you_mean(name, dict.fromkeys((*names, *known)))
+    return f': `features` leaves out {left_out.__name__}, write `features=extend(...)` to add to the features there are'
+
+
 def resolve(
-    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, names: Iterable[str] = ()
+    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, names: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The value of every flag of `catalogue`, with all refusals checked.
 
@@ -432,9 +493,7 @@ def resolve(
     known = flags_of(catalogue)
     for name, value in given.items():
         if name not in known:
-            raise ConfigError(
-                f'unknown keyword `{name}` of {where}{did_you_mean(name, dict.fromkeys((*names, *known)))}'
-            )
+            raise ConfigError(f'unknown keyword `{name}` of {where}{left_out_or_meant(name, names or {}, known)}')
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.flags import ConfigError, Configurable, shown
+from x_transformers.flags import ConfigError, Configurable, PerLayer, shown
 
 
 def encode(value: Any, name: str) -> Any:
@@ -29,6 +29,8 @@ def encode(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
         items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
         return {'class': 'dict', 'items': items} if 'class' in items else items
+    if isinstance(value, PerLayer):
+        return {'class': 'PerLayer', 'values': [encode(v, name) for v in value.values]}
     if isinstance(value, (tuple, list)):
         return [encode(v, name) for v in value]
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -50,6 +52,8 @@ def same(value: Any, default: Any) -> bool:
 def decode(value: Any) -> Any:
     if isinstance(value, Mapping) and value.get('class') == 'dict':
         return {k: decode(v) for k, v in value['items'].items()}
+    if isinstance(value, Mapping) and value.get('class') == 'PerLayer':
+        return PerLayer(*map(decode, value['values']))
     if isinstance(value, Mapping) and 'class' in value:
         rest = {k: decode(v) for k, v in value.items() if k != 'class'}
         if value['class'] not in Configurable.kinds:

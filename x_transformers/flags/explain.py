@@ -56,11 +56,12 @@ def given(feature: Feature) -> list[str]:
 
 
 def said(feature: Feature) -> str:
-    return f'{type(feature).__name__} ({", ".join(given(feature))}): {summary(feature)}'
+    said = summary(feature)
+    return f'{type(feature).__name__} ({", ".join(given(feature))}){f": {said}" if said else ""}'
 
 
 def summary(feature: Feature) -> str:
-    return (inspect.getdoc(type(feature)) or '').split('\n')[0]
+    return inspect.cleandoc(type(feature).__doc__).split('\n')[0]
 
 
 def headline(module: Configurable) -> str:
