@@ -209,14 +209,11 @@ class Feature:
         fuses      True if the fused kernel does the feature's work itself
         falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
         can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
-<<<<<<< HEAD
         can_cache_in_training   False if it may not be cached only while training, where it draws
         can_pad_left   False if rows cannot have padding on the left
         only_trains   True if it changes nothing in evaluation but speed and initial values
-=======
 
     In training a stage may add to the loss of the wrapper around the model, by `call.add_loss(name, value)`.
->>>>>>> cc469be (call.add_loss: losses of features, added once by every wrapper with a loss)
     """
 
     stages: ClassVar[dict[str, str]] = {}
