@@ -25,6 +25,7 @@ def encode(value: Any, name: str) -> Any:
         given = {k: value._given[k] for k in kept}
         # a module that was replaced since is described as it is now
         now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
+        now = {k: v for k, v in now.items() if v is not None or given[k] is None}  # given, and not kept
         return {'class': type(value).__name__, **{k: encode(v, k) for k, v in now.items()}}
     if isinstance(value, Mapping):
         items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
