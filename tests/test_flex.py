@@ -13,8 +13,7 @@ from oracles import assert_close, randn
 from test_kernels import MODULES, N, blocked, layer, layer_outcome
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers import Attention, Decoder, Encoder, attend, blocks, flex
-from x_transformers import x_transformers as core
+from x_transformers import Attention, Decoder, Encoder, attend, attending, blocks, flex
 from x_transformers.features.catalogue import ATTENTION, STACK
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import AlibiPositionalBias
@@ -308,7 +307,7 @@ def test_which_features_have_a_form(flexing):
         if 'attn_flash_pack_seq' not in case.stack:
             inputs['attn_mask'] = torch.ones(7, 7, dtype=torch.bool).tril(2)
         with flexing, torch.no_grad():
-            flexing.patch.setattr(core, 'fits', lambda *args, given=given: given.append(fits(*args)))
+            flexing.patch.setattr(attending, 'fits', lambda *args, given=given: given.append(fits(*args)))
             run(net, inputs)
         answers[bool(given) and all(given)].add(case.feature.__name__)
     assert answers[False] - OF_KERNELS == WITHOUT_FORM

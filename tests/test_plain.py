@@ -228,7 +228,8 @@ def replace(module, name, make):
 CHANGES = {
     'a hook': lambda a, f: a.to_v.register_forward_hook(lambda m, args, out: 2 * out),
     'a hook before': lambda a, f: a.to_v.register_forward_pre_hook(lambda m, args: (2 * args[0],)),
-    'a hook of the branch': lambda a, f: a.register_forward_hook(lambda m, args, out: 2 * out),
+    'a hook of the branch': lambda a, f: a.register_forward_hook(lambda m, args, out: (2 * out[0], out[1])),
+    'a hook of the operator': lambda a, f: a.attend.register_forward_hook(lambda m, args, out: (2 * out[0], out[1])),
     'a hook of the feedforward': lambda a, f: f.register_forward_hook(lambda m, args, out: 2 * out),
     'another linear layer': lambda a, f: replace(a, 'to_v', twice),
     'another inner layer': lambda a, f: f.ff[0].__setitem__(0, twice(f.ff[0][0])),

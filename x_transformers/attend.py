@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.aux_losses import Unheard
@@ -36,8 +36,13 @@ EAGER_STAGES = (
 )  # fmt: skip
 
 
-class Attend(nn.Module):
-    """Keeps the parameters of the features that act on attention scores, under `attend.` in checkpoints."""
+def __getattr__(name: str) -> Any:
+    """`Attend` is imported from here, and stands above the kernels that it chooses from."""
+    if name != 'Attend':
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    from x_transformers.attending import Attend
+
+    return Attend
 
 
 def lowest(t: Tensor) -> float:

@@ -493,6 +493,7 @@ class Call(AddsLosses, InBlocks):
     real: Tensor | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
+    bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
     may_be_blind: bool = False
     full_precision: bool = False
     backends: tuple[str, ...] | None = None

@@ -188,6 +188,7 @@ def is_plain_layer(layer: Layer) -> bool:
     if layer.kind == 'f':
         return type(branch) is core.FeedForward and type(branch.ff) is nn.Sequential
     quiet = type(branch) is core.Attention and is_quiet(branch.features)
+    quiet = quiet and type(branch.attend) is core.Attend and branch.attend.layer is branch
     return quiet and branch.sdp_backends is None and branch.dim_key == branch.shape.dim_head
 
 

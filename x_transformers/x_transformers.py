@@ -17,21 +17,11 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
-from x_transformers.attend import (
-    EAGER_STAGES,
-    Attend,
-    Intermediates,
-    attention_maps,
-    eager,
-    eager_by_rows,
-    fused,
-    fused_by_rows,
-    heads_of,
-    tile_heads,
-)
+from x_transformers.attend import Intermediates, heads_of
+from x_transformers.attending import Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.aux_losses import AuxLosses
-from x_transformers.blocks import is_large, to_4d
+from x_transformers.blocks import to_4d
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.calls import (
     Call,
@@ -82,8 +72,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.flex import fits, flexed_or
 from x_transformers.generation import evaluating
+from x_transformers.hooks import is_hooked, is_watched
 from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
@@ -128,7 +118,7 @@ class Widths:
 
 
 @written_out
-class Attention(Configurable):
+class Attention(Configurable, ChoosesKernel):
     """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
 
     x          b n dim
@@ -178,7 +168,7 @@ class Attention(Configurable):
         self.to_q = nn.Linear(widths.q, widths.query_heads * self.dim_key, bias=False)
         self.to_k = nn.Linear(widths.kv, widths.key_heads * self.dim_key, bias=False)
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
-        self.attend = Attend()
+        self.attend = Attend.of(self)
         self.features.setup()
         self.to_out = self.features.choose('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
@@ -201,16 +191,6 @@ class Attention(Configurable):
 
     def projection(self) -> nn.Module:
         return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
-
-    def choose_kernel(self) -> None:
-        """Fused, unless a feature works on scores; then it is refused or replaced by the formula."""
-        sees_scores = [f for f in self.features.active if not f.fuses and set(f.runs_at()) & set(EAGER_STAGES)]
-        switched = [next(iter(f.flags), type(f).__name__) for f in sees_scores if f.flags or not f.takes]
-        if self.flash and switched:
-            raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
-        self.eager_inputs = {name: f.falls_back for f in sees_scores if not f.flags for name in f.takes}
-        self.on_scores = tuple(f for f in self.features.active if set(f.runs_at()) & set(EAGER_STAGES))
-        self.kernel = eager if switched or self.flash is False else fused
 
     @property
     def can_cache_kv(self) -> bool:
@@ -256,11 +236,11 @@ class Attention(Configurable):
         k, v = on.choose('past', Call.with_past_keys)(k, v, call)
         q, k = on.down('place', (q, k), call)
         call.keys = k.shape[-2]
-        q, k, v = self.look(on, call, (q, k, v), call.key_mask(mask, context_mask), attn_mask)
-        if return_intermediates:
-            call.trace.compute_maps = lambda: attention_maps(q, k, call.gather(), on)
-        with call.precision():
-            out = self.kernel_for(call)(q, k, v, call, on)
+        call.real = call.key_mask(mask, context_mask)
+        masks = [] if call.real is None else [call.real[:, None, None]]
+        masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
+        q, k, v = settle(on, call, (q, k, v), masks)
+        out = attended(self, q, k, v, call, on)
         out = on.up('leave', out, call)
         out = on.down('attended', out, call)
         out = on.down('output', out.transpose(1, 2).flatten(2), call)
@@ -305,54 +285,6 @@ class Attention(Configurable):
         call.recurrent = None if cache is None else cache.hybrid_hidden
         return call
 
-    def refuse_unfused(self, inputs: dict[str, Any]) -> None:
-        """Refuse inputs that need scores where the fused kernel is demanded."""
-        refused = [name for name, falls_back in self.eager_inputs.items() if not falls_back and self.flash]
-        for name in refused:
-            if inputs.get(name) is not None:
-                raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
-
-    def kernel_for(self, call: Call) -> Callable[..., Tensor]:
-        """The kernel of a call: the formula where a feature or an input needs scores, in blocks where they are many."""
-        keeps_maps = bool(call.inputs.get('keep_maps'))
-        given = [name for name in self.eager_inputs if call.inputs.get(name) is not None]
-        kernel = eager if given or keeps_maps else self.kernel
-        if keeps_maps or not is_large(call.x, call.batch, call.heads, call.rows, call.total_keys):
-            call.gather()
-            return kernel
-        if kernel is eager and not all(f.row_wise for f in self.on_scores):
-            call.gather()
-            return eager
-        in_blocks = fused_by_rows if kernel is fused else eager_by_rows
-        flexes = self.flash is not False and fits(call, self.features.given(call.inputs))
-        return flexed_or(in_blocks) if flexes else in_blocks
-
-    def look(
-        self,
-        on: Features,
-        call: Call,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        key_mask: Tensor | None,
-        attn_mask: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Settle what every query sees, with which bias, and the keys that features add in front."""
-        q, k, v = qkv
-        call.real = key_mask
-        keys, bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
-        added = sum(k.shape[-2] for k, _ in (*keys, *bare_keys))
-        call.total_keys = call.keys + added
-        masks = [*on.gather('mask', call)]
-        masks += [] if key_mask is None else [key_mask[:, None, None]]
-        masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
-        call.masks = [call.term(mask, 'attn_mask') for mask in masks]
-        call.biases = [call.term(bias, 'attn_bias') for bias in on.gather('bias', call)]
-        hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
-        call.may_be_blind = hides and (not added or call.hides_added)
-        q, k, v = on.down('enter', (q, *in_front(keys, k, v)), call)
-        k, v = in_front(bare_keys, k, v)
-        q, k = on.down('meet', (q, k), call)
-        return q, k, v
-
     def muon_parameters(self) -> list[nn.Parameter]:
         """The matrices that values and outputs are made with."""
         return weights_of((self.to_v, self.to_out))
@@ -368,18 +300,6 @@ class Attention(Configurable):
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
             )
         return to_4d(boolean_mask(attn_mask, 'attn_mask'))
-
-
-def in_front(terms: list[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Put further keys and values in front; of different head counts, the fewer are repeated."""
-    for extra_k, extra_v in terms:
-        k, v = joined(extra_k.to(k.dtype), k), joined(extra_v.to(v.dtype), v)
-    return k, v
-
-
-def joined(front: Tensor, rest: Tensor) -> Tensor:
-    heads = max(front.shape[1], rest.shape[1])
-    return torch.cat((tile_heads(front, heads), tile_heads(rest, heads)), dim=-2)
 
 
 # feedforward
@@ -463,7 +383,7 @@ class Layer(ModuleList):
         x = on.down('read', x, self, call)
         x = call.norm(before, x)
         inputs = on.down('inputs', call.branch_inputs(self, before), self, call)
-        if self.kind == 'f' or not (call.keeps or on.at.get('attended')):
+        if self.kind == 'f' or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
@@ -826,7 +746,7 @@ class Wrapper(Configurable):
         """
         on = call.on
         check_model_inputs(self, kwargs)
-        call.notes['keeps'] = keeps
+        keeps = call.notes['keeps'] = keeps or is_hooked(self.attn_layers)
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from x_transformers.features.contextual import Selective, UseCoPE
+from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
 from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
 from x_transformers.features.early import GateValuesBias, NormBias, OutputBias, RotateValues
@@ -214,6 +214,34 @@ ATTENTION: tuple[type[Feature], ...] = (
     ZeroInitOutput,
     OutputBias,
     DropOutput,
+)
+
+# those that act in `Attend` alone, where there are only queries, keys and values
+ATTEND: tuple[type[Feature], ...] = (
+    ZeroKV,
+    AttnBias,
+    PackedDocuments,
+    L2Distance,
+    SDPKwargs,
+    Onnxable,
+    ResidualScores,
+    PreScalePostTalkingHeads,
+    PreTalkingHeads,
+    PostTalkingHeads,
+    AttentionDropout,
+    SoftclampLogits,
+    GivenCoPE,
+    Selective,
+    LearnedSink,
+    CogSigned,
+    AttnDelta,
+    InvertedAttention,
+    SparseTopk,
+    SigmoidAttention,
+    HardAttention,
+    GumbelSoftmax,
+    Entmax15,
+    CustomNormaliser,
 )
 
 FEEDFORWARD: tuple[type[Feature], ...] = (

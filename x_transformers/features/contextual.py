@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from x_transformers.attend import lowest
 from x_transformers.features.documents import begins
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.flags import ConfigError, flag, size
+from x_transformers.flags import ConfigError, a_callable, flag, none, size
 
 
 def is_hidden(sim: Tensor) -> Tensor:
@@ -114,6 +114,27 @@ class UseCoPE(AttentionFeature):
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
         return self.positions(call.cut_rows(call.notes['queries in place']), sim)
+
+
+class GivenCoPE(AttentionFeature):
+    """Contextual positions, or anything else to add to logits, as a module of the caller's."""
+
+    paper = UseCoPE.paper
+    cope = flag(
+        None, 'module, (queries b h i d, logits b h i j) -> logits; hidden ones are the lowest', a_callable | none
+    )
+
+    def setup(self, host: Any) -> None:
+        if isinstance(self.cope, nn.Module):
+            host.cope = self.cope
+
+    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        call.notes['queries in place'] = qkv[0]  # `meet` may change them
+        return qkv
+
+    def rows(self, sim: Tensor, call: Any) -> Tensor:
+        added = self.host.cope(call.notes['queries in place'], sim)
+        return torch.where(is_hidden(sim), sim, sim + added.to(sim.dtype))
 
 
 class Selective(AttentionFeature):

@@ -27,7 +27,7 @@ def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Configurabl
     """The modules with flags that stand in `module`, the outermost ones, by path."""
     for name, child in module.named_children():
         here = f'{path}.{name}' if path else name
-        if isinstance(child, Configurable):
+        if isinstance(child, Configurable) and hasattr(child, '_given'):  # a part of a module was given none
             yield here, child
         else:
             yield from inside(child, here)

@@ -1,0 +1,406 @@
+"""`Attend`, the attention operator as a module, and the choice between its kernels.
+
+What belongs here: what stands between an attention layer and the kernels of `attend.py`. A layer hands its `Attend` a
+`Call`, whose masks and biases may never be formed. Whoever takes the place of that module, changes its `forward`, or
+hooks what it is called with, sees the plain arguments instead: q, k, v, one mask, one bias.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.attend import (
+    EAGER_STAGES,
+    Intermediates,
+    attention_maps,
+    eager,
+    eager_by_rows,
+    fused,
+    fused_by_rows,
+    tile_heads,
+)
+from x_transformers.blocks import is_large, to_4d
+from x_transformers.calls import Call
+from x_transformers.checks import a_tensor, as_mask, boolean_mask
+from x_transformers.features.catalogue import ATTEND
+from x_transformers.features.contextual import UseCoPE, real_queries
+from x_transformers.features.operands import ALL_BACKENDS
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    Feature,
+    Features,
+    a_mapping,
+    boolean,
+    none,
+    number,
+    size,
+)
+from x_transformers.flex import fits, flexed_or
+from x_transformers.hooks import is_hooked
+from x_transformers.plain import written_out
+
+
+class ChoosesKernel:
+    """What decides how scores are computed, from `features` and `flash`."""
+
+    features: Features
+    flash: bool | None
+
+    def choose_kernel(self) -> None:
+        """Fused, unless a feature works on scores; then it is refused or replaced by the formula."""
+        sees_scores = [f for f in self.features.active if not f.fuses and set(f.runs_at()) & set(EAGER_STAGES)]
+        switched = [next(iter(f.flags), type(f).__name__) for f in sees_scores if f.flags or not f.takes]
+        if self.flash and switched:
+            raise ConfigError(f'`flash=True` does not go with `{switched[0]}`: the fused kernel forms no scores')
+        self.eager_inputs = {name: f.falls_back for f in sees_scores if not f.flags for name in f.takes}
+        self.on_scores = tuple(f for f in self.features.active if set(f.runs_at()) & set(EAGER_STAGES))
+        self.kernel = eager if switched or self.flash is False else fused
+
+    def refuse_unfused(self, inputs: Mapping[str, Any]) -> None:
+        """Refuse inputs that need scores where the fused kernel is demanded."""
+        refused = [name for name, falls_back in self.eager_inputs.items() if not falls_back and self.flash]
+        for name in refused:
+            if inputs.get(name) is not None:
+                raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
+
+    def kernel_for(self, call: Call) -> Callable[..., Tensor]:
+        """The kernel of a call: the formula where a feature or an input needs scores, in blocks where they are many."""
+        keeps_maps = bool(call.inputs.get('keep_maps'))
+        given = [name for name in self.eager_inputs if call.inputs.get(name) is not None]
+        kernel = eager if given or keeps_maps else self.kernel
+        if keeps_maps or not is_large(call.x, call.batch, call.heads, call.rows, call.total_keys):
+            call.gather()
+            return kernel
+        if kernel is eager and not all(f.row_wise for f in self.on_scores):
+            call.gather()
+            return eager
+        in_blocks = fused_by_rows if kernel is fused else eager_by_rows
+        flexes = self.flash is not False and fits(call, self.features.given(call.inputs))
+        return flexed_or(in_blocks) if flexes else in_blocks
+
+
+# what queries see
+
+
+def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Settle what every query sees, with which bias, and put in front the keys that features add."""
+    q, k, v = qkv
+    keys, call.bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
+    added = sum(k.shape[-2] for k, _ in (*keys, *call.bare_keys))
+    call.total_keys = call.keys + added
+    masks = [*on.gather('mask', call), *masks]
+    call.masks = [call.term(mask, 'attn_mask') for mask in masks]
+    call.biases = [call.term(bias, 'attn_bias') for bias in on.gather('bias', call)]
+    hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
+    call.may_be_blind = hides and (not added or call.hides_added)
+    return on.down('enter', (q, *in_front(keys, k, v)), call)
+
+
+def in_front(terms: Sequence[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Put further keys and values in front; of different head counts, the fewer are repeated."""
+    for extra_k, extra_v in terms:
+        k, v = joined(extra_k.to(k.dtype), k), joined(extra_v.to(v.dtype), v)
+    return k, v
+
+
+def joined(front: Tensor, rest: Tensor) -> Tensor:
+    heads = max(front.shape[1], rest.shape[1])
+    return torch.cat((tile_heads(front, heads), tile_heads(rest, heads)), dim=-2)
+
+
+# the module
+
+
+@dataclass
+class Handed:
+    """A call that goes to `Attend` by way of plain arguments: whoever stands between may change them."""
+
+    call: Call
+    on: Features
+    arguments: dict[str, Any]
+    sizes: tuple[Any, ...]
+
+
+handed: ContextVar[Handed | None] = ContextVar('handed', default=None)
+
+
+@dataclass(frozen=True)
+class HeadCount:
+    """How many heads there are, for features with parameters for each of them."""
+
+    given: int | None
+
+    @property
+    def heads(self) -> int:
+        if self.given is None:
+            raise ConfigError('`heads` is missing: a flag has parameters for every head')
+        return self.given
+
+
+@dataclass(frozen=True)
+class Host:
+    """An attention layer as its features see it, with another `attend`."""
+
+    layer: Any
+    attend: nn.Module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)
+
+
+@written_out
+class Attend(Configurable, ChoosesKernel):
+    """Attention of queries to keys, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
+
+    q             b h i d
+    k, v          b k j d, where k divides h: query head h reads key head h mod k; or b j d for one head
+    returns       (b h i d, Intermediates)
+
+    Every attention layer has one, as `attend`, which keeps the parameters of features that act on scores.
+    """
+
+    catalogue = ATTEND
+    layer: Any = None  # the attention layer that it is a part of
+
+    def __init__(
+        self,
+        *,
+        heads: Annotated[
+            int | None, 'number of query heads; needed by what has parameters per head', size | none
+        ] = None,
+        causal: Annotated[bool, 'a query sees only keys up to its own place, counted from the last', boolean] = False,
+        flash: Annotated[
+            bool | None, 'None: the fastest exact kernel; True: the fused one; False: the formula', boolean | none
+        ] = None,
+        scale: Annotated[float | None, 'factor of the logits; d ** -0.5 if None', number | none] = None,
+        qk_norm: Annotated[bool, 'accepted; the softmax is exact for normed queries and keys too', boolean] = False,
+        sdp_kwargs: Annotated[dict, 'backends of the fused kernel', a_mapping] = ALL_BACKENDS,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        self.shape, self.causal, self.flash, self.scale = HeadCount(heads), bool(causal), flash, scale
+        self.logit_scale, self.dropout, self.sdp_backends = scale, 0.0, None
+        backends = {} if sdp_kwargs == ALL_BACKENDS else {'attend_sdp_kwargs': sdp_kwargs}
+        self.features = self.compose(features, backends | flags).setup()
+        self.choose_kernel()
+
+    @classmethod
+    def of(cls, layer: nn.Module) -> Attend:
+        """The operator of an attention layer, with the features of that layer."""
+        new = cls.__new__(cls)
+        nn.Module.__init__(new)
+        new.__dict__['layer'] = layer
+        return new
+
+    @property
+    def attend(self) -> Attend:
+        """Features keep what acts on scores in `attend` of their host."""
+        return self
+
+    def remember_flag(self, name: str, value: Any, feature: type[Feature] | None) -> None:
+        modules = () if feature is None else feature.stored_as.values()
+        super().remember_flag(name, None if f'attend.{name}' in modules else value, feature)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        prev_attn: Tensor | None = None,
+        attn_delta: Tensor | None = None,
+        row_mask: Tensor | None = None,
+        flash_pack_seq_kwargs: Mapping[str, Any] | None = None,
+        causal: bool | None = None,
+        *,
+        call: Call | None = None,
+        on: Features | None = None,
+    ) -> tuple[Tensor, Intermediates]:
+        """`mask` is (b, j), or broadcasts to b h i j, True may be attended; `row_mask` says which queries are real,
+        (b, i). `call` and `on` come from the layer around."""
+        if call is None:
+            arguments = dict(
+                mask=mask,
+                attn_bias=attn_bias,
+                prev_attn=prev_attn,
+                attn_delta=attn_delta,
+                row_mask=row_mask,
+                flash_pack_seq_kwargs=flash_pack_seq_kwargs,
+                causal=causal,
+            )
+            q, k, v, call, on = self.opened(q, k, v, arguments)
+        k, v = in_front(call.bare_keys, k, v)
+        q, k = on.down('meet', (q, k), call)
+        if call.keeps or is_hooked(self):
+            kept = copy.copy(call)
+            kept.trace = None  # no circle, which would keep queries and keys alive
+            call.trace.compute_maps = lambda: attention_maps(q, k, kept.gather(), on)
+        with call.precision():
+            out = (self.layer or self).kernel_for(call)(q, k, v, call, on)
+        return out, call.trace
+
+    def opened(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+        """The call for plain arguments: that of the layer, with what was changed on the way here, or a new one."""
+        known = handed.get()
+        if known is None or self.layer is None or known.sizes != sizes_of(q, k, v):
+            q, k, v, call, on = self.anew(q, k, v, arguments)
+            return q, k, v, call, self.mine(on)
+        changed = [name for name, value in arguments.items() if value is not known.arguments[name]]
+        call = known.call
+        if changed:
+            call = copy.copy(call)
+            amend(call, k, arguments)
+        return q, k, v, call, self.mine(known.on)
+
+    def mine(self, on: Features) -> Features:
+        """The features of the layer, reading the parameters kept here, if this is inside of what took its place."""
+        inside = self.layer is not None and self.layer.attend is not self
+        return on.rebound(Host(self.layer, self)) if inside else on
+
+    def anew(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+        """A call that no layer made."""
+        host = self.layer or self
+        k, v = (t.unsqueeze(1) if a_tensor(t, name).ndim == 3 else t for t, name in ((k, 'k'), (v, 'v')))
+        check_operands(q, k, v)
+        inputs = {name: arguments[name] for name in ('attn_bias', 'prev_attn', 'attn_delta', 'flash_pack_seq_kwargs')}
+        inputs = {name: value for name, value in inputs.items() if value is not None}
+        on = of_scores(host.features.given(inputs))
+        unread = inputs.keys() - on.takes
+        if unread:
+            raise ValueError(
+                f'`{min(unread)}` was given, but nothing reads it: see the keywords of {type(self).__name__}'
+            )
+        host.refuse_unfused(inputs)
+        causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
+        scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
+        dropout = host.dropout if self.training else 0.0
+        real = as_mask(arguments['row_mask'], 'row_mask', len(q), q.shape[-2], like=q)
+        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, dropout, inputs, None, Intermediates(), keeps=True)
+        call.backends, call.keys = host.sdp_backends, k.shape[-2]
+        q, k, v = settle(on, call, (q, k, v), [] if arguments['mask'] is None else [key_mask(arguments['mask'])])
+        return q, k, v, call, on
+
+
+def of_scores(on: Features) -> Features:
+    """The features of a layer that act in its operator."""
+    new = copy.copy(on)
+    own = (*ATTEND, UseCoPE)
+    new.active = tuple(f for f in on.active if isinstance(f, own) or set(f.runs_at()) & set(EAGER_STAGES))
+    new.arrange()
+    return new
+
+
+def key_mask(mask: Tensor) -> Tensor:
+    """A mask of keys (b, j), or of scores, as one of scores."""
+    mask = boolean_mask(mask, 'mask')
+    if not 2 <= mask.ndim <= 4:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be (b, j), (h, i, j) or (b, h, i, j)')
+    return mask[:, None, None] if mask.ndim == 2 else to_4d(mask)
+
+
+def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse queries, keys and values that do not go together."""
+    for t, name in ((q, 'q'), (k, 'k'), (v, 'v')):
+        if a_tensor(t, name).ndim != 4 or not t.is_floating_point() or t.shape[0] != q.shape[0]:
+            raise ValueError(f'`{name}` got {t.dtype} of shape {tuple(t.shape)}, it must be numbers, (b, h, n, d)')
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f'`k` got heads of width {k.shape[-1]}, they must have that of `q`, {q.shape[-1]}')
+    if k.shape[1:3] != v.shape[1:3] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f'`k` and `v` got shapes {tuple(k.shape)} and {tuple(v.shape)}: they must have as many heads and keys as '
+            f'each other, and their heads must divide the {q.shape[1]} of `q`'
+        )
+
+
+# a layer and its operator
+
+
+def sizes_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+    return q.shape[:-1], k.shape[:-1], v.shape[:-1]
+
+
+def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """What the operator of a layer makes of queries, keys and values; what it leaves behind goes to the call."""
+    attend = layer.attend
+    if isinstance(attend, Attend) and attend.layer is not None and attend.layer is not layer:
+        attend.__dict__['layer'] = layer  # a replica of the layer has replicas of its modules
+    if takes_calls(attend):
+        answer = attend(q, k, v, call=call, on=on)
+    else:
+        arguments = plain_arguments(call)
+        token = handed.set(Handed(call, on, arguments, sizes_of(q, k, v)))
+        try:
+            answer = attend(q, k, v, **arguments)
+        finally:
+            handed.reset(token)
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise TypeError(f'`attend` gave {type(answer).__name__}, it must give a pair: the output and Intermediates')
+    out, left = answer
+    if left is not call.trace:
+        take_maps(call.trace, left)
+    return out
+
+
+def takes_calls(attend: nn.Module) -> bool:
+    """Whether nobody needs to see the plain arguments."""
+    if type(attend).forward is not WRITTEN or 'forward' in attend.__dict__ or attend.layer is None:
+        return False
+    return not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs)
+
+
+def plain_arguments(call: Call) -> dict[str, Any]:
+    """Masks and biases in one piece, without the keys that `Attend` adds itself."""
+    bare = sum(k.shape[-2] for k, _ in call.bare_keys)
+    added = call.total_keys - call.keys - bare
+    call.gather()
+    # behind keys that every query sees, a triangle of few keys is no longer one
+    crooked = call.triangle and added > 0 and call.keys < call.rows
+    mask, inputs = call.seen() if crooked else call.mask, call.inputs
+    mask, bias = (t if t is None or t.shape[-1] == 1 else t[..., bare:] for t in (mask, call.bias))
+    delta = inputs.get('attn_delta')
+    if delta is not None and added and delta.shape[-1] == call.keys:
+        delta = nn.functional.pad(delta, (added, 0))
+    return dict(
+        mask=mask,
+        attn_bias=bias,
+        prev_attn=inputs.get('prev_attn'),
+        attn_delta=delta,
+        row_mask=real_queries(call),
+        flash_pack_seq_kwargs=inputs.get('flash_pack_seq_kwargs'),
+        causal=call.causal and not crooked,
+    )
+
+
+def amend(call: Call, k: Tensor, arguments: dict[str, Any]) -> None:
+    """Let a call be as plain arguments say."""
+    call.inputs = {**call.inputs, **{name: arguments[name] for name in ('prev_attn', 'attn_delta')}}
+    call.query_mask = arguments['row_mask']
+    call.causal = bool(arguments['causal'])
+    call.keys, call.total_keys = k.shape[-2], k.shape[-2] + sum(k.shape[-2] for k, _ in call.bare_keys)
+    mask, bias = arguments['mask'], arguments['attn_bias']
+    call.masks = [] if mask is None else [call.term(key_mask(mask), 'mask')]
+    call.biases = [] if bias is None else [call.term(bias, 'attn_bias')]
+    call.may_be_blind = not call.bare_keys and (mask is not None or (call.triangle and call.keys < call.rows))
+
+
+def take_maps(trace: Intermediates, left: Any) -> None:
+    """Take over the maps that another operator than ours has left behind."""
+    if isinstance(left, Intermediates):
+        trace.maps, trace.compute_maps = left.maps, left.compute_maps
+    elif left is not None:
+        trace.maps = [
+            getattr(left, name, None) for name in ('qk_similarities', 'pre_softmax_attn', 'post_softmax_attn')
+        ]
+
+
+WRITTEN = Attend.forward

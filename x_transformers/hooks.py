@@ -1,0 +1,27 @@
+"""Hooks of torch on modules: who is looking."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules import module as of_all
+
+OF_ALL = (
+    of_all._global_forward_hooks,
+    of_all._global_backward_hooks,
+    of_all._global_backward_pre_hooks,
+)
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether a hook sees what a module gives."""
+    return bool(module._forward_hooks or module._backward_hooks or module._backward_pre_hooks or any(OF_ALL))
+
+
+def is_watched(branch: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a hook sees what a branch gives, or what the module of this kind inside it does."""
+    if type(branch) is kind:
+        return is_hooked(branch)
+    for module in branch.modules():
+        if is_hooked(module) or isinstance(module, kind):
+            return is_hooked(module)
+    return False
