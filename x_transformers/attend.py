@@ -24,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from x_transformers.aux_losses import Unheard
 from x_transformers.blocks import additive, by_rows, can_add
 from x_transformers.cache import KeysValues
+from x_transformers.derivatives import differentiable_sdpa
 from x_transformers.helpers import default_device, pack_one, unpack_one
 
 if TYPE_CHECKING:
@@ -191,9 +192,9 @@ def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Cal
 def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:
     """Torch's kernel, chosen among the backends that the layer allows."""
     if call.backends is None:
-        return F.scaled_dot_product_attention(*qkv, **options)
+        return differentiable_sdpa(*qkv, **options)
     with sdpa_kernel([getattr(SDPBackend, name) for name in call.backends]):
-        return F.scaled_dot_product_attention(*qkv, **options)
+        return differentiable_sdpa(*qkv, **options)
 
 
 # what a call leaves behind

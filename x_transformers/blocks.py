@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from x_transformers.checks import check_scores
+from x_transformers.derivatives import transformed
 
 if TYPE_CHECKING:
     from x_transformers.calls import Call
@@ -42,7 +43,7 @@ Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
     """Whether the scores of a call are too many to be held at once. A compiled graph has one way for all lengths."""
-    if rows == 1 or torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if rows == 1 or torch.compiler.is_compiling() or transformed():
         return False
     return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
 from x_transformers.attend import fused, grouped_sdpa, heads_of
+from x_transformers.derivatives import differentiable_sdpa
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import Rotary, RotaryPositions, is_one
 from x_transformers.features.residuals import Residual
@@ -127,7 +128,7 @@ class PlainAttention(PlainLayer):
         self.shape, self.rotary = attn.shape, attn.features.find(Rotary)
         self.to_q, self.to_k, self.to_v, self.to_out = map(self.map, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
         if self.shape.heads == self.shape.kv_heads:
-            self.attend = partial(F.scaled_dot_product_attention, scale=attn.logit_scale)
+            self.attend = partial(differentiable_sdpa, scale=attn.logit_scale)
         else:
             options = SimpleNamespace(dropout=0.0, scale=attn.logit_scale, backends=None)
             self.attend = lambda q, k, v, **causal: grouped_sdpa(q, k, v, None, options, **causal)

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.autoregressive_wrapper import Decoding, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
@@ -263,10 +262,8 @@ class XLAutoregressiveWrapper(Configurable):
         """The summed loss of a segment, and the memories after it; what learns at test time has learned from it."""
         outer = torch.is_grad_enabled()
         second_order = learns and outer and self.training
-        # fused kernels have no second derivative
-        kernels = sdpa_kernel(SDPBackend.MATH) if second_order else nullcontext()
         counts, aux = target != self.ignore_index, AuxLosses()
-        with torch.set_grad_enabled(outer or learns), kernels:
+        with torch.set_grad_enabled(outer or learns):
             with aux:
                 logits, inter = self.net(
                     segment,

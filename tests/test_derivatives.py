@@ -1,0 +1,139 @@
+"""Torch's attention kernels with every derivative: against finite differences, in all modes of torch that ask."""
+
+import contextlib
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import assert_close
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils.checkpoint import checkpoint
+
+from x_transformers.derivatives import differentiable_sdpa, sdpa_formula
+
+SEEN = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 1, 0]], dtype=torch.bool)
+OPTIONS = {
+    'plain': {},
+    'causal': dict(is_causal=True),
+    'scale': dict(scale=0.3),
+    'mask': dict(attn_mask=SEEN),
+    'bias': dict(attn_mask=torch.linspace(-1, 2, 24, dtype=torch.float64).sin().view(2, 1, 3, 4)),
+    'hidden by a bias': dict(attn_mask=torch.zeros(3, 4, dtype=torch.float64).masked_fill(~SEEN, -torch.inf)),
+}
+each_option = pytest.mark.parametrize('options', OPTIONS.values(), ids=OPTIONS)
+
+
+def qkv(rows=3, keys=4, width=2):
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((2, 2, n, width) for n in (rows, keys, keys))
+    return tuple(torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in sizes)
+
+
+@each_option
+def test_first_and_second_derivatives(options):
+    def attend(*qkv):
+        return differentiable_sdpa(*qkv, **options)
+
+    assert_close(sdpa_formula(*qkv(), **options), F.scaled_dot_product_attention(*qkv(), **options))
+    assert gradcheck(attend, qkv(), fast_mode=True, check_batched_grad=True)
+    assert gradgradcheck(attend, qkv(), fast_mode=True, check_batched_grad=True)
+
+
+@pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')  # torch scripts its own rules
+@each_option
+def test_forward_mode(options):
+    def attend(*qkv):
+        return differentiable_sdpa(*qkv, **options)
+
+    defined = dict(check_undefined_grad=False)
+    forward = dict(check_forward_ad=True, check_backward_ad=False, check_batched_forward_grad=True, **defined)
+    assert gradcheck(attend, qkv(), **forward)
+    assert gradgradcheck(attend, qkv(), fast_mode=True, check_fwd_over_rev=True, check_rev_over_rev=False, **defined)
+
+
+def test_third_derivatives():
+    def second(x):
+        (first,) = torch.autograd.grad(differentiable_sdpa(x, x, x).pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x, create_graph=True)[0]
+
+    assert gradcheck(second, qkv()[0], fast_mode=True)
+
+
+def test_queries_that_are_keys_count_once_each():
+    def attend(x):
+        return differentiable_sdpa(x, x, x, is_causal=True)
+
+    assert gradgradcheck(attend, qkv()[0], fast_mode=True)
+
+
+def in_checkpoint(attend, *inputs):
+    return checkpoint(attend, *inputs, use_reentrant=False)
+
+
+def with_hooks(attend, *inputs):
+    with torch.autograd.graph.save_on_cpu():
+        return attend(*inputs)
+
+
+@pytest.mark.parametrize('packed', [in_checkpoint, with_hooks])
+def test_where_saved_tensors_are_packed(packed):
+    def attend(*inputs):
+        return packed(lambda *inputs: differentiable_sdpa(*inputs, is_causal=True), *inputs)
+
+    assert gradcheck(attend, qkv(), fast_mode=True)
+    assert gradgradcheck(attend, qkv(), fast_mode=True)
+
+
+def test_transforms_of_functions():
+    q, k, v = (t.detach() for t in qkv())
+
+    def loss(q):
+        return F.scaled_dot_product_attention(q, k, v).sin().sum()
+
+    def ours(q):
+        return differentiable_sdpa(q, k, v).sin().sum()
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        wanted = torch.autograd.functional.hessian(loss, q)
+    assert_close(torch.func.hessian(ours)(q), wanted)
+    assert_close(torch.autograd.functional.hessian(ours, q), wanted)
+    assert_close(torch.autograd.functional.hessian(ours, q, vectorize=True), wanted)
+    rows = torch.vmap(torch.func.grad(lambda q, k, v: differentiable_sdpa(q[None], k[None], v[None]).sin().sum()))
+    assert_close(rows(q, k, v), torch.func.grad(ours)(q))
+
+
+@torch.no_grad()
+def test_dropout_in_transforms():
+    """Of equal values, a row of weights with dropout sums to what was kept: 1 on average, and not always."""
+    q, k, _ = qkv(rows=50, keys=60)
+    draw = torch.vmap(lambda q: differentiable_sdpa(q, k, torch.ones_like(k), dropout_p=0.4), randomness='different')
+    drawn = draw(q.expand(20, -1, -1, -1, -1))
+    assert abs(drawn.mean() - 1) < 0.02
+    assert drawn[0].std() > 0.05
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_an_ordinary_backward_pass_is_the_kernels_own():
+    """Bit for bit, and what was saved is released."""
+    inputs = qkv(rows=16, keys=16, width=8)
+    ours, theirs = (f(*inputs, is_causal=True) for f in (differentiable_sdpa, F.scaled_dot_product_attention))
+    assert torch.equal(ours, theirs)
+    grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (ours, theirs)]
+    assert all(map(torch.equal, *grads))
+    with pytest.raises(RuntimeError, match='second time'):
+        torch.autograd.grad(ours.sum(), inputs)
+
+
+@pytest.mark.parametrize('packs', [False, True])
+def test_what_is_saved_is_released(packs):
+    """After the backward pass, though its output lives on, as a loss does until the next step."""
+    inputs = qkv()
+    doubled = [t * 2 for t in inputs]
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if packs else contextlib.nullcontext():
+        out = differentiable_sdpa(*doubled)
+    saved = [weakref.ref(t) for t in doubled]
+    del doubled
+    assert all(ref() is not None for ref in saved)
+    torch.autograd.grad(out.sum(), inputs)
+    assert all(ref() is None for ref in saved)
