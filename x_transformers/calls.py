@@ -33,7 +33,10 @@ from x_transformers.checks import (
     check_past,
     check_precision,
     check_vectors,
+    cleared,
 )
+
+Views = tuple[Tensor, Tensor, Tensor]
 
 if TYPE_CHECKING:
     from x_transformers.flags import Feature
@@ -86,11 +89,13 @@ class StackCall(AddsLosses):
         return self.held + self.new
 
     def only_new(self, t: Tensor, name: str) -> Tensor:
-        """The rows of `t` (b n d) that belong to new tokens."""
-        if t.shape[1] in (1, self.new):
+        """The rows of `t` (b n d) that belong to new tokens, hidden ones finite."""
+        if t.shape[1] == 1 < self.new:
             return t
-        if t.shape[1] in (self.tokens, self.given):
-            return t[:, -self.new :]
+        if t.shape[1] in (self.new, self.tokens, self.given):
+            return cleared(t[:, t.shape[1] - self.new :], self.real)
+        if t.shape[1] == 1:
+            return t
         raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')
 
     def keep(self, name: str, value: Any, when: bool = True) -> None:
@@ -170,9 +175,10 @@ class StackCall(AddsLosses):
             at = self.self_attended
             self.self_attended += 1
             if at < len(self.mems) and self.mems[at] is not None:
-                inputs['mem'] = self.norm(norm, self.mems[at])
-                if at < len(self.mem_masks) and self.mem_masks[at] is not None:
-                    inputs['mem_mask'] = self.mem_masks[at]
+                mask = self.mem_masks[at] if at < len(self.mem_masks) else None
+                inputs['mem'] = self.norm(norm, cleared(self.mems[at], mask))
+                if mask is not None:
+                    inputs['mem_mask'] = mask
         return inputs
 
     def over_keys(self, t: Any, filler: float) -> Any:
@@ -223,6 +229,8 @@ class StackCall(AddsLosses):
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
         self.real, self.start = as_mask(mask, 'mask', len(x), 'n', like=x), start
+        # what all queries and keys leave out is cleared once, where it comes in
+        clean = kv_mask is None and attn_mask is None
         kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), 'j', like=x)
         if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
             raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
@@ -236,10 +244,12 @@ class StackCall(AddsLosses):
         if start is not None and self.memories:
             own['index'] = self.row_positions()
         own |= dict(attn_bias=self.over_keys(self.inputs.get('attn_bias'), 0.0), causal=causal)
+        own |= dict(clean=True if clean and self.real is not None else None)
         if self.inputs.get('pos') is not None:
             own['pos'] = self.user_positions(self.inputs['pos'], x)
         self.shared['a'] |= {name: value for name, value in own.items() if value is not None}
-        across = dict(mask=self.real, context_mask=context_mask)
+        hides = self.real is not None or context_mask is not None
+        across = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
         self.shared['c'] |= {name: value for name, value in across.items() if value is not None}
 
 
@@ -316,7 +326,7 @@ class ModelCall(AddsLosses):
     `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the sequence
     into one of a longer sequence that the stack sees. In rows with padding on the left, of `start`
     tokens, the stack sees the leading tokens behind the padding, next to the first real token. `on` are the features
-    that act in this call.
+    that act in this call, `shown` is the mask that the caller gave, of tokens alone.
     """
 
     trace: LayerIntermediates
@@ -327,6 +337,7 @@ class ModelCall(AddsLosses):
     new: int
     offset: int
     like_tokens: Tensor | None = None
+    shown: Tensor | None = None
     mask: Tensor | None = None
     leading: int = 0
     taken: int = 0
@@ -369,6 +380,16 @@ class ModelCall(AddsLosses):
         if t.shape[axis] in (self.given, self.tokens):
             return t.narrow(axis, t.shape[axis] - self.new, self.new)
         raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
+
+    def cleared(self, t: Tensor) -> Tensor:
+        """What the caller gave for the new tokens (b n d), finite where masks or the padding on the left hide it."""
+        real, start = self.shown, self.inputs.get('seq_start_pos')
+        if real is not None and (real.ndim != 2 or real.shape[1] < self.new):
+            return t  # which is refused below
+        if start is not None:
+            begun = torch.arange(self.tokens - self.new, self.tokens, device=t.device) >= start.unsqueeze(-1)
+            real = begun if real is None else begun & real[:, real.shape[1] - self.new :].bool()
+        return cleared(t, real)
 
     def tokens_mask(self, x: Tensor) -> Tensor | None:
         """Which of the last tokens, as many as `x` has, are real (b n); None for all."""
@@ -466,7 +487,7 @@ class Call(AddsLosses, InBlocks):
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
     features put in front may be hidden; `turned_by` is the feature that turns keys before they are cached; `recurrent`
-    is the state that a recurrent module left in the cache.
+    is the state that a recurrent module left in the cache; `shown` says which of the new keys any query may see (b n).
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -490,6 +511,7 @@ class Call(AddsLosses, InBlocks):
     recurrent: Any = None
     keys: int = 0
     total_keys: int = 0
+    shown: Tensor | None = None
     real: Tensor | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
@@ -511,6 +533,28 @@ class Call(AddsLosses, InBlocks):
         """How many keys come from the memory of an earlier segment."""
         mem = self.inputs.get('mem')
         return 0 if mem is None else mem.shape[1]
+
+    def clear(self, views: Views, key_mask: Tensor | None, attn_mask: Tensor | None) -> Views:
+        """Inputs of queries, keys and values, finite where masks hide them; and the same for what features add."""
+        q, k, v = views
+        key_mask = as_mask(key_mask, 'context_mask', self.batch, None, like=self.x)
+        if self.context is None and key_mask is None:
+            key_mask = self.query_mask
+        self.shown = key_mask
+        if attn_mask is not None and attn_mask.shape[-1] > 1:
+            seen = attn_mask.any(dim=2).any(dim=1).expand(self.batch, -1)
+            self.shown = seen if key_mask is None or key_mask.shape != seen.shape else seen & key_mask
+        same = k is q and self.shown is self.query_mask
+        self.x = cleared(q, self.query_mask)
+        k = self.x if same else self.cleared(k)
+        return self.x, k, k if v is views[1] else self.cleared(v)
+
+    def cleared(self, keys: Tensor) -> Tensor:
+        """Rows of keys (b ... j d), new ones last, finite where they are hidden."""
+        shown = self.shown
+        if shown is not None and shown.shape[1] < keys.shape[-2]:
+            shown = F.pad(shown, (keys.shape[-2] - shown.shape[1], 0), value=True)
+        return cleared(keys, shown)
 
     @property
     def triangle(self) -> bool:

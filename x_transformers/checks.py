@@ -145,6 +145,23 @@ def boolean_mask(mask: Tensor, name: str) -> Tensor:
     return mask if mask.dtype == torch.bool else mask.bool()
 
 
+def cleared(t: Tensor, real: Tensor | None) -> Tensor:
+    """Rows of tokens (b ... n d) with 0 in place of hidden ones that are not finite, or so large that they would not
+    stay so; all others stay as they are.
+
+    Nothing else would keep them from real tokens, nor from parameters: a weight of 0 times NaN is NaN.
+
+    real   b n or more, whose last ones are those of `t`; None for all. Boolean
+    """
+    n = t.shape[-2]
+    if real is None or not t.is_floating_point() or real.shape[1] < n:
+        return t
+    real = real[:, real.shape[1] - n :].bool().unflatten(0, (len(real), *[1] * (t.ndim - 3)))
+    largest = torch.linalg.vector_norm(t.detach(), torch.inf, dim=-1)
+    most = torch.finfo(torch.promote_types(t.dtype, torch.float32)).max ** 0.25
+    return t.masked_fill(~(real | (largest < most)).unsqueeze(-1), 0.0)
+
+
 def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> None:
     """Refuse a mask or bias of attention, (b h i j), that does not broadcast to the scores."""
     for axis, (what, wanted) in enumerate((('batch', batch), ('heads', heads), ('queries', rows))):

@@ -14,7 +14,7 @@ from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, che
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
-from x_transformers.checks import check_lengths, check_vectors
+from x_transformers.checks import check_lengths, check_vectors, cleared
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -128,8 +128,9 @@ class ContinuousTransformerWrapper(Wrapper):
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
         call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache)
-        call.like_tokens = x = x[:, x.shape[1] - call.new :]
-        x = sum(call.on.gather('embed', call), self.project_in(x))
+        call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
+        x = self.project_in(call.cleared(call.like_tokens))
+        x = call.cleared(sum(call.on.gather('embed', call), x))
         x = call.on.down('embedded', x, call)
         x = call.on.down(
             'pool',
@@ -239,6 +240,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
             raise ValueError(f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}')
         if mask is not None and mask.shape != (b, n):
             raise ValueError(f'`mask` got the shape {tuple(mask.shape)}, it must be {(b, n)}, one entry per vector')
+        if lens is not None or mask is not None:  # what is no target must not be NaN in its gradient either
+            x = cleared(x, torch.arange(n, device=x.device) < lens[:, None] if mask is None else mask)
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')

@@ -153,6 +153,7 @@ class MultiInputTransformerWrapper(Wrapper):
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
         call = model_call(self, inputs, n, cache_of(cache), input_not_include_cache)
+        call.shown = mask
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
@@ -184,7 +185,8 @@ class MultiInputTransformerWrapper(Wrapper):
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = next(iter(x.values()))
         streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)
-        h = call.on.down('embedded', sum(call.on.gather('embed', call), streams), call)
+        embeds = call.cleared(sum(call.on.gather('embed', call), streams))
+        h = call.on.down('embedded', embeds, call)
         call.trace.initial_embeds = h
         return self.project_emb(self.emb_dropout(h))
 

@@ -42,6 +42,7 @@ from x_transformers.checks import (
     check_prefix,
     check_returns,
     check_vectors,
+    cleared,
     input_names,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
@@ -127,7 +128,7 @@ class Attention(Configurable, ChoosesKernel):
     """
 
     catalogue = ATTENTION
-    own_inputs = ('keep_maps', 'index')
+    own_inputs = ('keep_maps', 'index', 'clean')
 
     def __init__(
         self,
@@ -226,6 +227,9 @@ class Attention(Configurable, ChoosesKernel):
         call.keeps = return_intermediates
         self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
+        attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
+        if not inputs.get('clean') and not (mask is context_mask is attn_mask is None):
+            views = call.clear(views, context_mask, attn_mask)
         q_in, k_in, v_in = on.down('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.down('projected', qkv, call)
@@ -238,7 +242,7 @@ class Attention(Configurable, ChoosesKernel):
         call.keys = k.shape[-2]
         call.real = call.key_mask(mask, context_mask)
         masks = [] if call.real is None else [call.real[:, None, None]]
-        masks += [] if attn_mask is None else [self.own_mask(attn_mask)]
+        masks += [] if attn_mask is None else [attn_mask]
         q, k, v = settle(on, call, (q, k, v), masks)
         out = attended(self, q, k, v, call, on)
         out = on.up('leave', out, call)
@@ -591,7 +595,7 @@ class AttentionLayers(Routing):
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
-            call.shared['c']['context'] = context if call.cache is None else context[:, :0]
+            call.shared['c']['context'] = cleared(context if call.cache is None else context[:, :0], context_mask)
         order = self.order_of(layers_execute_order, repeat_blocks)
         call.order, call.kinds = order, [self.layer_types[index] for index in order]
         x = call.only_new(x, 'x')
@@ -944,7 +948,7 @@ class TransformerWrapper(Wrapper):
         call = model_call(self, started, x.shape[1], cache_of(cache), only_new)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
-        call.notes['later'] = return_readout
+        call.notes['later'], call.shown = return_readout, mask
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
         check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
         if mems := a_list(mems, 'mems'):
@@ -1022,7 +1026,7 @@ class TransformerWrapper(Wrapper):
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = ids
         embeds = call.on.down('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
-        x = sum(call.on.gather('embed', call), embeds)
+        x = call.cleared(sum(call.on.gather('embed', call), embeds))
         x = call.on.down('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))

@@ -15,7 +15,7 @@ from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, che
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, model_call
-from x_transformers.checks import as_mask, check_device, check_ids
+from x_transformers.checks import as_mask, check_device, check_ids, cleared
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -141,9 +141,9 @@ class XValTransformerWrapper(Wrapper):
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
         call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache)
-        call.like_tokens = x = x[:, x.shape[1] - call.new :]
-        h = self.embed(x, x_num[:, x_num.shape[1] - call.new :])
-        h = sum(call.on.gather('embed', call), h)
+        call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
+        numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
+        h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
         h = self.project_emb(call.on.down('embedded', h, call))
         call.trace.initial_embeds = h
         h = self.run_stack(h, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs)
@@ -265,8 +265,9 @@ class XValAutoregressiveWrapper(Configurable):
         with AuxLosses() as aux:
             logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs, **later(self.net))
         numeric = targets == self.net.numerical_token_id
-        # what is no number may be NaN, whose gradient would be too
-        squares = (predicted - target_numbers.masked_fill(~numeric, 0.0)).square().masked_fill(~numeric, 0.0)
+        # what is no number, or hidden, may be NaN, whose gradient would be too
+        known = cleared(target_numbers.masked_fill(~numeric, 0.0).unsqueeze(-1), counts).squeeze(-1)
+        squares = (predicted - known).square().masked_fill(~numeric, 0.0)
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
             entropies = single_losses(logits, targets, terms)

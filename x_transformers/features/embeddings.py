@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.checks import check_ids, check_vectors
+from x_transformers.checks import check_ids, check_vectors, cleared
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
@@ -153,7 +153,8 @@ class PrependEmbeds(ModelFeature):
             raise ValueError(
                 f'`prepend_embeds` got shape {tuple(prefix.shape)}, it must be ({x.shape[0]}, p, {x.shape[-1]})'
             )
-        return call.put_in_front(prefix, x, mask)
+        known = torch.is_tensor(mask) and mask.shape == prefix.shape[:2]
+        return call.put_in_front(cleared(prefix, mask) if known else prefix, x, mask)
 
 
 class PrependInputs(PrependEmbeds):

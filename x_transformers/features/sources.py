@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from x_transformers.attend import tile_heads
 from x_transformers.cache import LayerIntermediates
-from x_transformers.checks import as_mask, check_vectors
+from x_transformers.checks import as_mask, check_vectors, cleared
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
 from x_transformers.flags import count, flag, shown
@@ -51,6 +51,7 @@ class KVInputResidual(AttentionFeature):
             return qkv
         q, k, v = qkv
         fits(residual, 'kv_input_residual', k)
+        residual = call.cleared(residual) if residual.ndim == 3 and residual.shape[1] == k.shape[1] else residual
         return q, k + residual, v + residual
 
 
@@ -83,6 +84,8 @@ class Deltas(AttentionFeature):
         if delta is None:
             return t
         fits(delta, name, t)
+        if delta.shape[:2] == t.shape[:2]:
+            delta = call.cleared(delta) if name in ('k_delta', 'v_delta') else cleared(delta, call.query_mask)
         return t + delta
 
 
@@ -100,6 +103,7 @@ class SegmentMemory(AttentionFeature):
         q, k, v = qkv
         if mem.ndim != 3 or mem.shape[0] != k.shape[0] or mem.shape[-1] != k.shape[-1]:
             raise ValueError(f'`mem` got shape {tuple(mem.shape)}, it must be ({k.shape[0]}, l, {k.shape[-1]})')
+        mem = cleared(mem, call.inputs.get('mem_mask'))
         return q, torch.cat((mem, k), dim=1), torch.cat((mem, v), dim=1)
 
 
@@ -138,7 +142,7 @@ class ValueResidual(AttentionFeature):
         q, k, v = qkv
         if residual.shape != v.shape:
             raise ValueError(f'`value_residual` got shape {tuple(residual.shape)}, the values have {tuple(v.shape)}')
-        mix = call.notes.get('value mix', 0.5)
+        mix, residual = call.notes.get('value mix', 0.5), call.cleared(residual)
         if torch.is_tensor(mix) and call.rebuilds_values:
             mix = call.recall('value mix', mix)
         return q, k, residual + mix * (v - residual)
@@ -185,6 +189,9 @@ class AdditionalKV(AttentionFeature):
                 )
         if k.shape[1] != shape.kv_heads:
             k, v = tile_heads(k, shape.heads), tile_heads(v, shape.heads)
+        mask = call.inputs.get('additional_key_value_mask')
+        if torch.is_tensor(mask) and mask.shape == (call.batch, k.shape[-2]):  # any other is refused below
+            k, v = cleared(k, mask), cleared(v, mask)
         polar = self.host.features.find(Polar)
         return k if polar is None else polar.stored_keys(k, call), v
 
@@ -256,7 +263,8 @@ class KVResiduals(StackFeature):
         at = (call.self_attended if layer.kind == 'a' else call.attended - call.self_attended) - 1
         if at >= len(each):
             return inputs
-        residual = call.only_new(each[at], name) if layer.kind == 'a' else each[at]
+        hidden = call.shared['c'].get('context_mask')
+        residual = call.only_new(each[at], name) if layer.kind == 'a' else cleared(each[at], hidden)
         if layer.kind == 'c' and call.cache is not None:  # the keys of the context are in the cache
             residual = residual[:, :0]
         return {**inputs, 'kv_input_residual': residual}
