@@ -27,7 +27,7 @@ from x_transformers import (
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.flags import ConfigError, Feature
-from x_transformers.x_transformers import Attention, AttentionLayers, Wrapper
+from x_transformers.x_transformers import Attention, AttentionLayers, RotaryEmbedding, Wrapper
 
 STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
 TOKENS, LONGEST, CONTEXT, PREFIX = 60, 24, 5, 2
@@ -371,6 +371,7 @@ INPUT_CASES = (
     Case('latents, value residual', stack=dict(**LATENT_KV, add_value_residual=True)),
     Case('self_attn_kv_residuals', inputs=('self_attn_kv_residuals',)),
     Case('cross_attn_kv_residuals', stack=CROSS, inputs=('cross_attn_kv_residuals',)),
+    Case('rotary_pos_emb, of a stack without any', inputs=('rotary_pos_emb',)),
     Case('self_attn_additional_kv', inputs=('self_attn_additional_kv',)),
     Case('additional_kv_mask', inputs=('self_attn_additional_kv', 'additional_kv_mask')),
     Case('detach_additional_kv', inputs=('self_attn_additional_kv', 'detach_additional_kv')),
@@ -479,7 +480,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
         'context_mask': lambda: torch.arange(CONTEXT) < torch.arange(1, batch + 1)[:, None],
         'context_pos': lambda: torch.randint(0, 9, (batch, CONTEXT), generator=generator),
         'attn_bias': lambda: normal(batch, stack.attn_heads, length, length),
-        'rotary_pos_emb': lambda: stack.rotary_pos_emb(torch.arange(length) * 3),
+        'rotary_pos_emb': lambda: getattr(stack, 'rotary_pos_emb', RotaryEmbedding(8))(torch.arange(length) * 3),
     }
     shape = next((m.shape for m in stack.modules() if isinstance(m, Attention)), None)
     builders |= {

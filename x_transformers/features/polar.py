@@ -124,7 +124,6 @@ class PolarPositions(StackFeature):
     paper = 'PoPE, arXiv:2509.10534'
     polar_pos_emb = flag(False, 'sizes from content, angles from positions')
     polar_bias_uniform_init = flag(False, 'the learned shift of the keys starts at random, else at zero')
-    takes = {'polar_pos_emb': '(angles, shifts), computed elsewhere'}
     clashes = {
         'rotary_pos_emb': 'both turn queries and keys by their positions',
         'rotary_xpos': 'both turn queries and keys by their positions',
@@ -136,8 +135,8 @@ class PolarPositions(StackFeature):
         self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        own = call.inputs.get('polar_pos_emb')
-        call.shared['a']['polar_pos_emb'] = self.module(call.key_positions(x)) if own is None else own
+        if call.shared['a'].get('polar_pos_emb') is None:
+            call.shared['a']['polar_pos_emb'] = self.module(call.key_positions(x))
         return x
 
 

@@ -504,6 +504,34 @@ class Window(AttentionFeature):
 # features of a stack
 
 
+class GivenAngles(StackFeature):
+    """Positions computed elsewhere, for all self-attention layers of a stack, whether it has its own or not."""
+
+    takes = {
+        'rotary_pos_emb': '(angles (1 or b) j r, scale), as a `RotaryEmbedding` gives them',
+        'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)',
+    }
+    waits = True
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        for name in self.takes:
+            given = call.inputs.get(name)
+            if given is not None:
+                call.shared['a'][name] = self.checked(name, given, call.memories + call.tokens)
+        return x
+
+    @staticmethod
+    def checked(name: str, given: Any, keys: int) -> tuple[Tensor, Any]:
+        if not isinstance(given, (tuple, list)) or len(given) != 2 or not torch.is_tensor(given[0]):
+            raise TypeError(f'`{name}` got {shown(given)}, it must be a pair, of which the first are angles')
+        if given[0].shape[-2] < keys:
+            raise ValueError(
+                f'`{name}` got angles for {given[0].shape[-2]} positions, '
+                f'there are {keys} keys (prepend_embeds, memory tokens and mems included)'
+            )
+        return tuple(given)
+
+
 class RotaryPositions(StackFeature):
     """Rotary positions for all self-attention layers of a stack."""
 
@@ -517,7 +545,7 @@ class RotaryPositions(StackFeature):
     )
     rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
     rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
-    takes = {'rotary_pos_emb': '(angles, scale), computed elsewhere', 'context_pos': 'm | b m'}
+    takes = {'context_pos': 'm | b m'}
     stored_as = {'angles': 'rotary_pos_emb'}
     switches = ('rotary_pos_emb', 'rotary_xpos')
     options = {'rotary_xpos_scale_base': 'rotary_xpos'}
@@ -548,12 +576,7 @@ class RotaryPositions(StackFeature):
         )
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        own, keys = call.inputs.get('rotary_pos_emb'), call.memories + call.tokens
-        if own is not None and own[0].shape[-2] < keys:
-            raise ValueError(
-                f'`rotary_pos_emb` got angles for {own[0].shape[-2]} positions, '
-                f'there are {keys} keys (prepend_embeds, memory tokens and mems included)'
-            )
+        own = call.shared['a'].get('rotary_pos_emb')
         # a fixed centre: with the middle, keys without a scale (memories, a context) would reveal the length
         longest = int(70 * self.rotary_xpos_scale_base)
         if self.rotary_xpos and call.seen + call.new > longest:

@@ -1,0 +1,108 @@
+"""Ways in which published packages use this one, each cut down to the few lines that they rely on."""
+
+import pytest
+import torch
+
+from x_transformers import ContinuousTransformerWrapper, CrossAttender, Decoder, Encoder, TransformerWrapper
+from x_transformers.x_transformers import PolarEmbedding, RotaryEmbedding
+
+SMALL = dict(dim=32, depth=2, heads=2, attn_dim_head=16, verbose=False)
+
+STACKS = {
+    'decoder': (Decoder, {}),
+    'encoder': (Encoder, {}),
+    'alibi': (Decoder, dict(alibi_pos_bias=True)),
+    'memories': (Decoder, dict(attn_num_mem_kv=2, attn_qk_norm=True)),
+    'cross': (Decoder, dict(cross_attend=True)),
+}
+
+
+def pair_of(kind, own, **turned):
+    """A stack that turns queries and keys itself, and one with its weights that does not."""
+    theirs = kind(**SMALL, **own, **turned).eval()
+    bare = kind(**SMALL, **own).eval()
+    missing, unexpected = bare.load_state_dict(theirs.state_dict(), strict=False)
+    assert not missing and all('pos_emb' in name for name in unexpected)
+    return theirs, bare
+
+
+# angles that a client computes once, and hands to stacks that have no positions of their own
+
+
+@pytest.mark.parametrize('name', STACKS)
+def test_rotary_angles_are_given_to_a_stack_without_any(name):
+    kind, own = STACKS[name]
+    theirs, bare = pair_of(kind, own, rotary_pos_emb=True)
+    x, mask = torch.randn(2, 7, 32), torch.arange(7) < torch.tensor([[7], [5]])
+    more = dict(mask=mask, context=torch.randn(2, 3, 32)) if own.get('cross_attend') else dict(mask=mask)
+    angles = theirs.rotary_pos_emb.forward_from_seq_len(7)
+    given = bare(x, rotary_pos_emb=angles, **more)
+    torch.testing.assert_close(given, theirs(x, **more))
+    assert not torch.allclose(given, bare(x, **more), atol=1e-3)
+    torch.testing.assert_close(bare(x, rotary_pos_emb=None, **more), bare(x, **more))
+
+
+def test_xpos_angles_are_given_to_a_stack_without_any():
+    theirs, bare = pair_of(Decoder, {}, rotary_xpos=True)
+    x, pos = torch.randn(2, 7, 32), torch.arange(7)
+    angles = theirs.rotary_pos_emb(pos, centre=0)
+    assert torch.is_tensor(angles[1])
+    torch.testing.assert_close(bare(x, rotary_pos_emb=angles), theirs(x))
+
+
+def test_given_angles_reach_a_model_and_its_gradients():
+    x, pos = torch.randint(0, 9, (2, 6)), RotaryEmbedding(8)(torch.arange(6))
+    net = TransformerWrapper(num_tokens=9, max_seq_len=0, attn_layers=Decoder(**SMALL))
+    out = net(x, rotary_pos_emb=pos)
+    assert not torch.allclose(out, net(x), atol=1e-4)
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+    same = ContinuousTransformerWrapper(dim_in=5, max_seq_len=0, attn_layers=Encoder(**SMALL))
+    same(torch.randn(2, 6, 5), rotary_pos_emb=pos)
+
+
+@pytest.mark.parametrize('own', [{}, dict(rotary_pos_emb=True), dict(attn_kv_heads=1)])
+def test_given_angles_with_a_cache(own):
+    net, x = Decoder(**SMALL, **own).eval(), torch.randn(2, 6, 32)
+    angles, _ = RotaryEmbedding(8)(torch.arange(6) * 3)
+    whole = net(x, rotary_pos_emb=(angles, 1.0))
+    out, cache = net(x[:, :3], rotary_pos_emb=(angles[:, :3], 1.0), return_hiddens=True)
+    torch.testing.assert_close(out, whole[:, :3])
+    for n in (4, 6):
+        out, cache = net(x[:, :n], rotary_pos_emb=(angles[:, :n], 1.0), cache=cache, return_hiddens=True)
+        torch.testing.assert_close(out[:, -1], whole[:, n - 1])
+
+
+def test_angles_of_each_row():
+    net, x = Encoder(**SMALL).eval(), torch.randn(2, 5, 32)
+    pos = torch.tensor([[0, 1, 2, 3, 4], [0, 2, 4, 6, 8]])
+    out = net(x, rotary_pos_emb=RotaryEmbedding(16)(pos))
+    for row in range(2):
+        alone = net(x[row : row + 1], rotary_pos_emb=RotaryEmbedding(16)(pos[row]))
+        torch.testing.assert_close(out[row : row + 1], alone)
+
+
+def test_polar_angles_are_given_to_a_stack_without_any():
+    theirs, bare = pair_of(Decoder, {}, polar_pos_emb=True)
+    x = torch.randn(2, 5, 32)
+    given = bare(x, polar_pos_emb=theirs.polar_pos_emb(torch.arange(5)))
+    torch.testing.assert_close(given, theirs(x))
+    assert isinstance(theirs.polar_pos_emb, PolarEmbedding)
+
+
+@pytest.mark.parametrize('name', ['rotary_pos_emb', 'polar_pos_emb'])
+@pytest.mark.parametrize('own', [{}, dict(rotary_pos_emb=True)])
+def test_given_angles_are_checked(name, own):
+    net, x = Decoder(**SMALL, **own), torch.randn(1, 5, 32)
+    with pytest.raises(ValueError, match=f'`{name}` got angles for 4 positions, there are 5 keys'):
+        net(x, **{name: (torch.zeros(1, 4, 16), 1.0)})
+    for wrong in (torch.zeros(1, 5, 16), 'table', (torch.zeros(1, 5, 16),), (1, 2)):
+        with pytest.raises(TypeError, match=f'(?s)`{name}` got .*, it must be a pair'):
+            net(x, **{name: wrong})
+
+
+def test_a_stack_of_cross_attention_alone_has_no_use_for_angles():
+    net = CrossAttender(**SMALL).eval()
+    x, context = torch.randn(1, 4, 32), torch.randn(1, 3, 32)
+    out = net(x, context=context, rotary_pos_emb=RotaryEmbedding(16)(torch.arange(4)))
+    torch.testing.assert_close(out, net(x, context=context))
