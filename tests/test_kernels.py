@@ -369,12 +369,61 @@ def test_torch_func_runs_the_whole(in_blocks):
     assert_close(torch.func.vmap(module)(x), wanted)
 
 
-def test_slopes_of_slopes_are_refused(in_blocks):
-    in_blocks(2)
-    module, x = layer(causal=True, max_attend_past=2), randn(1, N, 12).requires_grad_()
-    (slope,) = torch.autograd.grad(module(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match='once_differentiable'):
-        slope.sum().backward()
+SLOPES = [dict(max_attend_past=2), dict(num_mem_kv=1, kv_heads=2), dict(laser=True)]
+
+
+def second_slopes(module, x, **inputs):
+    """The gradient of the gradient."""
+    x = x.detach().requires_grad_()
+    learned = [x, *module.parameters(), *(p for n in inputs if n == 'rel_pos' for p in inputs[n].parameters())]
+    (slope,) = torch.autograd.grad(weighted(module(x, **inputs).sin()), x, create_graph=True)
+    return torch.autograd.grad(slope.sin().sum(), learned, allow_unused=True)
+
+
+@pytest.mark.parametrize('flags', SLOPES, ids=str)
+@pytest.mark.parametrize('bias', [None, 'T5', 'alibi'])
+def test_slopes_of_slopes(flags, bias):
+    """Second derivatives in blocks are those of the formula, where some rows see nothing, too."""
+    module, x = layer(causal=True, **flags), randn(2, N, 12)
+    inputs = {'mask': torch.arange(N) >= torch.tensor([[0], [3]])}
+    inputs |= {} if bias is None else dict(rel_pos=randomise(MODULES[bias](True).double()))
+    with blocked(2):
+        found = second_slopes(module, x, **inputs)
+    module.flash = False
+    module.choose_kernel()
+    for wanted, grad in zip(second_slopes(module, x, **inputs), found, strict=True):
+        assert (wanted is None) == (grad is None)
+        if wanted is not None:
+            assert_close(grad, wanted, 'slope')
+
+
+@pytest.mark.parametrize('flags', SLOPES, ids=str)
+def test_slopes_of_slopes_with_dropout(flags):
+    """The noise is that of the first pass."""
+    module, x = layer(causal=True, dropout=0.4, **flags).train(), randn(1, N, 12).requires_grad_()
+
+    def loss(x):
+        torch.manual_seed(1)
+        return weighted(module(x))
+
+    with blocked(2):
+        assert torch.autograd.gradgradcheck(loss, x, fast_mode=True, atol=1e-4)
+
+
+@pytest.mark.parametrize('flags', [*SLOPES, dict(max_attend_past=2, dropout=0.4)], ids=str)
+def test_several_losses_at_once(flags):
+    """With `is_grads_batched`, the backward pass runs in a vmap."""
+    module, x = layer(causal=True, **flags).train(), randn(2, N, 12).requires_grad_()
+    upstream, learned = randn(3, 2, N, 12, seed=2), [x, *module.parameters()]
+    with blocked(2):
+        torch.manual_seed(1)
+        out = module(x)
+        wanted = [torch.autograd.grad(out, learned, one, retain_graph=True, allow_unused=True) for one in upstream]
+        found = torch.autograd.grad(out, learned, upstream, is_grads_batched=True, allow_unused=True)
+    for grad, each in zip(found, zip(*wanted, strict=True), strict=True):
+        assert (grad is None) == (each[0] is None)
+        if grad is not None:
+            assert_close(grad, torch.stack(each), 'gradient')
 
 
 # the choice of a kernel

@@ -44,8 +44,8 @@ VOCAB, DIM, LENGTH = 2048, 8, 24
 
 @pytest.fixture
 def few(monkeypatch):
-    """Chunks of three tokens."""
-    monkeypatch.setattr(token_loss, 'tokens_at_a_time', lambda classes, like: 3)
+    """Chunks of five tokens: no number of tokens here is a multiple of it."""
+    monkeypatch.setattr(token_loss, 'tokens_at_a_time', lambda classes, like: 5)
 
 
 # the function
@@ -279,6 +279,8 @@ def net_of(kind=Decoder, stack=None, **options):
 class LowRank(nn.Module):
     """A linear map and a small change of it, as adapters have."""
 
+    by_token = True
+
     def __init__(self, base, rank=2):
         super().__init__()
         self.base, self.calls = base.requires_grad_(False), []
@@ -462,6 +464,71 @@ def test_wrappers_have_the_loss_and_gradients_of_all_logits(case, monkeypatch, f
         torch.testing.assert_close(evaluated, run(model), rtol=1e-5, atol=1e-5)
 
 
+class Called:
+    """A model with other parameters."""
+
+    def __init__(self, model, parameters):
+        self.model, self.parameters = model, parameters
+
+    def __call__(self, *args, **kwargs):
+        return torch.func.functional_call(self.model, self.parameters, args, kwargs)
+
+
+def other_parameters(model):
+    generator = torch.Generator().manual_seed(5)
+    noise = {name: torch.randn(p.shape, generator=generator) for name, p in model.named_parameters()}
+    return {name: p.detach() + 0.2 * noise[name] for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_parameters_of_a_functional_call(case, few):
+    """The backward pass, which runs outside of it, computes with the same ones."""
+    model, run = CASES[case]()
+    needs = {name: p.requires_grad for name, p in model.named_parameters()}
+    parameters = {name: t.requires_grad_(needs[name]) for name, t in other_parameters(model).items()}
+    seed(3)
+    loss = run(Called(model, parameters))
+    learned = {name: t for name, t in parameters.items() if needs[name]}
+    grads = dict(zip(learned, torch.autograd.grad(loss, list(learned.values()), allow_unused=True), strict=True))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(parameters[name])
+    seed(3)
+    expected = run(model)
+    torch.testing.assert_close(loss, expected)
+    own = [p for p in model.parameters() if p.requires_grad]
+    for name, goal in zip(learned, torch.autograd.grad(expected, own, allow_unused=True), strict=True):
+        assert (goal is None) == (grads[name] is None), name
+        if goal is not None:
+            torch.testing.assert_close(grads[name], goal, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    'case', ['mixture', 'sigsoftmax', 'own head', 'adapted head', 'beliefs, own head', 'next latent']
+)
+def test_several_losses_of_a_wrapper_at_once(case, few):
+    model, run = CASES[case]()
+    learned = [p for p in model.parameters() if p.requires_grad]
+    seed(3)
+    loss = run(model)
+    goal = torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(loss, learned, torch.tensor([1.0, -2.0]), is_grads_batched=True, allow_unused=True)
+    for one, several in zip(goal, found, strict=True):
+        assert (one is None) == (several is None)
+        if one is not None:
+            torch.testing.assert_close(several, torch.stack((one, -2 * one)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('case', ['mixture', 'own head', 'adapted head'])
+def test_a_head_changed_before_the_backward_pass(case, few):
+    model, run = CASES[case]()
+    loss = run(model)
+    with torch.no_grad():
+        next(p for n, p in model.named_parameters() if 'to_logits' in n).mul_(2)
+    with pytest.raises(RuntimeError, match=r'changed in place|modified by an inplace'):
+        loss.backward()
+
+
 class Largest(TorchDispatchMode):
     """The most entries of any tensor with the vocabulary as its last axis that an operation gives, by rows of it."""
 
@@ -478,7 +545,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize('case', CASES)
 def test_no_wrapper_makes_all_logits(case, monkeypatch, few):
     model, run = CASES[case]()
-    most = max(p.numel() // VOCAB for p in model.parameters())  # the weights of the head, and their gradient
+    most = max(10, *(p.numel() // VOCAB for p in model.parameters()))  # the weights of the head, and their gradient
     with Largest() as largest:
         trained(model, run)
         model.eval()
@@ -499,8 +566,30 @@ def test_an_adapted_head_is_called_with_few_tokens(few):
     net = adapted()
     AutoregressiveWrapper(net)(ids_of(2, LENGTH)).backward()
     head = net.to_logits
-    assert max(head.calls) == 3 and sum(head.calls) == 2 * 2 * LENGTH  # each token twice: forward, backward
+    assert max(head.calls) == 5 and sum(head.calls) == 2 * 2 * LENGTH  # each token twice: forward, backward
     assert head.base.weight.grad is None and head.up.weight.grad.abs().sum() > 0
+
+
+class Blurred(nn.Module):
+    """A head that reads neighbours too."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.out = nn.Conv1d(DIM, DIM, 3, padding=1), nn.Linear(DIM, VOCAB)
+
+    def forward(self, x):
+        return self.out(self.mix(x.transpose(1, 2)).transpose(1, 2))
+
+
+HEADS = {'mixes tokens': Blurred, 'of all tokens': lambda: nn.Sequential(nn.Linear(DIM, VOCAB), nn.Softmax(dim=1))}
+
+
+@pytest.mark.parametrize('head', HEADS)
+def test_a_head_that_is_not_known_reads_all_tokens(few, head):
+    net = net_of(to_logits=HEADS[head]())
+    model, ids = AutoregressiveWrapper(net), ids_of(2, LENGTH)
+    goal = F.cross_entropy(net(ids.clamp(min=0))[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(model(ids), goal)
 
 
 @pytest.mark.parametrize('where', ['net', 'head', 'inside'])
@@ -569,7 +658,7 @@ class Doubled(ModelFeature):
 
 
 def test_features_of_logits(few):
-    for feature, name, rows in ((Smeared, 'smeared', 2 * LENGTH), (Doubled, 'doubled', 3)):
+    for feature, name, rows in ((Smeared, 'smeared', 2 * LENGTH), (Doubled, 'doubled', 5)):
         net = net_of(features=(*MODEL, feature), **{name: True})
         ids = ids_of(2, LENGTH)
         goal = F.cross_entropy(net(ids.clamp(min=0))[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
@@ -750,6 +839,35 @@ def test_wrappers_under_autocast(few, case):
     torch.testing.assert_close(loss.detach(), exact, rtol=2e-2, atol=2e-2)
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert grads.keys() == goal.keys() and all(g.isfinite().all() for g in grads.values())
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'none'])
+def test_a_graph_of_gradients_counts_every_path_once(few, reduction):
+    """Where one input is made from another, as with tied embeddings, that path is not the loss's own."""
+    table = torch.randn(11, 4, dtype=torch.float64, requires_grad=True)
+    ids, targets = torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+
+    def loss(table):
+        hidden = table[ids].sin()
+        return (
+            linear_cross_entropy(hidden, table, targets, hidden[0, :1].expand(11), reduction=reduction).square().sum()
+        )
+
+    (wanted,) = torch.autograd.grad(loss(table), table)
+    (found,) = torch.autograd.grad(loss(table), table, create_graph=True)
+    torch.testing.assert_close(found, wanted)
+    assert torch.autograd.gradcheck(loss, table) and torch.autograd.gradgradcheck(loss, table)
+    upstream = torch.randn(3, dtype=torch.float64)
+    (several,) = torch.autograd.grad(loss(table), table, upstream, is_grads_batched=True)
+    torch.testing.assert_close(several, upstream[:, None, None] * wanted)
+    exact = torch.autograd.functional.hessian(lambda t: plain_of(t, ids, targets, reduction), table)
+    torch.testing.assert_close(torch.autograd.functional.hessian(loss, table), exact)
+
+
+def plain_of(table, ids, targets, reduction):
+    hidden = table[ids].sin()
+    logits = hidden @ table.t() + hidden[0, 0]
+    return F.cross_entropy(logits, targets, reduction=reduction).square().sum()
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'none'])

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
+from x_transformers.again import itself
 from x_transformers.autoregressive_wrapper import HEADLESS, Decoding, Reader, evaluating
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_ids, check_lengths
@@ -211,12 +212,15 @@ class BeliefStateWrapper(Configurable):
                       for at, half in enumerate(halves)]  # fmt: skip
             return sum(losses) / (2 * count)
 
-        def of(belief: Tensor, targets: Tensor) -> tuple[Tensor]:
-            logits = self.text_head(belief[None]).unflatten(-1, (2, -1))
+        def of(now: Any, belief: Tensor, targets: Tensor) -> tuple[Tensor]:
+            logits = now(self.text_head)(belief[None]).unflatten(-1, (2, -1))
             return (cross_entropies(logits, targets[None], Terms())[0],)
 
         flat = belief.flatten(0, 1), targets.flatten(0, 1)
-        (losses,) = of(*flat) if reads_whole(self.text_head) else by_chunks(of, flat, 2 * self.num_tokens)
+        if reads_whole(self.text_head):
+            (losses,) = of(itself, *flat)
+        else:
+            (losses,) = by_chunks(of, flat, 2 * self.num_tokens, (self.text_head,))
         return shared(losses.view(targets.shape), weights) / (2 * count)
 
     @staticmethod

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils._pytree import tree_leaves
 
+from x_transformers.again import Kept, again, batched, differentiated, itself, outside_of_vmap
 from x_transformers.checks import check_scores
 from x_transformers.derivatives import transformed
 
@@ -319,6 +320,12 @@ class InBlocks:
             new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
         return new.gather()
 
+    def reads(self) -> list[Tensor]:
+        """What blocks read of what the caller may hold."""
+        given = [term.t for term in (*self.masks, *self.biases) if isinstance(term, Given)]
+        rest = tree_leaves((self.inputs, self.real, self.query_mask))
+        return given + [t for t in rest if torch.is_tensor(t)]
+
     def with_biases(self, biases: list[Rows]) -> Any:
         new = copy.copy(self)
         new.biases = biases
@@ -371,20 +378,20 @@ def by_rows(
     outs, carried = [], ()
 
     def run(
-        span: Span, known: tuple[str, ...], q: Tensor, k: Tensor, v: Tensor, *carried: Tensor
+        now: Callable[[Any], Any], span: Span, known: tuple[str, ...], q: Tensor, k: Tensor, v: Tensor, *carried: Tensor
     ) -> tuple[Tensor, ...]:
         nonlocal names
         block = call.block(span)
         block.carried = dict(zip(known, carried, strict=True))
-        out = kernel(q, *(cut_keys(t, span.keys, call.keys, -2) for t in (k, v)), block, on)
+        out = kernel(q, *(cut_keys(t, span.keys, call.keys, -2) for t in (k, v)), block, now(on))
         names = tuple(block.carried)
         return out, *block.carried.values()
 
+    step: Callable[..., Any] = functools.partial(run, itself)
+    if torch.is_grad_enabled():
+        step = functools.partial(again, run, kept=Kept(*{f.host for f in on.active}), reads=call.reads())
     for span, rows in zip(spans_of(call, height, whole_rows, carries), q.split(height, dim=-2), strict=True):
-        step: Callable[..., Any] = functools.partial(run, span, names)
-        if torch.is_grad_enabled():
-            step = functools.partial(checkpoint, step, use_reentrant=False)
-        out, *carried = step(rows, k, v, *carried)
+        out, *carried = step(span, names, rows, k, v, *carried)
         outs.append(out)
     return torch.cat(outs, dim=-2)
 
@@ -424,7 +431,8 @@ class Additive(torch.autograd.Function):
 
     P = exp(s - l),  dP = dO V^T,  ds = P (dP - sum(dO O)),  dq = ds k,  dk = ds^T q,  dv = P^T dO
 
-    and sums ds along diagonals for the table. The two differences are one more feature of what is multiplied.
+    and sums ds along diagonals for the table. The two differences are one more feature of what is multiplied. For
+    derivatives of derivatives, and several losses at once, autograd goes through the formula.
     """
 
     @staticmethod
@@ -435,7 +443,7 @@ class Additive(torch.autograd.Function):
         ctx.noise = noise_state(q.device) if call.dropout else None
         if only_distances(call, bias, q, v):
             out, log_sums = by_flash(call, bias, q, k, v)
-            ctx.save_for_backward(q, k, v, table, out, log_sums)
+            ctx.save_for_backward(q, k, v, table, out, log_sums, *call.reads())
             return out
         out, log_sums = q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(*q.shape[:-1], 1)
         for part in parts_of(call, bias, q, k):
@@ -446,32 +454,57 @@ class Additive(torch.autograd.Function):
             p = part.cleared(p)
             kept = part.kept(p)
             torch.bmm(p if kept is None else p.mul_(kept), part.keys(v), out=part.rows(out))
-        ctx.save_for_backward(q, k, v, table, out, log_sums)
+        ctx.save_for_backward(q, k, v, table, out, log_sums, *call.reads())
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, out, log_sums = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            with nullcontext() if ctx.noise is None else replayed(ctx.noise, grad.device):
+                if not (torch.is_grad_enabled() or batched(grad)):
+                    return Additive.gradients(ctx, grad)
+                formula = functools.partial(additive_formula, ctx.call, ctx.bias)
+                return None, None, *differentiated(formula, ctx.saved_tensors[:4], ctx.needs_input_grad[2:], grad)
+
+    @staticmethod
+    def gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, table, out, log_sums = ctx.saved_tensors[:6]
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         diagonals = DiagonalSums(table) if ctx.needs_input_grad[5] else None
         shifted_q, ones_k = torch.cat((q, -log_sums), dim=-1), torch.cat((k, torch.ones_like(k[..., :1])), dim=-1)
         inner = (grad * out).sum(dim=-1, keepdim=True)
         shifted_grad, ones_v = torch.cat((grad, -inner), dim=-1), torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)
-        with nullcontext() if ctx.noise is None else replayed(ctx.noise, q.device):
-            for part in parts_of(ctx.call, ctx.bias, q, k):
-                p = part.exponentials(part.scores(shifted_q, ones_k))
-                kept, dout = part.kept(p), part.rows(grad)
-                if kept is None:
-                    part.add_to(dv, p, dout)
-                    dp = torch.bmm(part.rows(shifted_grad), part.keys(ones_v).mT)
-                else:
-                    part.add_to(dv, p * kept, dout)
-                    dp = torch.bmm(dout, part.keys(v).mT).mul_(kept).sub_(part.rows(inner))
-                ds = p.mul_(dp) if diagonals is None else diagonals.add(part, p, dp)
-                torch.bmm(ds, part.keys(k), out=part.rows(dq))
-                part.add_to(dk, ds, part.rows(q))
+        for part in parts_of(ctx.call, ctx.bias, q, k):
+            p = part.exponentials(part.scores(shifted_q, ones_k))
+            kept, dout = part.kept(p), part.rows(grad)
+            if kept is None:
+                part.add_to(dv, p, dout)
+                dp = torch.bmm(part.rows(shifted_grad), part.keys(ones_v).mT)
+            else:
+                part.add_to(dv, p * kept, dout)
+                dp = torch.bmm(dout, part.keys(v).mT).mul_(kept).sub_(part.rows(inner))
+            ds = p.mul_(dp) if diagonals is None else diagonals.add(part, p, dp)
+            torch.bmm(ds, part.keys(k), out=part.rows(dq))
+            part.add_to(dk, ds, part.rows(q))
         return None, None, dq, dk, dv, None if diagonals is None else diagonals.sums
+
+
+def additive_formula(
+    call: Call, bias: Diagonals | None, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None
+) -> Tensor:
+    """The same output, of steps that have derivatives, which save the scores of all rows."""
+    bias = None if table is None else Diagonals(table, bias.rows)
+    rows: dict[int, dict[int, list[Tensor]]] = {}
+    for part in parts_of(call, bias, q, k):
+        p = part.scores(q, k).softmax(dim=-1)
+        if part.block.may_be_blind:
+            p = p.masked_fill(part.of_heads(part.block.blind()), 0.0)
+        with torch.no_grad(), outside_of_vmap():
+            kept = part.kept(p)
+        out = (p if kept is None else p * kept) @ part.keys(v)
+        rows.setdefault(part.back.start, {}).setdefault(part.at[0], []).append(out)
+    blocks = [torch.stack([torch.cat(heads) for heads in batch.values()]) for _, batch in sorted(rows.items())]
+    return torch.cat(blocks, dim=-2)
 
 
 def only_distances(call: Call, bias: Diagonals | None, q: Tensor, v: Tensor) -> bool:

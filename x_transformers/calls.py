@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from x_transformers.attend import Intermediates, log_prob_from_hard_attend
 from x_transformers.aux_losses import AddsLosses, AuxLosses, gathering
@@ -201,6 +202,11 @@ class StackCall(AddsLosses):
     def fork(self) -> StackCall:
         """A call that goes on from here by itself: what it leaves behind is no part of this one."""
         return replace(self, trace=self.trace.fork(), notes={name: own_copy(note) for name, note in self.notes.items()})
+
+    def reads(self) -> list[Tensor]:
+        """What layers read of what the caller may hold."""
+        given = (self.inputs, self.shared, self.norm_inputs, self.condition, list(self.mems), list(self.mem_masks))
+        return [t for t in tree_leaves(given) if torch.is_tensor(t)]
 
     def adopt(self, other: StackCall) -> None:
         """Go on from where a fork has come to."""

@@ -12,12 +12,11 @@ from typing import Annotated, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from x_transformers.again import Kept, itself
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.calls import model_call
-from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -146,11 +145,7 @@ def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) ->
 
 def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     """The logits of each head of a model from its hidden states, which learn from them alone."""
-    head = net.to_logits
-    if isinstance(head, TiedReadout):
-        logits = x @ (head.shared[0].table.detach() * head.scale).t()
-    else:
-        logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
+    logits = Kept(net.to_logits, detached=True).now(net.to_logits)(x)
     call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)
     logits = each_head(lambda one: call.on.down('logits', one, call), logits)
     return logits if isinstance(logits, tuple) else (logits,)
@@ -314,18 +309,19 @@ class NextLatentWrapper(Configurable):
     def divergences(self, states: Tensor, targets: Tensor) -> Tensor:
         """KL(head(target) || head(state)) of each step at each place, in nats."""
 
-        def of(states: Tensor, targets: Tensor) -> tuple[Tensor]:
-            found = []
+        def of(now: Any, states: Tensor, targets: Tensor) -> tuple[Tensor]:
+            found, net = [], now(self.net)
             with torch.no_grad():
-                wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(self.net, targets)]
-            for logits, goal in zip(frozen_logits(self.net, states), wanted, strict=True):
+                wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
+            for logits, goal in zip(frozen_logits(net, states), wanted, strict=True):
                 found.append((goal.exp() * (goal - logits.log_softmax(dim=-1))).sum(dim=-1))
             return (sum(found) / len(found),)
 
         if not later(self.net) or reads_whole(self.net.to_logits):
-            return of(states, targets)[0]
-        classes = 4 * (self.net.logits_dim or self.net.num_tokens)
-        return by_chunks(of, (states.flatten(0, -2), targets.flatten(0, -2)), classes)[0].view(states.shape[:-1])
+            return of(itself, states, targets)[0]
+        classes, net = 4 * (self.net.logits_dim or self.net.num_tokens), self.net
+        flat = states.flatten(0, -2), targets.flatten(0, -2)
+        return by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
 
     def normality(self, hidden: Tensor, x: Tensor) -> Tensor:
         """SIGReg of the states that have a target."""

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.utils.checkpoint import checkpoint
+
+from x_transformers.again import Kept, again, batched, differentiated, itself
+from x_transformers.derivatives import transformed
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
@@ -30,6 +31,9 @@ CHUNK_BYTES_ELSEWHERE = 2**28
 FEWEST_TOKENS, TILE = 128, 64
 # Of them, on a CPU, as many rows at a time as stay in the nearer cache from their maximum to their sum.
 ROW_BYTES = 2**20
+
+
+Now = Callable[[Any], Any]  # a module -> what stands for it when its part of the loss is computed, now or later
 
 
 class Terms(NamedTuple):
@@ -213,16 +217,6 @@ def accumulate(grads: Gradients, slopes: Tensor, x: Tensor, share: Tensor, table
         grads.weight.addmm_(slopes.t(), weighted)
 
 
-def differentiated(
-    inputs: tuple[Tensor, Tensor, Tensor | None], needs: tuple[bool, ...], grad: Tensor, loss: Callable[..., Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Gradients that can be differentiated again, by the plain formula."""
-    wanted = [t for t, need in zip(inputs, needs, strict=False) if need]
-    with torch.enable_grad():
-        found = iter(torch.autograd.grad(loss(*inputs), wanted, grad, create_graph=True))
-    return tuple(next(found) if need else None for need in needs[:3])
-
-
 class WeightedLoss(torch.autograd.Function):
     """The sum of shares (n) times losses. The gradients are formed in the forward pass; backward scales them.
 
@@ -242,7 +236,8 @@ class WeightedLoss(torch.autograd.Function):
         if torch.is_grad_enabled() or transformed() or batched(grad):
             *inputs, targets, shares = ctx.saved_tensors
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
-            return *differentiated(inputs, ctx.needs_input_grad, grad, lambda *t: shared(plain(*t), shares)), *NONE
+            needs = ctx.needs_input_grad[:3]
+            return *differentiated(lambda *t: shared(plain(*t), shares), inputs, needs, grad), *NONE
         grads, ctx.grads = ctx.grads, None  # given away: those of the weights need not be copied
         if grads is None:
             _, grads = run(*ctx.saved_tensors, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
@@ -264,17 +259,12 @@ class SingleLosses(torch.autograd.Function):
         *inputs, targets = ctx.saved_tensors
         if torch.is_grad_enabled() or transformed() or batched(grad):
             plain = functools.partial(plain_loss, targets=targets, terms=ctx.terms, dtype=ctx.dtype)
-            return *differentiated(inputs, ctx.needs_input_grad, grad, plain), *NONE
+            return *differentiated(plain, inputs, ctx.needs_input_grad[:3], grad), *NONE
         _, grads = run(*inputs, targets, grad, ctx.terms, ctx.dtype, ctx.needs_input_grad[:3])
         return *scaled(grads, None, ctx.dtypes), *NONE
 
 
 NONE = (None,) * 4
-
-
-def batched(grad: Tensor) -> bool:
-    """Whether gradients of several losses come at once, as with `is_grads_batched`."""
-    return torch._C._functorch.is_batchedtensor(grad) or torch._C._functorch.is_legacy_batchedtensor(grad)
 
 
 def dtypes_of(*inputs: Tensor | None) -> list[torch.dtype | None]:
@@ -287,8 +277,8 @@ def scaled(grads: Gradients, grad: Tensor | None, dtypes: list[torch.dtype | Non
     known = (
         grad is not None and type(grad) is Tensor and grad.device.type == 'cpu' and not torch.compiler.is_compiling()
     )
-    as_is = grad is None or (known and bool(grad == 1))  # a pass over the weights less
-    return [None if g is None else (g if as_is else g.mul_(grad)).to(dtype) for g, dtype in pairs]
+    itself = grad is None or (known and bool(grad == 1))  # a pass over the weights less
+    return [None if g is None else (g if itself else g.mul_(grad)).to(dtype) for g, dtype in pairs]
 
 
 def plain_loss(
@@ -348,12 +338,6 @@ weighted_loss_op.register_autograd(scale_formed, setup_context=keep_for_backward
 def is_plain(t: Tensor | None) -> bool:
     """Whether a tensor is just that: not a shard, quantised, or the like."""
     return t is None or type(t) in (Tensor, nn.Parameter)
-
-
-def transformed() -> bool:
-    """Whether this runs inside a transform of torch.func, or of forward mode."""
-    functorch = getattr(torch._C, '_are_functorch_transforms_active', None)
-    return (functorch is not None and functorch()) or forward_ad._current_level >= 0
 
 
 def fused_losses(
@@ -488,9 +472,26 @@ def split_head(head: nn.Module) -> SplitHead | None:
     return None if split is None else split(head)
 
 
+# modules of torch that look at each token alone
+BY_TOKEN: set[type[nn.Module]] = {
+    nn.Linear, nn.Sequential, nn.ModuleList, nn.Identity, nn.Dropout, nn.GELU, nn.SiLU, nn.ReLU, nn.ReLU6, nn.LeakyReLU,
+    nn.ELU, nn.SELU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish,
+}  # fmt: skip
+
+
+def by_token(module: nn.Module) -> bool:
+    """Whether a module is known to look at each token alone: by its exact class, or as it says itself."""
+    if getattr(module, 'by_token', False):
+        return True
+    norm = type(module) in (nn.LayerNorm, nn.RMSNorm) and len(module.normalized_shape) == 1
+    return (norm or type(module) in BY_TOKEN) and all(map(by_token, module.children()))
+
+
 def reads_whole(head: nn.Module) -> bool:
-    """Whether a head that is not linear reads all tokens at once: a graph is being made, or somebody listens."""
-    return torch.compiler.is_compiling() or transformed() or any(map(overheard, head.modules()))
+    """Whether a head that is not linear reads all tokens at once: it may mix them, a graph is being made, or somebody
+    listens."""
+    listened = torch.compiler.is_compiling() or transformed() or any(map(overheard, head.modules()))
+    return listened or not by_token(head)
 
 
 @dataclass(frozen=True)
@@ -498,33 +499,34 @@ class Readout:
     """Logits that nobody has computed yet: hidden states, and the head that reads them.
 
     hidden    b n d   or any other leading axes
-    read              hidden states -> logits, or a tuple of them; each token alone
+    read              (now, hidden states) -> logits, or a tuple of them; each token alone
     linears           the head as linear maps, if it is no more than that
     classes           width of the logits, about
     whole             read all tokens at once
+    modules           what `read` computes with, as `now(module)`; nothing below those in `without`
     """
 
     hidden: Tensor
-    read: Callable[[Tensor], Any]
+    read: Callable[[Now, Tensor], Any]
     linears: tuple[Linear, ...] | None = None
     classes: int = 0
     whole: bool = False
+    modules: tuple[nn.Module, ...] = ()
+    without: tuple[nn.Module, ...] = ()
 
     @classmethod
-    def through(
-        cls, hidden: Tensor, head: nn.Module, read: Callable[[Tensor], Any] | None = None, classes: int = 0
-    ) -> Readout:
-        """Of a head: by its linear maps; or by `read`, if logits are more than what the head gives."""
-        split = split_head(head) if read is None else None
+    def through(cls, hidden: Tensor, head: nn.Module, classes: int = 0) -> Readout:
+        """Of a head: by its linear maps, if it ends in them."""
+        split = split_head(head)
         if split is None:
-            return cls(hidden, read or head, None, classes, reads_whole(head))
+            return cls(hidden, lambda now, x: now(head)(x), None, classes, reads_whole(head), (head,))
         for module in split.before:
             hidden = module(hidden)
         return cls.linear(hidden, split.linears)
 
     @classmethod
     def linear(cls, hidden: Tensor, linears: tuple[Linear, ...]) -> Readout:
-        def read(x: Tensor) -> Any:
+        def read(now: Now, x: Tensor) -> Any:
             logits = tuple(F.linear(x * one.scale, one.weight, one.bias) for one in linears)
             return logits if len(logits) > 1 else logits[0]
 
@@ -546,7 +548,7 @@ class Readout:
     @property
     def logits(self) -> Any:
         """All of them."""
-        return self.read(self.hidden)
+        return self.read(itself, self.hidden)
 
     def losses(self, targets: Tensor, terms: Terms) -> tuple[Tensor, ...]:
         """The loss of each target, for each head."""
@@ -556,9 +558,11 @@ class Readout:
         elif self.whole:
             return token_losses(self.logits, targets, terms)
         else:
-            found = by_chunks(
-                lambda x, t: token_losses(self.read(x[None]), t[None], terms), (hidden, flat), self.classes
-            )
+
+            def of(now: Now, x: Tensor, t: Tensor) -> tuple[Tensor, ...]:
+                return tuple(one[0] for one in token_losses(self.read(now, x[None]), t[None], terms))
+
+            found = by_chunks(of, (hidden, flat), self.classes, self.modules, self.without)
         return tuple(one.view(targets.shape) for one in found)
 
     def loss(self, targets: Tensor, shares: Tensor, terms: Terms) -> Tensor:
@@ -577,13 +581,19 @@ def scaled_by(hidden: Tensor, linear: Linear) -> Tensor:
 
 
 def by_chunks(
-    function: Callable[..., tuple[Tensor, ...]], tensors: tuple[Tensor, ...], classes: int
+    function: Callable[..., tuple[Tensor, ...]],
+    tensors: tuple[Tensor, ...],
+    classes: int,
+    modules: tuple[nn.Module, ...],
+    without: tuple[nn.Module, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """What a function of tokens gives for all of them (n ...), a few at a time, and again in the backward pass."""
+    """What a function (now, ...) of tokens gives for all of them (n ...), a few at a time, and again in the backward
+    pass. It computes with `modules`, as `now(module)`, and nothing below those in `without`."""
     size = tokens_at_a_time(max(classes, 1), tensors[0])
+    run: Callable[..., tuple[Tensor, ...]] = functools.partial(function, itself)
     if torch.is_grad_enabled() and len(tensors[0]) > size:
-        function = functools.partial(checkpoint, function, use_reentrant=False)
-    parts = [function(*chunk) for chunk in zip(*(t.split(size) for t in tensors), strict=True)]
+        run = functools.partial(again, function, kept=Kept(*modules, without=without))
+    parts = [run(*chunk) for chunk in zip(*(t.split(size) for t in tensors), strict=True)]
     return tuple(torch.cat(one) for one in zip(*parts, strict=True))
 
 
@@ -594,12 +604,16 @@ def readout_of(model: Any, x: Tensor, call: Any, to_logits_kwargs: dict[str, Any
     """What a model's `read_out` would give for hidden states (b n d), not computed yet."""
     classes = model.logits_dim or model.num_tokens
     if not (to_logits_kwargs or model.features.at.get('spread') or model.features.at.get('logits')):
-        return Readout.through(x, model.to_logits, classes=classes)
+        return Readout.through(x, model.to_logits, classes)
     part = None if call is None else replace(call, in_part=True)
-    read = functools.partial(model.read_out, call=part, to_logits_kwargs=to_logits_kwargs)
+
+    def read(now: Now, x: Tensor) -> Any:
+        own = None if part is None else replace(part, on=now(part.on))
+        return now(model).read_out(x, call=own, to_logits_kwargs=to_logits_kwargs)
+
+    whole = bool(to_logits_kwargs) or reads_whole(model.to_logits)
     # what is spread may be several times as wide
-    out = Readout.through(x, model.to_logits, read, 4 * classes)
-    return replace(out, whole=True) if to_logits_kwargs else out
+    return Readout(x, read, None, 4 * classes, whole, (model,), (model.attn_layers,))
 
 
 def may_read_later(model: Any, cls: type) -> bool:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.again import Kept
 from x_transformers.blocks import Pointwise, Rows
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
@@ -114,15 +115,15 @@ class PerRowDataDependentAlibi(nn.Module):
     def between(self, x: Tensor, keys: Tensor, real: Tensor | None) -> Rows:
         """The bias of the queries x, the last of the keys:  b h i j."""
         small, all_keys = self.small(x)[0], keys
-        place = torch.arange(keys.shape[-2], device=x.device)
+        place, scale, post = torch.arange(keys.shape[-2], device=x.device), self.scale, self.post_log_scale
         own = place[keys.shape[-2] - x.shape[1] :]
 
         def of(rows: slice, keys: slice) -> Tensor:
-            logits = small[..., rows, :] @ all_keys[..., keys, :].transpose(-1, -2) * self.scale
+            logits = small[..., rows, :] @ all_keys[..., keys, :].transpose(-1, -2) * scale
             counts = place[keys] < own[rows, None]
             if real is not None:
                 counts = counts & real[:, None, None, keys]
-            gates = (F.logsigmoid(precise(logits)) * self.post_log_scale).masked_fill(~counts, 0.0)
+            gates = (F.logsigmoid(precise(logits)) * post).masked_fill(~counts, 0.0)
             return gates.flip(-1).cumsum(dim=-1).flip(-1)
 
         return Rows(of, learns=small.requires_grad)
@@ -222,8 +223,10 @@ class RelativeProjectedBias(AttentionFeature):
             index = torch.arange(call.keys, device=call.x.device)
         own, module = call.of_queries(index), self.module
         weights = split_heads(module.to_distance_weights(call.x), module.heads)
+        kept = None if torch.compiler.is_compiling() else Kept(module)
 
         def of(rows: slice, keys: slice) -> Tensor:
-            return module.read(weights[..., rows, :], distances(own[..., rows], index[..., keys]))
+            then = module if kept is None else kept.now(module)
+            return then.read(weights[..., rows, :], distances(own[..., rows], index[..., keys]))
 
         return Rows(of, learns=weights.requires_grad or module.distance_bank.requires_grad)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.again import Kept
 from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.cache import Buffer, KeysValues
 from x_transformers.checks import a_tensor, check_range, overridden_together
@@ -420,16 +421,19 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, i: int, pos: Tensor) -> Te
     own = pos[..., -i:]
     if not is_large(x, len(x), heads, i, pos.shape[-1]):
         return rel_pos.at(own, pos)
-    module = getattr(rel_pos, 'module', rel_pos)
+    rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
+    module = rel_pos.module
     learns = any(parameter.requires_grad for parameter in module.parameters())
 
     def entry() -> Pointwise:
-        by_distance, of_query, of_key = module.entry(), of_each(own), of_each(pos)
+        by_distance, of_query, of_key = rel_pos.then.entry(), of_each(own), of_each(pos)
         return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
     knows = hasattr(module, 'entry') and overridden_together(type(module), 'entry', 'of_distance', 'at')
     return Rows(
-        lambda rows, keys: module.at(own[..., rows], pos[..., keys]), learns=learns, entry=entry if knows else None
+        lambda rows, keys: rel_pos.then.at(own[..., rows], pos[..., keys]),
+        learns=learns,
+        entry=entry if knows else None,
     )
 
 
@@ -488,14 +492,14 @@ class Window(AttentionFeature):
         made_of = (self.max_attend_past, index)
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
-        own = call.of_queries(index)
+        own, most = call.of_queries(index), self.max_attend_past
 
         def near(rows: slice, keys: slice) -> Tensor:
-            mask = distances(own[..., rows], index[..., keys]) <= self.max_attend_past
+            mask = distances(own[..., rows], index[..., keys]) <= most
             return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
         def entry() -> Pointwise:
-            farthest, of_key = of_each(own - self.max_attend_past), of_each(index)
+            farthest, of_key = of_each(own - most), of_each(index)
             return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
 
         return Rows(near, reach=reach, entry=entry, made_of=made_of)
@@ -658,19 +662,25 @@ class SharedBias:
 
     def __init__(self, module: PositionBias) -> None:
         self.module = module
+        self.kept = None if torch.compiler.is_compiling() else Kept(module)
         self.sizes: tuple[int, int] = (-1, -1)
         self.known: Tensor | None = None
         self.table: Diagonals | None = None
 
+    @property
+    def then(self) -> PositionBias:
+        """The module as it was when the pass began: layers may ask again in the backward pass."""
+        return self.module if self.kept is None else self.kept.now(self.module)
+
     def __call__(self, i: int, j: int) -> Tensor:
-        return self.remembered(i, j, lambda: self.module(i, j))
+        return self.remembered(i, j, lambda: self.then(i, j))
 
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.module.at(q_pos, k_pos))
+        return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.then.at(q_pos, k_pos))
 
     def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
         if self.table is None or self.sizes != (i, j):
-            self.sizes, self.table = (i, j), self.module.diagonals(i, j, device)
+            self.sizes, self.table = (i, j), self.then.diagonals(i, j, device)
         return self.table
 
     def remembered(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
+from x_transformers.features.norms import LayerNorm, RMSNorm
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
-from x_transformers.token_loss import LINEAR_HEADS, Linear, SplitHead, split_head
+from x_transformers.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
 
 
 class TiedReadout(nn.Module):
@@ -45,6 +46,7 @@ def split_heads(heads: Heads) -> SplitHead | None:
 
 
 LINEAR_HEADS |= {TiedReadout: split_tied, Heads: split_heads}
+BY_TOKEN |= {TiedReadout, Heads, LayerNorm, RMSNorm}
 
 
 class TieEmbedding(ModelFeature):

@@ -6,15 +6,17 @@ run, with its gradient. The second run gets a fork of its own, as the call was b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor, nn
 
+from x_transformers.again import Kept, again
+from x_transformers.derivatives import transformed
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import boolean, count, flag
+from x_transformers.flags import Features, boolean, count, flag
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -37,22 +39,34 @@ class CheckpointLayers(StackFeature):
 
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
         steps = range(len(call.order))
-        if not (self.host.training and torch.is_grad_enabled()):
+        if not (self.host.training and torch.is_grad_enabled()) or transformed():
             return run(x, call, steps)
         length = int(self.checkpoint_layers)  # True is one
         for start in range(0, len(steps), length):
             x = self.again(run, x, call, steps[start : start + length])
         return x
 
-    @staticmethod
-    def again(run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
+    def again(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
         """Run some layers, now and in the backward pass, from the same call."""
-        before = call.fork()
+        before, stack = call.fork(), self.host
 
-        def segment(x: Tensor) -> tuple[Tensor, Any]:
+        def segment(now: Callable[[Any], Any], x: Tensor) -> tuple[Tensor, Any]:
             own = before.fork()
-            return run(x, own, steps), own
+            return by(run, stack, now)(x, own, steps), own
 
-        x, own = checkpoint(segment, x, use_reentrant=False)
+        kept = None
+        if not torch.compiler.is_compiling():
+            own = {call.order[step] for step in steps}
+            kept = Kept(stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own])
+        x, own = again(segment, x, kept=kept, reads=call.reads())
         call.adopt(own)
         return x
+
+
+def by(run: Run, stack: nn.Module, now: Callable[[Any], Any]) -> Run:
+    """What runs the layers of a stack, for the stack as `now` gives it."""
+    here = now(stack)
+    if here is stack:
+        return run
+    args = (now(each) if isinstance(each, Features) else each for each in run.args)
+    return functools.partial(getattr(here, run.func.__name__), *args)

@@ -356,13 +356,13 @@ class Features:
             feature.setup(feature.host)
         return self
 
-    def rebound(self, host: nn.Module) -> Features:
-        """The same features, reading the parameters of another host."""
+    def rebound(self, host: nn.Module, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
+        """The same features, reading the parameters of another host; with other attributes, if given."""
         new = copy.copy(self)
         moved = {}
         for feature in self.active:
             moved[feature] = object.__new__(type(feature))
-            moved[feature].__dict__.update(feature.__dict__, host=host)
+            moved[feature].__dict__.update((values or {}).get(feature, feature.__dict__), host=host)
         new.active = tuple(moved[feature] for feature in self.active)
         new.arrange()
         return new
