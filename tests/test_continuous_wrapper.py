@@ -130,6 +130,16 @@ KINDS = [('square', {}, {}), ('l1', dict(use_l1_loss=True), {}), ('nll', {}, dic
 kinds = pytest.mark.parametrize('kind, loss, net', KINDS, ids=[kind for kind, _, _ in KINDS])
 
 
+def test_even_channels_are_means_and_odd_ones_logarithms_of_variances():
+    """As weights of checkpoints have it."""
+    stack = Decoder(dim=8, depth=1, heads=1, attn_dim_head=8)
+    net = ContinuousTransformerWrapper(dim_in=3, dim_out=3, probabilistic=True, attn_layers=stack).double()
+    x = vectors(2, 4, 3)
+    channels = net.project_out(net(x, return_embeddings=True))
+    mean, variance = net(x)
+    assert torch.equal(mean, channels[..., ::2]) and torch.equal(variance, channels[..., 1::2].exp())
+
+
 # losses
 
 

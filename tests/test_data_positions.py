@@ -34,6 +34,22 @@ def added_bias(module, x, bias, **inputs):
     return plain(x, attn_bias=bias, **inputs)
 
 
+def test_the_shift_of_polar_keys_is_between_a_turn_back_and_none():
+    module = PolarEmbedding(3, heads=1)
+    with torch.no_grad():
+        module.learned_bias.copy_(torch.tensor([1.0, -1.0, -7.0]).view(1, 1, 3))
+    assert_close(module(torch.arange(2))[1].flatten(), torch.tensor([0.0, -1.0, -2 * math.pi]))
+
+
+def test_a_gate_per_row_lies_in_front_of_its_query():
+    """Nothing stands between a query and itself; between it and the key before it, the gate of that key."""
+    module, x = randomised(PerRowDataDependentAlibi(10, 3, dim_head=4)), randn(1, N, 10)
+    bias, (q, k) = module(x)[0], module.small(x)
+    assert (bias.diagonal(dim1=-2, dim2=-1) == 0).all()
+    gates = torch.nn.functional.logsigmoid((q[0, :, 1:] * k[0, :, :-1]).sum(dim=-1) / 2)
+    assert_close(bias[:, 1:].diagonal(dim1=-2, dim2=-1), gates)
+
+
 # plain formulas
 
 

@@ -55,6 +55,12 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize('accumulate', [False, True])
+def test_an_entropy_at_the_threshold_ends_a_token(accumulate):
+    model = tokenizer(1.5, accumulate_entropy=accumulate)
+    assert model.ends(torch.tensor([[1.5, 0.75, 1.25, 1.5]])).tolist() == [[True, False, accumulate, True]]
+
+
 @pytest.mark.parametrize('keywords', CASES.values(), ids=CASES)
 def test_tokens_end_where_the_loop_ends_them(keywords):
     model, seq, lens = tokenizer(**keywords), ids(4, N), [N, 17, 1, 0]

@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from law_cases import (
     ARGUMENT_CASES,
@@ -14,7 +14,6 @@ from law_cases import (
     FLAG_CASES,
     INPUT_CASES,
     as_one,
-    build,
     gradients,
     inputs_for,
     model_of,
@@ -24,13 +23,14 @@ from law_cases import (
     weighted,
 )
 from oracles import assert_close, randn
+from refusals import refusal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import Attention, Decoder, Encoder, TransformerWrapper, attend, blocks
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
-from x_transformers.flags import ConfigError, flag
+from x_transformers.flags import flag
 
 # flags whose weights of a row depend on other rows, or that keep the maps
 WHOLE = ('attn_inverted_attention', 'residual_attn', 'cross_residual_attn')
@@ -122,12 +122,9 @@ ATTENTION_FLAGS = [case for case in FLAG_CASES if case.flag.startswith('attn_') 
 @given(st.sets(st.sampled_from(ATTENTION_FLAGS), min_size=2, max_size=4), st.integers(1, 5), st.booleans())
 def test_blocks_of_combinations(cases, height, masks):
     case = functools.reduce(lambda a, b: a.together(b), sorted(cases, key=str))
-    try:
-        net = randomise(build(case).double())
-        inputs = inputs_for(net, case)
-        run(net, inputs)
-    except (ConfigError, ValueError):
-        return  # refused by name: law 12
+    assume(refusal(case) is None)
+    net = model_of(case)
+    inputs = inputs_for(net, case)
     if masks and 'attn_flash_pack_seq' not in case.stack:
         inputs['mask'] = torch.arange(7) < torch.tensor([7, 4, 5])[:, None]
     compare(net, inputs, height)
@@ -274,8 +271,8 @@ def test_gradients_with_dropout(flags):
     module, x = layer(dropout=0.4, causal=True, **flags).train(), randn(2, N, 12).requires_grad_()
     rel_pos = randomise(T5(heads=4, causal=True).double())
 
-    def loss(x, table):
-        torch.manual_seed(3)
+    def loss(x, table, seed=3):
+        torch.manual_seed(seed)
         before = rel_pos.relative_attention_bias.weight
         del rel_pos.relative_attention_bias.weight
         rel_pos.relative_attention_bias.weight = table
@@ -286,7 +283,7 @@ def test_gradients_with_dropout(flags):
 
     table = rel_pos.relative_attention_bias.weight.detach().clone().requires_grad_()
     with blocked(2):
-        assert loss(x, table) == loss(x, table)
+        assert loss(x, table) != loss(x, table, seed=4)
         torch.autograd.gradcheck(loss, (x, table), fast_mode=True, atol=1e-4)
 
 

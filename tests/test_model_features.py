@@ -114,8 +114,16 @@ def test_only_the_last_recycling_pass_has_a_gradient():
     net = model(recycling=True)
     twice, once = (net(ids(), recycle_steps=n).square().sum() for n in (2, 1))
     assert torch.autograd.grad(once, net.recycled_proj.weight, allow_unused=True)[0] is None
-    grad = torch.autograd.grad(twice, net.recycled_proj.weight)[0]
+    grad = torch.autograd.grad(twice, net.recycled_proj.weight, retain_graph=True)[0]
     assert grad.abs().max() > 0
+    # by hand: what the first pass gave is a number
+    x = net.token_emb(ids()) + net.pos_emb(ids())
+    with torch.no_grad():
+        first = net.attn_layers(x)
+    by_hand = net.to_logits(net.attn_layers(x + net.recycled_proj(first))).square().sum()
+    assert_close(by_hand, twice)
+    for name, parameter in net.attn_layers.named_parameters():
+        assert_close(*(torch.autograd.grad(z, parameter, retain_graph=True)[0] for z in (twice, by_hand)), what=name)
     with pytest.raises(ValueError, match=r'recycle_steps. got 0'):
         net(ids(), recycle_steps=0)
 
@@ -158,6 +166,8 @@ def test_every_pass_of_a_loop_has_a_cache_of_its_own(flags):
         outs.append(out)
     assert_close(torch.cat(outs, dim=1), whole)
     cropped = cache.cache.crop(4)
+    assert torch.equal(cache.cache.exits, torch.full((1, 4), 2)) and torch.equal(cropped.exits, cache.cache.exits)
+    assert torch.equal(cache.cache.detach().exits, cache.cache.exits)
     assert_close(net(ids(), cache=cropped, return_intermediates=True, **extra)[0], whole[:, 4:])
 
 
@@ -600,6 +610,10 @@ def test_g9_loss_of_the_next_embedding(prefix):
     token_loss = F.cross_entropy(out[:, :-1].transpose(1, 2), targets, ignore_index=-100)
     errors = (pred[:, :-1] - embeds[:, 1:]).abs()[targets != -100].mean()
     assert_close(loss, (token_loss + 0.7 * errors).detach())
+    # what is predicted does not learn from its prediction
+    errors = (pred[:, :-1] - embeds[:, 1:].detach()).abs()[targets != -100].mean()
+    grads = [torch.autograd.grad(z, net.token_emb.emb.weight)[0] for z in (loss, token_loss + 0.7 * errors)]
+    assert_close(*grads)
 
 
 def test_a_looped_net_generates():

@@ -704,3 +704,15 @@ def test_bias_and_mask_of_all_tokens_beside_cache_and_memories():
     assert_close(
         net(x, attn_mask=seen, mems=mems), net(x, attn_mask=nn.functional.pad(seen, (3, 0), value=True), mems=mems)
     )
+
+
+def test_what_was_remembered_beside_keys_that_were_cut_is_given_up():
+    module, x = layer(causal=True, data_dependent_alibi=True), randn(2, 4, 10)
+    _, inter = module(x, return_intermediates=True)
+    whole = inter.past.states
+    inter.cached_kv = tuple(t[..., :4, :] for t in inter.cached_kv)
+    assert inter.past.states == whole
+    inter.cached_kv = tuple(t[..., 2:, :] for t in inter.cached_kv)
+    assert inter.past.states == {} and inter.past.length == 2
+    with pytest.raises(ValueError, match='`cache` holds no forget gates'):
+        module(x[:, :1], cache=inter)

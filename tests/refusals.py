@@ -1,0 +1,98 @@
+"""Which refusals of combinations are known: declared by a feature, or named here with a reason.
+
+Any other error where flags are combined is a fault, whatever its class and however politely it is worded.
+"""
+
+import re
+
+from law_cases import LEVELS, gradients, inputs_for, model_of, refused
+
+FEATURES = {prefix + name: cls for level, prefix in LEVELS for cls in level for name in cls.flags}
+
+# what no declaration says, as the words have it, and why
+KNOWN = {
+    r'`attn_flash=True` does not go with `\w+`: the fused kernel forms no (scores|logits)': 'computed from the stages',
+    r'`\w+` does not go with `attn_flash=True`: the fused kernel forms no logits': 'the same, said by the stack',
+    r'`\w+` got \d+ values, it must have (one, or )?one per layer, \d+': 'a tuple is for a number of layers',
+    r'`par_ratio` got \d+, (it must be at most the number|which leaves no room).*': 'layers are few',
+    r'`sandwich_coef` got \d+, it must be at most `depth`, \d+': 'layers are few',
+    r'`\w+` needs a causal stack': 'memory tokens stand between tokens',
+    r'`(alibi|rel)_pos_bias` does not go with `attn_data_dependent_alibi`: one position bias at a time': 'two levels',
+    r'`position_infused_attn` does not go with `attn_use_latent_kv`: values share .*': 'two levels',
+    r'`attn_flash_pack_seq` (needs `rotary_pos_emb`|does not go with `shift_tokens`): .*': 'two levels',
+    r'`attn_(latent_rope_subheads|collab_heads)` does not go with `(attn_kv_heads|rotate_num_heads)`: .*': 'sizes',
+    r'`rotate_num_heads` does not go with `attn_kv_heads`: .*': 'sizes',
+    r'`(rotate_num_heads|alibi_num_heads|attn_latent_rope_subheads)` got \d+, it must be at most `heads`, \d+': 'sizes',
+    r'`attn_gate_values_rank` does not go with `attn_gate_values_headwise`: .*': 'one feature',
+    r'`attn_gate_values_bias` (does not go with `attn_gate_values_rank`|needs `attn_gate_values`): .*': 'two gates',
+    r'`ff_glu_softclamp` needs GELU or `ff_swish`, .*': 'of other activations there is no linear factor',
+    r'`gated_multi_residual` needs `residual_fn_kwargs` with `read_gate_rank`, .*': 'an argument of the residual',
+    r'`rel_pos_kwargs` got .*': 'arguments of another bias',
+    r'`(pre_and_post_norm|sandwich_norm|use_dynamic_tanh)` needs `pre_norm`: .*': 'of an argument',
+    r'`tie_embedding` needs embeddings as wide as the stack: .*': 'sizes',
+    r'`tie_embedding` needs a TokenEmbedding, .*': 'of an argument',
+    r'`logits_dim` got \d+, with `tie_embedding` it is `num_tokens`, \d+': 'sizes',
+    r'`mixture_of_softmax` does not go with `logits_dim` of 1: .*': 'sizes',
+    r'`(to_logits|logits_dim)` and `\w+` both make the head, set only one': 'of an argument',
+    r'`attn_one_kv_head` and `attn_kv_heads` both set the number of key heads, set only one': 'of arguments',
+    r'`token_emb` got vectors of width \d+, they must have width \d+': 'sizes',
+}
+# what a call refuses
+COUNTED = 'inputs of the user are those of the tokens, without what a model puts in front'
+IN_CALLS = {
+    r'`\w+` does not go with `memory_tokens_interspersed_every`': 'it counts the tokens between',
+    r'`in_attn_cond` does not go with `reinject_input`: .*': 'both join the input of branches',
+    r'`prev_attn` got logits for \d+ keys, the layer has \d+: .*': 'keys that features add differ',
+    r'`use_cope` got queries of width \d+, its positions have \d+: .*': 'polar positions double it',
+    r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
+    r'`(deep_embeds_and_ids|in_attn_cond|self_attn_kv_residuals)` got \d+ tokens, it must have \d+, .*': COUNTED,
+    r'`attn_bias` got shape .*, its last axis must be \d+, the number of keys': COUNTED,
+    r'`polar_pos_emb` covers \d+ positions, there are \d+ keys': COUNTED,
+    r'`hybrid_module` gave shape .*': 'sizes',
+    r'`rotary_pos_emb` got angles for \d+ positions, there are \d+ keys .*': COUNTED,
+}
+
+
+def names_a_flag(words, flags):
+    """Whether a refusal names one of the flags, with or without the prefix of a branch."""
+    bare = [name.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_') for name in flags]
+    return any(f'`{name}' in words for name in (*flags, *bare))
+
+
+def is_declared(words):
+    """Whether a declaration says so: a clash or a need with its reason, or two choices of the same stage."""
+    if match := re.fullmatch(r'`(\w+)` and `(\w+)` both choose the (\w+), set only one', words):
+        *names, stage = match.groups()
+        both = [FEATURES[name] for name in names]
+        return all(cls.stages[stage] == 'choice' and stage in cls.runs_at() for cls in both) and both[0] is not both[1]
+    match = re.fullmatch(r'`(\w+)` (does not go with|needs) `(\w+)`: (.*)', words)
+    if match is None or match[1] not in FEATURES:
+        return False
+    one, other, reason = FEATURES[match[1]], match[3], match[4]
+    if one.not_across and reason.startswith(one.not_across):
+        return other in ('cross_attend', 'causal')
+    said = one.clashes if match[2] == 'does not go with' else one.needs
+    bare = (other, other.removeprefix('cross_').removeprefix('attn_'), other.removeprefix('ff_'))
+    return any(said.get(name) == reason for name in bare) or (other == 'causal' and match[1] in NEED_ORDER)
+
+
+NEED_ORDER = ('rotary_xpos', 'attn_data_dependent_alibi', 'attn_data_dependent_alibi_per_row')
+
+
+def is_known(words, flags, in_call=False):
+    """Whether a refusal of a combination of flags is a known one, and names what the user wrote."""
+    table = KNOWN | IN_CALLS if in_call else KNOWN
+    return names_a_flag(words, flags) and (is_declared(words) or any(re.fullmatch(known, words) for known in table))
+
+
+def refusal(case):
+    """The words with which a combination is refused, at construction or when it is called, or None."""
+    words, in_call = refused(case), False
+    if words is None:
+        net = model_of(case)
+        try:
+            gradients(net, inputs_for(net, case))
+        except ValueError as error:
+            words, in_call = str(error), True
+    assert words is None or is_known(words, case.keywords, in_call), words
+    return words
