@@ -425,15 +425,15 @@ def test_the_z_loss_is_a_mean_over_real_queries(weight):
     assert calc_z_loss(layers, torch.zeros_like(mask), weight) == 0
 
 
-def test_a_feedforward_that_is_left_out_leaves_attention_its_own_past():
-    """Token by token in training, as without the feedforwards that are left out."""
-    net, x = built(Decoder, depth=2, layer_dropout=0.5).train(), randn(2, 5, 6)
-    net.layer_dropouts = (0.0, 1.0, 0.0, 0.0)
-    silent = built(Decoder, depth=2)
+def test_a_feedforward_that_is_left_out_is_no_attention():
+    """What is given for each cross-attention reaches it, as without the feedforwards that are left out."""
+    net, x = built(Decoder, depth=2, cross_attend=True, layer_dropout=0.5).train(), randn(2, 5, 6)
+    net.layer_dropouts = (0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+    silent = built(Decoder, depth=2, cross_attend=True)
     with torch.no_grad():
-        for parameter in silent.layers[1][1].ff[-1].parameters():
+        for parameter in silent.layers[2][1].ff[-1].parameters():
             parameter.zero_()
-    wanted, cache = silent(x), None
-    for at in range(5):
-        out, cache = net(x[:, at : at + 1], cache=cache, input_not_include_cache=True, return_hiddens=True)
-        assert_close(out, wanted[:, at : at + 1])
+    given = dict(context=randn(2, 4, 6, seed=1), cross_attn_kv_residuals=randn(2, 2, 4, 6, seed=2))
+    assert_close(net(x, **given), silent(x, **given))
+    first = given | dict(cross_attn_kv_residuals=given['cross_attn_kv_residuals'][0])
+    assert (silent(x, **given) - silent(x, **first)).abs().max() > 1e-3
