@@ -141,6 +141,7 @@ SETTINGS: dict[str, Values] = {
     'ff_glu_gate_softclamp_value': dict(ff_glu_softclamp=True),
     'ff_glu_up_softclamp_value': dict(ff_glu_softclamp=True),
     'hyper_conn_sinkhorn_iters': dict(num_residual_streams=2),
+    'hyper_conn_residual_mix': dict(num_residual_streams=2),
     'gated_multi_residual': dict(num_residual_streams=2, residual_fn_kwargs=dict(read_gate_rank=3)),
     'qkv_receive_diff_residuals': dict(num_residual_streams=2),
     'cross_attn_tokens_dropout': dict(cross_attend=True),
@@ -166,6 +167,9 @@ KINDS: dict[str, type[AttentionLayers]] = {
     # in a causal stack, tokens in front see nothing of what follows
     # a softmax over queries sees later ones
     'attn_inverted_attention': Encoder,
+    # and so does a projection of all tokens as one
+    'attn_orthog_projected_values_over_sequence': Encoder,
+    'orthog_residual_over_sequence': Encoder,
 }
 # what a flag of the model needs of the stack
 OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name in ('looped', 'max_looped_steps')}

@@ -53,6 +53,7 @@ def upgrade(
     out_bias: bool = False,
     gate_values_bias: bool = False,
     logits_bias: bool = False,
+    hyper_conn_residual_mix: str | None = None,
 ) -> State:
     """The state dict of an old model, in the form that this library loads with `strict=True`.
 
@@ -70,6 +71,10 @@ def upgrade(
         out_bias          `attn_out_bias=True`, before 0.26 attention had a bias on its output
         gate_values_bias  `attn_gate_values_bias=True`, before 2.26 the gate on values had a bias
         logits_bias       `to_logits=nn.Linear(dim, num_tokens)`, before 1.27 the head had a bias
+
+    From 2.14 on, all releases mixed residual streams by a matrix of ones. Such weights are refused unless
+    `hyper_conn_residual_mix` says which flag of that name the model is built with: 'ones' computes what they computed,
+    'sinkhorn' goes on from them with a mix that learns.
 
     Names are found behind any prefix, such as 'module.' or 'net.'. The input is left as it is.
     Raises TypeError or ValueError, which name the argument or the entry.
@@ -93,6 +98,9 @@ def upgrade(
         'gate_values_bias': gate_values_bias,
         'logits_bias': logits_bias,
     }
+    if hyper_conn_residual_mix not in (None, 'ones', 'sinkhorn'):
+        raise ValueError(f"`hyper_conn_residual_mix` got {hyper_conn_residual_mix!r}, it must be 'ones' or 'sinkhorn'")
+    keeps['hyper_conn_residual_mix'] = hyper_conn_residual_mix is not None
     old = Old(dict(state_dict), known, heads, dim_head, rotary_dim, pre_norm, float(qk_norm_scale), keeps)
     for since, before, step in STEPS:
         if Version(since) <= known < Version(before):
@@ -460,6 +468,16 @@ def ignored_logit_scales(old: Old) -> None:
     old.change(r'qk_norm_q_scale', lambda t: t * (old.qk_norm_scale**3 * t.shape[-1] ** 0.5))
 
 
+def streams_of_ones(old: Old) -> None:
+    """Residual streams are mixed by a matrix that learns."""
+    for name in old.names(r'layers\.\d+\.2\.dynamic_alpha_fn'):
+        if not old.keeps['hyper_conn_residual_mix']:
+            raise ValueError(
+                f'`{name}` is of residual streams that were mixed by a matrix of ones: build the model with '
+                f"`hyper_conn_residual_mix='ones'` and give it here as well, to have what they computed"
+            )
+
+
 # since, before, step: for weights of releases in this range
 STEPS: tuple[tuple[str, str, Callable[[Old], None]], ...] = (
     ('0', '2.31.10', refuse),
@@ -489,4 +507,5 @@ STEPS: tuple[tuple[str, str, Callable[[Old], None]], ...] = (
     ('0', '2.26', gate_biases),
     ('0', '2.17.1', learned_logit_scales),
     ('2.17.1', '2.25.5', ignored_logit_scales),
+    ('2.14', '2.32', streams_of_ones),
 )

@@ -537,7 +537,7 @@ class AttentionLayers(Routing):
         for feature in () if self.sees_future else branch.features.active:
             if not feature.looks_ahead:
                 continue
-            name = self.written(kind, next(iter(feature.flags)))
+            name = self.written(kind, [n for n, f in feature.flags.items() if getattr(feature, n) != f.default][-1])
             words = f'`{name}` does not go with a causal stack: {feature.looks_ahead}'
             if not name.startswith('cross_attn_'):
                 raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')

@@ -130,6 +130,9 @@ class OrthogonalValues(AttentionFeature):
     paper = 'Belief attention, openreview.net/forum?id=Ard2QzPAUK'
     orthog_projected_values = flag(False, 'remove the direction of the own values, all heads together')
     orthog_projected_values_per_head = flag(False, 'the same in each head')
+    orthog_projected_values_over_sequence = flag(
+        False, 'all tokens as one vector, as in weights of x-transformers 2.31'
+    )
     switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
     not_across = 'the keys of a context are no values of the tokens themselves'
 
@@ -140,18 +143,43 @@ class OrthogonalValues(AttentionFeature):
     def setup(self, host: Any) -> None:
         if self.orthog_projected_values and self.orthog_projected_values_per_head:
             host.dim_merged *= 2
+        if self.orthog_projected_values_over_sequence and host.causal:
+            raise ConfigError(
+                '`orthog_projected_values_over_sequence` does not go with `causal`: a token would see later ones'
+            )
+
+    @property
+    def joins_tokens(self) -> str:
+        """The reason why packed documents would mix, and later tokens be seen, if they would."""
+        return 'it takes the tokens of a row as one vector' if self.orthog_projected_values_over_sequence else ''
+
+    looks_ahead = joins_tokens
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
             raise ValueError(f'`orthog_projected_values` does not go with a context: {self.not_across}')
         heads = self.host.shape.heads
         own = tile_heads(call.trace.values, heads)[..., -call.rows :, :].transpose(1, 2).flatten(-2)
+        if self.orthog_projected_values_over_sequence:
+            if call.causal:
+                raise ValueError('`causal=True` does not go with `orthog_projected_values_over_sequence`')
+            whole = self.without(*(self.of_real(t, call).flatten(1) for t in (out, own))).view_as(out)
+            sighted = call.sees_any(call.total_keys)
+            if sighted is not None:  # what sees nothing gives nothing
+                hidden = ~sighted.transpose(1, 2)
+                whole = whole.unflatten(-1, (heads, -1)).masked_fill(hidden, 0.0).flatten(-2)
+            return whole.repeat(1, 1, self.orthog_projected_values + self.orthog_projected_values_per_head)
         parts = []
         if self.orthog_projected_values:
             parts.append(self.without(out, own))
         if self.orthog_projected_values_per_head:
             parts.append(self.without(out.unflatten(-1, (heads, -1)), own.unflatten(-1, (heads, -1))).flatten(-2))
         return torch.cat(parts, dim=-1)
+
+    @staticmethod
+    def of_real(t: Tensor, call: Any) -> Tensor:
+        """Rows (b n d) with zeros for padding."""
+        return t if call.real is None else t.masked_fill(~call.real[:, -t.shape[1] :].unsqueeze(-1), 0.0)
 
     @staticmethod
     def without(t: Tensor, direction: Tensor) -> Tensor:

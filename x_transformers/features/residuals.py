@@ -76,14 +76,24 @@ def orthog_project(x: Tensor, y: Tensor) -> Tensor:
 
 
 class OrthogonalResidualUpdate(Residual):
-    """Each token adds only what is orthogonal to its stream.  arXiv:2505.11881"""
+    """Each token adds only what is orthogonal to its stream, or all real tokens as one vector.  arXiv:2505.11881"""
 
-    def __init__(self, dim: int, layer_index: int = 0, scale_residual: bool | float = False) -> None:
+    def __init__(
+        self, dim: int, layer_index: int = 0, scale_residual: bool | float = False, over_sequence: bool = False
+    ) -> None:
         super().__init__(dim, layer_index, scale_residual)
+        self.over_sequence = over_sequence
 
-    def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:
+    def forward(self, out: Tensor, residual: Tensor, call: Any = None, **_: Any) -> Tensor:
         residual = self.scaled(residual)
-        return residual + orthog_project(out, residual)
+        if not self.over_sequence:
+            return residual + orthog_project(out, residual)
+        if call is not None and call.real is not None:
+            out = out.masked_fill(~call.real.unsqueeze(-1), 0.0)
+            along = residual.masked_fill(~call.real.unsqueeze(-1), 0.0)
+        else:
+            along = residual
+        return residual + orthog_project(out.flatten(1), along.flatten(1)).view_as(out)
 
 
 class MVSplitResidualUpdate(nn.Module):
@@ -307,10 +317,18 @@ class OrthogResidual(StackFeature):
 
     paper = 'Revisiting Residual Connections, arXiv:2505.11881'
     orthog_residual = flag(False, 'add only what is orthogonal to the residual')
+    orthog_residual_over_sequence = flag(False, 'all tokens as one vector, as in weights of x-transformers 2.31')
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         options = without_scales('orthog_residual', options, 'scale_residual_constant')
-        return OrthogonalResidualUpdate(*args, **options)
+        if self.orthog_residual_over_sequence and not self.host.sees_future:
+            raise ConfigError('`orthog_residual_over_sequence` does not go with a causal stack: it sees later tokens')
+        return OrthogonalResidualUpdate(*args, over_sequence=self.orthog_residual_over_sequence, **options)
+
+    @property
+    def joins_tokens(self) -> str:
+        """The reason why packed documents would mix, if they would."""
+        return 'it takes the tokens of a row as one vector' if self.orthog_residual_over_sequence else ''
 
 
 class MVSplitResidual(StackFeature):

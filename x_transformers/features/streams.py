@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from x_transformers.features.integrators import ReceiveViews
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.residuals import without_scales
-from x_transformers.flags import ConfigError, count, flag, is_int, size, warn_once
+from x_transformers.flags import ConfigError, count, flag, is_int, one_of, size, warn_once
 
 
 def sinkhorn(t: Tensor, iters: int = 20) -> Tensor:
@@ -51,14 +51,23 @@ class HyperConnection(Streams):
         R'     = sum over s of sinkhorn(A[..., v:])[s, t] R[s]       doubly stochastic: nothing grows with depth
         R new  = R' + beta out,   beta = 2 sigmoid(2 sigmoid(n @ dynamic_beta_fn) scale + static_beta)
 
+    With `mixes_ones` every stream becomes the sum of all instead:  R'[t] = sum over s of R[s].
+
     Zhu et al. 2024, arXiv:2409.19606; Xie et al. 2025, arXiv:2512.24880
     """
 
     def __init__(
-        self, dim: int, layer_index: int = 0, *, streams: int, views: int = 1, sinkhorn_iters: int = 5
+        self,
+        dim: int,
+        layer_index: int = 0,
+        *,
+        streams: int,
+        views: int = 1,
+        sinkhorn_iters: int = 5,
+        mixes_ones: bool = False,
     ) -> None:
         super().__init__(streams, views)
-        self.sinkhorn_iters = sinkhorn_iters
+        self.sinkhorn_iters, self.mixes_ones = sinkhorn_iters, mixes_ones
         self.norm = nn.LayerNorm(dim, bias=False)
         own = torch.zeros(streams, views)
         own[layer_index % streams] = 1.0
@@ -74,11 +83,35 @@ class HyperConnection(Streams):
         normed = self.norm(streams)
         alpha = (normed @ self.dynamic_alpha_fn) * self.dynamic_alpha_scale + self.static_alpha
         read = alpha[..., : self.views].sigmoid()
-        mix = sinkhorn(alpha[..., self.views :], self.sinkhorn_iters)
         beta = 2 * (normed @ self.dynamic_beta_fn).sigmoid() * self.dynamic_beta_scale + self.static_beta
         branch = torch.einsum('bnsv,bnsd->vbnd', read, streams)
-        kept = torch.einsum('bnst,bnsd->bntd', mix, streams)
+        kept = self.mixed(streams, alpha[..., self.views :])
         return branch[0] if self.views == 1 else branch, kept, {'beta': 2 * beta.sigmoid()}
+
+    def mixed(self, streams: Tensor, logits: Tensor) -> Tensor:
+        """The streams (b n s d), each a mix of all."""
+        if self.mixes_ones:
+            return streams.sum(dim=-2, keepdim=True).expand_as(streams)
+        return torch.einsum('bnst,bnsd->bntd', sinkhorn(logits, self.sinkhorn_iters), streams)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if not self.mixes_ones and learned_beside_ones(state_dict, prefix, self.views):
+            warn_once(
+                'these weights of residual streams were trained where streams are mixed by a matrix of ones, as in '
+                "x-transformers 2.14 to 2.31: `hyper_conn_residual_mix='ones'` computes what they computed"
+            )
+
+
+def learned_beside_ones(state: dict[str, Tensor], prefix: str, views: int) -> bool:
+    """Whether a hyper-connection has learned, but not how to mix: a matrix of ones gives that no gradient."""
+    names = ('dynamic_alpha_fn', 'dynamic_beta_fn', 'static_alpha')
+    alpha, beta, own = (state.get(prefix + name) for name in names)
+    if alpha is None or beta is None or own is None or alpha.is_meta or alpha.ndim != 2:
+        return False
+    mix = own[:, views:]
+    still = not alpha[:, views:].any() and not (mix - mix.diagonal().diag()).any()
+    return bool(still and (beta.any() or alpha[:, :views].any()))
 
 
 class GatedMultiResidual(Streams):
@@ -155,6 +188,12 @@ class HyperConnections(StackFeature):
 
     paper = 'Hyper-Connections, arXiv:2409.19606; mHC, arXiv:2512.24880'
     hyper_conn_sinkhorn_iters = flag(5, 'iterations that make the mix doubly stochastic', count, example=1)
+    hyper_conn_residual_mix = flag(
+        'sinkhorn',
+        "the mix of streams: 'sinkhorn', doubly stochastic, or 'ones', as in weights of x-transformers 2.31",
+        one_of('sinkhorn', 'ones'),
+        example='ones',
+    )
     switches = ('num_residual_streams',)
 
     @classmethod
@@ -164,6 +203,7 @@ class HyperConnections(StackFeature):
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:
         options = without_scales('num_residual_streams', options, 'scale_residual', 'scale_residual_constant')
         own = dict(streams=self.host.num_residual_streams, views=ReceiveViews.views_of_residual(self.host, layer_index))
+        own['mixes_ones'] = self.hyper_conn_residual_mix == 'ones'
         return HyperConnection(
             *args, layer_index, **own, **{'sinkhorn_iters': self.hyper_conn_sinkhorn_iters, **options}
         )
