@@ -4,7 +4,9 @@ import pytest
 import torch
 from oracles import assert_close, assert_same, attention, attention_and_maps, bools, randn, randomised
 
-from x_transformers import Attention
+from x_transformers import Attention, Decoder
+from x_transformers.attend import Intermediates
+from x_transformers.cache import LayerIntermediates
 
 DIM, CONTEXT_DIM = 10, 9
 SHAPE = dict(dim=DIM, heads=4, dim_head=6)
@@ -459,3 +461,45 @@ def test_a_window_across_two_sequences_is_refused():
 def test_refusals_of_inputs(call, words, flash):
     with pytest.raises((ValueError, TypeError), match=words):
         build(flash=flash)(randn(2, 7, DIM), **call)
+
+
+def test_the_gate_of_early_releases_starts_open():
+    module = Attention(12, heads=2, gate_values=True, gate_values_bias=True)
+    assert (module.to_v_gate.bias == 10).all() and (module.to_v_gate.weight == 0).all()
+
+
+def test_keys_in_front_have_no_position_for_their_values():
+    """Where tokens have values of zero, what is read is the learned values as they are."""
+    module = randomised(Attention(12, heads=2, dim_head=6, causal=True, rotate_values=True, num_mem_kv=2))
+    module.to_v.weight.data.zero_()
+    module.to_out = torch.nn.Identity()
+    angles = torch.arange(5.0)[:, None] * torch.tensor([1.0, 1.0, 0.1, 0.1])
+    out, trace = module(randn(1, 5, 12), rotary_pos_emb=(angles, 1.0), return_intermediates=True)
+    wanted = trace.post_softmax_attn[..., :2] @ module.mem_v
+    assert_close(out, wanted.transpose(1, 2).flatten(2))
+
+
+def test_clipping_of_logits():
+    """Queries and keys take half of it each; a key head that several queries share takes none."""
+    logits = torch.zeros(1, 4, 3, 3).double()
+    logits[0, 0, 1, 2], logits[0, 2, 0, 0] = 400.0, 100.0
+    alone, shared = (randomised(Attention(12, heads=4, dim_head=6, kv_heads=k)) for k in (4, 2))
+    for module in (alone, shared):
+        q, k = module.to_q.weight.detach().clone(), module.to_k.weight.detach().clone()
+        module.qk_clip_(logits, tau=100)
+        factor = torch.ones(24).double()
+        factor[:6] = 0.5 if module is alone else 0.25
+        assert_close(module.to_q.weight, q * factor[:, None])
+        assert_close(module.to_k.weight, k * factor[:, None] if module is alone else k)
+
+
+def test_clipping_of_a_layer_that_runs_several_times():
+    """Its largest logits count, whichever run they are of."""
+    stack = randomised(Decoder(dim=12, depth=2, heads=2, attn_dim_head=6, weight_tie_layers=True))
+    maps = [torch.full((1, 2, 3, 3), size).double() for size in (400.0, 100.0)]
+    runs = [Intermediates(pre_softmax_attn=one, layer_type='a') for one in maps]
+    for inter in runs:
+        inter.layer_index = 0
+    before = stack.layers[0][1].to_q.weight.detach().clone()
+    stack.attn_qk_clip_(LayerIntermediates(attn_intermediates=runs), tau=100)
+    assert_close(stack.layers[0][1].to_q.weight, before / 2)

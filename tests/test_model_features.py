@@ -1,6 +1,7 @@
 """What a token model can do beyond embedding, stack and head: each against its formula, and defects by number."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -708,3 +709,29 @@ def test_tokens_of_the_source_are_dropped_in_training_only():
     net, src, tgt = translator(cross_attn_tokens_dropout=0.5), ids(), ids(seed=1)
     assert_close(net(src, tgt), net.decoder(tgt, context=net.encoder(src)))
     assert (net.train()(src, tgt) - net(src, tgt)).abs() > 1e-6
+
+
+def test_class_and_memory_tokens_are_taken_off():
+    net = model(kind=Encoder, use_cls_token=True, num_cls_tokens=2, num_memory_tokens=3)
+    seen = []
+    net.attn_layers.register_forward_hook(lambda module, args, out: seen.append(out[0]))
+    out, trace = net(ids(), return_intermediates=True)
+    (whole,) = seen
+    in_front = whole[:, :-7]
+    assert in_front.shape == (2, 5, 16)
+    assert_close(trace.last_layer_hiddens, whole[:, 5:])
+    both = torch.cat((trace.memory_tokens, trace.memory_tokens), dim=1)[:, :3]
+    assert any(torch.equal(both, in_front[:, at : at + 3]) for at in (0, 2))
+    cls = next(
+        part for at, part in ((0, in_front[:, 3:]), (2, in_front[:, :2])) if torch.equal(both, in_front[:, at : at + 3])
+    )
+    assert_close(out, net.to_logits(cls))
+
+
+def test_a_mixture_has_the_digits_of_single_precision():
+    net = model(mixture_of_softmax=True, mixture_of_softmax_k=2).bfloat16()
+    (feature,) = net.features.at['spread']
+    call = type('Call', (), {'notes': {'mixture': vectors(2, 3, 2).float().log_softmax(dim=-1)}})
+    logits = (8 * vectors(2, 3, 2, 500, seed=2)).bfloat16()
+    wanted = (call.notes['mixture'].unsqueeze(-1) + logits.float().log_softmax(dim=-1)).logsumexp(dim=-2)
+    assert torch.equal(feature.logits(logits, call), wanted.clamp(min=math.log(1e-20)).bfloat16())

@@ -364,3 +364,14 @@ def test_m3_it_learns_streams_that_depend_on_one_another():
     found = model.generate(cut(x, 0, 2), N - 2, temperature=0.0)
     for name in STREAMS:
         assert (found[name] == x[name][:, 2:]).float().mean() > 0.98
+
+
+def test_memories_go_down():
+    """Those of a layer reach the one so many below, the first ones the last layers."""
+    shifted, plain, x = net(max_mem_len=4, shift_mem_down=1), net(max_mem_len=4), data(2, 5)
+    plain.load_state_dict(shifted.state_dict())
+    one, two = randn(2, 3, D, seed=1), randn(2, 3, D, seed=2)
+    wanted = plain(x, mems=[two, one])
+    for name, logits in shifted(x, mems=[one, two]).items():
+        assert_close(logits, wanted[name])
+        assert (logits - plain(x, mems=[one, two])[name]).abs().max() > 1e-3

@@ -446,3 +446,12 @@ def test_n3_it_learns_to_fill_in_with_its_first_guess():
     shown = x.masked_fill(hidden, MASK)
     logits, _ = model.guess(shown, model.net(shown, return_embeddings=True), {})
     assert (logits.argmax(dim=-1) == x)[hidden].float().mean() > 0.95
+
+
+def test_a_critic_learns_from_real_tokens_alone():
+    model, x = wrapped(self_token_critic=True), ids()
+    filled, real = x.roll(1, dims=1), torch.arange(N) < torch.tensor([[N], [N - 2], [1]])
+    scores = model.criticised(filled.masked_fill(~real, model.mask_id), {'mask': real})
+    wrong = (filled != x).to(scores.dtype)
+    each = -(wrong * scores.sigmoid().log() + (1 - wrong) * (-scores).sigmoid().log())
+    assert_close(model.critic_loss(filled, x, real, {'mask': real}), each[real].mean())

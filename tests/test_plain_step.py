@@ -182,3 +182,14 @@ def test_what_a_stream_leaves_behind_can_be_trained_with(flags):
     wrapper(torch.cat((ids(2, 4), out), dim=1)).backward()
     assert all(p.grad is not None and not p.grad.is_inference() for p in net.parameters())
     assert not any(b.is_inference() for b in net.buffers())
+
+
+def test_a_token_past_the_table_is_refused_by_name():
+    """As without a cache; the tokens before it are those of the table."""
+    net = model(wrapper=dict(max_seq_len=8))
+    lm = net if hasattr(net, 'generate') else AutoregressiveWrapper(net)
+    options = dict(temperature=0.0, restrict_to_max_seq_len=False)
+    assert lm.generate(ids(2, 4), 5, **options).shape == (2, 5)
+    for cache_kv in (True, False):
+        with pytest.raises(ValueError, match='the sequence has 9 tokens, more than the table of absolute positions'):
+            lm.generate(ids(2, 4), 6, cache_kv=cache_kv, **options)

@@ -1,6 +1,7 @@
 """A prompt that was read once: continuations are those of the whole prompt, and a file is believed only if it fits."""
 
 import errno
+import itertools
 import os
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ from x_transformers import cache, files, prompt_cache
 from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.files import write_content
 from x_transformers.plain_step import PlainStep
-from x_transformers.prompt_cache import PromptCache
+from x_transformers.prompt_cache import PromptCache, checksum
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 GREEDY = dict(temperature=0.0)
@@ -352,3 +353,19 @@ def test_a_net_that_cannot_cache_is_refused():
     model.net.attn_layers.can_cache_kv = False
     with pytest.raises(ValueError, match='`read_prompt` needs a net that can cache'):
         model.read_prompt(ids_of(1, 3, vocab=11))
+
+
+def test_a_checksum_sees_where_numbers_stand():
+    t = torch.arange(20.0, dtype=torch.float64)
+    for i, j in itertools.combinations(range(20), 2):
+        swapped = t.clone()
+        swapped[[i, j]] = t[[j, i]]
+        assert [int(one) for one in checksum(swapped)] != [int(one) for one in checksum(t)], (i, j)
+
+
+def test_tokens_that_look_like_padding_are_none():
+    model = language_model()
+    cache = model.read_prompt([torch.tensor([5]), torch.tensor([3, 4])])
+    assert cache.ids.tolist() == [[0, 5], [3, 4]]
+    with pytest.raises(ValueError, match='`prompts` must begin with the 2 tokens of `prompt_cache`'):
+        model.generate(torch.tensor([[0, 5], [3, 4]]), 2, prompt_cache=cache)

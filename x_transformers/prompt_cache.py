@@ -35,6 +35,8 @@ def checksum(t: Tensor) -> list[Tensor]:
     t = torch.view_as_real(t) if t.is_complex() else t
     bits = t.detach().flatten().view(torch.uint8)
     words = F.pad(bits, (0, -len(bits) % 8)).view(torch.long) if len(bits) % 8 else bits.view(torch.long)
+    # high bits reach low ones: numbers of few digits differ in the former alone, which a sum may lose
+    words = (words ^ ((words >> 32) & 0xFFFFFFFF)) * 0x1E3779B97F4A7C15
     side = math.isqrt(len(words)) + 1
     square = F.pad(words, (0, side * side - len(words))).view(side, side)
     places = 2 * torch.arange(side, device=t.device) + 1  # odd: modulo 2**64 no change is lost
