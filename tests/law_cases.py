@@ -484,7 +484,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
         'context_mask': lambda: torch.arange(CONTEXT) < torch.arange(1, batch + 1)[:, None],
         'context_pos': lambda: torch.randint(0, 9, (batch, CONTEXT), generator=generator),
         'attn_bias': lambda: normal(batch, stack.attn_heads, length, length),
-        'rotary_pos_emb': lambda: getattr(stack, 'rotary_pos_emb', RotaryEmbedding(8))(torch.arange(length) * 3),
+        'rotary_pos_emb': lambda: (stack.rotary_pos_emb or RotaryEmbedding(8))(torch.arange(length) * 3),
     }
     shape = next((m.shape for m in stack.modules() if isinstance(m, Attention)), None)
     builders |= {
