@@ -96,7 +96,7 @@ def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[An
     keys, call.bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
     added = sum(k.shape[-2] for k, _ in (*keys, *call.bare_keys))
     call.total_keys = call.keys + added
-    masks = [*on.gather('mask', call), *masks]
+    masks = [*on.gather('mask', call), *call.order(), *masks]
     call.masks = [call.term(mask, 'attn_mask') for mask in masks]
     call.biases = [call.term(bias, 'attn_bias') for bias in on.gather('bias', call)]
     hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
@@ -377,7 +377,7 @@ def plain_arguments(call: Call) -> dict[str, Any]:
         attn_delta=delta,
         row_mask=real_queries(call),
         flash_pack_seq_kwargs=inputs.get('flash_pack_seq_kwargs'),
-        causal=call.causal and not crooked,
+        causal=call.causal and call.places is None and not crooked,
     )
 
 

@@ -85,11 +85,12 @@ def spans_of(call: Call, height: int, whole_rows: bool = False, leftmost: bool =
 
     `whole_rows`: with all keys. `leftmost`: with all keys from the first on.
     """
+    causal = call.causal and call.places is None
     reaches = [mask.reach for mask in call.masks if mask.reach is not None]
     found, behind = [], call.keys - call.rows
     for start in range(0, call.rows, height):
         stop = min(start + height, call.rows)
-        last = min(max(behind + stop, 1), call.keys) if call.causal and not whole_rows else call.keys
+        last = min(max(behind + stop, 1), call.keys) if causal and not whole_rows else call.keys
         first = min(max(behind + start - min(reaches), 0), last - 1) if reaches and not (whole_rows or leftmost) else 0
         found.append(Span(slice(start, stop), slice(first, last)))
     return found
@@ -207,6 +208,16 @@ def of_each(t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda b, n: t[n]
 
 
+def taken(t: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Entries of `t` along an axis counted from the last, the same for the batch (i), or of each row (b i)."""
+    if index.ndim == 1:
+        return t.index_select(dim, index)
+    if t.ndim == 1:
+        return t[index]
+    between = t.ndim - 1 + dim
+    return torch.take_along_dim(t, index.reshape(len(index), *[1] * between, -1, *[1] * (-1 - dim)), dim)
+
+
 class Diagonals(Rows):
     """A bias that depends on the distance between query and key alone, from a table of all distances.
 
@@ -248,7 +259,8 @@ class InBlocks:
     """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
 
     A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later` keys follow that
-    of its last query, and `carried` is what earlier blocks hand on.
+    of its last query, and `carried` is what earlier blocks hand on. `places` says at which of the new tokens each query
+    stands, (i) or (b i), where they are not these tokens in their order.
     """
 
     masks: list[Rows] = field(default_factory=list)
@@ -258,9 +270,11 @@ class InBlocks:
     carried: dict[str, Tensor] = field(default_factory=dict)
     given: dict[int, Given] = field(default_factory=dict)
     in_one: Any = None
+    places: Tensor | None = None
 
     if TYPE_CHECKING:
         x: Tensor
+        tokens: Tensor
         inputs: dict[str, Any]
         notes: dict[str, Any]
         mask: Tensor | None
@@ -316,6 +330,8 @@ class InBlocks:
         new.keys = span.keys.stop - span.keys.start
         new.total_keys = self.total_keys - self.keys + new.keys
         new.real = None if self.real is None else self.real[:, span.keys]
+        if self.places is not None:
+            new.places = self.places[..., span.rows]
         if self.query_mask is not None:
             new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
         return new.gather()
@@ -355,10 +371,35 @@ class InBlocks:
         """What counts the queries of the whole call, (... i d), for those of this block."""
         return t if self.span is None else t[..., self.span.rows, :]
 
-    def of_queries(self, t: Tensor) -> Tensor:
-        """What counts the keys of the call, (... j), for those that are queries too."""
-        stop = t.shape[-1] - self.later
-        return t[..., max(stop - self.rows, 0) : stop]
+    def of_queries(self, t: Tensor, dim: int = -1) -> Tensor:
+        """What counts the keys of the call along an axis, such as (... j), for those that are queries too."""
+        if self.places is not None:
+            return taken(t, self.places + (t.shape[dim] - self.tokens.shape[1]), dim)
+        stop = t.shape[dim] - self.later
+        start = max(stop - self.rows, 0)
+        return t.narrow(dim, start, max(stop, start) - start)
+
+    def order(self) -> list[Rows]:
+        """What takes the place of the triangle for queries that are not the last keys: a mask by their places."""
+        if self.places is None or not self.causal:
+            return []
+        place = torch.arange(self.keys, device=self.x.device)
+        own = self.of_queries(place)
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            mask = place[keys] <= own[..., rows].unsqueeze(-1)
+            return mask if mask.ndim == 2 else mask.unsqueeze(1)
+
+        def entry() -> Pointwise:
+            of_query, of_key = of_each(own), of_each(place)
+            return lambda b, h, i, j: of_key(b, j) <= of_query(b, i)
+
+        return [Rows(of, entry=entry, made_of=(own,))]
+
+    def refuse_places(self, name: str, reason: str) -> None:
+        """For a feature that knows its queries only in the order of the keys."""
+        if self.places is not None:
+            raise ValueError(f'`{name}` does not go with queries that `views` puts elsewhere: {reason}')
 
 
 # any kernel, block after block

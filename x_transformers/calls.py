@@ -33,6 +33,7 @@ from x_transformers.checks import (
     check_memories,
     check_past,
     check_precision,
+    check_range,
     check_vectors,
     cleared,
 )
@@ -486,6 +487,29 @@ def model_call(model: Wrapper, inputs: dict[str, Any], given: int, cache: Cache 
     return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
 
 
+def placed(views: Any, x: Tensor) -> tuple[Views, Tensor | None]:
+    """Inputs of queries, keys and values, and at which tokens of `x` (... n d) the queries stand, if it is said."""
+    *three, places = views if len(views) == 4 else (*views, None)
+    counts, n = [t.shape[1] for t in three], x.shape[-2]
+    if len(three) != 3 or counts[1:] != [n, n]:
+        raise ValueError(f'`views` gave inputs of {counts} tokens, those of keys and values must have the {n} of `x`')
+    if places is None and counts[0] != n:
+        raise ValueError(
+            f'`views` gave {counts[0]} queries for {n} tokens: a fourth value must say at which tokens they stand'
+        )
+    if places is None:
+        return tuple(three), None
+    wanted = ((counts[0],), (len(three[0]), counts[0]))
+    if a_tensor(places, 'views').shape not in wanted or places.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f'`views` gave places of {places.dtype} and shape {tuple(places.shape)}, they must be whole numbers, '
+            f'{wanted[0]} or {wanted[1]}'
+        )
+    check_range(places, 'views', 0, n - 1, 'places')
+    check_device(places, 'views', three[0])
+    return tuple(three), places.long()
+
+
 @dataclass
 class Call(AddsLosses, InBlocks):
     """One pass through an attention layer: what came in, and what its stages tell one another.
@@ -493,7 +517,8 @@ class Call(AddsLosses, InBlocks):
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
     features put in front may be hidden; `turned_by` is the feature that turns keys before they are cached; `recurrent`
-    is the state that a recurrent module left in the cache; `shown` says which of the new keys any query may see (b n).
+    is the state that a recurrent module left in the cache; `shown` says which of the new keys any query may see (b n);
+    `tokens` is the input of the keys.
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -515,6 +540,7 @@ class Call(AddsLosses, InBlocks):
     rebuilds_values: bool = False
     hides_added: bool = False
     recurrent: Any = None
+    tokens: Tensor | None = None
     keys: int = 0
     total_keys: int = 0
     shown: Tensor | None = None
@@ -544,8 +570,6 @@ class Call(AddsLosses, InBlocks):
         """Inputs of queries, keys and values, finite where masks hide them; and the same for what features add."""
         q, k, v = views
         key_mask = as_mask(key_mask, 'context_mask', self.batch, None, like=self.x)
-        if self.context is None and key_mask is None:
-            key_mask = self.query_mask
         self.shown = key_mask
         if attn_mask is not None and attn_mask.shape[-1] > 1:
             seen = attn_mask.any(dim=2).any(dim=1).expand(self.batch, -1)
@@ -565,8 +589,13 @@ class Call(AddsLosses, InBlocks):
     @property
     def triangle(self) -> bool:
         """Whether the causal triangle hides anything."""
-        hides = self.causal and (self.rows > 1 or self.later > 0)
+        hides = self.causal and self.places is None and (self.rows > 1 or self.later > 0)
         return True if hides else False  # a plain bool also where the length is symbolic
+
+    @property
+    def source(self) -> Tensor:
+        """The new tokens: the input of queries, or of keys where queries stand elsewhere."""
+        return self.x if self.places is None else self.tokens
 
     def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
         """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""

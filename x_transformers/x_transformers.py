@@ -21,15 +21,17 @@ from x_transformers.attend import Intermediates, heads_of
 from x_transformers.attending import Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.aux_losses import AuxLosses
-from x_transformers.blocks import to_4d
+from x_transformers.blocks import taken, to_4d
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.calls import (
     Call,
     ModelCall,
     StackCall,
+    Views,
     check_stack_inputs,
     model_call,
     open_stack,
+    placed,
 )
 from x_transformers.checks import (
     a_list,
@@ -222,14 +224,14 @@ class Attention(Configurable, ChoosesKernel):
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
         on, shape = self.features.given(inputs), self.shape
-        views = on.choose('views', lambda x: (x, x, x))(x)
-        call = self.open(views[0], context, mask, causal, cache, inputs)
+        views, places = placed(on.choose('views', lambda x: (x, x, x))(x), x)
+        call = self.open(views, places, context, mask, causal, cache, inputs)
         call.keeps = return_intermediates
         self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
         if not inputs.get('clean') and not (mask is context_mask is attn_mask is None):
-            views = call.clear(views, context_mask, attn_mask)
+            views = call.clear(views, mask if context_mask is context is None else context_mask, attn_mask)
         q_in, k_in, v_in = on.down('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.down('projected', qkv, call)
@@ -255,7 +257,8 @@ class Attention(Configurable, ChoosesKernel):
 
     def open(
         self,
-        x: Tensor,
+        views: Views,
+        places: Tensor | None,
         context: Tensor | None,
         mask: Tensor | None,
         causal: bool | None,
@@ -263,6 +266,7 @@ class Attention(Configurable, ChoosesKernel):
         inputs: dict[str, Any],
     ) -> Call:
         """Check what came in."""
+        x, n = views[0], views[1].shape[1]
         check_inputs(inputs, self.features, self.own_inputs, self)
         check_vectors(x, 'x', 'b', 'n', self.dim)
         if context is not None:
@@ -275,17 +279,18 @@ class Attention(Configurable, ChoosesKernel):
             raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
         past = None if cache is None else cache.past
         query_mask = as_mask(mask, 'mask', len(x), 'n', like=x)
-        if query_mask is not None and query_mask.shape[1] < x.shape[1]:
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {x.shape[1]} tokens')
-        if query_mask is not None and past is None and query_mask.shape[1] != x.shape[1]:
-            raise ValueError(
-                f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(x.shape[:2])}: True is a real token'
-            )
+        if query_mask is not None and query_mask.shape[1] < n:
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
+        if query_mask is not None and past is None and query_mask.shape[1] != n:
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(x), n)}: True is a real token')
+        if query_mask is not None and places is not None:
+            query_mask = taken(query_mask[:, query_mask.shape[1] - n :], places, -1)
         causal = self.causal if causal is None else causal
         dropout = self.dropout if self.training else 0.0
         trace = Intermediates()
         call = Call(x, self.heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
         call.backends, call.training = self.sdp_backends, self.training
+        call.tokens, call.places = views[1], places if context is None else None
         call.recurrent = None if cache is None else cache.hybrid_hidden
         return call
 

@@ -155,6 +155,7 @@ class Selective(AttentionFeature):
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'selective', self.not_across)
+        call.refuse_places('selective', 'queries hide keys from those behind them')
         return qkv
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:

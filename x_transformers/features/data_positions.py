@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.again import Kept
-from x_transformers.blocks import Pointwise, Rows
+from x_transformers.blocks import Pointwise, Rows, taken
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
 from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
@@ -53,21 +53,28 @@ class DataDependentAlibi(nn.Module):
         directions = gates.unflatten(-1, (-1, self.heads))  # b n (1 or 2) h
         return directions.permute(0, 3, 1, 2)
 
-    def between(self, x: Tensor, gates: Tensor, real: Tensor | None) -> Rows:
-        """The bias of the queries x, the last of the keys, for the keys of these gates:  b h i j."""
+    def between(self, x: Tensor, gates: Tensor, real: Tensor | None, at: Tensor | None = None) -> Rows:
+        """The bias of the queries x for the keys of these gates:  b h i j.
+
+        The queries stand at the keys `at`, (i) or (b i), at the last of them if None.
+        """
         if real is not None:
             gates = gates.masked_fill(~real[:, None, :, None], 0.0)
         sums = precise(gates).cumsum(dim=-2).unbind(dim=-1)
         first = gates.shape[-2] - x.shape[1]
         place = torch.arange(gates.shape[-2], device=x.device)
+        own = place[first:] if at is None else at
+        of_queries = [t[..., first:] if at is None else taken(t, at, -1) for t in sums]
 
         def of(rows: slice, keys: slice) -> Tensor:
-            past, *future = (t[..., first:][..., rows, None] - t[..., None, keys] for t in sums)
+            past, *future = (q[..., rows, None] - t[..., None, keys] for q, t in zip(of_queries, sums, strict=True))
             if not future:
                 return past
-            return torch.where(place[keys] <= place[first:][rows, None], past, -future[0])
+            behind = place[keys] <= own[..., rows, None]
+            return torch.where(behind if behind.ndim == 2 else behind.unsqueeze(1), past, -future[0])
 
-        return Rows(of, learns=gates.requires_grad, entry=lambda: between_sums(first, *sums))
+        entry = (lambda: between_sums(first, *sums)) if at is None else None
+        return Rows(of, learns=gates.requires_grad, entry=entry)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.between(x, self.remembered(x), None).of(slice(None), slice(None))
@@ -112,15 +119,16 @@ class PerRowDataDependentAlibi(nn.Module):
     def remembered(self, x: Tensor) -> Tensor:
         return self.small(x)[1]
 
-    def between(self, x: Tensor, keys: Tensor, real: Tensor | None) -> Rows:
-        """The bias of the queries x, the last of the keys:  b h i j."""
+    def between(self, x: Tensor, keys: Tensor, real: Tensor | None, at: Tensor | None = None) -> Rows:
+        """The bias of the queries x, at the last of the keys if not `at` others:  b h i j."""
         small, all_keys = self.small(x)[0], keys
         place, scale, post = torch.arange(keys.shape[-2], device=x.device), self.scale, self.post_log_scale
-        own = place[keys.shape[-2] - x.shape[1] :]
+        own = place[keys.shape[-2] - x.shape[1] :] if at is None else at
 
         def of(rows: slice, keys: slice) -> Tensor:
             logits = small[..., rows, :] @ all_keys[..., keys, :].transpose(-1, -2) * scale
-            counts = place[keys] < own[rows, None]
+            counts = place[keys] < own[..., rows, None]
+            counts = counts if counts.ndim == 2 else counts.unsqueeze(1)
             if real is not None:
                 counts = counts & real[:, None, None, keys]
             gates = (F.logsigmoid(precise(logits)) * post).masked_fill(~counts, 0.0)
@@ -196,9 +204,12 @@ class DataDependentBias(AttentionFeature):
         if call.context is not None:
             raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.not_across}')
         mem = call.inputs.get('mem')
-        tokens = call.x if mem is None else torch.cat((mem, call.x), dim=1)
+        tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
         kept = call.recall('forget gates', self.module.remembered(tokens))
-        return self.module.between(call.x, kept, call.real)
+        if call.places is None:
+            return self.module.between(call.x, kept, call.real)
+        at = call.of_queries(torch.arange(kept.shape[-2], device=kept.device))
+        return self.module.between(call.x, kept, call.real, at)
 
 
 class RelativeProjectedBias(AttentionFeature):

@@ -70,18 +70,18 @@ class Documents(AttentionFeature):
             return None
         if call.context is not None or call.past is not None or call.memories:
             raise ValueError('`document_ids` does not go with a context, a cache or memories: documents are whole')
-        check_documents(ids, call.x)
+        check_documents(ids, call.source)
         refuse_joined(joined_by(self.host.features.active, call.inputs))
-        call.notes['documents'] = ids
+        call.notes['documents'], own = ids, ids if call.places is None else call.of_queries(ids)
 
         def entry() -> Pointwise:
-            of = of_each(ids)
-            return lambda b, h, i, j: of(b, i) == of(b, j)
+            of_query, of_key = of_each(own), of_each(ids)
+            return lambda b, h, i, j: of_query(b, i) == of_key(b, j)
 
         return Rows(
-            lambda rows, keys: (ids[:, rows].unsqueeze(-1) == ids[:, keys].unsqueeze(-2)).unsqueeze(1),
+            lambda rows, keys: (own[:, rows].unsqueeze(-1) == ids[:, keys].unsqueeze(-2)).unsqueeze(1),
             entry=entry,
-            made_of=(ids,),
+            made_of=(ids, own),
         )
 
 

@@ -97,6 +97,7 @@ class Hybrid(AttentionFeature):
     def attended(self, out: Tensor, call: Any) -> Tensor:
         if call.context is not None:
             raise ValueError(f'`hybrid_module` does not go with a context: {self.not_across}')
+        call.refuse_places('hybrid_module', 'it runs along the tokens in their order')
         attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2

@@ -15,7 +15,7 @@ class AttentionFeature(Feature):
     """A feature of one attention layer. Its stages, in running order:
 
     widths        build    Widths -> Widths                   what queries and keys are made from, before they are built
-    views         choice   x -> (x_q, x_k, x_v)               of which x_q is the input, for everything else
+    views         choice   x -> (x_q, x_k, x_v[, places])     of which x_q is the input, for everything else
     sources       ring     (q_in, k_in, v_in)                 b n d, before projection
     projected     ring     (q, k, v)                          b n (h d)
     heads         ring     (q, k, v)                          b h n d, before the cache
@@ -44,6 +44,10 @@ class AttentionFeature(Feature):
     project_out   choice   () -> Module                       the projection, given by the host's sizes
     result        ring     b i d                              what the layer gives
     initialise    build    () -> None                         last word on initial values
+
+    Queries need not be the tokens in their order: then `views` says by `places`, (i) or (b i), at which tokens of x
+    they stand. Masks, biases and rotations follow; what cannot is refused by name. A feature of your own asks
+    `call.of_queries(t)` for what belongs to queries in a tensor that counts keys.
 
     From `similarity` to `mix` the call may be one of a block of queries (`blocks.py`), so that memory does not grow
     with the square of the length. Where a feature at these stages does not know about blocks, all rows come at once.

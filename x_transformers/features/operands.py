@@ -191,6 +191,7 @@ class PackedDocuments(AttentionFeature):
             return None
         if call.past is not None or call.memories:
             raise ValueError('`flash_pack_seq_kwargs` does not go with a cache or memories: documents are whole')
+        call.refuse_places('flash_pack_seq_kwargs', 'they count queries in the order of the keys')
         check_packed(packed, 'flash_pack_seq_kwargs', call.rows, call.keys, call.batch)
         if call.causal and call.rows != call.keys:
             raise ValueError(f'`flash_pack_seq_kwargs` got {call.rows} queries and {call.keys} keys of a causal layer')

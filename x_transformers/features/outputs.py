@@ -159,8 +159,9 @@ class OrthogonalValues(AttentionFeature):
         if call.context is not None:
             raise ValueError(f'`orthog_projected_values` does not go with a context: {self.not_across}')
         heads = self.host.shape.heads
-        own = tile_heads(call.trace.values, heads)[..., -call.rows :, :].transpose(1, 2).flatten(-2)
+        own = call.of_queries(tile_heads(call.trace.values, heads), -2).transpose(1, 2).flatten(-2)
         if self.orthog_projected_values_over_sequence:
+            call.refuse_places('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
             if call.causal:
                 raise ValueError('`causal=True` does not go with `orthog_projected_values_over_sequence`')
             whole = self.without(*(self.of_real(t, call).flatten(1) for t in (out, own))).view_as(out)

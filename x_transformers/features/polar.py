@@ -74,7 +74,7 @@ class Polar(AttentionFeature):
         if angles.shape[-2] < k.shape[-2]:
             raise ValueError(f'`polar_pos_emb` covers {angles.shape[-2]} positions, there are {k.shape[-2]} keys')
         angles = with_heads(angles[..., angles.shape[-2] - k.shape[-2] :, :], q)
-        return self.turned(q, angles[..., angles.shape[-2] - q.shape[-2] :, :]), self.shifted(k, angles + shift)
+        return self.turned(q, call.of_queries(angles, -2)), self.shifted(k, angles + shift)
 
     def stored_keys(self, k: Tensor, call: Any) -> Tensor:
         """Keys that no token gave have no position, only the shift."""
@@ -111,8 +111,8 @@ class InfusedPositions(AttentionFeature):
         pos = pos + (call.memories if mask is None else mask.sum(dim=-1, keepdim=True))
         embedded = module(pos).to(q.dtype)
         embedded = embedded if embedded.ndim == 3 else embedded.unsqueeze(0)
-        own = embedded[:, embedded.shape[1] - call.rows :]
-        return q + own, k + torch.cat((embedded[:, : call.memories], own), dim=1), v
+        new = embedded[:, embedded.shape[1] - (k.shape[1] - call.memories) :]
+        return q + call.of_queries(new, -2), k + torch.cat((embedded[:, : call.memories], new), dim=1), v
 
 
 # features of a stack

@@ -369,14 +369,15 @@ class Rotary(AttentionFeature):
         if kept is None or any(feature.keeps_plain_keys for feature in self.host.features.active):
             return qk
         (q, k), (angles, _) = qk, call.inputs['rotary_pos_emb']
-        new = q.shape[-2]
+        new = k.shape[-2] - call.memories
         if call.past is not None and call.past.turned_by is None:
             held = kept.tensor[:, : kept.length - new]
             keys, *rest = call.past.buffers
             call.past = KeysValues((keys.map(lambda t: self.turned(t, held)), *rest), call.past.states)
         call.turned_by, call.states['angles'] = self, kept
         ahead = angles if call.memories == 0 else torch.cat((angles[:, : call.memories], angles[:, -new:]), dim=1)
-        return self.turned(q, angles), self.turned(k, ahead)
+        own = angles if call.places is None else call.of_queries(angles, -2)
+        return self.turned(q, own), self.turned(k, ahead)
 
     def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb')
@@ -384,10 +385,11 @@ class Rotary(AttentionFeature):
             return qk
         q, k = qk
         angles, scale = own
-        if angles.shape[-2] < q.shape[-2]:
-            raise ValueError(
-                f'`rotary_pos_emb` got angles for {angles.shape[-2]} positions, there are {q.shape[-2]} queries'
-            )
+        count = q.shape[-2] if call.places is None else call.tokens.shape[1]
+        if angles.shape[-2] < count:
+            raise ValueError(f'`rotary_pos_emb` got angles for {angles.shape[-2]} positions, there are {count} queries')
+        if call.places is not None:
+            angles, scale = (call.of_queries(t, -2) if torch.is_tensor(t) and t.ndim > 1 else t for t in own)
         q = self.turned(q, angles, scale)
         other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
         if other is None:
@@ -416,9 +418,9 @@ def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | 
     return rel_pos(i, j)
 
 
-def of_positions(rel_pos: Any, x: Tensor, heads: int, i: int, pos: Tensor) -> Tensor | Rows:
-    """The same for given positions of all keys, (j) or (b j), the last of which are those of the queries."""
-    own = pos[..., -i:]
+def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | Rows:
+    """The same for given positions of the queries, (i) or (b i), and of all keys, (j) or (b j)."""
+    i = own.shape[-1]
     if not is_large(x, len(x), heads, i, pos.shape[-1]):
         return rel_pos.at(own, pos)
     rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
@@ -449,11 +451,15 @@ class RelativeBias(AttentionFeature):
             return None
         if pos is None:
             pos = call.inputs.get('index')
+        if pos is None and call.places is not None:
+            pos = torch.arange(call.keys, device=call.x.device)
         if pos is None:
             return of_lengths(rel_pos, call.x, call.heads, call.rows, call.keys)
         if not hasattr(rel_pos, 'at'):
             raise ValueError('`pos` got positions, but `rel_pos` is a module that knows only lengths')
-        return of_positions(rel_pos, call.x, call.heads, call.rows, pos)
+        if call.places is not None and isinstance(rel_pos, SharedBias):  # the others ask with the last keys
+            rel_pos = SharedBias(rel_pos.module)
+        return of_positions(rel_pos, call.x, call.heads, call.of_queries(pos), pos)
 
 
 class AttnBias(AttentionFeature):
@@ -488,11 +494,12 @@ class Window(AttentionFeature):
             raise ValueError(f'`max_attend_past` does not go with a context: {self.not_across}')
         index = call.inputs.get('index')
         # with positions of its own per row, memories are nearer than they stand
-        reach = self.max_attend_past if index is None else None
+        reach = self.max_attend_past if index is None and call.places is None else None
         made_of = (self.max_attend_past, index)
         if index is None:
             index = torch.arange(call.keys, device=call.x.device)
         own, most = call.of_queries(index), self.max_attend_past
+        made_of = made_of if call.places is None else (most, index, own)
 
         def near(rows: slice, keys: slice) -> Tensor:
             mask = distances(own[..., rows], index[..., keys]) <= most
@@ -653,7 +660,7 @@ class StackBias(StackFeature):
         if positions is None:
             of_lengths(shared, x, self.host.attn_heads, call.new, call.memories + call.tokens)
         else:
-            of_positions(shared, x, self.host.attn_heads, call.new, positions)
+            of_positions(shared, x, self.host.attn_heads, positions[..., -call.new :], positions)
         return x
 
 

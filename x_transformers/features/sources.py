@@ -131,7 +131,8 @@ class ValueResidual(AttentionFeature):
                 raise ValueError(
                     '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
                 )
-            tokens = torch.cat((qkv[1][:, : call.memories], qkv[0]), dim=1)
+            own = qkv[0] if call.places is None else qkv[1][:, call.memories :]
+            tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1)
             call.notes['value mix'] = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
         return qkv
 
