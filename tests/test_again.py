@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from oracles import assert_close, randn
 from test_kernels import blocked
 from torch import nn
 
-from x_transformers import Attention, Decoder, TransformerWrapper
+from x_transformers import Attention, Decoder, TransformerWrapper, attend
 from x_transformers.again import Kept
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature
@@ -112,7 +113,8 @@ def test_several_losses_at_once(way, case):
     same(found, [None if one is None else torch.stack((one, other)) for one, other in zip(*each, strict=True)])
 
 
-@pytest.mark.parametrize(('way', 'case'), FEW)
+# its curves are copied, for maps
+@pytest.mark.parametrize(('way', 'case'), [case for case in FEW if str(case.values[1]) != 'attn_use_rel_proj_pos_bias'])
 def test_modules_compute_again_themselves(way, case, monkeypatch):
     """Nothing is copied where nothing has changed; with a graph, gradients are the same."""
     net, inputs, again = computed_again(way, case)
@@ -299,3 +301,129 @@ def test_transforms_run_layers_once():
     found = torch.func.grad(loss)(parameters)
     wanted = torch.autograd.grad(weighted(net(ids)), list(net.parameters()))
     same([found[name] for name in parameters], wanted, parameters)
+
+
+# maps that are read later
+
+
+MAPPED = (
+    'plain', 'attn_pre_talking_heads', 'attn_talking_heads', 'attn_use_cope', 'attn_use_rel_proj_pos_bias',
+    'attn_head_learned_sink', 'rel_pos_bias', 'pos, T5', 'pos, dynamic bias', 'attn_gumbel_softmax',
+    'attn_softclamp_logits', 'attn_l2_distance', 'attn_data_dependent_alibi',
+)  # fmt: skip
+NAMES = ('qk_similarities', 'pre_softmax_attn', 'post_softmax_attn')
+
+
+def maps_of(trace):
+    return [getattr(each, name) for each in trace.attn_intermediates for name in NAMES]
+
+
+def step(net):
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.5)
+
+
+def replace(net):
+    for module in net.modules():
+        for name, parameter in module._parameters.items():
+            module._parameters[name] = None if parameter is None else nn.Parameter(parameter.detach() + 0.5)
+
+
+def edit(net):
+    for parameter in net.parameters():
+        parameter.data.add_(0.5)
+
+
+CHANGES = {'a step': step, 'others': replace, 'data': edit, 'a cast': lambda net: net.float(), 'a mode': nn.Module.eval}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+@pytest.mark.parametrize('height', [None, 3])
+@pytest.mark.parametrize('name', MAPPED)
+def test_maps_are_those_of_the_call(name, height, change):
+    net = copy.deepcopy(model_of(BY_NAME[name])).train()
+    inputs = inputs_for(net, BY_NAME[name])
+    with blocked(height) if height else nullcontext():
+        torch.manual_seed(1)
+        wanted = maps_of(run(net, inputs, return_intermediates=True)[1])
+        torch.manual_seed(1)
+        _, trace = run(net, inputs, return_intermediates=True)
+        CHANGES[change](net)
+        if height and name.startswith('pos,') and change in ('a step', 'a cast'):  # a bias that is made in blocks
+            with pytest.raises(RuntimeError, match='changed in place, or cast or moved, after the call'):
+                maps_of(trace)
+        elif not (height and name.startswith('pos,') and change == 'data'):  # as torch's own graphs do not notice
+            for found, map in zip(maps_of(trace), wanted, strict=True):
+                assert_close(found, map, 'map')
+
+
+def test_maps_have_the_gradients_of_the_call():
+    """Also where they are first read without gradients; and none, if the call had none."""
+    case = BY_NAME['attn_head_learned_sink']
+    net = copy.deepcopy(model_of(case))
+    inputs, learned = inputs_for(net, case), list(net.parameters())
+    wanted = gradients_of(maps_of(run(net, inputs, return_intermediates=True)[1])[2], learned)
+    _, trace = run(net, inputs, return_intermediates=True)
+    with torch.no_grad():
+        maps = maps_of(trace)
+    same(gradients_of(maps[2], learned), wanted)
+    with torch.no_grad():
+        _, trace = run(net, inputs, return_intermediates=True)
+    assert not any(map.requires_grad for map in maps_of(trace))
+    with torch.inference_mode():
+        _, trace = run(net, inputs, return_intermediates=True)
+    assert torch.equal(maps_of(trace)[2], maps[2])
+
+
+def as_float(t):
+    return t.float() if torch.is_tensor(t) and t.is_floating_point() else t
+
+
+@pytest.mark.parametrize('name', MAPPED)
+def test_maps_in_the_precision_of_the_call(name):
+    net = copy.deepcopy(model_of(BY_NAME[name])).float()
+    case = BY_NAME[name]
+    inputs = {
+        n: t.float() if torch.is_tensor(t) and t.is_floating_point() else t for n, t in inputs_for(net, case).items()
+    }
+    with torch.autocast('cpu', torch.bfloat16):
+        wanted = maps_of(run(net, inputs, return_intermediates=True)[1])
+        _, trace = run(net, inputs, return_intermediates=True)
+    for found, map in zip(maps_of(trace), wanted, strict=True):
+        assert found.dtype == map.dtype and torch.equal(found, map)
+    _, trace = run(net, inputs, return_intermediates=True)
+    wanted = maps_of(run(net, inputs, return_intermediates=True)[1])
+    with torch.autocast('cpu', torch.bfloat16):
+        for found, map in zip(maps_of(trace), wanted, strict=True):
+            assert found.dtype == map.dtype and torch.equal(found, map)
+
+
+def test_maps_of_large_parameters(monkeypatch):
+    """They are not copied: whoever changes them in place is told which."""
+    monkeypatch.setattr(attend, 'COPIED', 10)
+    net = copy.deepcopy(model_of(BY_NAME['attn_pre_talking_heads']))
+    for change, words in ((step, 'pre_softmax_talking_heads.weight. was changed in place'), (replace, None)):
+        _, trace = run(net, inputs_for(net, BY_NAME['attn_pre_talking_heads']), return_intermediates=True)
+        change(net)
+        if words:
+            with pytest.raises(RuntimeError, match=words):
+                maps_of(trace)
+        else:
+            maps_of(trace)
+
+
+def test_maps_of_a_mask_that_was_changed():
+    mask = torch.ones(7, 7, dtype=torch.bool)
+    _, left = Attention(dim=8, heads=2)(torch.randn(2, 7, 8), attn_mask=mask, return_intermediates=True)
+    mask[:, 3:] = False
+    with pytest.raises(RuntimeError, match='input of the call was changed in place'):
+        maps_of(SimpleNamespace(attn_intermediates=[left]))
+
+
+def test_copies_hold_maps_without_a_graph():
+    net = copy.deepcopy(model_of(BY_NAME['attn_head_learned_sink']))
+    _, trace = run(net, inputs_for(net, BY_NAME['attn_head_learned_sink']), return_intermediates=True)
+    left = trace.attn_intermediates[0]
+    state = left.__getstate__()
+    assert not any(map.requires_grad for map in state['maps']) and left.post_softmax_attn.requires_grad

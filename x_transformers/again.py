@@ -10,8 +10,9 @@ them that hold what they held. Nothing is put into a module, since other threads
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from x_transformers.flags import Features
 
 PLAIN = (Tensor, nn.Parameter)  # a shard or the like comes and goes by itself
+COPIED = 2**14  # parameters that act on scores are copied for maps read later, if they hold no more numbers
 APART = ('_parameters', '_buffers', '_modules')
 MISSING = object()
 
@@ -83,6 +85,14 @@ class State:
         return same and not any(map(self.changed, self.versions))
 
 
+def hosts_of(on: Features) -> list[nn.Module]:
+    """The modules whose parameters features read."""
+    host = on.active[0].host if on.active else None
+    if isinstance(host, nn.Module) or host is None:
+        return [] if host is None else [host]
+    return [value for value in vars(host).values() if isinstance(value, nn.Module)]
+
+
 def same_values(now: dict[str, Any], then: dict[str, Any]) -> bool:
     return len(now) == len(then) and all(now.get(name, MISSING) is value for name, value in then.items())
 
@@ -104,7 +114,7 @@ class Unchanged(dict):
         return super().__getitem__(name)
 
 
-BACKWARD = 'the backward pass computes with it again. Change parameters after `backward`'
+BACKWARD = 'the backward pass, or a map of scores when it is read, computes with it again. Change it after them'
 MAPS = 'the maps of that call, which are computed when they are first read, need it. Read them before'
 
 
@@ -166,6 +176,8 @@ class Kept:
     @staticmethod
     def referred(value: Any, twins: dict[nn.Module, nn.Module]) -> Any:
         """An attribute, with the copies in place of modules that it refers to."""
+        if isinstance(value, nn.Module):
+            return twins.get(value, value)
         if not any(module in twins for module in inside(value)):
             return value
         parts = value.values() if isinstance(value, dict) else value
@@ -175,7 +187,30 @@ class Kept:
     def features(self, on: Features, twins: dict[nn.Module, nn.Module]) -> Features:
         """Features that read what the copies hold."""
         host = on.active[0].host if on.active else None
-        return on.rebound(twins[host], self.states[host].features) if host in twins else on
+        if isinstance(host, nn.Module):
+            return on.rebound(twins[host], self.states[host].features) if host in twins else on
+        if host is None:
+            return on
+        new = copy.copy(host)
+        new.__dict__.update({name: self.referred(value, twins) for name, value in vars(host).items()})
+        return on.rebound(new)
+
+
+class Surroundings(ExitStack):
+    """The mode of gradients and of autocast as they are now, to compute in them later."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.inference, self.gradients = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        self.device, self.casts = device, device != 'meta' and torch.is_autocast_enabled(device)
+        self.dtype = torch.get_autocast_dtype(device) if self.casts else None
+
+    def __enter__(self) -> Surroundings:
+        self.enter_context(torch.inference_mode(self.inference))
+        self.enter_context(torch.set_grad_enabled(self.gradients))
+        if self.device != 'meta':
+            self.enter_context(torch.autocast(self.device, dtype=self.dtype, enabled=self.casts))
+        return self
 
 
 def again(function: Callable[..., Any], *args: Any, kept: Kept | None, reads: Sequence[Tensor] = ()) -> Any:

@@ -13,6 +13,7 @@ layer. Query head h reads key head h mod k. A row without any visible key gives 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from x_transformers.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.aux_losses import Unheard
 from x_transformers.blocks import additive, by_rows, can_add
 from x_transformers.cache import KeysValues
@@ -93,6 +95,28 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     if call.may_be_blind:
         attn = attn.masked_fill(call.blind(), 0.0)
     return similarities, sim, attn
+
+
+def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
+    """A function that gives the maps of a call whenever it is asked: with the parameters, masks, mode, precision and
+    gradients of the call. Parameters of few numbers are copied; a change of others in place is refused."""
+    own = copy.copy(call)
+    own.trace = None  # no circle, which would keep queries and keys alive
+    if torch.compiler.is_compiling():
+        return lambda: attention_maps(q, k, own.gather(), on)
+    kept = None
+    if not on.at.keys().isdisjoint(EAGER_STAGES):
+        kept = Kept(*hosts_of(on), copied=COPIED, needed_by=MAPS)
+    reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
+    surroundings = Surroundings(q.device.type)
+
+    def compute() -> tuple[Tensor, Tensor, Tensor]:
+        if any(t._version != version for t, version in reads):
+            raise RuntimeError(f'a mask, bias or other input of the call was changed in place after it: {MAPS}')
+        with surroundings, own.precision():
+            return attention_maps(q, k, copy.copy(own).gather(), on if kept is None else kept.now(on))
+
+    return compute
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
@@ -275,9 +299,10 @@ class Intermediates:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: the maps themselves, since what computes them holds the layer."""
-        with torch.no_grad():
-            self.map(0)
-        return self.__dict__ | {'maps': [*self.maps], 'compute_maps': None}
+        known = self.maps
+        self.map(0)
+        maps = known if self.maps is known else [None if t is None else t.detach() for t in self.maps]
+        return self.__dict__ | {'maps': [*maps], 'compute_maps': None}
 
     def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn

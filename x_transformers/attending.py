@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from x_transformers.attend import (
     EAGER_STAGES,
     Intermediates,
-    attention_maps,
     eager,
     eager_by_rows,
     fused,
     fused_by_rows,
+    maps_later,
     tile_heads,
 )
 from x_transformers.blocks import is_large, to_4d
@@ -242,9 +242,7 @@ class Attend(Configurable, ChoosesKernel):
         k, v = in_front(call.bare_keys, k, v)
         q, k = on.down('meet', (q, k), call)
         if call.keeps or is_hooked(self):
-            kept = copy.copy(call)
-            kept.trace = None  # no circle, which would keep queries and keys alive
-            call.trace.compute_maps = lambda: attention_maps(q, k, kept.gather(), on)
+            call.trace.compute_maps = maps_later(q, k, call, on)
         with call.precision():
             out = (self.layer or self).kernel_for(call)(q, k, v, call, on)
         return out, call.trace

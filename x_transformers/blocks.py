@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from x_transformers.again import Kept, again, batched, differentiated, itself, outside_of_vmap
+from x_transformers.again import Kept, again, batched, differentiated, hosts_of, itself, outside_of_vmap
 from x_transformers.checks import check_scores
 from x_transformers.derivatives import transformed
 
@@ -339,8 +338,7 @@ class InBlocks:
     def reads(self) -> list[Tensor]:
         """What blocks read of what the caller may hold."""
         given = [term.t for term in (*self.masks, *self.biases) if isinstance(term, Given)]
-        rest = tree_leaves((self.inputs, self.real, self.query_mask))
-        return given + [t for t in rest if torch.is_tensor(t)]
+        return given + [t for t in (*self.inputs.values(), self.real, self.query_mask) if torch.is_tensor(t)]
 
     def with_biases(self, biases: list[Rows]) -> Any:
         new = copy.copy(self)
@@ -430,7 +428,7 @@ def by_rows(
 
     step: Callable[..., Any] = functools.partial(run, itself)
     if torch.is_grad_enabled():
-        step = functools.partial(again, run, kept=Kept(*{f.host for f in on.active}), reads=call.reads())
+        step = functools.partial(again, run, kept=Kept(*hosts_of(on)), reads=call.reads())
     for span, rows in zip(spans_of(call, height, whole_rows, carries), q.split(height, dim=-2), strict=True):
         out, *carried = step(span, names, rows, k, v, *carried)
         outs.append(out)

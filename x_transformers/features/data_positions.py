@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.again import Kept
+from x_transformers.again import COPIED, Kept
 from x_transformers.blocks import Pointwise, Rows, taken
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
@@ -234,7 +234,7 @@ class RelativeProjectedBias(AttentionFeature):
             index = torch.arange(call.keys, device=call.x.device)
         own, module = call.of_queries(index), self.module
         weights = split_heads(module.to_distance_weights(call.x), module.heads)
-        kept = None if torch.compiler.is_compiling() else Kept(module)
+        kept = None if torch.compiler.is_compiling() else Kept(module, copied=COPIED)
 
         def of(rows: slice, keys: slice) -> Tensor:
             then = module if kept is None else kept.now(module)
