@@ -50,9 +50,8 @@ IN_CALLS = {
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
     r'`(deep_embeds_and_ids|in_attn_cond|self_attn_kv_residuals)` got \d+ tokens, it must have \d+, .*': COUNTED,
     r'`attn_bias` got shape .*, its last axis must be \d+, the number of keys': COUNTED,
-    r'`polar_pos_emb` covers \d+ positions, there are \d+ keys': COUNTED,
     r'`hybrid_module` gave shape .*': 'sizes',
-    r'`rotary_pos_emb` got angles for \d+ positions, there are \d+ keys .*': COUNTED,
+    r'`(rotary|polar)_pos_emb` got angles for \d+ positions, there are \d+ keys .*': COUNTED,
 }
 
 
