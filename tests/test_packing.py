@@ -2,16 +2,17 @@
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
-import torch.nn.functional as F
 from oracles import assert_close, randomised
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
-from x_transformers.packing import FEW_ROWS, Packed
+from x_transformers.generation import Reader
+from x_transformers.packing import PackedLinear, packable
 
 
 def model(dim=16, length=64, num_memory_tokens=None, **flags):
@@ -43,68 +44,160 @@ class Shapes(TorchDispatchMode):
 
 
 @pytest.mark.parametrize('rows', [1, 2, 3, 4, 8, 32, 33])
-@pytest.mark.parametrize('bias', [True, False])
-def test_packed_layers_give_the_same(rows, bias):
-    net = nn.Sequential(nn.Linear(24, 40, bias=bias), nn.Linear(40, 24, bias=bias))
-    x = torch.randn(rows, 1, 24)
+@pytest.mark.parametrize('biases', [(True,), (False,), (False, False), (True, False), (True, True)], ids=str)
+def test_packed_layers_give_the_same(rows, biases):
+    layers, x = [nn.Linear(24, 40, bias=bias) for bias in biases], torch.randn(rows, 24)
+    packed = PackedLinear(*layers)
     with torch.no_grad():
-        expected = F.linear(F.linear(x, net[0].weight, net[0].bias), net[1].weight, net[1].bias)
-        packed = Packed(net)
         for _ in range(2):
-            with packed:
-                assert_close(net(x), expected, tolerance=1e-5)
-        used = {layer.copy is not None for _, layer in packed.forwards}
-    assert used == {rows in FEW_ROWS}
+            assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
 
 
-def test_packed_layers_follow_their_weights():
-    net = nn.Sequential(nn.Linear(8, 8))
-    packed, x = Packed(net), torch.randn(1, 8)
-    with torch.no_grad(), packed:
-        net(x)
-        net[0].weight.mul_(2.0)
-        assert_close(net(x), F.linear(x, net[0].weight, net[0].bias), tolerance=1e-5)
-        net[0].weight = nn.Parameter(torch.randn(8, 8))
-        assert_close(net(x), F.linear(x, net[0].weight, net[0].bias), tolerance=1e-5)
+@pytest.mark.parametrize('name', ['weight', 'bias'])
+def test_packed_layers_follow_their_weights(name):
+    layers, x = [nn.Linear(8, 8), nn.Linear(8, 4)], torch.randn(1, 8)
+    packed = PackedLinear(*layers)
+    with torch.no_grad():
+        packed(x)
+        getattr(layers[1], name).mul_(2.0)
+        assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
+        setattr(layers[0], name, nn.Parameter(torch.randn_like(getattr(layers[0], name))))
+        assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
+        layers[1].bias = None
+        assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
 
 
-def test_a_net_is_untouched_outside_of_the_block():
-    net = nn.Sequential(nn.Linear(8, 8))
-    before = set(vars(net[0]))
-    with pytest.raises(KeyError), Packed(net):
-        raise KeyError
-    assert set(vars(net[0])) == before
-    assert list(net.state_dict()) == ['0.weight', '0.bias']
-
-
-def test_only_plain_layers_are_packed():
+def test_what_is_packed():
     class Own(nn.Linear):
         pass
 
-    replaced = nn.Linear(4, 4)
-    replaced.forward = lambda x: x
-    half, parametrised = nn.Linear(4, 4).bfloat16(), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
-    net = nn.ModuleList([Own(4, 4), replaced, half, parametrised, nn.Linear(4, 4)])
-    assert [layer.linear for _, layer in Packed(net).forwards] == [net[4]]
-    assert net[1](1) == 1
+    small, large, half = nn.Linear(4, 4), nn.Linear(1024, 1024, bias=False), nn.Linear(4, 4).bfloat16()
+    net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large]
+    assert packable(net, 4) == packable(net, 32) == {small, large}
+    assert packable(net, 1) == {small}  # a large one comes from memory in any order
+    assert packable(net, 2) == packable(net, 3) == packable(net, 33) == set()
 
 
-def test_hooks_of_packed_layers_run():
-    net, seen = nn.Sequential(nn.Linear(8, 8)), []
-    net[0].register_forward_hook(lambda *_: seen.append(1))
-    with torch.no_grad(), Packed(net):
-        net(torch.randn(1, 8))
-    assert seen == [1]
+@pytest.fixture
+def packs(monkeypatch):
+    """Counts the copies of weights that are made."""
+    made, pack = [], PackedLinear.pack
+    monkeypatch.setattr(PackedLinear, 'pack', lambda self, owns: made.append(1) or pack(self, owns))
+    return made
 
 
-@pytest.mark.parametrize('rows', [1, 5])
-def test_generation_packs_and_leaves_nothing(rows):
-    wrapper = AutoregressiveWrapper(model().float())
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True)], ids=str)
+@pytest.mark.parametrize('rows', [1, 2, 5])
+def test_generation_packs(rows, flags, packs):
+    """Each weight once; what is given and left behind is the same."""
+    wrapper = AutoregressiveWrapper(model(**flags).float())
     expected = wrapper.generate(ids(rows, 4), 12, temperature=0.0, cache_kv=False)
-    state = [set(vars(module)) for module in wrapper.modules()]
     assert torch.equal(wrapper.generate(ids(rows, 4), 12, temperature=0.0), expected)
-    for _ in wrapper.stream(ids(rows, 4), 3):
-        assert [set(vars(module)) for module in wrapper.modules()] == state
+    assert len(packs) == (0 if rows == 2 else 2 * 4 + 1)  # of two layers: what is read, given, widened, narrowed
+
+
+def louder(ids, logits):
+    return 2 * logits
+
+
+def own_filter(logits):
+    return logits
+
+
+OPEN = {
+    'a callback': dict(callback=lambda tokens: None),
+    'a processor': dict(logits_processor=louder),
+    'a filter': dict(filter_logits_fn=own_filter, temperature=1.0),
+    'filters': dict(filter_logits_fn=['top_k', own_filter], temperature=1.0),
+    'an amateur': dict(amateur_model=model().float()),
+}
+
+
+@pytest.mark.parametrize('options', OPEN.values(), ids=OPEN)
+def test_nothing_is_packed_where_others_may_change_the_net(options, packs):
+    wrapper = AutoregressiveWrapper(model().float())
+    wrapper.generate(ids(5, 4), 5, **({'temperature': 0.0} | options))
+    assert not packs
+    wrapper.generate(ids(5, 4), 5, filter_logits_fn=['top_k', 'min_p'], banned_tokens=[1])
+    assert packs
+
+
+EDITS = {
+    'in place': lambda net: [p.data.mul_(1.7) for p in net.parameters()],
+    'another tensor': lambda net: [setattr(p, 'data', 1.7 * p.data) for p in net.parameters()],
+    'many at once': lambda net: torch._foreach_mul_([p.data for p in net.parameters()], 1.7),
+    'an optimiser': lambda net: [p.mul_(1.7) for p in net.parameters()],
+}
+
+
+@pytest.mark.parametrize('edit', EDITS.values(), ids=EDITS)
+@pytest.mark.parametrize('rows', [1, 5])
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True), dict(attn_qk_norm=True)], ids=str)
+def test_edits_of_weights_between_two_tokens_count(edit, rows, flags):
+    """By whoever holds a stream, and by a callback: logits after it are those of the new weights."""
+
+    def given(step):
+        net = model(**flags).float()
+        wrapper, seen = AutoregressiveWrapper(net), []
+        step(wrapper, net, lambda ids, logits: seen.append(logits) or logits)
+        return seen
+
+    @torch.no_grad()
+    def streamed(wrapper, net, look):
+        for number, _ in enumerate(wrapper.stream(ids(rows, 4), 6, temperature=0.0, logits_processor=look)):
+            if number == 2:
+                edit(net)
+
+    @torch.no_grad()
+    def called(wrapper, net, look):
+        tokens = iter(range(6))
+
+        def change(_):
+            if next(tokens) == 2:
+                edit(net)
+
+        wrapper.generate(ids(rows, 4), 6, temperature=0.0, logits_processor=look, callback=change)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reader, 'takes_plain_step', lambda *_: False)
+        wanted = given(streamed)
+    assert len(wanted) == 6
+    for own in (given(streamed), given(called)):
+        for one, other in zip(own, wanted, strict=True):
+            assert_close(one, other, tolerance=1e-4)
+
+
+@pytest.mark.parametrize('flags', [{}, dict(attn_qk_norm=True)], ids=str)
+def test_generation_changes_nothing_that_others_use(flags):
+    """While a step runs, modules are what they were."""
+    net, seen = model(**flags).float(), []
+    wrapper = AutoregressiveWrapper(net).eval()
+    wrapper.generate(ids(5, 4), 3)
+    held = [dict(vars(module)) for module in wrapper.modules()]
+    net.to_logits.register_forward_hook(lambda *_: seen.append([dict(vars(m)) for m in wrapper.modules()]))
+    wrapper.generate(ids(5, 4), 3)
+    assert seen == [held] * 3
+
+
+def test_gradients_while_another_thread_generates():
+    net = model(attn_qk_norm=True).float()
+    wrapper, stop, x = AutoregressiveWrapper(net).eval(), threading.Event(), ids(4, 8)
+
+    def generating():
+        while not stop.is_set():
+            wrapper.generate(ids(5, 4), 8)
+
+    learned = [p for p in net.parameters() if p.requires_grad]
+    wanted = torch.autograd.grad(wrapper(x), learned)
+    other = threading.Thread(target=generating)
+    other.start()
+    try:
+        for _ in range(10):
+            found = torch.autograd.grad(wrapper(x), learned, allow_unused=True)
+            assert all(one is not None and torch.equal(one, g) for one, g in zip(found, wanted, strict=True))
+    finally:
+        stop.set()
+        other.join()
 
 
 # keys are turned once

@@ -41,7 +41,7 @@ def runs(monkeypatch):
 def ordinary(function, *args, **kwargs):
     """What a function gives where nothing is written out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlainLayers, 'of', lambda stack: None)
+        patch.setattr(PlainLayers, 'of', lambda *_: None)
         return function(*args, **kwargs)
 
 

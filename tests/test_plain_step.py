@@ -8,7 +8,6 @@ from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.generation import Reader
-from x_transformers.packing import Packed
 from x_transformers.plain_step import PlainStep
 
 
@@ -59,7 +58,7 @@ def test_the_plain_step_is_the_step(flags, double):
     net, x = model(double, **flags), ids(3, 12)
     tolerance = 1e-9 if double else 2e-5
     with torch.no_grad():
-        step = PlainStep.of(net, {}, Packed(net))
+        step = PlainStep.of(net, {}, packs=True)
         assert step is not None
         cache = net(x[:, :5], return_intermediates=True)[1].cache
         for place in range(5, 12):
@@ -82,7 +81,7 @@ def test_the_plain_step_is_the_step(flags, double):
 def test_the_plain_step_follows_the_weights(change):
     """What was laid out or summed for the step is made again when the weights change between two tokens."""
     net, x = model(False, rotary_pos_emb=True), ids(1, 8)
-    step = PlainStep.of(net, {}, Packed(net))
+    step = PlainStep.of(net, {}, packs=True)
     with torch.no_grad():
         cache = net(x[:, :5], return_intermediates=True)[1].cache
         _, cache = step(x[:, 5:6], cache)
@@ -110,7 +109,7 @@ OTHERS = ACTING | {
 @pytest.mark.parametrize('flags', OTHERS.values(), ids=OTHERS)
 def test_other_models_take_the_ordinary_way(flags):
     net = model(**flags)
-    assert PlainStep.of(net, {}, Packed(net)) is None
+    assert PlainStep.of(net, {}, packs=True) is None
     wrapper = AutoregressiveWrapper(net)
     cached, whole = (wrapper.generate(ids(2, 4), 8, temperature=0.0, cache_kv=kv) for kv in (True, False))
     assert torch.equal(cached, whole)
@@ -121,13 +120,13 @@ def test_subclasses_and_replaced_modules_take_the_ordinary_way():
         pass
 
     net = Own(num_tokens=11, max_seq_len=32, attn_layers=Decoder(dim=16, depth=1))
-    assert PlainStep.of(net, {}, Packed(net)) is None
+    assert PlainStep.of(net, {}, packs=True) is None
     net = model()
     net.attn_layers.layers[0][1] = nn.Sequential(net.attn_layers.layers[0][1])
-    assert PlainStep.of(net, {}, Packed(net)) is None
+    assert PlainStep.of(net, {}, packs=True) is None
     net = model()
     net.attn_layers.layers[1][1].forward = lambda x, **_: x
-    assert PlainStep.of(net, {}, Packed(net)) is None
+    assert PlainStep.of(net, {}, packs=True) is None
 
 
 def test_hooks_and_further_inputs_take_the_ordinary_way(monkeypatch):

@@ -45,7 +45,6 @@ from x_transformers.flags import (
 )
 from x_transformers.flex import fits, flexed_or
 from x_transformers.hooks import is_hooked
-from x_transformers.plain import written_out
 
 
 class ChoosesKernel:
@@ -156,7 +155,6 @@ class Host:
         return getattr(self.layer, name)
 
 
-@written_out
 class Attend(Configurable, ChoosesKernel):
     """Attention of queries to keys, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
 
@@ -168,6 +166,7 @@ class Attend(Configurable, ChoosesKernel):
     """
 
     catalogue = ATTEND
+    plain = True
     layer: Any = None  # the attention layer that it is a part of
 
     def __init__(

@@ -459,7 +459,9 @@ class AutoregressiveWrapper(Configurable):
         Yields `(b,)` tokens per step, or in whatever axes the prompts have before the last. Between the steps, the
         model is in the mode it was in before.
         """
-        return self.decoding(prompts, seq_len, **options).run(seq_len)
+        state = self.decoding(prompts, seq_len, **options)
+        state.expert.alone = False  # between two steps the caller may do anything
+        return state.run(seq_len)
 
     def decoding(
         self,
@@ -509,6 +511,7 @@ class AutoregressiveWrapper(Configurable):
         amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
         if amateurs:  # which leave tokens out themselves
             choice.keep = identity
+        expert.alone = choice.is_ours and callback is None and not amateurs
         models = (self, *(amateur for amateur, _ in amateurs))
         return Decoding(
             expert=expert,
@@ -651,10 +654,11 @@ class AutoregressiveWrapper(Configurable):
             return accurate(keep(logits)) / temperature + gumbel_noise(logits, generator)
 
         b, t = ids.shape
+        draws = stochastic and temperature != 0
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         state = Beams(
-            reader=Reader(self.net, kwargs, **reading, brief=True),
-            rank=perturbed if stochastic and temperature != 0 else identity,
+            reader=Reader(self.net, kwargs, **reading, brief=True, alone=not draws),
+            rank=perturbed if draws else identity,
             beams=beams,
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),
             pads=pads,

@@ -20,7 +20,17 @@ from torch import Generator, Tensor
 
 from x_transformers.flags import is_int, is_number
 from x_transformers.helpers import identity
-from x_transformers.sampling import accurate, counts, filter_with, repetition, require, sample, top_k
+from x_transformers.sampling import (
+    FILTER_LOGITS_FN,
+    accurate,
+    counts,
+    filter_named,
+    filter_with,
+    repetition,
+    require,
+    sample,
+    top_k,
+)
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 
@@ -93,6 +103,14 @@ class Choice:
         # the most probable token is in every filter's choice
         self.keep = identity if self.temperature == 0 else keep
         self.steps = self.composed()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether choosing runs no code of others."""
+        given = self.filter_logits_fn
+        filters = given if isinstance(given, (list, tuple)) else (given,)
+        known = self.temperature == 0 or all(filter_named(one) in FILTER_LOGITS_FN.values() for one in filters)
+        return known and self.logits_processor is None
 
     @classmethod
     def taken_from(cls, options: dict[str, Any], **settled: Any) -> Choice:

@@ -6,7 +6,7 @@ Wrappers around models of tokens, of vectors and of several streams all read thr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from x_transformers.choice import REASONS, Endings, Past
 from x_transformers.flags import warn_once
-from x_transformers.packing import Packed
 from x_transformers.plain_step import PlainStep
 from x_transformers.sampling import accurate, contrastive_decode_fn
 
@@ -63,6 +62,7 @@ class Reader:
         slides     past that, keep the cache of the last ones, if the net can
         step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
         brief      nobody asks for the intermediates: a step may be the plain one
+        alone      no code of others runs between two readings, so that what was true of the net before stays true
         pending    what a reading of so many tokens would give, where that is known already
     """
 
@@ -76,6 +76,7 @@ class Reader:
         slides: bool = True,
         step: Callable[..., Any] | None = None,
         brief: bool = False,
+        alone: bool = False,
     ) -> None:
         limit = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
@@ -84,8 +85,8 @@ class Reader:
         self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
-        self.packed: Packed | None = None
-        self.brief, self.plain = brief, None
+        self.brief, self.alone = brief, alone
+        self.plain: PlainStep | bool | None = None
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
@@ -120,11 +121,8 @@ class Reader:
             out, self.cache = self.plain(sequence[:, start:], cache)
             self.seen = length
             return self.last(out, count)
-        if cache is None:
-            out, self.intermediates = self.net(sequence[:, start:], return_intermediates=True, **inputs)
-        else:
-            with self.packing():
-                out, self.intermediates = self.step(sequence[:, start:], return_intermediates=True, **inputs)
+        read = self.net if cache is None else self.step
+        out, self.intermediates = read(sequence[:, start:], return_intermediates=True, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
 
@@ -145,20 +143,14 @@ class Reader:
         axis = -2 if count is None else -3  # a net may put others before that of the batch
         return torch.cat(parts, dim=axis).index_select(axis, order)
 
-    def packing(self) -> AbstractContextManager:
-        """Around a step: weights laid out for few rows, if the net itself takes it, and on a CPU."""
-        if self.step is not self.net or torch.is_autocast_enabled('cpu') or torch.compiler.is_compiling():
-            return nullcontext()
-        if self.packed is None:
-            self.packed = Packed(self.net)
-        return self.packed
-
     def takes_plain_step(self, new: Tensor, cache: Any) -> bool:
-        """Whether new tokens (b n) need no more than a `PlainStep`."""
-        if not self.brief or self.plain is False or not isinstance(packed := self.packing(), Packed):
+        """Whether new tokens (b n) need no more than a `PlainStep`, of the net as it is now."""
+        if not self.brief or self.step is not self.net or self.plain is False:
             return False
-        if self.plain is None:
-            self.plain = PlainStep.of(self.net, self.inputs, packed) or False
+        if torch.is_autocast_enabled('cpu') or torch.compiler.is_compiling():
+            return False
+        if self.plain is None or not (self.alone or self.plain.is_current()):
+            self.plain = PlainStep.of(self.net, self.inputs, self.alone) or False
         return self.plain is not False and self.plain.takes(new, cache)
 
     def cannot_slide(self) -> str | None:

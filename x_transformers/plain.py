@@ -4,91 +4,72 @@ In a small model most of the time goes into calling modules and asking stages. A
 layers, called without masks, caches or anything else that a layer would see, is the few lines below, with the same
 numbers. `PlainLayers.of` says which stacks; `plain_step.py` builds the decode step of a model from the same parts.
 
-What users may do to a model still counts: a hook, a replaced module, parameter or `forward` is seen before each pass,
-which then goes the ordinary way.
+Modules and features opt in by `plain = True`; `untouched.py` tells what else is looked at before each pass. During a
+pass no code of others runs, so that what was true before it holds until its end.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import repeat
-from operator import contains
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
 
-from x_transformers.attend import fused, grouped_sdpa, heads_of
-from x_transformers.derivatives import differentiable_sdpa
+from x_transformers import attend
+from x_transformers.attend import fused, heads_of
 from x_transformers.features.norms import LayerNorm
-from x_transformers.features.positions import Rotary, RotaryPositions, is_one
+from x_transformers.features.positions import Rotary, is_one
 from x_transformers.features.residuals import Residual
-from x_transformers.flags import Features
+from x_transformers.untouched import Code, Snapshot, is_known, says_plain
 
 if TYPE_CHECKING:
     from x_transformers.calls import StackCall
+    from x_transformers.flags import Feature, Features
     from x_transformers.x_transformers import AttentionLayers, Layer
 
-# choices that are made when a module is built, and how layers are run
-BUILT = {'norm', 'norm_branch', 'residual', 'order', 'layout', 'readout', 'project_out', 'through'}
-
-# hooks of all modules
-EVERYWHERE = (
-    hooks._global_forward_hooks,
-    hooks._global_forward_pre_hooks,
-    hooks._global_backward_hooks,
-    hooks._global_backward_pre_hooks,
-)
-
-# what is written out here, as long as nobody replaces it
-FORWARDS: dict[type, Callable[..., Any]] = {
-    kind: kind.forward for kind in (nn.Linear, nn.GELU, nn.Dropout, nn.Sequential, LayerNorm, Residual)
-}
-
-
-def written_out(kind: type) -> type:
-    """Decorates a class whose `forward` is written out here."""
-    FORWARDS[kind] = kind.forward
-    return kind
+TURNED = {'rotary_pos_emb': True}  # the one input that plain attention knows
 
 
 # the parts of a layer, each a function  b n d -> b n d'
 
 
-class PlainNorm:
-    """A layer norm."""
+def linear(module: nn.Linear) -> Callable[[Tensor], Tensor]:
+    def product(x: Tensor) -> Tensor:
+        own = module._parameters  # without the search that an attribute of a module takes
+        return F.linear(x, own['weight'], own['bias'])
 
-    def __init__(self, norm: LayerNorm) -> None:
-        self.own, self.offset = norm._parameters, norm.unit_offset
-
-    def __call__(self, x: Tensor) -> Tensor:
-        gamma = self.own['gamma']
-        return torch.layer_norm(x, gamma.shape, gamma + self.offset if self.offset else gamma)
+    return product
 
 
-def nobody_replaced_a_forward() -> bool:
-    return all(kind.forward is forward for kind, forward in FORWARDS.items())
+def layer_norm(module: LayerNorm) -> Callable[[Tensor], Tensor]:
+    offset = module.unit_offset
+
+    def normed(x: Tensor) -> Tensor:
+        gamma = module._parameters['gamma']
+        return F.layer_norm(x, gamma.shape, gamma + offset if offset else gamma)
+
+    return normed
 
 
-def is_untouched(module: nn.Module) -> bool:
-    """Whether a module has the forward of its class, and its parameters are where they are read from."""
-    wanted = {nn.Linear: {'weight', 'bias'}, nn.Embedding: {'weight'}, LayerNorm: {'gamma'}}.get(type(module), set())
-    return 'forward' not in module.__dict__ and module._parameters.keys() >= wanted
+def gelu(module: nn.GELU) -> Callable[[Tensor], Tensor]:
+    approximate = module.approximate
+    return lambda x: F.gelu(x, approximate=approximate)
 
 
-def plain(module: nn.Module | None) -> Any:
-    """What a module does, without the way through its call."""
-    own = getattr(module, '_parameters', None)
-    if type(module) is nn.Linear:
-        return lambda x: F.linear(x, own['weight'], own['bias'])
-    if type(module) is nn.GELU:
-        return partial(F.gelu, approximate=module.approximate)
-    return PlainNorm(module) if type(module) is LayerNorm else module
+PARTS: dict[type, Callable[[Any], Callable[[Tensor], Tensor]]] = {
+    nn.Linear: linear,
+    LayerNorm: layer_norm,
+    nn.GELU: gelu,
+}
+READ = {nn.Linear: {'weight', 'bias'}, nn.Embedding: {'weight'}, LayerNorm: {'gamma'}}
+
+
+def part(module: nn.Module | None) -> Any:
+    """What a module does, without the way through its call, where that is known."""
+    return PARTS.get(type(module), lambda module: module)(module)
 
 
 def leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -101,15 +82,11 @@ def leaves(module: nn.Module) -> Iterator[nn.Module]:
 
 
 class PlainLayer:
-    """A branch with its norms and its residual. `maps` holds other ways of some of its modules."""
+    """A branch with its norms and its residual, made of what `part` gives for its modules."""
 
-    def __init__(self, layer: Layer, maps: dict[nn.Module, Any]) -> None:
+    def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
         norms, self.branch, _ = layer
-        self.maps = maps
-        self.before, self.after, self.outside = map(self.map, norms)
-
-    def map(self, module: nn.Module | None) -> Any:
-        return self.maps.get(module) or plain(module)
+        self.before, self.after, self.outside = map(part, norms)
 
     def read(self, x: Tensor) -> Tensor:
         return x if self.before is None else self.before(x)
@@ -122,16 +99,17 @@ class PlainLayer:
 class PlainAttention(PlainLayer):
     """Attention of a sequence to itself; `turns` are the angles of rotary positions."""
 
-    def __init__(self, layer: Layer, maps: dict[nn.Module, Any]) -> None:
-        super().__init__(layer, maps)
+    def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
+        super().__init__(layer, part)
         attn = self.branch
         self.shape, self.rotary = attn.shape, attn.features.find(Rotary)
-        self.to_q, self.to_k, self.to_v, self.to_out = map(self.map, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
-        if self.shape.heads == self.shape.kv_heads:
-            self.attend = partial(differentiable_sdpa, scale=attn.logit_scale)
-        else:
-            options = SimpleNamespace(dropout=0.0, scale=attn.logit_scale, backends=None)
-            self.attend = lambda q, k, v, **causal: grouped_sdpa(q, k, v, None, options, **causal)
+        self.to_q, self.to_k, self.to_v, self.to_out = map(part, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
+        self.options = SimpleNamespace(dropout=0.0, scale=attn.logit_scale, backends=None)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
+        if q.shape[1] == k.shape[1]:
+            return attend.sdpa(self.options, q, k, v, is_causal=is_causal, scale=self.options.scale)
+        return attend.grouped_sdpa(q, k, v, None, self.options, is_causal=is_causal)
 
     def __call__(self, x: Tensor, turns: Tensor | None) -> Tensor:
         y, width = self.read(x), self.shape.dim_head
@@ -146,9 +124,9 @@ class PlainAttention(PlainLayer):
 class PlainFeedForward(PlainLayer):
     """Linear layers and activations, one after the other."""
 
-    def __init__(self, layer: Layer, maps: dict[nn.Module, Any]) -> None:
-        super().__init__(layer, maps)
-        self.parts = [self.map(module) for module in leaves(self.branch.ff)]
+    def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
+        super().__init__(layer, part)
+        self.parts = [part(module) for module in leaves(self.branch.ff)]
 
     def __call__(self, x: Tensor, turns: Tensor | None) -> Tensor:
         out = self.read(x)
@@ -160,119 +138,121 @@ class PlainFeedForward(PlainLayer):
 # which layers
 
 
-def is_quiet(features: Features, *understood: type) -> bool:
-    """Whether no feature acts in a call without further inputs, apart from those understood here."""
-    for feature in features.given({}).active:
-        at = {stage for stage in feature.runs_at() if feature.stages[stage] != 'build'}
-        if not (at <= BUILT or feature.fuses or isinstance(feature, understood)):
-            return False
-    return True
+def are_plain(features: Iterable[Feature]) -> bool:
+    return all(map(says_plain, features))
+
+
+def holds_known(module: nn.Module) -> bool:
+    """Whether everything below a module is known, its parameters being where they are read from."""
+    return all(is_known(m) and m._parameters.keys() >= READ.get(type(m), set()) for m in module.modules())
 
 
 def is_plain(stack: AttentionLayers) -> bool:
-    """Whether nothing but positions of rotary kind acts in the layers of a stack."""
-    rotary = stack.features.find(RotaryPositions)
-    quiet = is_quiet(stack.features, RotaryPositions) and not (rotary and rotary.rotary_xpos)
-    if not quiet or 'c' in stack.layer_types or not all(map(is_plain_layer, stack.layers)):
-        return False
-    return rotary is None or all(layer[1].features.find(Rotary) for layer in stack.layers if layer.kind == 'a')
-
-
-def is_plain_layer(layer: Layer) -> bool:
+    """Whether nothing acts in a stack but what is written out here, and holds for it now."""
     from x_transformers import x_transformers as core
 
-    if type(layer) is not core.Layer or type(layer[2]) is not Residual:
+    def fits(layer: Layer) -> bool:
+        if type(layer) is not core.Layer or type(layer[2]) is not Residual:
+            return False
+        norms, branch, residual = layer
+        if len(norms) != 3 or residual.residual_scale is not None or residual.scale_residual_constant != 1:
+            return False
+        if layer.kind == 'f':
+            return type(branch) is core.FeedForward and type(branch.ff) is nn.Sequential and branch.dim == stack.dim
+        if layer.kind != 'a' or type(branch) is not core.Attention or branch.sdp_backends is not None:
+            return False
+        own = type(branch.attend) is core.Attend and branch.attend.layer is branch
+        return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
+
+    if not (says_plain(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
         return False
-    _, branch, residual = layer
-    if residual.residual_scale is not None or residual.scale_residual_constant != 1:
-        return False
-    if layer.kind == 'f':
-        return type(branch) is core.FeedForward and type(branch.ff) is nn.Sequential
-    quiet = type(branch) is core.Attention and is_quiet(branch.features)
-    quiet = quiet and type(branch.attend) is core.Attend and branch.attend.layer is branch
-    return quiet and branch.sdp_backends is None and branch.dim_key == branch.shape.dim_head
+    turns = all(layer[1].features.find(Rotary) for layer in stack.layers if layer.kind == 'a')
+    return turns and all(are_plain(acting(layer[1])) for layer in stack.layers)
 
 
-class Snapshot:
-    """The modules below one, as they are now: to see later whether anybody has changed them."""
+def acting(host: Any) -> Sequence[Feature]:
+    """The features of a module that may act in a plain pass: none that waits for other inputs."""
+    return host.features.given(TURNED).active
 
-    def __init__(self, root: nn.Module) -> None:
-        self.modules = list(root.modules())
-        self.types = list(map(type, self.modules))
-        self.attributes = [m.__dict__ for m in self.modules]
-        self.children = [m._modules for m in self.modules if m._modules]
-        self.known = [list(children.values()) for children in self.children]
-        self.parameters = [m._parameters for m in self.modules if m._parameters]
-        self.counts = list(map(len, self.parameters))
-        self.hooks = [
-            held
-            for m in self.modules
-            for held in (m._forward_hooks, m._forward_pre_hooks, m._backward_hooks, m._backward_pre_hooks)
-        ]
 
-    def is_hooked(self) -> bool:
-        """Whether a hook wants to see a module called."""
-        return any(self.hooks) or any(EVERYWHERE)
+def snapshot(
+    root: nn.Module, stack: AttentionLayers, unseen: nn.Module, code: Sequence[type | ModuleType] = ()
+) -> tuple[Snapshot, Code]:
+    """All that a short cut for `root`, whose stack is plain, has looked at, and the code that it stands for."""
+    from x_transformers import attending, calls
+    from x_transformers import x_transformers as core
 
-    def holds(self) -> bool:
-        """Whether all modules are the same, with their own `forward`, and no parameter was taken away."""
-        return (
-            list(map(type, self.modules)) == self.types
-            and list(map(list, map(dict.values, self.children))) == self.known
-            and list(map(len, self.parameters)) == self.counts
-            and not any(map(contains, self.attributes, repeat('forward')))
-            and nobody_replaced_a_forward()
-        )
+    hosts = dict.fromkeys((root, stack, *(layer[1] for layer in stack.layers)))
+    features = [feature for host in hosts for feature in acting(host)]
+    seen = Snapshot(root, features, unseen.modules())
+    known = (calls.Call, calls.StackCall, attend.Intermediates, core, attend, attending, calls)
+    return seen, Code((*known, *code, *seen.types))
 
 
 # the layers of a stack
 
 
-class PlainLayers:
-    """What `AttentionLayers.run_layers` does for a plain stack."""
+class ShortCuts:
+    """What a stack keeps of its plain layers, in training and not; a copy of the stack makes its own."""
 
-    kept: ClassVar[weakref.WeakKeyDictionary[AttentionLayers, PlainLayers | None]] = weakref.WeakKeyDictionary()
+    def __init__(self) -> None:
+        self.known: dict[bool, PlainLayers | None] = {}
+
+    def __deepcopy__(self, memo: Any) -> ShortCuts:
+        return ShortCuts()
+
+    def __reduce__(self) -> Any:
+        return ShortCuts, ()
+
+
+class PlainLayers:
+    """What `AttentionLayers.run_layers` does for a plain stack. Nothing in it changes, so that threads may share it."""
 
     def __init__(self, stack: AttentionLayers) -> None:
         kinds = {'a': PlainAttention, 'f': PlainFeedForward}
-        self.layers = [kinds[layer.kind](layer, {}) for layer in stack.layers]
-        self.seen = Snapshot(stack.layers)
-        modules = self.seen.modules
-        self.dropouts = [m for m in modules if type(m) is nn.Dropout]
-        self.attentions = [layer.branch for layer in self.layers if isinstance(layer, PlainAttention)]
+        self.stack, self.layers = stack, [kinds[layer.kind](layer) for layer in stack.layers]
+        self.seen, self.code = snapshot(stack, stack, stack.layers)
+        self.drops = any(type(m) is nn.Dropout and m.training and m.p for m in stack.layers.modules()) or any(
+            layer.branch.training and layer.branch.dropout for layer in self.layers if type(layer) is PlainAttention
+        )
 
     @classmethod
     def of(cls, stack: AttentionLayers) -> PlainLayers | None:
         """The layers of a stack, if they are plain. A graph, compiled or traced, has no use for them."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
-        known = cls.kept.get(stack, False)
-        if known is False or (known is not None and not known.seen.holds()):
-            known = cls.kept[stack] = cls(stack) if cls.fits(stack) else None
-        return known
+        kept = vars(stack).get('short_cuts', ShortCuts()).known
+        known = kept.get(stack.training, False)
+        if known is None or (known and known.is_current(stack)):
+            return known
+        made = cls(stack) if cls.fits(stack) else None
+        if made is not None and not made.code.holds():
+            return None
+        kept[stack.training] = made
+        return made
+
+    def is_current(self, stack: AttentionLayers) -> bool:
+        return self.stack is stack and self.code.holds() and self.seen.holds()
 
     @staticmethod
     def fits(stack: AttentionLayers) -> bool:
-        if not nobody_replaced_a_forward() or not is_plain(stack):
-            return False
-        if not all(map(is_untouched, stack.layers.modules())):
-            return False
-        attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
-        return all(a.kernel is fused and a.shape.dim_head == a.shape.dim_value for a in attention)
+        attention = [layer[1] for layer in stack.layers if layer.kind == 'a'] if is_plain(stack) else [None]
+        return all(a is not None and a.kernel is fused and a.shape.dim_head == a.shape.dim_value for a in attention)
 
-    def takes(self, call: StackCall) -> bool:
-        """Whether a pass needs nothing else of its layers."""
+    def takes(self, call: StackCall, on: Features) -> bool:
+        """Whether a pass, in which the features `on` act, needs nothing else of its layers."""
+        if on is not self.stack.features.given(call.inputs):
+            return False
         if call.keeps or call.cache is not None or call.mems or call.norm_inputs or call.shared['f']:
             return False
         if any(value is not None and name != 'rotary_pos_emb' for name, value in call.inputs.items()):
             return False
         given = call.shared['a']
-        if given.keys() - {'rotary_pos_emb'}:
+        if given.keys() - TURNED.keys():
             return False
         if 'rotary_pos_emb' in given and not is_one(given['rotary_pos_emb'][1]):
             return False
-        drops = any(m.training and m.p for m in self.dropouts) or any(a.training and a.dropout for a in self.attentions)
-        return not (drops or self.seen.is_hooked())
+        return not (self.drops or self.seen.is_hooked())
 
     def __call__(self, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
         turns, _ = call.shared['a'].get('rotary_pos_emb', (None, None))

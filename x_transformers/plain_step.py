@@ -8,52 +8,42 @@ take the ordinary way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.cache import Buffer, Cache, KeysValues
-from x_transformers.features.embeddings import AbsolutePositions, TokenEmbedding
-from x_transformers.features.norms import LayerNorm
-from x_transformers.features.positions import AbsolutePositionalEmbedding, RotaryPositions
-from x_transformers.packing import FEW_ROWS, JoinedLinear, Packed
+from x_transformers import cache as caches
+from x_transformers.attend import eager, fused
+from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates
+from x_transformers.calls import ModelCall
+from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.positions import AbsolutePositionalEmbedding, RotaryPositions, for_one_pass
+from x_transformers.packing import FEW_ROWS, PackedLinear, packable
 from x_transformers.plain import (
     PlainAttention,
     PlainFeedForward,
-    PlainNorm,
-    Snapshot,
+    acting,
+    are_plain,
+    holds_known,
     is_plain,
-    is_quiet,
-    is_untouched,
-    nobody_replaced_a_forward,
+    part,
+    snapshot,
 )
-
-
-class NormStep(PlainNorm):
-    """A layer norm whose gain is summed once, and again if it changes."""
-
-    def __init__(self, norm: LayerNorm) -> None:
-        super().__init__(norm)
-        self.known, self.version, self.gain = None, -1, None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        gamma = self.own['gamma']
-        if gamma is not self.known or gamma._version != self.version:
-            self.known, self.version, self.gain = gamma, gamma._version, gamma.detach() + self.offset
-        return torch.layer_norm(x, self.gain.shape, self.gain)
+from x_transformers.untouched import says_plain
 
 
 class AttentionStep(PlainAttention):
     """x b d -> b d, one new token per row, with the past of the layer continued."""
 
-    def __init__(self, layer: Any, maps: dict[Any, Any]) -> None:
-        super().__init__(layer, maps)
+    def __init__(self, layer: Any, part: Callable[[nn.Module | None], Any] = part) -> None:
+        super().__init__(layer, part)
         attn, parts = self.branch, (self.to_q, self.to_k, self.to_v)
-        linear = (attn.to_q, attn.to_k, attn.to_v)
-        joins = all(type(m) is nn.Linear and m in maps and m.bias is None for m in linear)
-        self.project = JoinedLinear(*linear) if joins else lambda x: torch.cat([part(x) for part in parts], dim=-1)
+        packed = all(type(one) is PackedLinear for one in parts)
+        joined = PackedLinear(attn.to_q, attn.to_k, attn.to_v) if packed else None
+        self.project = joined or (lambda x: torch.cat([part(x) for part in parts], dim=-1))
         self.turns_all = attn.rotate_num_heads == attn.heads
         h, k = attn.shape.heads, attn.shape.kv_heads
         self.widths, self.counts = [(h + k) * attn.shape.dim_head, k * attn.shape.dim_value], [h, k]
@@ -75,6 +65,9 @@ class AttentionStep(PlainAttention):
         return self.join(self.to_out(out.reshape(b, -1)), x), past
 
 
+LOOK_UP = F.embedding
+
+
 class EmbeddingStep:
     """ids b 1 at a position -> b d: a row of each table."""
 
@@ -85,60 +78,71 @@ class EmbeddingStep:
             for m, kind in ((net.token_emb, TokenEmbedding), (net.pos_emb, AbsolutePositionalEmbedding))
             if m is not None
         ]
-        self.tables = [m.emb._parameters for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
+        self.tables = [m.emb for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
 
     def __call__(self, ids: Tensor, at: int) -> Tensor:
         net = self.net
-        if self.tables is None or at >= net.max_seq_len > 0:  # which refuses it
+        if self.tables is None or F.embedding is not LOOK_UP or at >= net.max_seq_len > 0:  # which refuses it
             x = net.token_emb(ids)
             return (x if net.pos_emb is None else x + net.pos_emb(ids, offset=at)).squeeze(1)
-        tokens, *places = self.tables
-        x = F.embedding(ids.squeeze(1).long(), tokens['weight'])
-        return torch.add(x, places[0]['weight'][at], alpha=self.scale) if places else x
+        tokens, *places = (table._parameters['weight'] for table in self.tables)
+        x = F.embedding(ids.squeeze(1).long(), tokens)
+        return torch.add(x, places[0][at], alpha=self.scale) if places else x
 
 
 class PlainStep:
-    """ids b 1, cache -> logits b 1 l, and the cache continued."""
+    """ids b 1, cache -> logits b 1 l, and the cache continued.
 
-    def __init__(self, net: Any, packed: Packed) -> None:
+    With `packs`, few rows are multiplied by copies of the weights: see `packing.py` for when that is right.
+    """
+
+    def __init__(self, net: Any, packs: bool) -> None:
         stack = net.attn_layers
-        self.net, self.packed = net, packed
-        self.seen = Snapshot(net)
+        self.net, self.packs = net, packs
+        code = (Cache, Buffer, KeysValues, LayerIntermediates, ModelCall, caches)
+        self.seen, self.code = snapshot(net, stack, net, code)
         self.layers = [stack.layers[index] for index in stack.layers_execute_order]
-        self.steps: dict[bool, tuple[list[Any], Any, Any]] = {}
+        self.steps: dict[int, tuple[list[Any], Any, Any]] = {}
         self.rotary, self.embed = stack.features.find(RotaryPositions), EmbeddingStep(net)
 
-    def parts(self, few: bool) -> tuple[list[Any], Any, Any]:
+    def parts(self, rows: int) -> tuple[list[Any], Any, Any]:
         """The layers, the final norm and the head, with packed weights where the rows are few."""
-        if few not in self.steps:
+        layout = min(rows, 2) if self.packs and rows in FEW_ROWS else 0  # for none, one and some
+        if layout not in self.steps:
             kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
-            norms = [m for m in stack.modules() if type(m) is LayerNorm and not m.gamma.is_inference()]
-            maps: dict[Any, Any] = {norm: NormStep(norm) for norm in norms}
-            maps |= {forward.linear: forward.few for _, forward in self.packed.forwards} if few else {}
-            steps = [kinds[layer.kind](layer, maps) for layer in self.layers]
-            self.steps[few] = steps, maps.get(stack.final_norm, stack.final_norm), maps.get(head)
-        return self.steps[few]
+            packed = packable(self.net.modules(), rows) if layout else set()
+
+            def own(module: nn.Module | None) -> Any:
+                return PackedLinear(module) if module in packed else part(module)
+
+            steps = [kinds[layer.kind](layer, own) for layer in self.layers]
+            self.steps[layout] = steps, own(stack.final_norm), own(head) if type(head) is nn.Linear else None
+        return self.steps[layout]
 
     @classmethod
-    def of(cls, net: Any, inputs: dict[str, Any], packed: Packed) -> PlainStep | None:
+    def of(cls, net: Any, inputs: dict[str, Any], packs: bool = False) -> PlainStep | None:
         """The step of a net called with further inputs, if it is plain."""
-        return cls(net, packed) if cls.fits(net) and all(value is None for value in inputs.values()) else None
+        if any(value is not None for value in inputs.values()) or not cls.fits(net):
+            return None
+        step = cls(net, packs)
+        return step if step.is_current() else None
 
     @staticmethod
     def fits(net: Any) -> bool:
         from x_transformers import x_transformers as core
 
-        if type(net) is not core.TransformerWrapper or not nobody_replaced_a_forward():
+        if type(net) is not core.TransformerWrapper or not isinstance(net.attn_layers, core.AttentionLayers):
             return False
         stack = net.attn_layers
-        if not is_quiet(net.features, AbsolutePositions):
-            return False
-        if not all(map(is_untouched, net.modules())):
-            return False
-        if type(stack).forward is not core.AttentionLayers.forward or not stack.causal or net.to_logits is None:
+        if not (are_plain(acting(net)) and holds_known(net) and says_plain(stack) and is_plain(stack)):
             return False
         attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
-        return is_plain(stack) and all(a.can_cache_kv and a.causal for a in attention)
+        known = all(a.can_cache_kv and a.causal and a.kernel in (fused, eager) for a in attention)
+        return known and stack.causal and net.to_logits is not None and not net.return_only_embed
+
+    def is_current(self) -> bool:
+        """Whether nothing was changed since the step was made, but what parameters hold."""
+        return self.code.holds() and self.seen.holds()
 
     def takes(self, ids: Tensor, cache: Cache) -> bool:
         """Whether this step can go on from there. Hooks want to see modules called."""
@@ -154,14 +158,11 @@ class PlainStep:
         return not (self.seen.is_hooked() or self.net.training)
 
     def __call__(self, ids: Tensor, cache: Cache) -> tuple[Any, Cache]:
-        layers, norm, head = self.parts(ids.shape[0] in FEW_ROWS)
+        layers, norm, head = self.parts(ids.shape[0])
         with torch.inference_mode():  # each small operation takes a little less
             x, cache = self.run(ids, cache, layers)
             x = x if norm is None else norm(x)
-        if head is not None:
-            return head(x).unsqueeze(1), cache
-        with self.packed:
-            return self.net.to_logits(x.unsqueeze(1)), cache
+        return self.net.to_logits(x.unsqueeze(1)) if head is None else head(x).unsqueeze(1), cache
 
     def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
         """Hidden states (b d) of the new tokens."""
@@ -171,6 +172,7 @@ class PlainStep:
             turns, _ = self.rotary.angles(positions)
             angles = cache.states['angles'].append(turns)
             states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1)), 'angles': angles}
+            turns = for_one_pass(turns)
         for layer in layers:
             if type(layer) is AttentionStep:
                 x, past = layer.continued(x, cache.layers[len(pasts)], angles, turns)

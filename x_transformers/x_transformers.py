@@ -80,7 +80,7 @@ from x_transformers.hooks import is_hooked, is_watched
 from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
-from x_transformers.plain import PlainLayers, written_out
+from x_transformers.plain import PlainLayers, ShortCuts
 from x_transformers.routing import (
     Routing,
     flags_of_strangers,
@@ -90,6 +90,7 @@ from x_transformers.routing import (
     split_model_flags,
 )
 from x_transformers.token_loss import may_read_later, readout_of
+from x_transformers.untouched import remember
 
 # attention
 
@@ -120,7 +121,6 @@ class Widths:
     dim_key: int
 
 
-@written_out
 class Attention(Configurable, ChoosesKernel):
     """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
 
@@ -131,6 +131,7 @@ class Attention(Configurable, ChoosesKernel):
 
     catalogue = ATTENTION
     own_inputs = ('keep_maps', 'index', 'clean')
+    plain = True
 
     def __init__(
         self,
@@ -314,11 +315,11 @@ class Attention(Configurable, ChoosesKernel):
 # feedforward
 
 
-@written_out
 class FeedForward(Configurable):
     """Two linear layers with an activation between them:  b n dim -> b n dim_out.  arXiv:1706.03762"""
 
     catalogue = FEEDFORWARD
+    plain = True
 
     def __init__(
         self,
@@ -370,12 +371,13 @@ class FeedForward(Configurable):
 # a layer
 
 
-@written_out
 class Layer(ModuleList):
     """One branch with its norms and its residual. Unpacks as (norms, branch, residual), each of which can be replaced.
 
     The norms are those before the branch, after the branch, and after the residual; an absent one is None.
     """
+
+    plain = True
 
     def __init__(
         self, kind: str, index: int, norms: Sequence[nn.Module | None], branch: nn.Module, residual: nn.Module
@@ -423,6 +425,7 @@ class AttentionLayers(Routing):
         'has_pos_emb': 'write `disable_abs_pos_emb`, which says the opposite',
         'use_pos_emb': 'it belongs to the wrapper, TransformerWrapper(use_abs_pos_emb=...)',
     }
+    plain = True
 
     def __init__(
         self,
@@ -470,7 +473,7 @@ class AttentionLayers(Routing):
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
         self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
-        self.input_names = input_names(self)
+        self.input_names, self.short_cuts = input_names(self), ShortCuts()
         self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
 
     @property
@@ -618,7 +621,7 @@ class AttentionLayers(Routing):
     def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
         """Run those layers whose turn it is in `steps`."""
         plain = PlainLayers.of(self) if transform is None else None
-        if plain is not None and plain.takes(call):
+        if plain is not None and plain.takes(call, on):
             return plain(x, call, steps)
         layers, block = tuple(self.layers), self.len_default_block
         for call.step in steps:
@@ -657,6 +660,8 @@ class AttentionLayers(Routing):
 class Encoder(AttentionLayers):
     """A stack in which every token sees every other."""
 
+    plain = True
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
@@ -667,6 +672,8 @@ class Encoder(AttentionLayers):
 
 class Decoder(AttentionLayers):
     """A causal stack."""
+
+    plain = True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(causal=True, **kwargs)
@@ -726,6 +733,8 @@ class CrossAttender(AttentionLayers):
 
 class TransformerBlock(AttentionLayers):
     """One block, or a few, without a norm at the end: a part for models of your own."""
+
+    plain = True
 
     def __init__(
         self,
@@ -836,6 +845,7 @@ class TransformerWrapper(Wrapper):
     """Tokens in, logits out:  ids b n -> b n l, around any stack."""
 
     renamed = {'use_pos_emb': 'use_abs_pos_emb'}  # noqa: RUF012
+    plain = True
 
     def __init__(
         self,
@@ -1207,3 +1217,6 @@ class XTransformer(Configurable):
         with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
+
+
+remember(__package__)

@@ -19,6 +19,8 @@ from x_transformers.flags import ConfigError, flag
 class BiasedLayerNorm(LayerNorm):
     """Layer norm with a bias."""
 
+    plain = True
+
     def __init__(self, dim: int, unit_offset: bool = False) -> None:
         super().__init__(dim, unit_offset)
         self.beta = nn.Parameter(torch.zeros(dim))
@@ -32,6 +34,7 @@ class NormBias(StackFeature):
 
     paper = 'Layer Normalization, arXiv:1607.06450'
     norm_bias = flag(False, 'layer norms with a bias (for weights of releases before 1.27)')
+    plain = True
 
     def norm(self) -> nn.Module:
         return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -42,6 +45,7 @@ class OutputBias(AttentionFeature):
 
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     out_bias = flag(False, 'bias of the output projection (for weights of releases before 0.26)')
+    plain = True
 
     def initialise(self) -> None:
         """Give the projection a bias, under the name that the bias of such a projection has."""

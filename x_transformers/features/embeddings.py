@@ -25,6 +25,8 @@ sizes = Check(
 class TokenEmbedding(nn.Module):
     """A vector per token; with `l2norm_embed` of unit length.  ids b n -> b n d"""
 
+    plain = True
+
     def __init__(self, dim: int, num_tokens: int, l2norm_embed: bool = False) -> None:
         super().__init__()
         self.l2norm_embed = l2norm_embed
@@ -58,6 +60,7 @@ class AbsolutePositions(ModelFeature):
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
     stored_as = {'module': 'pos_emb'}
     options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb'}
+    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

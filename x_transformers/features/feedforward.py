@@ -18,12 +18,16 @@ from x_transformers.flags import Check, ConfigError, flag, none, positive, proba
 class ReluSquared(nn.Module):
     """max(x, 0) ** 2.  So et al. 2021, arXiv:2109.08668"""
 
+    plain = True
+
     def forward(self, x: Tensor) -> Tensor:
         return x.relu().square()
 
 
 class SoLU(nn.Module):
     """norm(softmax(x) x),  the softmax over features.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
+
+    plain = True
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -35,6 +39,8 @@ class SoLU(nn.Module):
 
 class Softclamp(nn.Module):
     """c tanh(x / c)"""
+
+    plain = True
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -49,6 +55,8 @@ class GLU(nn.Module):
 
     Shazeer 2020, arXiv:2002.05202. `softclamps` are bounds of the two: the value and the linear factor of the gate.
     """
+
+    plain = True
 
     def __init__(
         self,
@@ -101,6 +109,7 @@ class CustomActivation(FeedForwardFeature):
         Check('a torch module', lambda value: isinstance(value, nn.Module)) | none,
         example=nn.Tanh(),
     )
+    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -116,6 +125,7 @@ class UseReluSquared(FeedForwardFeature):
     paper = 'Primer, arXiv:2109.08668'
     relu_squared = flag(False, 'squared ReLU in place of GELU')
     yields_to = ('custom_activation',)
+    plain = True
 
     def activation(self) -> nn.Module:
         return ReluSquared()
@@ -127,6 +137,7 @@ class UseSoLU(FeedForwardFeature):
     paper = 'Softmax Linear Units, transformer-circuits.pub/2022/solu'
     solu = flag(False, 'softmax linear unit, with a norm, in place of GELU')
     yields_to = ('custom_activation',)
+    plain = True
 
     def activation(self) -> nn.Module:
         return SoLU(self.host.dim_inner)
@@ -138,6 +149,7 @@ class Swish(FeedForwardFeature):
     paper = 'Searching for Activation Functions, arXiv:1710.05941'
     swish = flag(False, 'SiLU in place of GELU')
     yields_to = ('custom_activation', 'relu_squared', 'solu')
+    plain = True
 
     def activation(self) -> nn.Module:
         return nn.SiLU()
@@ -153,6 +165,7 @@ class GatedLinearUnit(FeedForwardFeature):
     glu_gate_softclamp_value = flag(4.0, 'bound of the linear factor of the gate', positive, example=1.0)
     glu_up_softclamp_value = flag(25.0, 'bound of the other half', positive, example=1.0)
     options = {'glu_gate_softclamp_value': 'glu_softclamp', 'glu_up_softclamp_value': 'glu_softclamp'}
+    plain = True
 
     def widen(self, activation: nn.Module) -> nn.Module:
         bounds = (self.glu_up_softclamp_value, self.glu_gate_softclamp_value) if self.glu_softclamp else None
@@ -164,6 +177,7 @@ class SoftclampActivation(FeedForwardFeature):
 
     softclamp_value = flag(None, 'bound the input of the activation smoothly', positive | none, example=1.0)
     yields_to = ('glu',)
+    plain = True
 
     def widen(self, activation: nn.Module) -> nn.Module:
         linear, activation = self.host.widen(activation)
@@ -175,6 +189,7 @@ class PostActivationNorm(FeedForwardFeature):
 
     paper = 'NormFormer, arXiv:2110.09456'
     post_act_ln = flag(False, 'layer norm after the activation')
+    plain = True
 
     def inner(self) -> nn.Module:
         return LayerNorm(self.host.dim_inner)
@@ -184,6 +199,7 @@ class SublayerDropout(FeedForwardFeature):
     """Dropout on what the feedforward gives."""
 
     sublayer_dropout = flag(0.0, 'dropout after the output projection', probability, example=0.2)
+    plain = True
 
     def behind(self) -> nn.Module:
         return nn.Dropout(self.sublayer_dropout)
@@ -195,6 +211,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
     paper = 'OLMo, arXiv:2402.00838'
     output_proj_depth = flag(None, 'number of the block, by which initial outputs shrink', size | none, example=3)
     idle_beside = {'output_proj_depth': 'zero_init_output'}
+    plain = True
 
     def initialise(self) -> None:
         depth_scaled_(self.host.output, self.output_proj_depth)
@@ -204,6 +221,7 @@ class ZeroInitFeedForward(FeedForwardFeature):
     """The output projection starts at zero, so that the branch starts silent."""
 
     zero_init_output = flag(False, 'zero weights and bias of the output projection at first')
+    plain = True
 
     def initialise(self) -> None:
         output = self.host.output

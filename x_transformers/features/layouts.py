@@ -37,6 +37,7 @@ class Macaron(StackFeature):
 
     paper = 'Macaron Net, arXiv:1906.02762'
     macaron = flag(False, 'feedforward before and after attention, each at half weight')
+    plain = True
 
     def block(self, block: list[str]) -> list[str]:
         return ['f', *block]
@@ -55,6 +56,7 @@ class OnlyAttention(StackFeature):
         'layers_execute_order': 'its indices count feedforwards',
         'unet_skips': 'it pairs whole blocks',
     }
+    plain = True
 
     def block(self, block: list[str]) -> list[str]:
         return [kind for kind in block if kind != 'f']
@@ -77,6 +79,7 @@ class CustomLayers(StackFeature):
     )
 
     keeps_blocks = False
+    plain = True
 
     def layout(self, block: list[str], depth: int | None) -> list[str]:
         return list(self.custom_layers)
@@ -89,6 +92,7 @@ class ParRatio(StackFeature):
     par_ratio = flag(None, 'one attention to so many layers', at_least(2) | none, example=3)
 
     keeps_blocks = False
+    plain = True
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         total = depth * len(block)
@@ -112,6 +116,7 @@ class SandwichCoef(StackFeature):
     )
 
     keeps_blocks = False
+    plain = True
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         coef = self.sandwich_coef
@@ -125,6 +130,7 @@ class WeightTying(StackFeature):
 
     paper = 'ALBERT, arXiv:1909.11942'
     weight_tie_layers = flag(False, 'share one block between all depths')
+    plain = True
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         return block
@@ -139,6 +145,7 @@ class ExecuteOrder(StackFeature):
     layers_execute_order = flag(
         None, 'indices of layers, in the order in which they run', each(count) | none, example=(0, 1, 0, 1)
     )
+    plain = True
 
     def order(self, layers: int, depth: int) -> tuple[int, ...]:
         return checked_order(self.layers_execute_order, layers)

@@ -30,6 +30,8 @@ class LayerNorm(nn.Module):
     Ba et al. 2016, arXiv:1607.06450
     """
 
+    plain = True
+
     def __init__(self, dim: int, unit_offset: bool = False) -> None:
         super().__init__()
         self.unit_offset = float(unit_offset)
@@ -43,6 +45,8 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """x / |x| * sqrt(dim) * gain.  Zhang & Sennrich 2019, arXiv:1910.07467"""
 
+    plain = True
+
     def __init__(self, dim: int, unit_offset: bool = False) -> None:
         super().__init__()
         self.unit_offset, self.scale = float(unit_offset), dim**0.5
@@ -55,6 +59,8 @@ class RMSNorm(nn.Module):
 class ScaleNorm(RMSNorm):
     """RMSNorm with one gain for all features.  Nguyen & Salazar 2019, arXiv:1910.05895"""
 
+    plain = True
+
     def __init__(self, dim: int, unit_offset: bool = False) -> None:
         super().__init__(dim, unit_offset)
         self.g = nn.Parameter(torch.full((1,), 1.0 - self.unit_offset))
@@ -62,6 +68,8 @@ class ScaleNorm(RMSNorm):
 
 class SimpleRMSNorm(nn.Module):
     """RMSNorm without a gain.  Qin et al. 2023, arXiv:2307.14995"""
+
+    plain = True
 
     def __init__(self, dim: int, unit_offset: bool = False) -> None:
         super().__init__()
@@ -73,6 +81,8 @@ class SimpleRMSNorm(nn.Module):
 
 class DynamicTanh(nn.Module):
     """No norm, but a bound:  tanh(x a) gain + beta, with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
+
+    plain = True
 
     def __init__(self, dim: int, init_alpha: float = 1.0, unit_offset: bool = False) -> None:
         super().__init__()
@@ -89,6 +99,8 @@ class DynamicTanh(nn.Module):
 
 class Derf(nn.Module):
     """No norm, but a bound:  erf(x a + s) gain + beta, with one learned a and s.  arXiv:2512.10938"""
+
+    plain = True
 
     def __init__(self, dim: int, init_alpha: float = 0.5, init_bias: float = 0.0, unit_offset: bool = False) -> None:
         super().__init__()
@@ -206,6 +218,7 @@ class UseScaleNorm(StackFeature):
 
     paper = 'Transformers without Tears, arXiv:1910.05895'
     use_scalenorm = flag(False, 'ScaleNorm in place of LayerNorm')
+    plain = True
 
     def norm(self) -> nn.Module:
         return ScaleNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -216,6 +229,7 @@ class UseRMSNorm(StackFeature):
 
     paper = 'Root Mean Square Layer Normalization, arXiv:1910.07467'
     use_rmsnorm = flag(False, 'RMSNorm in place of LayerNorm')
+    plain = True
 
     def norm(self) -> nn.Module:
         return RMSNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -226,6 +240,7 @@ class UseSimpleRMSNorm(StackFeature):
 
     paper = 'TransNormer, arXiv:2307.14995'
     use_simple_rmsnorm = flag(False, 'RMSNorm without a gain, in place of LayerNorm')
+    plain = True
 
     def norm(self) -> nn.Module:
         return SimpleRMSNorm(self.host.dim)
@@ -241,6 +256,7 @@ class UseDynamicTanh(StackFeature):
         'gated_multi_residual': 'its branches have no norm in front, which the bound stands in for',
         'resi_dual': 'its branches have no norm in front, which the bound stands in for',
     }
+    plain = True
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -255,6 +271,7 @@ class UseDerf(StackFeature):
 
     paper = 'Stronger Normalization-Free Transformers, arXiv:2512.10938'
     use_derf = flag(False, 'Derf in place of LayerNorm')
+    plain = True
 
     def norm(self) -> nn.Module:
         return Derf(self.host.dim, unit_offset=self.host.norm_add_unit_offset)
@@ -372,6 +389,7 @@ class PreAndPostNorm(StackFeature):
         'gated_multi_residual': 'it norms the stream after the residual only',
         'resi_dual': 'it norms the stream after the residual only',
     }
+    plain = True
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -388,6 +406,7 @@ class SandwichNorm(StackFeature):
         'gated_multi_residual': 'its branches have no norm in front',
         'resi_dual': 'its branches have no norm in front',
     }
+    plain = True
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:

@@ -131,6 +131,7 @@ class Onnxable(AttentionFeature):
 
     onnxable = flag(False, 'accepted; the causal triangle can always be exported')
     only_trains = True
+    plain = True
 
     def setup(self, host: Any) -> None:
         host.onnxable = True

@@ -46,6 +46,8 @@ class GateValueHeads(AttentionFeature):
 class LowRank(nn.Module):
     """down, an activation, up."""
 
+    plain = True
+
     def __init__(self, dim: int, rank: int, dim_out: int, activation: nn.Module) -> None:
         super().__init__()
         self.down = nn.Linear(dim, rank, bias=False)
@@ -195,6 +197,7 @@ class AttentionOnAttention(AttentionFeature):
 
     paper = 'Attention on Attention, arXiv:1908.06954'
     on_attn = flag(False, 'gated projection of the output')
+    plain = True
 
     def project_out(self) -> nn.Module:
         shape = self.host.shape
@@ -217,6 +220,7 @@ class OutputProjDepth(AttentionFeature):
     paper = 'OLMo, arXiv:2402.00838'
     output_proj_depth = flag(None, 'depth of the network, for small initial weights', size | none, example=3)
     idle_beside = {'output_proj_depth': 'zero_init_output'}
+    plain = True
 
     def initialise(self) -> None:
         for module in self.host.to_out.modules():
@@ -229,6 +233,7 @@ class ZeroInitOutput(AttentionFeature):
 
     zero_init_output = flag(False, 'zero weights of the output projection at first')
     only_trains = True
+    plain = True
 
     def initialise(self) -> None:
         for module in self.host.to_out.modules():

@@ -63,6 +63,8 @@ class AbsolutePositionalEmbedding(nn.Module):
     returns  n d | b n d
     """
 
+    plain = True
+
     def __init__(self, dim: int, max_seq_len: int, l2norm_embed: bool = False) -> None:
         super().__init__()
         self.scale = 1.0 if l2norm_embed else dim**-0.5
@@ -90,6 +92,8 @@ class ScaledSinusoidalEmbedding(KeepsPrecision):
     pos      n | b n      positions, 0.. if None
     returns  n d | b n d
     """
+
+    plain = True
 
     def __init__(self, dim: int, theta: float = 10000) -> None:
         super().__init__()
@@ -119,6 +123,8 @@ class RotaryEmbedding(KeepsPrecision):
 
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
     """
+
+    plain = True
 
     def __init__(
         self,
@@ -174,15 +180,26 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
         return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
     # one complex product does the same in a fifth of the time, where it is not compiled; the rest turns by nothing
     wanted = (length, t.ndim, t.shape[-1], dtype, 0 if freqs.is_inference() else freqs._version)
-    turn = getattr(freqs, 'known_turns', {}).get(wanted) if is_one(scale) else None
+    known = getattr(freqs, 'known_turns', None) if is_one(scale) and not freqs.requires_grad else None
+    turn = None if known is None else known.get(wanted)
     if turn is None:
         cos, sin = cos_and_sin(freqs, scale, t, dtype)
         still = (0, (t.shape[-1] - width) // 2)
         turn = torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
-        if is_one(scale) and not freqs.requires_grad:
-            freqs.known_turns = {wanted: turn}  # the next layers turn by the same
+        if known is not None:
+            known.clear()
+            known[wanted] = turn  # the next layers turn by the same
     pairs = torch.view_as_complex(t.to(dtype).contiguous().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turn).flatten(-2).to(t.dtype)
+
+
+def for_one_pass(angles: Tensor) -> Tensor:
+    """The same angles, for the layers of one pass, which compute once what they turn by."""
+    if torch.compiler.is_compiling():
+        return angles
+    angles = angles.view_as(angles)  # what is kept beside it must not outlive the pass
+    angles.known_turns = {}
+    return angles
 
 
 def is_one(scale: Tensor | float | None) -> bool:
@@ -348,6 +365,7 @@ class Rotary(AttentionFeature):
         'kept_angles': 'a Buffer of the angles of all cached and new tokens: the cache keeps turned keys',
     }
     waits = True
+    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -523,6 +541,7 @@ class GivenAngles(StackFeature):
         'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)',
     }
     waits = True
+    plain = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         for name in self.takes:
@@ -562,6 +581,10 @@ class RotaryPositions(StackFeature):
     options = {'rotary_xpos_scale_base': 'rotary_xpos'}
     gives_positions = True
 
+    @property
+    def plain(self) -> bool:
+        return not self.rotary_xpos
+
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return bool(values['rotary_pos_emb'] or values['rotary_xpos'])
@@ -598,7 +621,8 @@ class RotaryPositions(StackFeature):
         if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
             self.share_kept_angles(x, call, past if call.held else {})
         else:
-            call.shared['a']['rotary_pos_emb'] = self.angles(call.key_positions(x), centre=0) if own is None else own
+            angles, scale = self.angles(call.key_positions(x), centre=0) if own is None else own
+            call.shared['a']['rotary_pos_emb'] = for_one_pass(angles), scale
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
             if context_pos.shape[-1] != call.context_length:
@@ -624,7 +648,7 @@ class RotaryPositions(StackFeature):
         if call.memories:
             before, _ = self.angles(call.key_positions(x)[..., : call.memories])
             everything = torch.cat((before.expand(len(everything), -1, -1), everything), dim=1)
-        call.shared['a'] |= {'rotary_pos_emb': (everything, 1.0), 'kept_angles': kept}
+        call.shared['a'] |= {'rotary_pos_emb': (for_one_pass(everything), 1.0), 'kept_angles': kept}
 
 
 def uses(stack: Any, name: str) -> bool:

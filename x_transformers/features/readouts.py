@@ -18,6 +18,8 @@ from x_transformers.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead,
 class TiedReadout(nn.Module):
     """Logits from the token table:  x T^t * scale.  It owns no parameters, the table stays the embedding's."""
 
+    plain = True
+
     def __init__(self, embedding: TokenEmbedding, scale: float) -> None:
         super().__init__()
         self.scale = scale
@@ -29,6 +31,8 @@ class TiedReadout(nn.Module):
 
 class Heads(nn.ModuleList):
     """Several readouts of the same hidden states; gives a tuple of logits."""
+
+    plain = True
 
     def forward(self, x: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
         return tuple(head(x, **kwargs) for head in self)
@@ -56,6 +60,7 @@ class TieEmbedding(ModelFeature):
     tie_embedding = flag(False, 'logits from the token table')
     tie_embedding_scale = flag(None, 'factor of tied logits, dim ** -0.5 if None', number | none, example=0.3)
     clashes = {'num_output_heads': 'there is one token table'}
+    plain = True
 
     def readout(self) -> nn.Module:
         host = self.host
@@ -80,6 +85,7 @@ class OutputHeads(ModelFeature):
     """Several heads on the same hidden states."""
 
     num_output_heads = flag(1, 'how many heads; the logits become a tuple', at_least(1), example=2)
+    plain = True
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -36,6 +36,7 @@ class CheckpointLayers(StackFeature):
         example=True,
     )
     only_trains = True
+    plain = True
 
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
         steps = range(len(call.order))

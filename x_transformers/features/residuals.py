@@ -33,6 +33,8 @@ from x_transformers.flags import (
 class Residual(nn.Module):
     """branch + residual, the residual times an optional learned scale per feature and a constant."""
 
+    plain = True
+
     def __init__(
         self,
         dim: int,
@@ -415,6 +417,7 @@ class ZeroInitBranches(StackFeature):
 
     zero_init_branch_output = flag(False, 'zero the last projection of every branch at first')
     only_trains = True
+    plain = True
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'zero_init_output': True, **flags}

@@ -183,6 +183,7 @@ class AttentionDropout(AttentionFeature):
     fuses = True
     dropout = flag(0.0, 'probability of dropping an attention weight', probability, example=0.2)
     only_trains = True
+    plain = True
 
     def setup(self, host: Any) -> None:
         host.dropout = self.dropout

@@ -212,6 +212,8 @@ class Feature:
         can_cache_in_training   False if it may not be cached only while training, where it draws
         can_pad_left   False if rows cannot have padding on the left
         only_trains   True if it changes nothing in evaluation but speed and initial values
+        plain      True if it does nothing in a pass of evaluation but by what it has built, or if short cuts know what
+                   it does. It holds for exactly the class that says so; all others take the ordinary way
 
     In training a stage may add to the loss of the wrapper around the model, by `call.add_loss(name, value)`.
     """
@@ -237,6 +239,7 @@ class Feature:
     can_cache_in_training: ClassVar[bool] = True
     can_pad_left: ClassVar[bool] = True
     only_trains: ClassVar[bool] = False
+    plain: ClassVar[Any] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

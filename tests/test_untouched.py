@@ -1,0 +1,515 @@
+"""Short cuts stand for the ordinary way, whatever users do: the law, over classes, methods, attributes and stages.
+
+A plain model runs, is changed, and runs again; then the same in the ordinary way. Both give the same, errors included.
+The cases are not written down: every public method of every class in the model, every attribute that is a number, and
+every stage of every level is one.
+"""
+
+import copy
+import functools
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+from oracles import assert_close, randomised
+from test_plain import ordinary
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, attend, cache, calls
+from x_transformers import x_transformers as core
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.flags import Feature, Features
+from x_transformers.generation import Reader
+from x_transformers.plain import PlainLayers
+from x_transformers.plain_step import PlainStep
+from x_transformers.untouched import CALLED, LAZY, WRITTEN, Code
+
+CATALOGUES = {'attention': ATTENTION, 'feedforward': FEEDFORWARD, 'stack': STACK, 'model': MODEL}
+FLAGS = {'default': {}, 'rotary': dict(rotary_pos_emb=True)}
+
+
+def model(**flags):
+    torch.manual_seed(0)
+    stack = Decoder(**{'dim': 8, 'depth': 1, 'heads': 2, 'attn_dim_head': 4, 'verbose': False, **flags})
+    net = TransformerWrapper(num_tokens=7, max_seq_len=16, attn_layers=stack, features=flags.get('features'))
+    return randomised(net.double()).eval()
+
+
+@functools.cache
+def made(flags):
+    return model(**FLAGS[flags])
+
+
+def ids(*shape):
+    return torch.randint(0, 7, shape, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def passed(net):
+    """Logits of a pass."""
+    return net(ids(2, 5))
+
+
+@torch.no_grad()
+def decoded(net):
+    """Logits of two tokens read one by one, after a prompt."""
+    reader = Reader(net, {}, brief=True)
+    return torch.cat([reader.read(ids(2, 6)[:, :length]) for length in (4, 5, 6)])
+
+
+def slowly(run, net):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reader, 'takes_plain_step', lambda *_: False)
+        return ordinary(run, net)
+
+
+def outcome(run, net):
+    """What a run gives, or the kind of error that it ends in."""
+    try:
+        return run(net)
+    except Exception as error:  # what was changed may well be an error: then it must be the same one
+        return type(error)
+
+
+def assert_counts(net, change):
+    """A change between two runs acts as it does in the ordinary way. Returns whether it did anything."""
+    acted = False
+    for run in (passed, decoded):
+        own = copy.deepcopy(net)
+        before = run(own)
+        change(own)
+        after, wanted = outcome(run, own), outcome(functools.partial(slowly, run), own)
+        if torch.is_tensor(wanted):
+            assert torch.is_tensor(after), after
+            assert_close(after, wanted)
+            acted = acted or wanted.shape != before.shape or not torch.allclose(wanted, before)
+        else:
+            assert after == wanted
+            acted = True
+    return acted
+
+
+def test_the_model_takes_the_short_cuts():
+    for flags in FLAGS:
+        net = made(flags)
+        assert PlainLayers.of(net.attn_layers) is not None and PlainStep.of(net, {}) is not None
+
+
+def doubled(function):
+    """The same, with other numbers coming out: not just a factor, which norms take off again."""
+
+    @functools.wraps(function)
+    def changed(*args, **kwargs):
+        out = function(*args, **kwargs)
+        return tree_map_only(torch.Tensor, other, out) if isinstance(out, (torch.Tensor, tuple, list, dict)) else out
+
+    def other(t):
+        return t + 1.5 * t.roll(1) if t.is_floating_point() else t
+
+    return changed
+
+
+def parts_of(net):
+    """Modules of a model, and the features that act in it, by names that tell where they are."""
+    for name, module in net.named_modules():
+        yield name or 'model', module
+        features = vars(module).get('features')
+        for feature in features.given({'rotary_pos_emb': True}).active if isinstance(features, Features) else ():
+            yield f'{name}:{type(feature).__name__}', feature
+
+
+def methods_of(kind):
+    """Public functions of a class that stand in the package, or in the few classes of torch that are written out."""
+    for base in kind.__mro__:
+        if base in WRITTEN:
+            for name, value in vars(base).items():
+                if inspect.isfunction(value) and (not name.startswith('_') or name == '__call__'):
+                    yield base, name
+
+
+def part_named(net, wanted):
+    return next(part for name, part in parts_of(net) if name == wanted)
+
+
+OWN = sorted({(flags, name, method) for flags in FLAGS for name, part in parts_of(made(flags))
+              for _, method in methods_of(type(part))})  # fmt: skip
+KINDS = {kind for flags in FLAGS for _, part in parts_of(made(flags)) for kind in type(part).__mro__}
+KINDS |= {calls.Call, calls.StackCall, calls.ModelCall, cache.Cache, cache.KeysValues, cache.Buffer, Features}
+OF_CLASSES = sorted({(base, name) for kind in KINDS for base, name in methods_of(kind)}, key=str)
+
+
+def by_kind(cases):
+    """Cases in groups, so that each test is one class, or one place, with all of its methods."""
+    groups = {}
+    for *key, name in cases:
+        groups.setdefault(tuple(key), []).append(name)
+    return groups.items()
+
+
+@pytest.mark.parametrize('where, names', [pytest.param(*group, id='-'.join(group[0])) for group in by_kind(OWN)])
+def test_a_method_of_one_instance_counts(where, names):
+    """Shadowed by an attribute, as by libraries that wrap a `forward`."""
+    flags, place = where
+    for name in names:
+
+        def change(net, name=name):
+            part = part_named(net, place)
+            vars(part)[name] = doubled(getattr(part, name))
+
+        acts = assert_counts(made(flags), change)
+        assert acts or name != 'forward'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('where, names', [pytest.param(*group, id='-'.join(group[0])) for group in by_kind(OWN)])
+def test_a_method_of_a_subclass_counts(where, names):
+    flags, place = where
+    for name in names:
+
+        def change(net, name=name):
+            part = part_named(net, place)
+            kind = type(part)
+            object.__setattr__(part, '__class__', type(kind.__name__, (kind,), {name: doubled(getattr(kind, name))}))
+
+        acts = assert_counts(made(flags), change)
+        assert acts or name != 'forward'
+
+
+@pytest.mark.parametrize(
+    'kind, names', [pytest.param(key[0], names, id=key[0].__name__) for key, names in by_kind(OF_CLASSES)]
+)
+def test_a_method_of_a_class_counts(kind, names):
+    for name in names:
+        net = made('default' if 'Absolute' in kind.__name__ or kind is TokenEmbedding else 'rotary')
+        with pytest.MonkeyPatch.context() as patch:
+            assert_counts(net, lambda net: patch.setattr(kind, name, doubled(vars(kind)[name])))  # noqa: B023
+    assert {name: vars(kind)[name] for name in names if vars(kind)[name] is not WRITTEN[kind][name]} == {}
+
+
+FUNCTIONS = [(module, name) for module in (core, attend, calls, cache) for name, value in vars(module).items()
+             if inspect.isfunction(value) and value.__module__.startswith('x_transformers')]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'module, names', [pytest.param(key[0], names, id=key[0].__name__) for key, names in by_kind(FUNCTIONS)]
+)
+def test_a_function_of_a_module_counts(module, names):
+    """Such as `apply_rotary_pos_emb`, where the model looks for it."""
+    for name in names:
+        if name in ('doubled', 'remember'):
+            continue
+        old = getattr(module, name)
+        with pytest.MonkeyPatch.context() as patch:
+            assert_counts(made('rotary'), lambda net: patch.setattr(module, name, doubled(old)))  # noqa: B023
+
+
+@pytest.mark.parametrize('module, name', [(core, 'apply_rotary_pos_emb'), (core, 'heads_of'), (attend, 'sdpa')])
+def test_a_function_that_a_pass_runs_counts(module, name, monkeypatch):
+    def change(net):
+        monkeypatch.setattr(module, name, changed)
+
+    changed = doubled(getattr(module, name))
+    assert assert_counts(made('rotary'), change)
+
+
+@pytest.mark.parametrize('name', ['linear', 'gelu', 'layer_norm', 'scaled_dot_product_attention', 'embedding'])
+def test_a_function_of_torch_counts(name, monkeypatch):
+    old = getattr(torch.nn.functional, name)
+
+    def change(net):
+        monkeypatch.setattr(torch.nn.functional, name, lambda *args, **kwargs: 2 * old(*args, **kwargs))
+
+    for flags in FLAGS:
+        assert assert_counts(made(flags), change)
+        monkeypatch.undo()
+
+
+def other_values(value):
+    """Other values of an attribute, of its own kind."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value * 2 + 0.5]
+    if isinstance(value, str):
+        return ['tanh'] if value == 'none' else []
+    return [2.0, nn.Parameter(torch.tensor(0.5, dtype=torch.double))] if value is None else []
+
+
+def attributes():
+    """Where, which one, and what it becomes."""
+    for flags in FLAGS:
+        for place, part in parts_of(made(flags)):
+            for name, value in vars(part).items():
+                for number, other in enumerate(other_values(value)):
+                    learned = isinstance(other, nn.Parameter)  # a feature hands parameters on to its host
+                    if not (learned and isinstance(part, Feature)) and (name, other) != ('training', True):
+                        yield flags, place, name, number
+
+
+NUMBERS = [
+    ('attn_layers.layers.0.1', 'logit_scale'),
+    ('attn_layers.layers.0.1', 'causal'),
+    ('attn_layers.layers.0.0.0', 'unit_offset'),
+    ('attn_layers.layers.0.2', 'scale_residual_constant'),
+    ('attn_layers.layers.1.1.ff.0.1', 'approximate'),
+    ('attn_layers.rotary_pos_emb', 'interpolation_factor'),
+    ('', 'return_only_embed'),
+]
+
+
+@pytest.mark.parametrize('place, name', NUMBERS)
+def test_a_number_counts(place, name):
+    def change(net):
+        part = net.get_submodule(place)
+        setattr(part, name, other_values(getattr(part, name))[0])
+
+    assert assert_counts(made('rotary'), change)
+
+
+def test_a_scale_that_comes_later_counts():
+    def change(net):
+        net.attn_layers.layers[1][2].residual_scale = nn.Parameter(torch.full((8,), 2.0, dtype=torch.double))
+
+    assert assert_counts(made('default'), change)
+
+
+@pytest.mark.slow
+def test_a_replaced_attribute_counts():
+    acted = set()
+    for flags, place, name, number in attributes():
+
+        def change(net):
+            part = part_named(net, place)  # noqa: B023
+            setattr(part, name, other_values(vars(part)[name])[number])  # noqa: B023
+
+        if assert_counts(made(flags), change):
+            acted.add(name)
+    assert acted >= {'logit_scale', 'approximate', 'scale_residual_constant', 'unit_offset', 'residual_scale', 'causal'}
+
+
+@pytest.mark.parametrize('flags', FLAGS)
+def test_a_chosen_kernel_counts(flags):
+    def change(net):
+        attn = net.attn_layers.layers[0][1]
+        attn.flash = False
+        attn.choose_kernel()
+
+    own = copy.deepcopy(made(flags))
+    before = passed(own)
+    change(own)
+    assert PlainLayers.of(own.attn_layers) is None
+    assert_close(passed(own), before)
+    assert_counts(made(flags), change)
+
+
+def test_replaced_modules_and_dicts_count():
+    """Also those that look the same: a hook joins the new dict, a weight the new parameters."""
+
+    def hooks(net):
+        linear = net.attn_layers.layers[0][1].to_v
+        linear._forward_hooks = type(linear._forward_hooks)()
+        passed(net), decoded(net)
+        linear.register_forward_hook(lambda module, args, out: 2 * out)
+
+    def parameters(net):
+        linear = net.attn_layers.layers[0][1].to_v
+        linear._parameters = dict(linear._parameters)
+        passed(net), decoded(net)
+        linear.weight = nn.Parameter(2 * linear.weight.detach())
+
+    def layers(net):
+        net.attn_layers.layers = copy.deepcopy(net.attn_layers.layers)
+        with torch.no_grad():
+            net.attn_layers.layers[0][1].to_v.weight.mul_(2)
+
+    def bias(net):
+        net.attn_layers.layers[0][1].to_v.bias = nn.Parameter(torch.ones(8, dtype=torch.double))
+
+    def buffer(net):
+        linear = net.attn_layers.layers[0][1].to_v
+        weight = 2 * linear.weight.detach()
+        del linear.weight
+        linear.register_buffer('weight', weight)
+
+    for change in (hooks, parameters, layers, bias, buffer):
+        assert assert_counts(made('default'), change), change.__name__
+
+
+# features of users
+
+
+def own_feature(level, stage, **declared):
+    """A feature that doubles what passes at a stage, adds a term, or chooses something else; None where it cannot."""
+    kind = level[0].stages[stage]
+
+    def ring(self, value, *call):
+        return tree_map_only(torch.Tensor, lambda t: 2 * t if t.is_floating_point() else t, value)
+
+    terms = {
+        'mask': lambda self, call: torch.eye(call.keys, dtype=torch.bool)[-call.rows :],
+        'bias': lambda self, call: torch.arange(call.keys, dtype=torch.double),
+        'prior': lambda self, call: torch.arange(call.keys, dtype=torch.double),
+        'embed': lambda self, call: torch.ones((), dtype=torch.double),
+        'keys': lambda self, call: (torch.ones(2, 2, 1, 4, dtype=torch.double),) * 2,
+        'bare_keys': lambda self, k, v, call: (k[:, :, :1], v[:, :, :1]),
+        'skips': lambda self, layer, call: layer.kind == 'f',
+    }
+    choices = {
+        'views': lambda self, x: (x, 2 * x, x),
+        'past': lambda self, k, v, call: call.with_past(2 * k, v),
+        'similarity': lambda self, q, k, call: q @ k.mT,
+        'sight': lambda self, call: None,
+        'normaliser': lambda self, sim, call: sim.sigmoid(),
+        'through': lambda self, run, x, call: 2 * run(x, call, range(len(call.order))),
+        'finish': lambda self, x, call: 2 * x,
+        'passes': lambda self, run, x, call: run(2 * x),
+        'norm': lambda self: nn.LayerNorm(8, dtype=torch.double),
+        'norm_branch': lambda self: nn.LayerNorm(8, dtype=torch.double),
+        'order': lambda self, layers, depth: (0, 1, 0),
+        'activation': lambda self: nn.Tanh(),
+    }
+    if stage == 'normalising':
+        choices[stage] = lambda self, normalise: lambda sim, call: 2 * normalise(sim, call)
+        kind = 'choice'
+    method = ring if kind == 'ring' else {'term': terms, 'choice': choices}.get(kind, {}).get(stage)
+    name = f'Own{stage.title()}'
+    base = {id(ATTENTION): 'AttentionFeature', id(FEEDFORWARD): 'FeedForwardFeature', id(STACK): 'StackFeature',
+            id(MODEL): 'ModelFeature'}[id(level)]  # fmt: skip
+    base = next(one for one in level[0].__mro__ if one.__name__ == base)
+    return None if method is None else type(name, (base,), {stage: method, '__doc__': 'Acts.', **declared})
+
+
+STAGES = [(level, stage) for level, catalogue in CATALOGUES.items() for stage in catalogue[0].stages
+          if own_feature(catalogue, stage) is not None]  # fmt: skip
+HOW = {
+    'always': {},
+    'fused': dict(fuses=True),
+    'waiting': dict(waits=True, takes={'rotary_pos_emb': 'angles'}),
+}
+
+
+@pytest.mark.parametrize('how', HOW)
+@pytest.mark.parametrize('level, stage', STAGES)
+def test_a_feature_of_a_user_acts(level, stage, how):
+    """At every stage, whatever it says of itself."""
+    own = own_feature(CATALOGUES[level], stage, **HOW[how])
+    net = model(rotary_pos_emb=True, features=(*CATALOGUES[level], own))
+    for run in (passed, decoded):
+        after, wanted = outcome(run, net), outcome(functools.partial(slowly, run), net)
+        if torch.is_tensor(wanted):
+            assert_close(after, wanted)
+        else:
+            assert after == wanted
+    assert PlainStep.of(net, {}) is None or (how == 'waiting' and level == 'model')
+
+
+@pytest.mark.parametrize('level', CATALOGUES)
+def test_a_subclass_of_a_feature_does_not_opt_in(level):
+    """Though it changes nothing yet."""
+    plain = [kind for kind in CATALOGUES[level] if vars(kind).get('plain')]
+    assert plain
+    for kind in plain:
+        assert not vars(type('Own', (kind,), {})).get('plain')
+    if level in ('attention', 'model'):
+        name = {'attention': 'Rotary', 'model': 'AbsolutePositions'}[level]
+        kind = next(one for one in plain if one.__name__ == name)
+        own = tuple(type(name, (kind,), {}) if one is kind else one for one in CATALOGUES[level])
+        assert PlainStep.of(model(features=own, rotary_pos_emb=True), {}) is None
+
+
+# stacks of users
+
+
+class Twice(Decoder):
+    def run_layers(self, *args):
+        return 2 * super().run_layers(*args)
+
+
+class InOrder(Encoder):
+    def order_of(self, given, repeats):
+        return (1, 0)
+
+
+def test_a_subclass_of_a_stack_takes_the_ordinary_way():
+    for kind in (Twice, InOrder):
+        stack = kind(dim=8, depth=1, heads=2)
+        stack(torch.randn(1, 4, 8))
+        assert PlainLayers.of(stack) is None
+    net = TransformerWrapper(num_tokens=7, max_seq_len=16, attn_layers=Twice(dim=8, depth=1, heads=2)).eval()
+    assert PlainStep.of(net, {}) is None
+    wrapper = AutoregressiveWrapper(net)
+    cached, whole = (wrapper.generate(ids(2, 4), 8, temperature=0.0, cache_kv=kv) for kv in (True, False))
+    assert torch.equal(cached, whole)
+
+
+# code that is watched
+
+
+def test_code_that_was_always_another():
+    """A `forward` of torch that was replaced before the package was imported is seen as well."""
+    script = """
+import torch
+from torch import nn
+own = nn.Linear.forward
+nn.Linear.forward = lambda self, x: 2 * own(self, x)
+from x_transformers import Decoder
+from x_transformers.plain import PlainLayers
+stack = Decoder(dim=8, depth=1, heads=2)
+assert PlainLayers.of(stack) is None
+"""
+    subprocess.run([sys.executable, '-c', script], check=True)
+
+
+def test_what_python_adds_to_a_class_by_itself():
+    class Own:
+        def method(self):
+            return 1
+
+    WRITTEN[Own] = dict(vars(Own))
+    try:
+        code = Code([Own])
+        Own.__slotnames__ = []
+        assert '__slotnames__' in LAZY and code.holds() and code.holds()
+        Own.other = 1
+        assert not code.holds()
+        del Own.other
+        assert code.holds()
+        Own.method = lambda self: 2
+        assert not code.holds()
+    finally:
+        del WRITTEN[Own]
+
+
+def test_any_call_of_a_module_is_watched(monkeypatch):
+    """Tracers replace the call of all modules."""
+    net = copy.deepcopy(made('default'))
+    passed(net)
+    assert CALLED and PlainLayers.of(net.attn_layers) is not None
+    monkeypatch.setattr(nn.Module, '__call__', doubled(nn.Module.__call__))
+    assert PlainLayers.of(net.attn_layers) is None and PlainStep.of(net, {}) is None
+    monkeypatch.undo()
+    assert PlainLayers.of(net.attn_layers) is not None
+
+
+# what is kept of angles
+
+
+@pytest.mark.parametrize('inference', [False, True])
+def test_angles_of_the_caller_may_be_edited(inference):
+    """What layers turned by is not kept beside a tensor that outlives the pass."""
+    stack = model(rotary_pos_emb=True).attn_layers
+    x, angles = torch.randn(1, 5, 8, dtype=torch.double), torch.randn(1, 5, 2)
+    with torch.inference_mode(inference), torch.no_grad():
+        angles = angles.clone()
+        before = stack(x, rotary_pos_emb=(angles, 1.0))
+        angles.data.mul_(2)
+        after = stack(x, rotary_pos_emb=(angles, 1.0))
+        assert_close(after, stack(x, rotary_pos_emb=(angles.clone(), 1.0)))
+        assert not torch.allclose(after, before)
