@@ -842,11 +842,9 @@ def as_dtype(inputs, dtype):
 
 # cases that multiply what half precision rounds, some 0.01 of the norm elsewhere, by more than 3
 LOUD = (
-    """
-    adaptive_condition_mlp gate_residual looped attn_qk_norm_groups attn_l2_distance use_derf
-""".split()
-    + ['rotary_pos_emb, of a stack without any']
-)
+    'adaptive_condition_mlp', 'gate_residual', 'looped', 'attn_qk_norm_groups', 'attn_l2_distance', 'use_derf',
+    'rotary_pos_emb, of a stack without any',
+)  # fmt: skip
 
 
 def half_law(case, cast):
