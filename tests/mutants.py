@@ -200,7 +200,7 @@ BUGS = {
         ('every pass of recycling has a gradient', 'with torch.no_grad(), AuxLosses() as losses:', 'with torch.enable_grad(), AuxLosses() as losses:'),
     ]),
     'features/polar.py': ('test_positions.py', [
-        ('the shift is not bounded', 'return angles, self.learned_bias.clamp(-2 * math.pi, 0)', 'return angles, self.learned_bias'),
+        ('the shift is not bounded', 'return angles, self.learned_bias.clamp(-2 * math.pi, 0)', 'return angles, self.learned_bias', 'test_data_positions.py'),
         ('infused positions of memories follow the tokens', 'torch.cat((embedded[:, : call.memories], own), dim=1)', 'torch.cat((own[:, : call.memories], own), dim=1)', 'test_positions.py test_laws.py::test_memories_of_an_earlier_segment -kinfused'),
     ]),
     'features/positions.py': ('test_positions.py test_kernels.py', [
