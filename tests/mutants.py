@@ -132,9 +132,9 @@ BUGS = {
     ]),
     'features/data_positions.py': ('test_data_positions.py', [
         ('gates of padding close the way', 'gates = gates.masked_fill(~real[:, None, :, None], 0.0)', 'gates = gates + 0.0', 'test_data_positions.py test_laws.py::test_content_of_padding_never_matters'),
-        ('later keys get the gates of the past', 'return torch.where(place[keys] <= place[first:][rows, None], past, -future[0])', 'return past', 'test_data_positions.py'),
+        ('later keys get the gates of the past', 'return torch.where(behind if behind.ndim == 2 else behind.unsqueeze(1), past, -future[0])', 'return past', 'test_data_positions.py'),
         ('curves reach one too far', 'known = (distance >= 0) & (distance < reach)', 'known = (distance >= 0) & (distance <= reach)'),
-        ('a query has a say in its own gate', 'counts = place[keys] < own[rows, None]', 'counts = place[keys] <= own[rows, None]'),
+        ('a query has a say in its own gate', 'counts = place[keys] < own[..., rows, None]', 'counts = place[keys] <= own[..., rows, None]'),
     ]),
     'features/documents.py': ('test_documents.py', [
         ('positions run on across documents', "        call.shared['a'].setdefault('pos', positions_within(ids))\n", ''),
@@ -201,7 +201,7 @@ BUGS = {
     ]),
     'features/polar.py': ('test_positions.py', [
         ('the shift is not bounded', 'return angles, self.learned_bias.clamp(-2 * math.pi, 0)', 'return angles, self.learned_bias', 'test_data_positions.py'),
-        ('infused positions of memories follow the tokens', 'torch.cat((embedded[:, : call.memories], own), dim=1)', 'torch.cat((own[:, : call.memories], own), dim=1)', 'test_positions.py test_laws.py::test_memories_of_an_earlier_segment -kinfused'),
+        ('infused positions of memories follow the tokens', 'torch.cat((embedded[:, : call.memories], new), dim=1)', 'torch.cat((new[:, : call.memories], new), dim=1)', 'test_positions.py test_laws.py::test_memories_of_an_earlier_segment -kinfused'),
     ]),
     'features/positions.py': ('test_positions.py test_kernels.py', [
         ('turned keys stay although an offset moves all', 'continues = continues and (call.held == 0 or call.seen == call.cache.seen)', 'continues = bool(continues)'),
