@@ -3,7 +3,9 @@
 On a CPU torch runs it uncompiled, as its definition; what is compiled is tested forwards here, and on a GPU in full.
 """
 
+import copy
 import functools
+import re
 
 import pytest
 import test_kernels as kernels
@@ -434,7 +436,7 @@ def test_what_fails_goes_another_way(flexing, logged, backwards):
         tries.append(1)
         if not backwards:
             raise RuntimeError('no kernel\nfor this')
-        return Fails.apply(q @ k.mT @ v)
+        return Fails.apply(attend.eager(q, k, v, call.gather(), on))
 
     with flexing:
         flexing.patch.setattr(flex, 'warn_once', warn_once)
@@ -448,6 +450,54 @@ def test_what_fails_goes_another_way(flexing, logged, backwards):
         assert_close(out, wanted)
         for a, b in zip(found_grads, grads, strict=True):
             assert_close(a, b)
+
+
+def wrong_output(out):
+    return out * 1.2
+
+
+def wrong_in_one_row(out):
+    return torch.cat((out[..., :-1, :], out[..., -1:, :] + 0.3), dim=-2)
+
+
+def wrong_gradient(out):
+    return out.detach() + (out - out.detach()) * 1.3
+
+
+def not_a_number(out):
+    return out.where(torch.arange(out.shape[-2])[:, None] > 1, torch.nan)
+
+
+@pytest.mark.parametrize('wrong', [wrong_output, wrong_in_one_row, wrong_gradient, not_a_number, lambda out: out])
+@pytest.mark.parametrize('flags', [dict(softclamp_logits=True), BOTH, dict(kv_heads=2)], ids=str)
+@pytest.mark.parametrize('learns', [True, False])
+def test_other_numbers_are_not_trusted(flexing, monkeypatch, flags, wrong, learns):
+    """A kernel that is wrong, in its outputs or its gradients alone, is compared once, and left; a right one stays."""
+    module, x, own = layer(causal=True, **flags), randn(2, N, 12), flex.flexed
+    bias = {} if flags is BOTH or 'softclamp_logits' in flags else dict(attn_bias=randn(N, N))
+
+    def kernel(*args):
+        flexing.calls += 1
+        return wrong(own(*args))
+
+    monkeypatch.setattr(flex, 'CHECKED_ROWS', 2)
+    bad = wrong.__name__ != '<lambda>' and (learns or wrong is not wrong_gradient)
+    wanted, grads = layer_outcome(by_formula(copy.deepcopy(module)), x, **bias)
+    with flexing, torch.set_grad_enabled(learns):
+        flexing.patch.setattr(flex, 'flexed', kernel)
+        flexing.patch.setattr(flex, 'try_out', try_out)
+        for calls in (1, 0) if bad else (2, 1):
+            flexing.calls = 0
+            out = layer_outcome(module, x, **bias)[0] if learns else module(x, **bias)
+            assert flexing.calls == calls
+            if wrong is not wrong_gradient or learns:
+                assert_close(out, wanted)
+        if learns:
+            for one, other in zip(layer_outcome(module, x, **bias)[1], grads, strict=True):
+                assert one is None or (assert_close(one, other, 'gradient') is None)
+    assert len(flexing.said) == bad
+    if bad:
+        assert re.search('blocks take its place: .* is (nan|-?[0-9.e-]+), by the formula -?[0-9.e-]+$', flexing.said[0])
 
 
 def test_without_room_it_may_try_again(flexing):
@@ -478,10 +528,11 @@ def test_the_backward_pass_is_tried_out(flexing):
             module(x, rel_pos=rel_pos)
             assert flexing.calls == expected
             assert not hooked and rel_pos.relative_attention_bias.weight.grad is None
-        flexing.calls = 0
         with torch.no_grad():
-            module(x, rel_pos=rel_pos)
-        assert flexing.calls == 1
+            for expected in (2, 1):
+                flexing.calls = 0
+                module(x, rel_pos=rel_pos)
+                assert flexing.calls == expected
         flex.works.clear()
         for flags in ({}, dict(head_learned_sink=True), dict(kv_heads=2)):
             flexing.calls = 0

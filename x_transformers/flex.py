@@ -18,8 +18,8 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from x_transformers.attend import EAGER_STAGES, at_work, is_plain, tile_heads
-from x_transformers.blocks import to_4d
+from x_transformers.attend import EAGER_STAGES, at_work, eager, is_plain, tile_heads
+from x_transformers.blocks import cut_keys, spans_of, to_4d
 from x_transformers.checks import overridden_together
 from x_transformers.flags import warn_once
 
@@ -40,6 +40,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Whether masks and biases that learn go there too: their gradient is added up once per score, in atomic steps, which
 # may take longer than blocks.
 LEARNED = False
+CHECKED_ROWS = 64  # of which a few spans are compared with the formula, before a kind of call is trusted
+# how far its numbers may be off, of the largest one: it rounds logits and weights, on a GPU to 10 bits in float32 too
+ROUNDING = {torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 0.1}
 LEAST_WIDTH = 16  # its matrix products have at least so many features
 MOST_ENTRIES = 2**31  # it counts the entries of a tensor in 32 bits
 KEPT_MASKS, KEPT_BYTES = 4, 2**22  # how many masks are kept, made of tensors of how many bytes
@@ -109,8 +112,11 @@ def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tens
         if not works.get(program, True) or any(t.numel() >= MOST_ENTRIES for t in forms.tensors()):
             return None
         if program not in works:
-            try_out(forms, q, k, v, call, on)
-            works[program] = True
+            differs = try_out(forms, q, k, v, call, on)
+            works[program] = differs is None
+            if differs is not None:
+                warn_once(f'FlexAttention gives other numbers here, blocks take its place: {differs}')
+                return None
         return flexed(q, k, v, call, on, forms)
     except STOPS:
         raise
@@ -123,15 +129,46 @@ def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tens
         return None
 
 
-def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> None:
-    """Run backwards once, while another kernel can still take over."""
-    own = [t.detach().requires_grad_(t.requires_grad) for t in (q, k, v)]
-    learned = [t for t in (*own, *forms.tensors()) if t.requires_grad]
-    if not learned or not torch.is_grad_enabled():
-        return
+def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> str | None:
+    """Run forwards and backwards once, while another kernel can still take over, and compare with the formula for some
+    rows: the first ones, some in the middle, the last ones. Gives what differs, or None."""
+    own = [t.detach().requires_grad_(t.requires_grad and torch.is_grad_enabled()) for t in (q, k, v)]
+    learned = [t for t in own if t.requires_grad]
+    spans = spans_of(call, CHECKED_ROWS)
+    spans = [spans[at] for at in sorted({0, len(spans) // 2, len(spans) - 1})]
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # a checkpoint around counts what is saved
-        out = flexed(*own, call, on, forms)
-        torch.autograd.grad(out, learned, torch.zeros_like(out), allow_unused=True)
+        whole = flexed(*own, call, on, forms)
+        found = torch.cat([whole[..., span.rows, :] for span in spans], dim=-2)
+        q, k, v = own
+        parts = [
+            eager(q[..., s.rows, :], *(cut_keys(t, s.keys, call.keys, -2) for t in (k, v)), call.block(s), on)
+            for s in spans
+        ]
+        wanted = torch.cat(parts, dim=-2)
+        words = difference('outputs', found, wanted)
+        further = [t for t in forms.tensors() if t.requires_grad] if torch.is_grad_enabled() else []
+        if words is not None or not (learned or further):
+            return words
+        upstream = torch.linspace(0, 7 * found.numel(), found.numel(), device=q.device).sin().view_as(found)
+        upstream = upstream.to(found.dtype)
+        grads = torch.autograd.grad(found, [*learned, *further], upstream, allow_unused=True)
+        others = torch.autograd.grad(wanted, learned, upstream, allow_unused=True) if learned else ()
+    pairs = zip(grads, others, strict=False)
+    said = (difference('gradients', one, other) for one, other in pairs if one is not None and other is not None)
+    return next((words for words in said if words is not None), None)
+
+
+def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
+    """Words for two tensors that differ by more than rounding, with the two numbers that do so most."""
+    if found.numel() == 0:
+        return None
+    bound = ROUNDING.get(found.dtype, 1e-6)
+    found, wanted = found.detach().flatten().double(), wanted.detach().flatten().double()
+    error = (found - wanted).abs().nan_to_num(nan=torch.inf)
+    if error.max() <= bound * wanted.abs().max().clamp(min=1e-3):
+        return None
+    at = error.argmax()
+    return f'among its {name} is {found[at].item():.4g}, by the formula {wanted[at].item():.4g}'
 
 
 # the kernel
