@@ -72,10 +72,13 @@ def a_tensor(value: Any, name: str) -> Tensor:
 
 
 def can_look(t: Tensor) -> bool:
-    """Whether the values of a tensor can be looked at: on the CPU, and not while the call is traced."""
-    if t.device.type != 'cpu' or torch.compiler.is_compiling() or t.numel() == 0:
+    """Whether the values of a tensor can be looked at: on the CPU, no subclass that may hold none, and neither traced
+    nor one of many in a transform."""
+    if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
         return False
-    return not torch._C._functorch.is_batchedtensor(t)
+    if t.device.type != 'cpu' or t.numel() == 0 or torch.jit.is_tracing():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(t) and torch._C._len_torch_dispatch_stack() == 0
 
 
 def sizes(*wanted: int | str | None) -> str:

@@ -55,9 +55,6 @@ class BinaryMapper(Configurable):
     ) -> None:
         super().__init__()
         self.bits, self.num_codes, self.kl_loss_threshold = bits, 2**bits, kl_loss_threshold
-        self.register_buffer('power_two', 2 ** torch.arange(bits), persistent=False)
-        codes = torch.arange(self.num_codes)[:, None] // self.power_two % 2
-        self.register_buffer('codes', codes.bool(), persistent=False)
 
     def forward(
         self,
@@ -75,13 +72,15 @@ class BinaryMapper(Configurable):
             raise ValueError(f'`logits` got shape {tuple(logits.shape)}, the last axis must be {self.bits} bits')
         chances = (logits / temperature).sigmoid()
         drawn = (torch.rand_like(logits) <= chances).long()
-        one_hot = F.one_hot((drawn * self.power_two).sum(dim=-1), self.num_codes).to(logits.dtype)
+        powers = 2 ** torch.arange(self.bits, device=logits.device)
+        one_hot = F.one_hot((drawn * powers).sum(dim=-1), self.num_codes).to(logits.dtype)
         wanted = self.training if calc_aux_loss is None else calc_aux_loss
         loss = self.loss(logits, mask) if wanted else logits.new_zeros(())
         if not (self.training if straight_through is None else straight_through):
             return one_hot, loss
         # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
-        log_probs = F.logsigmoid(-logits).sum(dim=-1, keepdim=True) + logits @ self.codes.T.to(logits.dtype)
+        codes = torch.arange(self.num_codes, device=logits.device) // powers[:, None] % 2  # bits c
+        log_probs = F.logsigmoid(-logits).sum(dim=-1, keepdim=True) + logits @ codes.to(logits.dtype)
         soft = log_probs.exp()
         return one_hot + (soft - soft.detach()), loss
 

@@ -135,8 +135,7 @@ class LatentAutoregressive(Configurable):
         self.action_emb = nn.Embedding(net.num_tokens, dim) if with_action else None
         self.to_next_embed_pred = perceptron(2 * dim, dim) if with_action else None
         self.to_next_embed_no_action_pred = perceptron(dim, dim) if alone else None
-        weights = torch.tensor(weights)
-        self.register_buffer('rollout_loss_weights', weights / weights.sum(), persistent=False)
+        self.rollout_loss_weights = tuple(weight / sum(weights) for weight in weights)
         self.ignore_index, self.pad_value, self.frac_gradient = ignore_index, pad_value, frac_gradient
         self.sigreg_loss_weight, self.l2_loss_weight = sigreg_loss_weight, l2_loss_weight
         self.sigreg_loss_kwargs, self.detach_target = dict(sigreg_loss_kwargs), detach_target

@@ -217,8 +217,7 @@ class NextLatentWrapper(Configurable):
         self.loss_fn = self.distance(loss_type)
         self.next_latent_loss_weight, self.kl_loss_weight = next_latent_loss_weight, kl_loss_weight
         self.ignore_index, self.pad_value = ignore_index, pad_value
-        weights = torch.tensor(weights)
-        self.register_buffer('rollout_loss_weights', weights / weights.sum(), persistent=False)
+        self.rollout_loss_weights = tuple(weight / sum(weights) for weight in weights)
         self.sigreg_loss_weight, self.sigreg_loss_kwargs = sigreg_loss_weight, dict(sigreg_loss_kwargs or {})
         self.dynamic_rollout_loss_weight, self.dynamic_loss_decay = dynamic_rollout_loss_weight, dynamic_loss_decay
 
@@ -299,7 +298,7 @@ class NextLatentWrapper(Configurable):
 
     def weights(self, distances: Tensor) -> Tensor:
         """The weight (r b n) of each step at each place, from the distances (r b n) of all."""
-        weights = self.rollout_loss_weights.to(distances)[:, None, None]
+        weights = distances.new_tensor(self.rollout_loss_weights)[:, None, None]
         if not self.dynamic_rollout_loss_weight:
             return weights.expand_as(distances)
         distances = distances.detach()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.blocks import Rows
+from x_transformers.checks import can_look
 from x_transformers.features.contextual import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import RotaryPositions
@@ -161,7 +162,7 @@ def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> No
         )
     if batch != 1:
         raise ValueError(f'`{name}` describes one row of packed documents, the batch has {batch}')
-    if torch.compiler.is_compiling() or any(t.device.type != 'cpu' for t in both):
+    if not all(map(can_look, both)):
         return
     for t, length, words in ((both[0], rows, 'queries'), (both[1], keys, 'keys')):
         if int(t[0]) != 0 or int(t[-1]) != length or bool((t[1:] < t[:-1]).any()):

@@ -6,6 +6,7 @@ cache, memories, left padding and positions given by the user need no case of th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from x_transformers.again import Kept
 from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.cache import Buffer, KeysValues
 from x_transformers.checks import a_tensor, check_range, overridden_together
+from x_transformers.derivatives import transformed
+from x_transformers.features.contextual import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
     Check,
@@ -43,6 +46,43 @@ class KeepsPrecision(nn.Module):
             if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):
                 self._buffers[name] = before[name].to(buffer.device)
         return self
+
+
+class Placed(nn.Module):
+    """A module that knows where it is without a buffer, `place`: device, and dtype of at least float32.
+
+    Its tables come from its configuration and are made where they are used, so that memory allocated without content,
+    or weights assigned to a module without memory, leave nothing undefined.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = torch.empty(0).device, torch.float32
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
+        super()._apply(fn, recurse)
+        device, dtype = self.place
+        moved = fn(torch.empty(0, device=device, dtype=dtype))
+        self.place = moved.device, at_least_float(moved.dtype)
+        return self
+
+    def found_on(self, device: torch.device) -> None:
+        """Settle where the module is, if its weights were assigned and it has none."""
+        if self.place[0].type == 'meta':
+            self.place = device, self.place[1]
+
+
+def constant(values: tuple[float, ...], device: Any, dtype: torch.dtype) -> Tensor:
+    """Numbers of a configuration as a tensor. Kept, where it is one like any other."""
+    if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
+        return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)
+    return kept_constant(values, torch.device(device), dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def kept_constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)
 
 
 # vectors added to the input
@@ -86,7 +126,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded * self.scale
 
 
-class ScaledSinusoidalEmbedding(KeepsPrecision):
+class ScaledSinusoidalEmbedding(nn.Module):
     """Sines and cosines of the position, times one learned scale.  Vaswani et al. 2017, arXiv:1706.03762
 
     pos      n | b n      positions, 0.. if None
@@ -100,8 +140,13 @@ class ScaledSinusoidalEmbedding(KeepsPrecision):
         if dim % 2:
             raise ConfigError(f'the sinusoidal embedding got width {dim}, it must be even')
         self.scale = nn.Parameter(torch.full((1,), dim**-0.5))
-        half = dim // 2
-        self.register_buffer('inv_freq', theta ** -(torch.arange(half).float() / half), persistent=False)
+        self.dim, self.theta = dim, theta
+
+    @property
+    def inv_freq(self) -> Tensor:
+        half = self.dim // 2
+        places = torch.arange(half, device=self.scale.device, dtype=torch.float32)
+        return (self.theta ** -(places / half)).to(at_least_float(self.scale.dtype))
 
     def forward(
         self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
@@ -244,7 +289,7 @@ class PositionBias(nn.Module):
 
     def forward(self, i: int, j: int) -> Tensor:
         """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
-        device = next(iter((*self.parameters(), *self.buffers()))).device
+        device = self.place[0] if isinstance(self, Placed) else next(iter((*self.parameters(), *self.buffers()))).device
         table = self.of_distance(torch.arange(1 - i, j, device=device))
         index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
         return table[index + i - 1].movedim(-1, -3)
@@ -257,7 +302,7 @@ class PositionBias(nn.Module):
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
 
 
-class AlibiPositionalBias(KeepsPrecision, PositionBias):
+class AlibiPositionalBias(Placed, PositionBias):
     """A penalty on distance, with a slope per head.  Press et al. 2021, arXiv:2108.12409"""
 
     def __init__(self, heads: int, total_heads: int | None = None, slopes: list[float] | None = None) -> None:
@@ -268,8 +313,12 @@ class AlibiPositionalBias(KeepsPrecision, PositionBias):
             raise ConfigError(
                 f'`rel_pos_kwargs` got {len(slopes)} `slopes`, it must have one per head with a slope, {heads}'
             )
-        padded = [*slopes, *[0.0] * (self.total_heads - heads)]
-        self.register_buffer('slopes', torch.tensor(padded, dtype=torch.float32), persistent=False)
+        self.each = (*map(float, slopes), *[0.0] * (self.total_heads - heads))
+
+    @property
+    def slopes(self) -> Tensor:
+        """One per head, 0 for those without."""
+        return constant(self.each, *self.place)
 
     @staticmethod
     def slopes_for(heads: int) -> list[float]:
@@ -280,7 +329,7 @@ class AlibiPositionalBias(KeepsPrecision, PositionBias):
         return slopes + between[: heads - below]
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        return distance.abs().unsqueeze(-1) * -self.slopes
+        return distance.abs().unsqueeze(-1) * -constant(self.each, distance.device, self.place[1])
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
         """For one head and one distance:  h, q - k -> bias"""
@@ -677,6 +726,8 @@ class StackBias(StackFeature):
             raise ConfigError(f'`rel_pos_kwargs` got {shown(extra)}: {error}') from None
 
     def open(self, x: Tensor, call: Any) -> Tensor:
+        if isinstance(self.module, Placed):
+            self.module.found_on(x.device)
         shared = call.shared['a']['rel_pos'] = SharedBias(self.module)
         # here and not in the first layer that asks, so that a layer can be recomputed on its own
         own = call.shared['a']
