@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.features.contextual import at_least_float
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm, RMSNorm
@@ -130,11 +131,13 @@ class MixtureOfSoftmax(ModelFeature):
         self.combine = nn.Linear(host.dim, self.mixture_of_softmax_k, bias=False)
 
     def spread(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['mixture'] = self.combine(x).float().log_softmax(dim=-1)
+        combined = self.combine(x)
+        call.notes['mixture'] = combined.to(at_least_float(combined.dtype)).log_softmax(dim=-1)
         return self.expand(x)
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
-        mixed = call.notes['mixture'].unsqueeze(-1) + logits.float().log_softmax(dim=-1)
+        mixture = call.notes['mixture'].unsqueeze(-1)
+        mixed = mixture + logits.to(mixture.dtype).log_softmax(dim=-1)
         return mixed.logsumexp(dim=-2).clamp(min=math.log(1e-20)).to(logits.dtype)
 
 
