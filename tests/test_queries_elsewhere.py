@@ -312,3 +312,13 @@ def test_mistakes_of_views(name, causal):
     layer = Attention(16, heads=2, dim_head=8, causal=causal, features=(Wrong, *ATTENTION), wrong=wrong)
     with pytest.raises((ValueError, TypeError), match=words):
         layer(torch.randn(B, N, 16))
+
+
+@pytest.mark.parametrize(
+    'x',
+    [None, 3.0, [1.0], torch.randn(16), torch.randn(7, 16), torch.randn(2, 2, 7, 16)],
+    ids=lambda x: getattr(x, 'shape', x),
+)
+def test_what_is_no_input_is_named(x):
+    with pytest.raises((ValueError, TypeError), match='`x` got'):
+        Attention(16, heads=2, dim_head=8)(x)

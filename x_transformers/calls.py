@@ -490,6 +490,8 @@ def model_call(model: Wrapper, inputs: dict[str, Any], given: int, cache: Cache 
 def placed(views: Any, x: Tensor) -> tuple[Views, Tensor | None]:
     """Inputs of queries, keys and values, and at which tokens of `x` (... n d) the queries stand, if it is said."""
     *three, places = views if len(views) == 4 else (*views, None)
+    if any(not torch.is_tensor(t) or t.ndim != 3 for t in three):
+        return tuple(three), None  # refused below
     counts, n = [t.shape[1] for t in three], x.shape[-2]
     if len(three) != 3 or counts[1:] != [n, n]:
         raise ValueError(f'`views` gave inputs of {counts} tokens, those of keys and values must have the {n} of `x`')

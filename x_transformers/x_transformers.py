@@ -267,9 +267,10 @@ class Attention(Configurable, ChoosesKernel):
         inputs: dict[str, Any],
     ) -> Call:
         """Check what came in."""
-        x, n = views[0], views[1].shape[1]
+        x = views[0]
         check_inputs(inputs, self.features, self.own_inputs, self)
         check_vectors(x, 'x', 'b', 'n', self.dim)
+        n = views[1].shape[1]
         if context is not None:
             check_vectors(context, 'context', len(x), 'j', self.dim_kv_in, like=x)
         if context is None and self.dim_kv_in != self.dim:
