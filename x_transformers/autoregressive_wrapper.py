@@ -34,7 +34,19 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation import Beams, Decoding, Generated, Reader, evaluating
-from x_transformers.helpers import cast_tuple, default, exists, identity, join
+from x_transformers.helpers import (  # noqa: F401  names that other code imports from here
+    cast_tuple,
+    cross_entropy,
+    default,
+    exists,
+    identity,
+    join,
+    lens_to_mask,
+    log,
+    masked_mean,
+    modify_cached_kv,
+    pad_at_dim,
+)
 from x_transformers.prompt_cache import PromptCache
 from x_transformers.sampling import (
     FILTER_LOGITS_FN,
@@ -45,6 +57,7 @@ from x_transformers.sampling import (
     contrastive_decode_fn,
     filter_with,
     gumbel_noise,
+    gumbel_sample,  # noqa: F401  the same
     min_p,
     padded_prompts,
     require,

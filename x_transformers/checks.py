@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 STACK_INPUTS = ('pos', 'attn_bias')
 
 
+def is_off(name: str, value: Any, features: Features) -> bool:
+    """Whether an input is None, and one that a feature would read if it were on: then it is no input."""
+    return value is None and any(name in feature.takes for feature in features.catalogue)
+
+
 def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
     """Refuse keywords of a forward call that nothing reads."""
-    for name in inputs:
-        if name not in own and name not in features.takes:
+    for name, value in inputs.items():
+        if name not in own and name not in features.takes and not is_off(name, value, features):
             declared = (
                 n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
             )
@@ -40,10 +45,14 @@ def left_out(module: nn.Module, name: str) -> str:
 
 
 def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
-    """Refuse keywords of a model's forward call that its stack does not know."""
+    """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
     stack = model.attn_layers
-    for name in inputs:
-        if name not in stack.input_names:
+    for name, value in list(inputs.items()):
+        if name in stack.input_names or is_off(name, value, stack.features):
+            continue
+        if is_off(name, value, model.features):
+            del inputs[name]
+        else:
             known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
             known |= model.features.takes | stack.input_names
             raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
@@ -170,6 +179,13 @@ def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> Non
     for axis, (what, wanted) in enumerate((('batch', batch), ('heads', heads), ('queries', rows))):
         if t.shape[axis] not in (1, wanted):
             raise ValueError(f'`{name}` got {t.shape[axis]} {what}, it must have {wanted}, or 1 for all of them')
+
+
+def as_whole(x: Any) -> Any:
+    """Token ids that came as floating point numbers as integers, if they are whole numbers; anything else as it is."""
+    if not (torch.is_tensor(x) and x.is_floating_point() and x.ndim == 2):
+        return x
+    return x if can_look(x) and bool((x != x.floor()).any()) else x.long()
 
 
 def check_ids(x: Any, num_tokens: int, name: str = 'x', besides: int | None = None) -> None:

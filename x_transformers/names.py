@@ -2,19 +2,24 @@
 
 from einops import repeat
 
+from x_transformers.attend import log_prob_from_hard_attend
+from x_transformers.features.contextual import CoPE
 from x_transformers.features.data_positions import (
     DataDependentAlibi,
     PerRowDataDependentAlibi,
     RelativeProjPositionalBias,
 )
 from x_transformers.features.embeddings import TokenEmbedding
-from x_transformers.features.feedforward import GLU, ReluSquared
+from x_transformers.features.feedforward import GLU, ReluSquared, SoLU
 from x_transformers.features.hybrid import FoldAxially
-from x_transformers.features.layouts import ConcatCombine
+from x_transformers.features.integrators import AttentionResidual, DynamicLIMe, LoRALinear
+from x_transformers.features.layouts import ConcatCombine, layer_schedule
 from x_transformers.features.norms import (
     AdaptiveLayerNorm,
     AdaptiveLayerScale,
     AdaptiveRMSNorm,
+    Derf,
+    DynamicTanh,
     LayerNorm,
     LayerScale,
     MultiheadRMSNorm,
@@ -34,9 +39,50 @@ from x_transformers.features.positions import (
     ScaledSinusoidalEmbedding,
     apply_rotary_pos_emb,
 )
-from x_transformers.features.residuals import GRUGating, Residual, ShiftTokens
+from x_transformers.features.residuals import (
+    GRUGating,
+    MVSplitResidualUpdate,
+    OrthogonalResidualUpdate,
+    Residual,
+    ShiftTokens,
+    orthog_project,
+    shift,
+)
 from x_transformers.features.scores import softclamp
-from x_transformers.helpers import always, default, equals, exists, not_equals, pad_at_dim
+from x_transformers.features.streams import GatedMultiResidual, HyperConnection, sinkhorn
+from x_transformers.helpers import (
+    Identity,
+    LinearNoBias,
+    always,
+    calc_entropy,
+    cast_tuple,
+    cross_entropy,
+    default,
+    default_device,
+    divisible_by,
+    equals,
+    exists,
+    first,
+    group_by_key_prefix,
+    group_dict_by_key,
+    groupby_prefix_and_trim,
+    identity,
+    init_zero_,
+    is_empty,
+    lens_to_mask,
+    log,
+    masked_mean,
+    max_neg_value,
+    maybe,
+    not_equals,
+    or_reduce,
+    pack_one,
+    pad_at_dim,
+    pick_and_pop,
+    rotate_half,
+    string_begins_with,
+    unpack_one,
+)
 from x_transformers.losses import calc_z_loss
 
 __all__ = [
@@ -46,14 +92,26 @@ __all__ = [
     'AdaptiveLayerScale',
     'AdaptiveRMSNorm',
     'AlibiPositionalBias',
+    'AttentionResidual',
+    'CoPE',
     'ConcatCombine',
     'DataDependentAlibi',
+    'Derf',
+    'DynamicLIMe',
     'DynamicPositionBias',
+    'DynamicTanh',
     'FoldAxially',
     'GRUGating',
+    'GatedMultiResidual',
+    'HyperConnection',
+    'Identity',
     'LayerNorm',
     'LayerScale',
+    'LinearNoBias',
+    'LoRALinear',
+    'MVSplitResidualUpdate',
     'MultiheadRMSNorm',
+    'OrthogonalResidualUpdate',
     'PerRowDataDependentAlibi',
     'PolarEmbedding',
     'RMSNorm',
@@ -67,16 +125,45 @@ __all__ = [
     'ScaledSinusoidalEmbedding',
     'ShiftTokens',
     'SimpleRMSNorm',
+    'SoLU',
     'TokenEmbedding',
     'always',
     'apply_rotary_pos_emb',
+    'calc_entropy',
     'calc_z_loss',
+    'cast_tuple',
+    'cross_entropy',
     'default',
+    'default_device',
+    'divisible_by',
     'equals',
     'exists',
+    'first',
+    'group_by_key_prefix',
+    'group_dict_by_key',
+    'groupby_prefix_and_trim',
+    'identity',
+    'init_zero_',
+    'is_empty',
     'l2norm',
+    'layer_schedule',
+    'lens_to_mask',
+    'log',
+    'log_prob_from_hard_attend',
+    'masked_mean',
+    'max_neg_value',
+    'maybe',
     'not_equals',
+    'or_reduce',
+    'orthog_project',
+    'pack_one',
     'pad_at_dim',
+    'pick_and_pop',
     'repeat',
+    'rotate_half',
+    'shift',
+    'sinkhorn',
     'softclamp',
+    'string_begins_with',
+    'unpack_one',
 ]

@@ -37,6 +37,7 @@ from x_transformers.checks import (
     a_list,
     a_tensor,
     as_mask,
+    as_whole,
     boolean_mask,
     check_ids,
     check_inputs,
@@ -823,6 +824,10 @@ class Wrapper(Configurable):
         kept = [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in longer]
         return [t.detach() for t in kept] if detach else kept
 
+    def muon_parameters(self) -> list[nn.Parameter]:
+        """The matrices of the stack that Muon updates: values, outputs, feedforwards."""
+        return self.attn_layers.muon_parameters()
+
     @property
     def can_cache_kv(self) -> bool:
         can = self.attn_layers.causal and self.attn_layers.can_cache_kv
@@ -1035,6 +1040,7 @@ class TransformerWrapper(Wrapper):
                 raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
             return prefix.new_empty(len(prefix), 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
+            x = as_whole(x)
             check_ids(x, self.token_emb.emb.num_embeddings)
         return x
 

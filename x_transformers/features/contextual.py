@@ -79,6 +79,18 @@ class ContextualPositions(nn.Module):
         return share * known.gather(-1, above) + (1 - share) * known.gather(-1, below.long())
 
 
+class CoPE(ContextualPositions):
+    """The same as what is added to the logits, for an `Attend(cope=...)`."""
+
+    def __init__(
+        self, dim: int, heads: int, max_pos: int, soft_onehot: bool = False, talking_heads: bool = False
+    ) -> None:
+        super().__init__(dim, heads, max_pos, soft_onehot, talking_heads)
+
+    def forward(self, q: Tensor, sim: Tensor) -> Tensor:
+        return torch.where(is_hidden(sim), 0.0, super().forward(q, sim) - sim)
+
+
 class UseCoPE(AttentionFeature):
     """Count positions by content: a key is as far away as there are tokens between that its query attends to."""
 

@@ -61,11 +61,17 @@ class HyperConnection(Streams):
         dim: int,
         layer_index: int = 0,
         *,
-        streams: int,
+        streams: int | None = None,
         views: int = 1,
+        num_residual_streams: int | None = None,
+        num_input_views: int | None = None,
         sinkhorn_iters: int = 5,
         mixes_ones: bool = False,
     ) -> None:
+        streams = num_residual_streams if streams is None else streams
+        views = views if num_input_views is None else num_input_views
+        if streams is None:
+            raise TypeError('HyperConnection: `num_residual_streams` is missing')
         super().__init__(streams, views)
         self.sinkhorn_iters, self.mixes_ones = sinkhorn_iters, mixes_ones
         self.norm = nn.LayerNorm(dim, bias=False)

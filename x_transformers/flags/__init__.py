@@ -569,6 +569,22 @@ class DerivedSignature:
         return signature_of(cls)
 
 
+class Config(dict):
+    """A model's configuration: a dict whose entries are attributes too, as trainers of other libraries expect."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f'the configuration has no entry {name!r}') from None
+
+    def to_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(dict(self))
+
+    def to_json_string(self) -> str:
+        return json.dumps(self, indent=2, sort_keys=True) + '\n'
+
+
 class DerivedConfig:
     """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
 
@@ -578,7 +594,7 @@ class DerivedConfig:
     def __get__(self, instance: Configurable | None, cls: type[Configurable]) -> Any:
         from x_transformers.flags.config import encode
 
-        return self if instance is None else encode(instance, cls.__name__)
+        return self if instance is None else Config(encode(instance, cls.__name__))
 
 
 class Configurable(nn.Module):
