@@ -152,6 +152,8 @@ class Host:
     attend: nn.Module
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith('__') or 'layer' not in self.__dict__:  # while it is copied
+            raise AttributeError(name)
         return getattr(self.layer, name)
 
 
