@@ -106,3 +106,28 @@ def test_a_stack_of_cross_attention_alone_has_no_use_for_angles():
     x, context = torch.randn(1, 4, 32), torch.randn(1, 3, 32)
     out = net(x, context=context, rotary_pos_emb=RotaryEmbedding(16)(torch.arange(4)))
     torch.testing.assert_close(out, net(x, context=context))
+
+
+# rows of a cache that a client repeats, exchanges or takes out by hand, as its own beam search does
+
+
+@pytest.mark.parametrize('rows', [[1, 0], [1, 0, 1, 1], [1]])
+@pytest.mark.parametrize('own', [{}, dict(rotary_pos_emb=True), dict(alibi_pos_bias=True), dict(polar_pos_emb=True)])
+@pytest.mark.parametrize('hides', [None, 'seq_start_pos', 'mask'])
+def test_rows_of_a_cache_are_exchanged_by_hand(rows, own, hides):
+    stack = Decoder(**SMALL, **own)
+    net = TransformerWrapper(num_tokens=16, max_seq_len=9, use_abs_pos_emb=not own, attn_layers=stack).eval()
+    x, start = torch.arange(8).view(2, 4), torch.tensor([0, 2])
+
+    def hidden(start, length):
+        mask = torch.arange(length) >= start[:, None]
+        return {None: {}, 'seq_start_pos': dict(seq_start_pos=start), 'mask': dict(mask=mask)}[hides]
+
+    _, cache = net(x, return_intermediates=True, **hidden(start, 4))
+    for inter in cache.attn_intermediates:
+        inter.cached_kv = [t[rows] for t in inter.cached_kv]
+    x, start = x[rows], start[rows]
+    for length in (5, 6, 7):
+        x = torch.cat((x, torch.randint(0, 16, (len(rows), 1))), dim=1)
+        out, cache = net(x, cache=cache, return_intermediates=True, **hidden(start, length))
+        torch.testing.assert_close(out[:, -1], net(x, **hidden(start, length))[:, -1])

@@ -408,7 +408,10 @@ class ModelCall(AddsLosses):
         return real if start is None else real & ((place < 0) | (place >= start.unsqueeze(-1)))
 
     def known_real(self) -> Tensor | None:
-        """Which of the cached tokens are real, (b held), if a mask was given for them."""
+        """Which of the cached tokens are real, (b held), if a mask was given for them, and this call's says nothing."""
+        given = self.shown
+        if not self.leading and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
+            return None  # rows of the cache may have been exchanged by hand since
         real = None if self.cache is None else self.cache.states.get('real')
         return None if real is None else real.tensor.squeeze(-1)
 

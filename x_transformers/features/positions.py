@@ -665,7 +665,9 @@ class RotaryPositions(StackFeature):
         if self.rotary_xpos and call.seen + call.new > longest:
             raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
         past = {} if call.cache is None else call.cache.states
-        continues = call.held == 0 or ('positions' in past and past['positions'].length == call.held)
+        # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
+        same = 'positions' in past and len(past['positions'].tensor) == len(x)
+        continues = call.held == 0 or (same and past['positions'].length == call.held)
         continues = continues and (call.held == 0 or call.seen == call.cache.seen)  # else an offset moves all of them
         if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
             self.share_kept_angles(x, call, past if call.held else {})
