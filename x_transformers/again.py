@@ -47,8 +47,9 @@ def reach(module: nn.Module, name: str, without: set[nn.Module], found: dict[nn.
         if child is not None:
             reach(child, f'{name}.{key}' if name else key, without, found)
     for key, value in module.__dict__.items():
-        for other in inside(value) if key not in APART else ():
-            reach(other, f'{name}.{key}' if name else key, without, found)
+        if type(value) in (tuple, list, dict) and key not in APART:
+            for other in inside(value):
+                reach(other, f'{name}.{key}' if name else key, without, found)
 
 
 class State:
