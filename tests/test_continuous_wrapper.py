@@ -406,8 +406,8 @@ def test_every_training_flag_comes_back():
         (lambda m, x: m(x.long()), TypeError, r'`x` must be a floating point tensor, got torch.int64'),
         (lambda m, x: m(x, 0), ValueError, r'`rollout_steps` got 0, it must be an integer of at least 1'),
         (lambda m, x: m(x, 4), ValueError, r'`x` holds 4 vectors, `rollout_steps` of 4 needs 5'),
-        (lambda m, x: m(x, lens=torch.tensor([1])), ValueError, r'one length for each of the 2 rows'),
-        (lambda m, x: m(x, mask=torch.ones(2, 3).bool()), ValueError, r'`mask` got the shape \(2, 3\)'),
+        (lambda m, x: m(x, lens=torch.tensor([1])), ValueError, r'`lens` got shape \(1,\), it must be \(2,\)'),
+        (lambda m, x: m(x, mask=torch.ones(2, 3).bool()), ValueError, r'`mask` got shape \(2, 3\)'),
         (
             lambda m, x: m(x, mask=torch.ones(2, 4).bool(), lens=torch.tensor([1, 2])),
             ValueError,

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.checks import a_tensor, as_mask, check_vectors
+from x_transformers.arguments import checked
+from x_transformers.checks import as_mask, check_vectors
 from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, count, none, size
 from x_transformers.x_transformers import Attention, CrossAttender
 
@@ -58,17 +59,23 @@ class AttentionPool(Configurable):
         else:
             self.pooler = Attention(dim=dim, dim_context=dim_context, heads=heads, dim_head=dim_head, **options)
 
+    @checked
     def forward(
         self, context: Tensor, mask: Tensor | None = None, queries: Tensor | None = None, **inputs: Any
     ) -> Tensor:
         """Pool `context` (b n dim_context), with `queries` (b k dim) or (k dim) of the caller or the learned ones."""
         check_vectors(context, 'context', 'b', 'n', self.dim_context)
         mask = as_mask(mask, 'mask', *context.shape[:2], like=context)
+        if 'context_mask' in inputs:
+            raise ValueError('`context_mask` cannot be given to AttentionPool: it is its `mask`')
         if queries is None:
             queries = self.queries
         if queries is None:
             raise ValueError('`queries` is missing: the pool has none of its own, `num_pooled_tokens` is 0')
-        queries = a_tensor(queries, 'queries').expand(len(context), -1, -1)
+        width = self.pooler.dim if isinstance(self.pooler, Attention) else 'd'
+        check_vectors(queries, 'queries', *((len(context),) if queries.ndim == 3 and len(queries) > 1 else ()),
+                      *((1,) if queries.ndim == 3 and len(queries) == 1 else ()), 'k', width)  # fmt: skip
+        queries = queries.expand(len(context), -1, -1)
         pooled = self.pooler(queries, context=context, context_mask=mask, **inputs)
         pooled = pooled + queries if self.add_residual else pooled
         return pooled.squeeze(1) if self.squeeze_output else pooled

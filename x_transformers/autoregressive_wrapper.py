@@ -15,8 +15,10 @@ import torch.nn.functional as F
 from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
+from x_transformers.checks import check_lengths
 from x_transformers.choice import Choice, Endings, vocabulary_of
 from x_transformers.features.documents import begins, check_documents
 from x_transformers.flags import (
@@ -292,6 +294,7 @@ class AutoregressiveWrapper(Configurable):
             raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
         self.label_smoothing, self.z_loss_weight = label_smoothing, z_loss_weight
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -353,10 +356,7 @@ class AutoregressiveWrapper(Configurable):
         """What the net reads, and what it shall predict, both b n; forgetful masks join the keywords of the net."""
         b, n = x.shape
         if lens is not None:
-            if lens.shape != (b,):
-                raise ValueError(
-                    f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}'
-                )
+            check_lengths(lens, 'lens', b, n)
             x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
         ids = x.masked_fill(x == self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
@@ -384,6 +384,7 @@ class AutoregressiveWrapper(Configurable):
         return sum(measure(torch.stack(losses)) for losses in zip(*passes, strict=True)) / len(passes[0])
 
     @with_old_spellings
+    @checked
     def generate(
         self,
         prompts: Tensor | Sequence[Tensor] | None,
@@ -466,6 +467,7 @@ class AutoregressiveWrapper(Configurable):
         return (made.tokens, made.intermediates) if return_intermediates else made.tokens
 
     @with_old_spellings
+    @checked
     def stream(self, prompts: Tensor | Sequence[Tensor] | None, seq_len: int, **options: Any) -> Iterator[Tensor]:
         """The tokens of `generate`, which has the same keywords, one step at a time.
 
@@ -545,7 +547,9 @@ class AutoregressiveWrapper(Configurable):
     def compiled_net(self, backend: bool | str) -> Callable[..., Any]:
         """The net, compiled for any length by a backend of torch; the default one if True. Compiled once."""
         backend = 'inductor' if backend is True else backend
-        require(isinstance(backend, str), 'compile', backend, 'True, False, or the name of a backend of torch.compile')
+        known = torch.compiler.list_backends(None)
+        words = f'True, False, or a backend of torch.compile: {", ".join(known)}'
+        require(isinstance(backend, str) and backend in known, 'compile', backend, words)
         net, compiled = self.__dict__.setdefault('compiled', {}).get(backend, (None, None))
         if net is not self.net:
             compiled = torch.compile(self.net, dynamic=True, backend=backend)
@@ -570,6 +574,7 @@ class AutoregressiveWrapper(Configurable):
             check_mask(mask, ids, alone=prompt_lens is None and torch.is_tensor(prompts))
         return ids, pads, leading
 
+    @checked
     def read_prompt(
         self,
         prompts: Tensor | Sequence[Tensor],
@@ -586,6 +591,7 @@ class AutoregressiveWrapper(Configurable):
         return PromptCache.of(self, prompts, prompt_lens, kwargs)
 
     @with_old_spellings
+    @checked
     def speculative(
         self,
         prompts: Tensor | Sequence[Tensor],
@@ -616,6 +622,7 @@ class AutoregressiveWrapper(Configurable):
         return (tokens, state.stats) if return_stats else tokens
 
     @with_old_spellings
+    @checked
     def beam_search(
         self,
         prompts: Tensor | Sequence[Tensor],

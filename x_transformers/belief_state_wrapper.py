@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.again import itself
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import HEADLESS, Decoding, Reader, evaluating
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_ids, check_lengths
@@ -30,7 +30,7 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.sampling import filter_named, min_p, padded_prompts, require, sample
+from x_transformers.sampling import filter_with, min_p, padded_prompts, require, sample
 from x_transformers.token_loss import (
     Linear,
     Readout,
@@ -128,6 +128,7 @@ class BeliefStateWrapper(Configurable):
 
     # training
 
+    @checked
     def forward(
         self,
         seq: Tensor,
@@ -246,6 +247,7 @@ class BeliefStateWrapper(Configurable):
 
     # generation
 
+    @checked
     def generate_with_suffix_cond(
         self,
         prompts: Tensor,
@@ -285,7 +287,7 @@ class BeliefStateWrapper(Configurable):
         if not torch.is_tensor(prompts):
             raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(prompts, None, 0)
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        keep = filter_with(filter_logits_fn, filter_kwargs)
         modules = list(self.modules())
         with evaluating(modules):
             goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)

@@ -25,8 +25,10 @@ from x_transformers.checks import (
     STACK_INPUTS,
     a_tensor,
     as_mask,
+    boolean_mask,
     can_look,
     check_device,
+    check_given,
     check_inputs,
     check_lengths,
     check_maker,
@@ -37,6 +39,7 @@ from x_transformers.checks import (
     check_vectors,
     cleared,
 )
+from x_transformers.flags import is_int, shown
 
 Views = tuple[Tensor, Tensor, Tensor]
 
@@ -82,7 +85,7 @@ class StackCall(AddsLosses):
 
     @property
     def memories(self) -> int:
-        known = [mem.shape[1] for mem in self.mems if mem is not None]
+        known = [check_vectors(mem, 'mems', 'b', 'l', 'd').shape[1] for mem in self.mems if mem is not None]
         return known[0] if known else 0
 
     @property
@@ -242,7 +245,9 @@ class StackCall(AddsLosses):
         if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
             raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
         if start is not None:
-            check_lengths(start, 'seq_start_pos', len(x))
+            # what is kept may go on: a first part may be padding only
+            ends = self.cache is None and not self.keeps
+            check_lengths(start, 'seq_start_pos', len(x), self.tokens if ends else None)
             check_device(start, 'seq_start_pos', x)
             begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
             self.real = begun if self.real is None else begun & self.real
@@ -307,6 +312,10 @@ def open_stack(
     cache, given = cache_of(given_cache), x.shape[1]
     held = 0 if cache is None else cache.length
     new = given if only_new or given <= held else given - held
+    if cache_age is not None and not is_int(cache_age):
+        raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
+    if offset is not None and not is_int(offset):
+        raise TypeError(f'`seq_pos_offset` got {shown(offset)}, it must be an integer or None')
     if cache is not None and cache_age not in (None, 0, new):
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
     if cache is None and cache_age not in (None, 0, 1):
@@ -477,8 +486,13 @@ def take_rows(t: Tensor, order: Tensor) -> Tensor:
     return t[torch.arange(len(t), device=t.device).unsqueeze(-1), order]
 
 
-def model_call(model: Wrapper, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool) -> ModelCall:
+def model_call(
+    model: Wrapper, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
+) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
+    check_given(inputs, model.features)
+    if inputs.get('seq_start_pos') is not None and batch is not None:
+        check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
     of_model = dict(training=model.training, on=model.features.given(inputs))
     if cache is None:
         sizes = (given, given, given, 0)
@@ -642,6 +656,8 @@ class Call(AddsLosses, InBlocks):
         own, mem_mask = self.context is None, self.inputs.get('mem_mask')
         name = 'context_mask' if context_mask is not None else 'mask'
         keep = context_mask if context_mask is not None else mask if own else None
+        if keep is not None:
+            boolean_mask(a_tensor(keep, name), name)
         if keep is None and mem_mask is None:
             return None
         if keep is None:

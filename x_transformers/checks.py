@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.flags import Features, did_you_mean, is_int, shown
+from x_transformers.flags.inputs import refused
 
 if TYPE_CHECKING:
     from x_transformers.cache import Buffer, Cache
@@ -25,6 +26,16 @@ def is_off(name: str, value: Any, features: Features) -> bool:
     return value is None and any(name in feature.takes for feature in features.catalogue)
 
 
+def check_given(inputs: dict[str, Any], features: Features) -> None:
+    """Refuse inputs of another kind than the features that read them take."""
+    if torch.compiler.is_compiling():
+        return
+    for name, value in inputs.items():
+        judge = None if value is None else features.judges.get(name)
+        if judge is not None and (reason := refused(judge.must_be[name], name, value)):
+            raise TypeError(reason)
+
+
 def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
     """Refuse keywords of a forward call that nothing reads."""
     for name, value in inputs.items():
@@ -35,6 +46,7 @@ def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...
             known = itertools.chain(declared, own, features.takes)
             advice = left_out(called, name) or did_you_mean(name, known)
             raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{advice}')
+    check_given(inputs, features)
 
 
 def left_out(module: nn.Module, name: str) -> str:
@@ -90,6 +102,14 @@ def can_look(t: Tensor) -> bool:
     return not torch._C._functorch.is_functorch_wrapped_tensor(t) and torch._C._len_torch_dispatch_stack() == 0
 
 
+def numbers_of(value: Any, name: str) -> Tensor:
+    """A tensor of numbers, from one or from lists of them."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be numbers: a tensor, or lists of them') from None
+
+
 def sizes(*wanted: int | str | None) -> str:
     words = ['any' if want is None else str(want) for want in wanted]
     return f'({", ".join(words)}{"," if len(words) == 1 else ""})'
@@ -113,14 +133,28 @@ def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = N
     return x
 
 
-def check_precision(x: Tensor, module: nn.Module) -> None:
+def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
+    """Refuse what does not broadcast to the shape of `to`."""
+    shape = (1,) * (to.ndim - t.ndim) + tuple(t.shape)
+    if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
+        raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
+    check_digits(t, name, to)
+
+
+def check_digits(t: Tensor, name: str, like: Tensor) -> None:
+    """Refuse what would bring an input to another precision, outside of autocast."""
+    if torch.promote_types(t.dtype, like.dtype) != like.dtype and not torch.is_autocast_enabled(t.device.type):
+        raise ValueError(f'`{name}` got {t.dtype}, the input is {like.dtype}: convert one of them, or use autocast')
+
+
+def check_precision(x: Tensor, module: nn.Module, name: str = 'x') -> None:
     """Refuse an input in another precision than the weights, outside of autocast."""
     first = a_parameter(module)
     if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
         return
     kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
     if kinds == {first.dtype}:
-        raise ValueError(f'`x` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
+        raise ValueError(f'`{name}` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
 
 
 def a_parameter(module: nn.Module) -> Tensor | None:
@@ -190,7 +224,7 @@ def as_whole(x: Any) -> Any:
 
 def check_ids(x: Any, num_tokens: int, name: str = 'x', besides: int | None = None) -> None:
     """Refuse what is no batch of token ids; `besides` is one more id that may occur."""
-    if a_tensor(x, name).ndim != 2 or x.is_floating_point() or x.is_complex():
+    if a_tensor(x, name).ndim != 2 or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise ValueError(f'`{name}` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
     if besides is not None and can_look(x):
         x = x[x != besides]

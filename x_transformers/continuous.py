@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -10,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
-from x_transformers.checks import check_lengths, check_vectors, cleared
+from x_transformers.checks import a_tensor, as_mask, check_lengths, check_vectors, cleared
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -102,6 +104,7 @@ class ContinuousTransformerWrapper(Wrapper):
         width_out = (dim_out or 0) * (2 if probabilistic else 1)
         self.project_out = project_out or (projection(self.dim, width_out) if dim_out else nn.Identity())
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -127,7 +130,7 @@ class ContinuousTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache)
+        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, len(x))
         call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
         x = self.project_in(call.cleared(call.like_tokens))
         x = call.cleared(sum(call.on.gather('embed', call), x))
@@ -207,6 +210,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
             loss_fn = gaussian_nll if self.probabilistic else functools.partial(squares, reduction='none')
         self.loss_fn = loss_fn
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -236,10 +240,9 @@ class ContinuousAutoregressiveWrapper(Configurable):
         b, n, _ = x.shape
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        if lens is not None and lens.shape != (b,):
-            raise ValueError(f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}')
-        if mask is not None and mask.shape != (b, n):
-            raise ValueError(f'`mask` got the shape {tuple(mask.shape)}, it must be {(b, n)}, one entry per vector')
+        if lens is not None:
+            check_lengths(lens, 'lens', b, n)
+        mask = as_mask(mask, 'mask', b, n, like=x)
         if lens is not None or mask is not None:  # what is no target must not be NaN in its gradient either
             x = cleared(x, torch.arange(n, device=x.device) < lens[:, None] if mask is None else mask)
         if rollout_steps > 1:
@@ -296,6 +299,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
             return losses.sum() / counts.sum().clamp(min=1)
         return (losses.sum(dim=-1) / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
 
+    @checked
     def generate(
         self,
         start_tokens: Tensor,
@@ -330,6 +334,10 @@ class ContinuousAutoregressiveWrapper(Configurable):
         require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         *leading, n, d = start_tokens.shape
+        batch = math.prod(leading)
+        as_mask(kwargs.get('mask'), 'mask', batch, n, like=start_tokens)
+        if seq_start_pos is not None:
+            check_lengths(a_tensor(seq_start_pos, 'seq_start_pos').reshape(-1), 'seq_start_pos', batch, n)
         sequence = F.pad(start_tokens.reshape(-1, n, d), (0, 0, 0, seq_len))
         reader = Reader(self.net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):

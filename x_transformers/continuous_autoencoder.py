@@ -8,6 +8,7 @@ import torch
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_lengths, check_vectors
@@ -139,6 +140,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         check_lengths(lens, 'lens', *seq.shape[:2])
         return torch.arange(seq.shape[1], device=seq.device) < lens[:, None]
 
+    @checked
     def encode(
         self,
         seq: Tensor,
@@ -154,6 +156,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss)
         return (latents, loss) if return_aux_loss else latents
 
+    @checked
     def forward(
         self,
         seq: Tensor,
@@ -188,6 +191,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         total = added.added_to(loss if aux is None else loss + aux)
         return (total, (loss, aux)) if return_all_losses else total
 
+    @checked
     def decode(self, latents: Tensor, seq_len: int, cache_kv: bool = True) -> Tensor:
         """Sequences (b s d) from latents (b l) alone, vector by vector. Without gradients, in eval mode."""
         check_vectors(latents, 'latents', 'b', self.dim_latent)

@@ -9,8 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
-from x_transformers.flags import ConfigError, Configurable, an_instance, count, integer, is_int, none, one_of, size
+from x_transformers.checks import as_mask
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    an_instance,
+    count,
+    integer,
+    is_int,
+    is_number,
+    none,
+    one_of,
+    size,
+)
 from x_transformers.sampling import check_ids, require
 
 __all__ = ['ROLE_SCHEMES', 'DiscoverDecoder', 'TPREncoder', 'num_roles_for_scheme', 'role_ids_for_tokens']
@@ -96,15 +109,18 @@ class TPREncoder(Configurable):
         layers = () if mlp_dim is None else (nn.Linear(dim, mlp_dim), nn.SiLU(), nn.Linear(mlp_dim, dim))
         self.mlp = nn.Sequential(*layers) if layers else None
 
+    @checked
     def state(self, tokens: Tensor, role_ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """The sum (b d), of the tokens where `mask` (b n) is True; others may have any id."""
         for name, t in (('tokens', tokens), ('role_ids', role_ids)):
             check_ids(t, name, 1)
-        for name, t in (('role_ids', role_ids), ('mask', mask)):
-            if t is not None and t.shape != tokens.shape:
-                raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must be {tuple(tokens.shape)}')
+        if role_ids.shape != tokens.shape:
+            raise ValueError(f'`role_ids` got shape {tuple(role_ids.shape)}, it must be {tuple(tokens.shape)}')
+        mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
         if mask is not None:
             tokens, role_ids = tokens.masked_fill(~mask, 0), role_ids.masked_fill(~mask, 0)
+        for name, t, table in (('tokens', tokens, self.filler_emb), ('role_ids', role_ids, self.role_emb)):
+            check_ids(t, name, 1, table.num_embeddings)
         fillers, roles = self.filler_emb(tokens), self.role_emb(role_ids)
         fillers = fillers if mask is None else fillers * mask.unsqueeze(-1)
         bound = torch.einsum('bnf,bng->bfg', fillers, roles)
@@ -113,9 +129,11 @@ class TPREncoder(Configurable):
     def readout(self, state: Tensor) -> Tensor:
         return state if self.mlp is None else self.mlp(state)
 
+    @checked
     def forward(self, tokens: Tensor, role_ids: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.readout(self.state(tokens, role_ids, mask))
 
+    @checked
     def fit(
         self,
         tokens: Tensor,
@@ -132,6 +150,12 @@ class TPREncoder(Configurable):
         """Learn encodings (b d) of sequences by mean squared error. Gives the running mean of the loss."""
         for name, value in (('steps', steps), ('batch_size', batch_size)):
             require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
+        for name, value in (('lr', lr), ('ema_decay', ema_decay)):
+            require(is_number(value) and value >= 0, name, value, 'a number of at least 0')
+        check_ids(tokens, 'tokens', 1)
+        if role_ids.shape != tokens.shape:
+            raise ValueError(f'`role_ids` got shape {tuple(role_ids.shape)}, it must be {tuple(tokens.shape)}')
+        mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
         if target_encodings.shape != (len(tokens), self.dim):
             raise ValueError(
                 f'`target_encodings` got shape {tuple(target_encodings.shape)}, '
@@ -198,6 +222,7 @@ class DiscoverDecoder(Configurable):
             raise ValueError(f'`{name}` got {tokens.shape[1]} tokens, more than `max_seq_len`, {self.max_seq_len}')
         return tokens.long()
 
+    @checked
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """The hidden state (b d) at the last real token, or at `enc_pos`.
 
@@ -205,9 +230,7 @@ class DiscoverDecoder(Configurable):
         mask     b n   True for real tokens; those that are not `pad_id` if None
         """
         tokens = self.check(tokens, 'tokens')
-        mask = tokens != self.pad_id if mask is None else mask
-        if mask.shape != tokens.shape:
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(tokens.shape)}')
+        mask = tokens != self.pad_id if mask is None else as_mask(mask, 'mask', *tokens.shape, like=tokens)
         hidden = self.decoder(tokens, mask=mask, return_embeddings=True)
         if self.enc_pos != 'last':
             if self.enc_pos >= tokens.shape[1]:
@@ -217,6 +240,7 @@ class DiscoverDecoder(Configurable):
         last = (place * mask).amax(dim=-1)
         return hidden[torch.arange(len(tokens), device=tokens.device), last]
 
+    @checked
     def decode(
         self, encodings: Tensor, lengths: Tensor | None = None, *, eos_id: int | None = None, max_len: int | None = None
     ) -> Tensor:
@@ -230,6 +254,7 @@ class DiscoverDecoder(Configurable):
             raise ValueError(f'`encodings` got shape {tuple(encodings.shape)}, they must be (b, {self.dim})')
         if (lengths is None) == (eos_id is None):
             raise ValueError('`lengths` and `eos_id` both say where rows end, give one of them')
+        require(max_len is None or (is_int(max_len) and max_len >= 1), 'max_len', max_len, 'an integer of at least 1')
         b, most = len(encodings), max_len or self.max_seq_len
         if lengths is not None:
             if lengths.shape != (b,) or lengths.is_floating_point():
@@ -247,6 +272,7 @@ class DiscoverDecoder(Configurable):
         ended = torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None]
         return tokens.masked_fill(ended, self.pad_id)
 
+    @checked
     def surgery(
         self, tokens: Tensor, edited_tokens: Tensor, role_ids_old: Tensor, role_ids_new: Tensor, tpr: TPREncoder
     ) -> Tensor:
@@ -261,6 +287,7 @@ class DiscoverDecoder(Configurable):
             change = tpr(new, role_ids_new, new != self.pad_id) - tpr(old, role_ids_old, old != self.pad_id)
             return self.decode(self.encode(old) + change, (new != self.pad_id).sum(dim=-1))
 
+    @checked
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Any:
         """Encodings (b d) of `tokens` (b n), or the logits (b m l) of each of the `targets` (b m) given them."""
         encodings = self.encode(tokens)

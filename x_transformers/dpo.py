@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask, check_device
@@ -60,6 +61,7 @@ class DPO(Configurable):
         self.ref_model.eval()
         return self
 
+    @checked
     def forward(
         self,
         preferred_seq: Tensor,

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net, evaluating, refuse_own
 from x_transformers.checks import check_lengths
 from x_transformers.flags import (
@@ -61,6 +62,7 @@ class EntropyBasedTokenizer(Configurable):
         self.entropy_threshold, self.accumulate_entropy = entropy_threshold, bool(accumulate_entropy)
         self.ignore_entropy_below, self.max_token_size = ignore_entropy_below, max_token_size
 
+    @checked
     def forward(
         self,
         seq: Tensor,

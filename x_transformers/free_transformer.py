@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -11,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Decoding, evaluating
 from x_transformers.aux_losses import AuxLosses
+from x_transformers.checks import check_range, numbers_of
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -29,7 +30,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.sampling import check_ids, filter_named, padded_prompts, require, sample, top_p
+from x_transformers.sampling import check_ids, filter_with, padded_prompts, require, sample, top_p
 from x_transformers.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
@@ -56,6 +57,7 @@ class BinaryMapper(Configurable):
         super().__init__()
         self.bits, self.num_codes, self.kl_loss_threshold = bits, 2**bits, kl_loss_threshold
 
+    @checked
     def forward(
         self,
         logits: Tensor,
@@ -151,8 +153,10 @@ class FreeTransformer(Configurable):
     def device(self) -> torch.device:
         return self.token_emb.weight.device
 
-    def embed(self, seq: Tensor) -> Tensor:
-        return self.token_emb(seq.long().masked_fill(seq == self.pad_id, 0))
+    def embed(self, seq: Tensor, name: str = 'seq') -> Tensor:
+        ids = seq.long().masked_fill(seq == self.pad_id, 0)
+        check_range(ids, name, 0, self.num_tokens - 1, 'token ids')
+        return self.token_emb(ids)
 
     def encode_to_latents(
         self,
@@ -172,6 +176,7 @@ class FreeTransformer(Configurable):
         latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=mask if per_token else None)
         return (latents, loss) if return_kl_loss else latents
 
+    @checked
     def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
         """The next-token loss, and that of the codes.
 
@@ -188,7 +193,11 @@ class FreeTransformer(Configurable):
                 check_ids(seq_for_latents, 'seq_for_latents', 1)
                 if len(seq_for_latents) != len(seq):
                     raise ValueError(f'`seq_for_latents` got {len(seq_for_latents)} rows, `seq` has {len(seq)}')
-                told, mask, per_token = self.read_head(seq_for_latents), seq_for_latents != self.pad_id, False
+                told, mask, per_token = (
+                    self.read_head(seq_for_latents, 'seq_for_latents'),
+                    seq_for_latents != self.pad_id,
+                    False,
+                )
             latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
             condition = self.from_latent_to_condition(self.latent_dropout(latents))
             readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
@@ -196,12 +205,13 @@ class FreeTransformer(Configurable):
         total = aux.added_to(loss + self.kl_loss_weight * kl_loss)
         return (total, (loss, kl_loss)) if return_all_losses else total
 
-    def read_head(self, seq: Tensor) -> Tensor:
-        embeds = self.embed(seq)
+    def read_head(self, seq: Tensor, name: str = 'seq') -> Tensor:
+        embeds = self.embed(seq, name)
         return embeds if self.decoder_head is None else self.decoder_head(embeds)
 
     # generation
 
+    @checked
     def generate(
         self,
         prompts: Tensor,
@@ -231,7 +241,7 @@ class FreeTransformer(Configurable):
         ids, _, leading = padded_prompts(prompts, None, 0)
         words = f'an integer of at least {ids.shape[1]}, the length of the prompts, which is part of it'
         require(is_int(seq_len) and seq_len >= ids.shape[1], 'seq_len', seq_len, words)
-        keep = functools.partial(filter_named(filter_logits_fn), **(logit_filter_kwargs or {}))
+        keep = filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
         modules = list(self.modules())
         with evaluating(modules):
             condition = None if latents is None else self.condition_of(latents, len(ids))
@@ -253,8 +263,9 @@ class FreeTransformer(Configurable):
     def condition_of(self, latents: Any, batch: int) -> Tensor:
         """What is added to keys and values (b 1 d)."""
         codes = self.binary_mapper.num_codes
-        latents = torch.as_tensor(latents, device=self.device)
+        latents = numbers_of(latents, 'latents').to(self.device)
         if not latents.is_floating_point() and latents.ndim <= 1:
+            check_range(latents, 'latents', 0, codes - 1, 'code numbers')
             latents = F.one_hot(latents.long(), codes)
         latents = latents.to(self.from_latent_to_condition.weight.dtype)
         latents = latents[None] if latents.ndim == 1 else latents
@@ -278,7 +289,7 @@ class FreeReader:
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
         """The logits (b l) after the last token of `sequence` (b n)."""
-        x = self.model.embed(sequence[:, self.seen if self.caching else 0 :])
+        x = self.model.embed(sequence[:, self.seen if self.caching else 0 :], 'prompts')
         for at, stack in enumerate(self.stacks):
             inputs = self.inputs if stack is self.model.decoder_tail else {}
             if not self.caching:

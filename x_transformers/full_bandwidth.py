@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import (
     SET_BY_LOSS,
     AutoregressiveWrapper,
@@ -18,6 +19,7 @@ from x_transformers.autoregressive_wrapper import (
 )
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
+from x_transformers.checks import as_mask, check_lengths
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -385,6 +387,7 @@ class FullBandwidth(Configurable):
         require(is_int(count) and count >= 1, 'temporal_parallel_passes', count, 'an integer of at least 1')
         return count
 
+    @checked
     def forward(
         self,
         token_ids: Tensor,
@@ -413,7 +416,9 @@ class FullBandwidth(Configurable):
         seq = token_ids.long()
         inputs = seq[:, :-1] if return_loss else seq
         if kwargs.get('mask') is not None:
-            kwargs['mask'] = kwargs['mask'][:, : inputs.shape[1]]
+            kwargs['mask'] = as_mask(kwargs['mask'], 'mask', len(seq), None, like=seq)[:, : inputs.shape[1]]
+        if kwargs.get('seq_start_pos') is not None:
+            check_lengths(kwargs['seq_start_pos'], 'seq_start_pos', len(seq), seq.shape[1])
         if return_loss and not return_all_pass_logits:
             kwargs |= later(self.net)
         with AuxLosses(joins=not return_loss):
@@ -451,6 +456,7 @@ class FullBandwidth(Configurable):
             weights = dynamic_rollout_loss_weights(later, decay, threshold)
         return added[0] + self.feedback_pass_weight * (weights * torch.stack(added[1:])).sum() / weights.sum()
 
+    @checked
     def generate(
         self,
         prompts: Tensor | Sequence[Tensor],

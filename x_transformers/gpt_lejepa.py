@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.calls import model_call
@@ -144,6 +145,7 @@ class LatentAutoregressive(Configurable):
 
     sigreg_loss = staticmethod(sigreg_loss)
 
+    @checked
     def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
         """The loss of latents, and of the tokens read off them.
 

@@ -8,8 +8,10 @@ import torch
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
 from x_transformers.aux_losses import AuxLosses
+from x_transformers.checks import numbers_of
 from x_transformers.continuous_autoencoder import gaussian_divergence
 from x_transformers.flags import (
     Configurable,
@@ -92,6 +94,7 @@ class GPTVAE(Configurable):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @checked
     def encode_to_latents(self, seq: Tensor, return_mean_log_var: bool = False) -> Any:
         """A latent (b d) drawn for each text, and `(mean, log variance)`. A text of padding alone has a zero mean."""
         mask = seq != self.pad_id
@@ -100,6 +103,7 @@ class GPTVAE(Configurable):
         latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
         return (latents, (mean, log_var)) if return_mean_log_var else latents
 
+    @checked
     def forward(self, seq: Tensor, seq_for_latents: Tensor | None = None, return_all_losses: bool = False) -> Any:
         """The next-token loss given the latent, and the divergence of the latent.
 
@@ -122,6 +126,7 @@ class GPTVAE(Configurable):
         total = aux.added_to(loss + self.vae_kl_loss_weight * divergence)
         return (total, (loss, divergence)) if return_all_losses else total
 
+    @checked
     def generate(
         self,
         prompts: Tensor,
@@ -145,7 +150,7 @@ class GPTVAE(Configurable):
                 texts = seq_for_latents.reshape(-1, seq_for_latents.shape[-1])
                 latents = self.encode_to_latents(texts)
             if latents is not None:
-                latents = torch.as_tensor(latents, device=self.device, dtype=next(self.parameters()).dtype)
+                latents = numbers_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
                 latents = latents[None] if latents.ndim == 1 else latents
                 if latents.ndim != 2 or len(latents) not in (1, batch) or latents.shape[1] != self.dim_latent:
                     raise ValueError(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import (
     SET_BY_GENERATION,
     SET_BY_LOSS,
@@ -50,7 +51,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.losses import attn_z_loss, entropy
-from x_transformers.sampling import check_mask, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
@@ -121,6 +122,7 @@ class MultiInputTransformerWrapper(Wrapper):
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
         self.to_logits = None if return_only_embed else by_name(heads)
 
+    @checked
     def forward(
         self,
         x: Mapping[str, Tensor],
@@ -140,7 +142,7 @@ class MultiInputTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        _, n = check_streams(x, self.num_tokens)
+        batch, n = check_streams(x, self.num_tokens)
         wants_logits = return_logits_and_embeddings or return_logit_entropies
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
@@ -152,7 +154,7 @@ class MultiInputTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, n, cache_of(cache), input_not_include_cache)
+        call = model_call(self, inputs, n, cache_of(cache), input_not_include_cache, batch)
         call.shown = mask
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         if mems := a_list(mems, 'mems'):
@@ -276,6 +278,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
             raise ConfigError(f'`loss_weights` got the streams {sorted(unknown)}, the net has {sorted(net.num_tokens)}')
         self.loss_weights = {**dict.fromkeys(net.num_tokens, 1.0), **(loss_weights or {})}
 
+    @checked
     def forward(
         self,
         x: Mapping[str, Tensor],
@@ -321,6 +324,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         loss = aux.added_to(loss)
         return (loss, Outputs(losses, logits, trace)) if return_outputs else loss
 
+    @checked
     def generate(
         self,
         prompts: Mapping[str, Tensor],
@@ -366,7 +370,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
         start = sequence.shape[1]
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        keep = filter_with(filter_logits_fn, filter_kwargs)
         widths = [self.net.num_tokens[name] for name in names]
         reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         with evaluating(list(self.modules())):

@@ -10,6 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.checks import check_vectors
 from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
 from x_transformers.x_transformers import Encoder
@@ -72,6 +73,7 @@ class NeoMLP(Configurable):
         self.to_output_weights = nn.Parameter(torch.randn(dim_out, dim_model))
         self.to_output_bias = nn.Parameter(torch.zeros(dim_out))
 
+    @checked
     def forward(self, x: Tensor, return_embeds: bool = False) -> Any:
         """The output nodes of a batch (b dim_in), or of one input (dim_in).
 

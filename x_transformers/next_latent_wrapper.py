@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.again import Kept, itself
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.calls import model_call
@@ -243,6 +244,7 @@ class NextLatentWrapper(Configurable):
             return MSECosineSimLoss()
         return nn.SmoothL1Loss(reduction='none') if kind == 'smooth_l1' else nn.MSELoss(reduction='none')
 
+    @checked
     def forward(self, x: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
         """The loss of tokens and of hidden states.
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import HEADLESS, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask, check_ids
@@ -155,6 +156,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     # training
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -250,6 +252,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     # generation
 
+    @checked
     def generate(
         self,
         batch_size: int | None = None,
@@ -279,7 +282,7 @@ class NonAutoregressiveWrapper(Configurable):
         require(kept, 'filter_thres', filter_thres, 'at least 0 and less than 1, or None')
         require(is_number(noise_level_scale), 'noise_level_scale', noise_level_scale, 'a number')
         refuse_own(kwargs, 'generate', SET_BY_WRAPPER)
-        n = seq_len or self.max_seq_len
+        n = self.max_seq_len if seq_len is None else seq_len
         fits = is_int(n) and n >= 1 and not (self.max_seq_len and n > self.max_seq_len)
         allowed = f'an integer from 1 to {self.max_seq_len}' if self.max_seq_len else 'an integer of at least 1'
         require(fits, 'seq_len', seq_len, allowed)

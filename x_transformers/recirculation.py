@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import check_net, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
+from x_transformers.checks import check_lengths
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -229,6 +231,7 @@ class Recirculation(Configurable):
         trace.logits = None if isinstance(logits, Readout) else logits
         return logits, trace
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -260,6 +263,8 @@ class Recirculation(Configurable):
             x = x[:, held:]
         if mask is not None and mask.shape != (len(x), held + x.shape[1]):
             raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be ({len(x)}, {held + x.shape[1]})')
+        if seq_start_pos is not None:
+            check_lengths(seq_start_pos, 'seq_start_pos', len(x), held + x.shape[1])
         if seq_start_pos is not None and getattr(self.net, 'num_memory_tokens', 0):
             raise ValueError(
                 '`seq_start_pos` does not go with `num_memory_tokens`: they stand behind the whole padding, which must '
@@ -286,6 +291,7 @@ class Recirculation(Configurable):
         trace.logits = out = torch.cat(logits, dim=1) if heads is None else tuple(heads)
         return (out, trace) if return_intermediates else out
 
+    @checked
     def learn_parameters(
         self,
         x: Tensor,

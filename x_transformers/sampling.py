@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.flags import did_you_mean, is_int, is_number, warn_once
+from x_transformers.checks import check_range
+from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
 
 # below this, the argument of a logarithm is taken for this
 TINY = 1e-20
@@ -214,7 +215,7 @@ def filter_named(filter_logits_fn: str | Filter) -> Filter:
     return FILTER_LOGITS_FN[filter_logits_fn]
 
 
-def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None) -> Filter:
+def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None, name: str = 'filter_kwargs') -> Filter:
     """One function of logits, from a filter or a sequence of them, each with its keywords bound and checked.
 
         filter_logits_fn   a name, a callable, or a sequence of these, run in order
@@ -227,10 +228,14 @@ def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None) -> Filter:
     chained = isinstance(filter_logits_fn, (list, tuple))
     filters = [filter_named(one) for one in (filter_logits_fn if chained else (filter_logits_fn,))]
     alone = filter_kwargs is None or isinstance(filter_kwargs, dict)
-    given = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else list(filter_kwargs)
-    if len(given) != len(filters) or not all(isinstance(one, dict) for one in given):
+    given = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else filter_kwargs
+    if (
+        not isinstance(given, (list, tuple))
+        or len(given) != len(filters)
+        or not all(isinstance(one, dict) for one in given)
+    ):
         words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'
-        raise ValueError(f'`filter_kwargs` got {filter_kwargs!r}, it must be {words}')
+        raise ValueError(f'`{name}` got {filter_kwargs!r}, it must be {words}')
     bound = [bind(one, keywords) for one, keywords in zip(filters, given, strict=True)]
     return bound[0] if len(bound) == 1 else lambda logits: functools.reduce(lambda z, keep: keep(z), bound, logits)
 
@@ -388,7 +393,7 @@ def shift_right(t: Tensor, places: Tensor, pad_id: float = 0) -> Tensor:
 # prompts
 
 
-def check_ids(x: Any, name: str, least: int) -> None:
+def check_ids(x: Any, name: str, least: int, num_tokens: int | None = None) -> None:
     """Token ids (b n) with n of at least `least`, or a TypeError or ValueError that says what is wrong."""
     if not torch.is_tensor(x):
         raise TypeError(f'`{name}` must be a tensor of token ids, got {type(x).__name__}')
@@ -396,6 +401,8 @@ def check_ids(x: Any, name: str, least: int) -> None:
         raise TypeError(f'`{name}` must hold integer token ids, got {x.dtype}')
     if x.ndim != 2 or x.shape[1] < least:
         raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be (b, n) with n of at least {least}')
+    if num_tokens is not None:
+        check_range(x, name, 0, num_tokens - 1, 'token ids')
 
 
 def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tensor, Tensor | None, torch.Size]:
@@ -439,6 +446,9 @@ def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
         raise ValueError(
             '`mask` cannot be given with prompts of unequal length: `prompt_lens` says already what is real'
         )
+    if not torch.is_tensor(mask) or mask.is_floating_point() or mask.is_complex():
+        got = mask.dtype if torch.is_tensor(mask) else shown(mask)
+        raise TypeError(f'`mask` got {got}, it must be a boolean tensor: True is a real token')
     if mask.shape != ids.shape:
         raise ValueError(
             f'`mask` got the shape {tuple(mask.shape)}, it must be {tuple(ids.shape)}, one entry per token'

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from x_transformers.again import Kept, again, batched, differentiated, itself
 from x_transformers.derivatives import transformed
+from x_transformers.flags import is_int, is_number, shown
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
@@ -403,6 +404,14 @@ def linear_cross_entropy(
 
     Label smoothing: Szegedy et al. 2016, arXiv:1512.00567; z-loss: Chowdhery et al. 2022, arXiv:2204.02311
     """
+    for name, t in (('hidden', hidden), ('weight', weight), ('targets', targets), ('bias', bias), ('weights', weights)):
+        if not (torch.is_tensor(t) or (t is None and name in ('bias', 'weights'))):
+            raise TypeError(f'`{name}` got {shown(t)}, it must be a tensor')
+    for name, value in (('label_smoothing', label_smoothing), ('z_loss_weight', z_loss_weight)):
+        if not is_number(value):
+            raise TypeError(f'`{name}` got {shown(value)}, it must be a number')
+    if not is_int(ignore_index):
+        raise TypeError(f'`ignore_index` got {shown(ignore_index)}, it must be an integer')
     if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:] or targets.shape != hidden.shape[:-1]:
         raise ValueError(
             f'`hidden` got the shape {tuple(hidden.shape)}, `weight` {tuple(weight.shape)}, `targets` '

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.flags import (
     Check,
@@ -92,10 +93,13 @@ class SyntheticDataGenerator(Configurable):
                 if name.startswith('weight'):
                     parameter.mul_(torch.rand((), device=parameter.device) * MOST_SCALE)
 
+    @checked
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
+        check_ids(input, 'input', 1, self.num_tokens)
         hidden, state = self.net(self.embed(input), hiddens)
         return self.to_logits(hidden), state
 
+    @checked
     @torch.no_grad()
     def generate(
         self,
@@ -193,6 +197,7 @@ class UniversalPretrainWrapper(Configurable):
         """A copy of different rows, `batch_size` of them if None, where the model is."""
         return self.synth_data_buffer[self.random_rows(size or self.batch_size)].to(self.device)
 
+    @checked
     def forward(self) -> Tensor:
         """Renew the buffer, and give the next-token loss of a batch from it."""
         self.renew()

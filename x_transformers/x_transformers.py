@@ -17,6 +17,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
+from x_transformers.arguments import checked
 from x_transformers.attend import Intermediates, heads_of
 from x_transformers.attending import Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
@@ -39,10 +40,14 @@ from x_transformers.checks import (
     as_mask,
     as_whole,
     boolean_mask,
+    check_broadcast,
+    check_digits,
     check_ids,
     check_inputs,
     check_model_inputs,
+    check_precision,
     check_prefix,
+    check_range,
     check_returns,
     check_vectors,
     cleared,
@@ -212,6 +217,7 @@ class Attention(Configurable, ChoosesKernel):
             'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -272,8 +278,11 @@ class Attention(Configurable, ChoosesKernel):
         check_inputs(inputs, self.features, self.own_inputs, self)
         check_vectors(x, 'x', 'b', 'n', self.dim)
         n = views[1].shape[1]
+        if not torch.compiler.is_compiling():
+            check_precision(x, self)
         if context is not None:
             check_vectors(context, 'context', len(x), 'j', self.dim_kv_in, like=x)
+            check_digits(context, 'context', x)
         if context is None and self.dim_kv_in != self.dim:
             raise ValueError(f'`context` is missing: the layer reads keys from a context of width {self.dim_kv_in}')
         if cache is not None and not self.can_cache_kv:
@@ -362,12 +371,20 @@ class FeedForward(Configurable):
     def muon_parameters(self) -> list[nn.Parameter]:
         return weights_of((self.ff,))
 
+    @checked
     def forward(self, x: Tensor, deep_embed: Tensor | None = None) -> Tensor:
         """With `deep_embed`, broadcasting to b n dim_out, the output is multiplied by it."""
-        if x.shape[-1] != self.dim:
+        if x.ndim == 0 or x.shape[-1] != self.dim:
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
+        if not x.is_floating_point():
+            raise TypeError(f'`x` got {x.dtype}, it must be floating point')
+        if not torch.compiler.is_compiling():
+            check_precision(x, self)
         out = self.ff(x)
-        return out if deep_embed is None else out * deep_embed
+        if deep_embed is None:
+            return out
+        check_broadcast(deep_embed, 'deep_embed', out)
+        return out * deep_embed
 
 
 # a layer
@@ -573,6 +590,7 @@ class AttentionLayers(Routing):
 
     # running
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -697,6 +715,7 @@ class PrefixDecoder(AttentionLayers):
     def settled(cls) -> dict[str, Any]:
         return {'causal': False}
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -718,7 +737,10 @@ class PrefixDecoder(AttentionLayers):
         elif prefix_attn_len is not None:
             seen = seen | (place < prefix_attn_len)
         if attn_mask is not None:
-            seen = to_4d(seen) & Attention.own_mask(attn_mask)
+            attn_mask, n = Attention.own_mask(attn_mask), x.shape[1]
+            if any(length not in (1, n) for length in attn_mask.shape[-2:]):
+                raise ValueError(f'`attn_mask` got shape {tuple(attn_mask.shape)}, its last axes must be {n} and {n}')
+            seen = to_4d(seen) & attn_mask
         return super().forward(x, context, mask, context_mask, seen, *args, **kwargs)
 
 
@@ -766,6 +788,8 @@ class Wrapper(Configurable):
         """
         on = call.on
         check_model_inputs(self, kwargs)
+        if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
+            check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.notes['keeps'] = keeps or is_hooked(self.attn_layers)
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
@@ -810,7 +834,7 @@ class Wrapper(Configurable):
             pos = pos if call.start is None else call.behind_padding(pos.expand(len(call.start), -1))
             kwargs = {**kwargs, 'pos': pos}
         if kv_mask is not None and call.leading:
-            if kv_mask.ndim == 2 and kv_mask.shape[1] == call.tokens:
+            if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == call.tokens:
                 kv_mask = F.pad(kv_mask, (call.leading, 0), value=True)
             kwargs = {**kwargs, 'self_attn_kv_mask': call.behind_padding(kv_mask)}
         return kwargs
@@ -934,6 +958,7 @@ class TransformerWrapper(Wrapper):
     def new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens, bias=False)
 
+    @checked
     def forward(
         self,
         x: Tensor | None,
@@ -966,7 +991,7 @@ class TransformerWrapper(Wrapper):
         )
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in self.features.takes}
         started = inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}
-        call = model_call(self, started, x.shape[1], cache_of(cache), only_new)
+        call = model_call(self, started, x.shape[1], cache_of(cache), only_new, len(x))
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.notes['later'], call.shown = return_readout, mask
@@ -1096,11 +1121,14 @@ class ViTransformerWrapper(Configurable):
         self.attn_layers = attn_layers
         self.mlp_head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
 
+    @checked
     def forward(self, img: Tensor, return_embeddings: bool = False, return_logits_and_embeddings: bool = False) -> Any:
         """Logits; or patch embeddings b n d; or both."""
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
-        height, width = img.shape[-2:]
+        if not img.is_floating_point():
+            raise TypeError(f'`img` got {img.dtype}, it must be floating point')
+        height, width = img.shape[-2:] if img.ndim == 4 else (1, 1)
         if img.ndim != 4 or img.shape[1] != self.channels or height % self.patch_size or width % self.patch_size:
             raise ValueError(
                 f'`img` got shape {tuple(img.shape)}, '
@@ -1186,6 +1214,7 @@ class XTransformer(Configurable):
             mask = F.pad(mask, (prefix.shape[1], 0), value=True)
         return context, mask
 
+    @checked
     def forward(
         self,
         src: Tensor,
@@ -1207,6 +1236,7 @@ class XTransformer(Configurable):
             context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
         return aux.added_to(self.decoder(tgt, context=context, context_mask=mask, **hidden))
 
+    @checked
     @torch.no_grad()
     def generate(
         self,
@@ -1221,6 +1251,10 @@ class XTransformer(Configurable):
         **kwargs: Any,
     ) -> Tensor:
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
+        check_ids(seq_in, self.encoder.num_tokens, 'seq_in')
+        for name in ('context', 'context_mask'):
+            if name in kwargs:
+                raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
         with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)

@@ -6,7 +6,6 @@ memories. How modules learn at test time is in `test_time_training.py`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Decoding, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
@@ -34,7 +34,7 @@ from x_transformers.flags import (
     positive,
     size,
 )
-from x_transformers.sampling import check_ids, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.sampling import check_ids, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.test_time_training import (
     InnerStep,
     LowRankLinear,
@@ -124,7 +124,9 @@ class EpisodicMemoryWrapper(Configurable):
             memories = repeat(memories, '... -> b ...', b=batch_size)
         return [tuple(pair) for pair in rearrange(memories, 'b two l ... -> l two b ...')]
 
+    @checked
     def forward(self, x: Tensor, **kwargs: Any) -> Any:
+        check_ids(x, 'x', 1)
         if kwargs.get('self_attn_additional_kv') is not None:
             raise ValueError('`self_attn_additional_kv` cannot be given beside `episodic_mem_len`, which uses it')
         return self.net(x, self_attn_additional_kv=self.get_additional_kv(len(x)), **kwargs)
@@ -201,6 +203,7 @@ class XLAutoregressiveWrapper(Configurable):
 
     # training
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -301,6 +304,7 @@ class XLAutoregressiveWrapper(Configurable):
 
     # generation
 
+    @checked
     def generate(
         self,
         start_tokens: Tensor,
@@ -339,7 +343,7 @@ class XLAutoregressiveWrapper(Configurable):
             raise TypeError(f'`start_tokens` got {type(start_tokens).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(start_tokens, None, self.pad_value)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        keep = filter_with(filter_logits_fn, filter_kwargs)
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
             amateurs=[],

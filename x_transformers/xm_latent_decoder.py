@@ -10,8 +10,10 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, AutoregressiveWrapper, check_net, refuse_own
 from x_transformers.aux_losses import AuxLosses
+from x_transformers.checks import as_mask
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -100,6 +102,8 @@ class XMLatentDecoder(Configurable):
     def one_each(self, given: Callable | Sequence[Callable]) -> tuple[Callable, ...]:
         """A rule for each latent."""
         rules = (given,) * self.num_latents if callable(given) else tuple(given)
+        if not all(map(callable, rules)):
+            raise TypeError(f'`winner_fn` got {shown(rules)}, it must be a callable, or one for each latent')
         if len(rules) != self.num_latents:
             raise ValueError(f'`winner_fns` got {len(rules)} functions, it must be {self.num_latents}, one per latent')
         return rules
@@ -119,6 +123,10 @@ class XMLatentDecoder(Configurable):
         if latents is None:
             return new
         if not torch.is_tensor(latents):
+            if not isinstance(latents, (list, tuple)) or not all(
+                one is None or torch.is_tensor(one) for one in latents
+            ):
+                raise TypeError(f'`latents` got {shown(latents)}, it must be a tensor, or a list of tensors and None')
             if len(latents) != self.num_latents:
                 raise ValueError(f'`latents` got {len(latents)} entries, it must have {self.num_latents}, or None each')
             given = [new[:, at] if one is None else one.to(new).expand(new[:, at].shape)
@@ -179,6 +187,7 @@ class XMLatentDecoder(Configurable):
 
     # the loss
 
+    @checked
     def forward(
         self,
         seq: Tensor,
@@ -214,6 +223,13 @@ class XMLatentDecoder(Configurable):
         ids = inputs.masked_fill(inputs == self.ignore_index, 0)
         if mask is not None:
             kwargs['mask'] = mask[:, : ids.shape[1]]
+        for name, value, check in (
+            ('max_batch_size', max_batch_size, size),
+            ('repulsive_loss_weight', repulsive_loss_weight, not_negative),
+            ('latent_drop_prob', latent_drop_prob, chance),
+        ):
+            require(value is None or check.test(value), name, value, check.words)
+        mask = as_mask(mask, 'mask', *seq.shape, like=seq)
         weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
         dropped = self.training and random.random() < drop_prob
@@ -258,6 +274,7 @@ class XMLatentDecoder(Configurable):
 
     # generation
 
+    @checked
     def generate(
         self,
         start_tokens: Tensor,
@@ -279,6 +296,7 @@ class XMLatentDecoder(Configurable):
             prefix = dict(prepend_embeds=self.latent_proj(latents), excise_prepend_embeds=True)
             return AutoregressiveWrapper(self.net).generate(start_tokens, seq_len, **prefix, **kwargs)
 
+    @checked
     def generate_with_candidate_latents(
         self,
         start_tokens: Tensor,

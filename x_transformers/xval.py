@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -11,11 +10,12 @@ import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
+from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, model_call
-from x_transformers.checks import as_mask, check_device, check_ids, cleared
+from x_transformers.checks import a_tensor, as_mask, check_device, check_ids, cleared
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -38,7 +38,7 @@ from x_transformers.flags import (
     number,
     size,
 )
-from x_transformers.sampling import align_right, check_mask, filter_named, padded_prompts, require, sample, top_k
+from x_transformers.sampling import align_right, check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
@@ -119,6 +119,7 @@ class XValTransformerWrapper(Wrapper):
     def new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens)
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -140,7 +141,7 @@ class XValTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache)
+        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, len(x))
         call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
         h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
@@ -235,6 +236,7 @@ class XValAutoregressiveWrapper(Configurable):
         self.ignore_index, self.pad_value = ignore_index, pad_value
         self.numerical_loss_weight = numerical_loss_weight
 
+    @checked
     def forward(self, x: Tensor, x_num: Tensor, return_loss_breakdown: bool = False, **kwargs: Any) -> Any:
         """The mean loss of predicting each token and number from those before it.
 
@@ -257,7 +259,8 @@ class XValAutoregressiveWrapper(Configurable):
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
         counts = ~ignored[:, 1:]
         if kwargs.get('mask') is not None:
-            mask = as_mask(kwargs['mask'], 'mask', b, n - (kwargs['mask'].shape[-1] == n - 1), like=x)
+            given = a_tensor(kwargs['mask'], 'mask')
+            mask = as_mask(given, 'mask', b, n - (given.ndim == 2 and given.shape[-1] == n - 1), like=x)
             kwargs['mask'] = mask[:, : n - 1]
             counts = counts & mask[:, 1 - n :]
 
@@ -278,6 +281,7 @@ class XValAutoregressiveWrapper(Configurable):
         loss = aux.added_to(total / counts.sum().clamp(min=1))
         return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
 
+    @checked
     def generate(
         self,
         start_tokens: Tensor,
@@ -321,7 +325,7 @@ class XValAutoregressiveWrapper(Configurable):
         start, numbers = ids.shape[1], start_numbers.reshape(len(ids), -1)[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
-        keep = functools.partial(filter_named(filter_logits_fn), **(filter_kwargs or {}))
+        keep = filter_with(filter_logits_fn, filter_kwargs)
         net = Growing(self.net, numbers)
         reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):

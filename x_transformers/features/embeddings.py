@@ -14,7 +14,20 @@ from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
-from x_transformers.flags import Check, ConfigError, count, flag, is_number, none, probability, size
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    a_callable,
+    a_mapping,
+    count,
+    flag,
+    is_number,
+    none,
+    probability,
+    shown,
+    size,
+)
+from x_transformers.flags.inputs import tensor_of
 
 sizes = Check(
     'a dict from names to integers of at least 1',
@@ -58,6 +71,7 @@ class AbsolutePositions(ModelFeature):
     use_abs_pos_emb = flag(True, 'add a vector per position, unless the stack has positions of its own')
     scaled_sinu_pos_emb = flag(False, 'sines and cosines with a learned scale, instead of a table')
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
+    must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
     stored_as = {'module': 'pos_emb'}
     options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb'}
     plain = True
@@ -80,9 +94,14 @@ class AbsolutePositions(ModelFeature):
     def embed(self, call: Any) -> Tensor | None:
         pos = call.inputs.get('pos')
         if pos is not None and pos.is_floating_point():
+            if pos.shape[-1] != self.host.emb_dim:
+                wanted = f'vectors of width {self.host.emb_dim}, or whole numbers'
+                raise ValueError(f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, it must be {wanted}')
             return call.only_new(pos, 'pos')
         if self.host.pos_emb is None:
             return None
+        if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and len(pos) not in (1, len(call.like_tokens)))):
+            raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({len(call.like_tokens)}, n)')
         pos = None if pos is None else call.only_new(pos, 'pos')
         return self.host.pos_emb(
             call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
@@ -101,7 +120,10 @@ class ExtraIds(ModelFeature):
         self.tables = nn.ModuleDict(tables)
 
     def embed(self, call: Any) -> Tensor:
-        ids = call.inputs.get('embed_ids') or {}
+        ids = call.inputs.get('embed_ids')
+        ids = {} if ids is None else ids
+        if not isinstance(ids, Mapping):
+            raise TypeError(f'`embed_ids` got {shown(ids)}, it must be a dict from names to ids')
         if set(ids) != set(self.embed_num_tokens):
             raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
         for name, t in ids.items():
@@ -141,6 +163,7 @@ class PrependEmbeds(ModelFeature):
 
     joins_tokens = 'they stand in front of one document only'
     takes = {'prepend_embeds': 'b p e', 'prepend_mask': 'b p'}
+    must_be = {'prepend_embeds': tensor_of('b p e', floats=True), 'prepend_mask': tensor_of('b p')}
     waits = True
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
@@ -283,6 +306,7 @@ class TransformTokens(ModelFeature):
         'transform_token_embeds': 'function of the token embeddings b n e',
         'transform_block_inputs': '{block: f(x)} or f(block, x); block 1 gets the token embeddings',
     }
+    must_be = {'transform_token_embeds': a_callable, 'transform_block_inputs': a_callable | a_mapping}
     waits = True
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from x_transformers.checks import check_digits
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
 from x_transformers.flags import (
@@ -27,6 +28,7 @@ from x_transformers.flags import (
     shown,
     warn_once,
 )
+from x_transformers.flags.inputs import pair_of, per_row_or_token
 from x_transformers.losses import kept_tokens
 
 KINDS = ('a', 'c', 'f')
@@ -213,6 +215,7 @@ class ReinjectInput(StackFeature):
     reinject_input = flag(False, 'add a projection of the input to the input of every branch')
     learned_reinject_input_gate = flag(False, 'gate it, or `in_attn_cond`, per token')
     takes = {'in_attn_cond': 'b d | b n d'}
+    must_be = {'in_attn_cond': per_row_or_token}
     stored_as = {'project': 'reinject_input_proj', 'gate': 'learned_reinject_input_gate'}
 
     @classmethod
@@ -239,6 +242,7 @@ class ReinjectInput(StackFeature):
                 shape = tuple(call.inputs['in_attn_cond'].shape)
                 wanted = f'({len(x)}, {x.shape[-1]}) or ({len(x)}, n, {x.shape[-1]})'
                 raise ValueError(f'`in_attn_cond` got shape {shape}, it must be {wanted}')
+            check_digits(injected, 'in_attn_cond', x)
             injected = call.only_new(injected, 'in_attn_cond')
         elif self.reinject_input:
             injected = self.project(x)
@@ -258,6 +262,7 @@ class ScaledByDeepEmbeds(StackFeature):
 
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
     takes = {'deep_embeds_and_ids': '(num_tokens f d, ids b n)'}
+    must_be = {'deep_embeds_and_ids': pair_of('(embeddings, ids), tensors', torch.is_tensor, torch.is_tensor)}
     waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
@@ -341,7 +346,9 @@ def layer_schedule(
 
 def checked_order(order: Any, layers: int) -> tuple[int, ...]:
     """An execution order as a tuple.  Raises ConfigError for an index without a layer."""
-    if not all(isinstance(index, int) and 0 <= index < layers for index in order):
+    if not isinstance(order, (tuple, list)):
+        raise ConfigError(f'`layers_execute_order` got {shown(order)}, it must be a tuple of indices')
+    if not all(is_int(index) and 0 <= index < layers for index in order):
         raise ConfigError(f'`layers_execute_order` got {tuple(order)!r}, its indices must be from 0 to {layers - 1}')
     return tuple(order)
 
@@ -379,4 +386,7 @@ def transformed(functions: Any, block: int, x: Tensor) -> Tensor:
         return x
     if callable(functions):
         return functions(block, x)
+    if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+        wanted = 'it must be a function (block, x), or a dict from blocks to functions of x'
+        raise TypeError(f'`transform_block_inputs` got {shown(functions)}, {wanted}')
     return functions[block](x) if block in functions else x

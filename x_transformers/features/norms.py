@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.checks import check_digits
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
+from x_transformers.flags.inputs import per_row_or_token
 
 
 def l2norm(t: Tensor, groups: int = 1) -> Tensor:
@@ -284,6 +286,7 @@ class Condition(StackFeature):
     adaptive_condition_mlp = flag(False, 'expand the condition by a linear layer and SiLU first')
     adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1), example=2)
     takes = {'condition': 'b d | b n d'}
+    must_be = {'condition': per_row_or_token}
     switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale')
     options = {'adaptive_condition_mlp_expansion': 'adaptive_condition_mlp'}
     stored_as = {'mlp': 'adaptive_mlp'}
@@ -308,6 +311,7 @@ class Condition(StackFeature):
                 f'`condition` got shape {tuple(condition.shape)}, it must be ({len(x)}, {self.given_width}) or '
                 f'({len(x)}, n, {self.given_width})'
             )
+        check_digits(condition, 'condition', x)
         condition = call.only_new(per_token(condition), 'condition')
         if call.memories and condition.shape[1] != 1:
             raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')

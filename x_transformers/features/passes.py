@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.features.levels import ModelFeature
-from x_transformers.flags import ConfigError, flag, is_int, shown, size
+from x_transformers.flags import ConfigError, flag, is_int, number, shown, size
+from x_transformers.flags.inputs import a_switch
 
 Run = Callable[..., tuple[Tensor, LayerIntermediates]]
 
@@ -87,6 +88,7 @@ class Looped(ModelFeature):
         'looped_inference': 'stop early where the gate says so; one row, token by token',
         'looped_exit_prob_threshold': 'stop once the probability to have stopped reaches this, 0.9 if not given',
     }
+    must_be = {'looped_pred_all_logits': a_switch, 'looped_inference': a_switch, 'looped_exit_prob_threshold': number}
     stored_as = {'gate': 'exit_gate'}
 
     def setup(self, host: Any) -> None:

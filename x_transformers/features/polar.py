@@ -13,6 +13,7 @@ from x_transformers.attend import tile_heads
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import KeepsPrecision, uses, with_heads
 from x_transformers.flags import ConfigError, flag
+from x_transformers.flags.inputs import is_floating, pair_of
 
 
 class PolarEmbedding(KeepsPrecision):
@@ -61,6 +62,7 @@ class Polar(AttentionFeature):
 
     paper = 'PoPE, arXiv:2509.10534'
     takes = {'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)'}
+    must_be = {'polar_pos_emb': pair_of('(angles, shifts), tensors', is_floating, is_floating)}
     waits = True
 
     def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
@@ -98,6 +100,7 @@ class InfusedPositions(AttentionFeature):
 
     paper = 'Shortformer, arXiv:2012.15832'
     takes = {'infused_positions': '(module from positions to vectors, positions j | b j)'}
+    must_be = {'infused_positions': pair_of('(module, positions)', callable, torch.is_tensor)}
     waits = True
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -25,6 +25,8 @@ from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
     Check,
     ConfigError,
+    a_callable,
+    an_instance,
     count,
     flag,
     is_number,
@@ -34,6 +36,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.flags.inputs import rotary_angles, tensor_of
 
 
 class KeepsPrecision(nn.Module):
@@ -413,6 +416,11 @@ class Rotary(AttentionFeature):
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
         'kept_angles': 'a Buffer of the angles of all cached and new tokens: the cache keeps turned keys',
     }
+    must_be = {
+        'rotary_pos_emb': rotary_angles,
+        'context_rotary_pos_emb': rotary_angles,
+        'kept_angles': an_instance(Buffer),
+    }
     waits = True
     plain = True
 
@@ -510,6 +518,7 @@ class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
     takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j, positions of the keys; the last are the queries'}
+    must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
     waits = True
 
     def bias(self, call: Any) -> Tensor | Rows | None:
@@ -533,6 +542,7 @@ class AttnBias(AttentionFeature):
     """A bias given by the caller."""
 
     takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+    must_be = {'attn_bias': tensor_of()}
     waits = True
 
     def bias(self, call: Any) -> Tensor | None:
@@ -625,6 +635,7 @@ class RotaryPositions(StackFeature):
     rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
     rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
     takes = {'context_pos': 'm | b m'}
+    must_be = {'context_pos': tensor_of('m | b m')}
     stored_as = {'angles': 'rotary_pos_emb'}
     switches = ('rotary_pos_emb', 'rotary_xpos')
     options = {'rotary_xpos_scale_base': 'rotary_xpos'}

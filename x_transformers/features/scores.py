@@ -19,6 +19,7 @@ from x_transformers.derivatives import transformed
 from x_transformers.features.contextual import at_least_float, real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
+from x_transformers.flags.inputs import floating
 
 
 def softclamp(t: Tensor, value: float) -> Tensor:
@@ -90,11 +91,14 @@ class ResidualScores(AttentionFeature):
     paper = 'RealFormer, arXiv:2012.11747'
     row_wise = True
     takes = {'prev_attn': 'broadcasts to b h i j'}
+    must_be = {'prev_attn': floating}
     waits = True
 
     def prior(self, call: Any) -> Tensor | None:
         prev = call.inputs.get('prev_attn')
         keys = call.whole.total_keys
+        if prev is not None and prev.ndim < 2:
+            raise ValueError(f'`prev_attn` got shape {tuple(prev.shape)}, it must broadcast to (b, h, i, j)')
         if prev is not None and prev.shape[-1] not in (1, keys):
             raise ValueError(
                 f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {keys}: '
@@ -373,6 +377,7 @@ class AttnDelta(AttentionFeature):
     row_wise = True
     counts_hidden = True
     takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
+    must_be = {'attn_delta': floating}
     waits = True
     falls_back = True
 
@@ -381,6 +386,8 @@ class AttnDelta(AttentionFeature):
         if delta is None:
             return attn
         sinks = attn.shape[-1] - call.total_keys
+        if delta.ndim < 2:
+            raise ValueError(f'`attn_delta` got shape {tuple(delta.shape)}, it must broadcast to (b, h, i, j)')
         if delta.shape[-1] not in (1, whole.keys, whole.total_keys, whole.total_keys + sinks):
             raise ValueError(
                 f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {whole.keys}, the number of keys'

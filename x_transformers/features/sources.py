@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from x_transformers.attend import tile_heads
 from x_transformers.cache import LayerIntermediates
-from x_transformers.checks import as_mask, check_vectors, cleared
+from x_transformers.checks import a_tensor, as_mask, check_broadcast, check_digits, check_vectors, cleared
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
 from x_transformers.flags import count, flag, shown
+from x_transformers.flags.inputs import a_switch, floating, tensor_of
 
 
 class SeparateInputs(AttentionFeature):
@@ -43,6 +44,7 @@ class KVInputResidual(AttentionFeature):
     """What the caller adds to the inputs of keys and values."""
 
     takes = {'kv_input_residual': 'broadcasts to the input of the keys, b j d'}
+    must_be = {'kv_input_residual': floating}
     waits = True
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,16 +52,9 @@ class KVInputResidual(AttentionFeature):
         if residual is None:
             return qkv
         q, k, v = qkv
-        fits(residual, 'kv_input_residual', k)
+        check_broadcast(residual, 'kv_input_residual', k)
         residual = call.cleared(residual) if residual.ndim == 3 and residual.shape[1] == k.shape[1] else residual
         return q, k + residual, v + residual
-
-
-def fits(t: Tensor, name: str, to: Tensor) -> None:
-    """Refuse what does not broadcast to `to` (b n d)."""
-    shape = (1,) * (to.ndim - t.ndim) + tuple(t.shape)
-    if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
-        raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
 
 
 class Deltas(AttentionFeature):
@@ -71,6 +66,7 @@ class Deltas(AttentionFeature):
         'v_delta': 'broadcasts to b j (k d)',
         'o_delta': 'broadcasts to b n (h d)',
     }
+    must_be = dict.fromkeys(takes, floating)
     waits = True
 
     def projected(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,7 +79,7 @@ class Deltas(AttentionFeature):
         delta = call.inputs.get(name)
         if delta is None:
             return t
-        fits(delta, name, t)
+        check_broadcast(delta, name, t)
         if delta.shape[:2] == t.shape[:2]:
             delta = call.cleared(delta) if name in ('k_delta', 'v_delta') else cleared(delta, call.query_mask)
         return t + delta
@@ -94,6 +90,7 @@ class SegmentMemory(AttentionFeature):
 
     paper = 'Transformer-XL, arXiv:1901.02860'
     takes = {'mem': 'b l d, normed like x', 'mem_mask': 'b l'}
+    must_be = {'mem': tensor_of('b l d', floats=True), 'mem_mask': tensor_of('b l')}
     waits = True
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,6 +98,9 @@ class SegmentMemory(AttentionFeature):
         if mem is None:
             return qkv
         q, k, v = qkv
+        check_digits(mem, 'mem', k)
+        mask = call.inputs.get('mem_mask')
+        as_mask(mask, 'mem_mask', len(mem), mem.shape[1] if mem.ndim > 1 else 'l')
         if mem.ndim != 3 or mem.shape[0] != k.shape[0] or mem.shape[-1] != k.shape[-1]:
             raise ValueError(f'`mem` got shape {tuple(mem.shape)}, it must be ({k.shape[0]}, l, {k.shape[-1]})')
         mem = cleared(mem, call.inputs.get('mem_mask'))
@@ -113,6 +113,7 @@ class ValueResidual(AttentionFeature):
     paper = 'Value Residual Learning, arXiv:2410.17897'
     learned_value_residual_mix = flag(False, 'learn the mix per token and head, from the input')
     takes = {'value_residual': 'like the values, b h n d'}
+    must_be = {'value_residual': tensor_of('b h n d', floats=True)}
     waits = True
     stored_as = {'to_mix': 'to_value_residual_mix'}
 
@@ -182,8 +183,11 @@ class AdditionalKV(AttentionFeature):
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise TypeError(f'`additional_key_values` got {shown(given)}, it must be a pair of keys and values')
         shape, (k, v) = self.host.shape, given
+        a_tensor(k, 'additional_key_values')
         for t, width in ((k, shape.dim_head), (v, shape.dim_value)):
-            check_vectors(t, 'additional_key_values', call.batch, 'k', k.shape[-2], width, like=call.x)
+            check_vectors(
+                t, 'additional_key_values', call.batch, 'k', k.shape[-2] if k.ndim > 1 else 'm', width, like=call.x
+            )
             if shape.heads % t.shape[1]:
                 raise ValueError(
                     f'`additional_key_values` got {t.shape[1]} heads, they must divide the heads, {shape.heads}'
@@ -248,6 +252,7 @@ class KVResiduals(StackFeature):
         'self_attn_kv_residuals': 'l b n d, or b n d for the first layer',
         'cross_attn_kv_residuals': 'l b m d, or b m d for the first layer',
     }
+    must_be = dict.fromkeys(takes, tensor_of('l b n d | b n d', floats=True))
     waits = True
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
@@ -280,6 +285,7 @@ class AdditionalKVs(StackFeature):
         'detach_additional_kv': 'True or False: no gradient flows into them',
         'route_additional_kv_to_top': 'True: the last pair goes to the last layer; False: the first to the first',
     }
+    must_be = {'detach_additional_kv': a_switch, 'route_additional_kv_to_top': a_switch}
     waits = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:

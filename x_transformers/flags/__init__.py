@@ -205,6 +205,7 @@ class Feature:
         looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
         joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
         takes      name -> shape: inputs of the forward call that the feature reads
+        must_be    name -> Check: what such an input must be (`flags.inputs` has some)
         waits      True if the feature does nothing in a call without any of these inputs
         fuses      True if the fused kernel does the feature's work itself
         falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
@@ -231,6 +232,7 @@ class Feature:
     looks_ahead: ClassVar[str] = ''
     joins_tokens: ClassVar[str] = ''
     takes: ClassVar[dict[str, str]] = {}
+    must_be: ClassVar[dict[str, Check]] = {}
     waits: ClassVar[bool] = False
     stored_as: ClassVar[dict[str, str]] = {}
     fuses: ClassVar[bool] = False
@@ -328,6 +330,7 @@ class Features:
         stages = dict.fromkeys(stage for feature in self.active for stage in feature.runs_at())
         self.at = {stage: tuple(f for f in self.active if stage in f.runs_at()) for stage in stages}
         self.takes = frozenset(name for feature in self.active for name in feature.takes)
+        self.judges = {name: feature for feature in self.active for name in feature.must_be}
         self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
         self.known_calls: dict[tuple[str, ...], Features] = {}
 

@@ -1,0 +1,103 @@
+"""Arguments of a call, checked by their annotations: `@checked` on a method that users call.
+
+A value of another kind than annotated is refused, with the name of the argument, before anything is computed. What is
+annotated as a number is left to the method, which knows its range.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from x_transformers.flags import Check, is_int, shown
+
+Method = TypeVar('Method', bound=Callable[..., Any])
+
+
+def is_boolean(value: Any) -> bool:
+    if torch.is_tensor(value):
+        return value.ndim == 0 and value.dtype == torch.bool
+    return value is None or isinstance(value, (bool, np.bool_)) or (is_int(value) and value in (0, 1))
+
+
+def is_sequence(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+KINDS: dict[Any, Check] = {
+    bool: Check('True or False', is_boolean),
+    Tensor: Check('a tensor', torch.is_tensor),
+    dict: Check('a dict', lambda value: isinstance(value, Mapping)),
+    str: Check('a text', lambda value: isinstance(value, str)),
+    Generator: Check('a torch.Generator', lambda value: isinstance(value, Generator)),
+    collections.abc.Callable: Check('a callable', callable),
+    collections.abc.Mapping: Check('a dict', lambda value: isinstance(value, Mapping)),
+    collections.abc.Sequence: Check('a list or tuple', is_sequence),
+    tuple: Check('a list or tuple', is_sequence),
+}
+
+
+def kind_of(annotation: Any) -> Check | None:
+    """What an annotation allows, or None if it does not say, or says that it is a number."""
+    parts = typing.get_args(annotation) if is_union(annotation) else (annotation,)
+    parts = [typing.get_origin(part) or part for part in parts]
+    known = [KINDS[part] for part in parts if part in KINDS]
+    optional = types.NoneType in parts
+    if not known or len(known) + optional < len(parts):
+        return None
+    allowed = functools.reduce(Check.__or__, dict.fromkeys(known))
+    return Check(allowed.words, lambda value: (optional and value is None) or allowed.test(value))
+
+
+def is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def kinds_of(method: Callable[..., Any]) -> dict[str, Check]:
+    """The checks of a method's arguments, by name."""
+    room, found = {**vars(typing), **getattr(method, '__globals__', {})}, {}
+    for name, parameter in inspect.signature(method).parameters.items():
+        annotation = parameter.annotation
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or annotation is parameter.empty:
+            continue
+        if isinstance(annotation, str):
+            try:
+                annotation = eval(annotation, room)
+            except NameError:  # imported for type checkers only
+                continue
+        kind = kind_of(annotation)
+        if kind is not None:
+            found[name] = kind
+    return found
+
+
+def check_kind(kind: Check, name: str, value: Any) -> None:
+    if not kind.test(value):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be {kind.words}')
+
+
+def checked(method: Method) -> Method:
+    """Check the arguments of a method by their annotations, at every call that is not compiled."""
+    names = list(inspect.signature(method).parameters)[1:]
+    kinds: dict[str, Check] = {}
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            if not kinds:
+                kinds.update(kinds_of(method), self=KINDS[bool])
+            for name, value in (*zip(names, args), *kwargs.items()):  # noqa: B905  too many are Python's own error
+                if name in kinds and not kinds[name].test(value):
+                    check_kind(kinds[name], name, value)
+        return method(self, *args, **kwargs)
+
+    return wrapped
