@@ -378,7 +378,7 @@ def test_a_loss_of_a_part_is_refused(monkeypatch):
             call.add_loss('logits', logits.square().mean())
             return logits
 
-    monkeypatch.setattr('x_transformers.x_transformers.is_large', lambda *_: True)
+    monkeypatch.setattr('x_transformers.attending.is_large', lambda *_: True)
     net = net_of(stack=dict(features=(*ATTENTION, ByRows)), features=None)
     message = 'the loss `{}` was added from a part of the rows: a feature with a loss at this stage must be neither'
     with pytest.raises(ValueError, match=message.format('scores')):
