@@ -146,7 +146,7 @@ def test_refusals():
         (lambda: model(a, b[:, :5], prompt_mask=prompt), ValueError, r'`unpreferred_seq` got the shape \(3, 5\)'),
         (lambda: model(a.double(), b, prompt_mask=prompt), TypeError, r'`preferred_seq` must hold integer'),
         (lambda: model(a, b, prompt_mask=prompt[:, 1:]), ValueError, r'`prompt_mask` got shape \(3, 8\)'),
-        (lambda: model(a, b, prompt_mask=None), ValueError, r'`prompt_mask` got None'),
+        (lambda: model(a, b, prompt_mask=None), TypeError, r'`prompt_mask` got None'),
         (
             lambda: model(a, b, prompt_mask=prompt, preferred_seq_mask=prompt.double()),
             TypeError,

@@ -266,3 +266,43 @@ def test_a_feature_without_flags_acts_on_scores(flash):
     assert_close(halved(x), plain(x))
     with pytest.raises(ConfigError, match='`attn_flash=True` does not go with `Halved`: the fused kernel forms no'):
         seeded(features=(Halved,), attn_flash=True)
+
+
+# more query heads than heads
+
+
+class Doubled(AttentionFeature):
+    """Two query heads of each head, the difference of their weights."""
+
+    def widths(self, widths):
+        widths.query_heads *= 2
+        widths.key_heads *= 2
+        return widths
+
+    def mix(self, attn, call):
+        first, second = attn.chunk(2, dim=1)
+        return first - second / 2
+
+
+@pytest.mark.parametrize(
+    ('flags', 'name'),
+    [
+        (dict(attn_talking_heads=True), 'attn_talking_heads'),
+        (dict(attn_pre_talking_heads=True), 'attn_pre_talking_heads'),
+        (dict(attn_head_learned_sink=True), 'attn_head_learned_sink'),
+        (dict(attn_use_cope=True, attn_cope_max_pos=4), 'attn_use_cope'),
+        (dict(alibi_pos_bias=True), 'alibi_pos_bias'),
+        (dict(rel_pos_bias=True), 'rel_pos_bias'),
+    ],
+)
+def test_what_counts_heads_is_refused_by_name_beside_more_query_heads(flags, name):
+    with pytest.raises(ConfigError, match=f'`{name}` does not go with 4 query heads of 2 heads'):
+        Decoder(**SIZES, depth=1, features=(Doubled,), **flags)
+
+
+@pytest.mark.parametrize('flags', [{}, dict(attn_head_scale=True), dict(rotary_pos_emb=True), dict(attn_kv_heads=1)])
+def test_more_query_heads(flags):
+    net = seeded(features=(Doubled,), **flags)
+    out = net(stream(2, 5, 16))
+    assert out.shape == (2, 5, 16) and out.isfinite().all()
+    assert net.layers[0][1].to_q.weight.shape == (32, 16)

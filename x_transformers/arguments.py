@@ -30,7 +30,7 @@ def is_boolean(value: Any) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
+    return isinstance(value, collections.abc.Sequence) and not isinstance(value, (str, bytes))
 
 
 KINDS: dict[Any, Check] = {

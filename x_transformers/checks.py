@@ -33,7 +33,7 @@ def check_given(inputs: dict[str, Any], features: Features) -> None:
     for name, value in inputs.items():
         judge = None if value is None else features.judges.get(name)
         if judge is not None and (reason := refused(judge.must_be[name], name, value)):
-            raise TypeError(reason)
+            raise (ValueError if torch.is_tensor(value) else TypeError)(reason)
 
 
 def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
@@ -139,6 +139,14 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
         raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
     check_digits(t, name, to)
+
+
+def check_weight(x: Tensor, weight: Any) -> None:
+    """Refuse an input in another precision than the first weight that it meets, outside of autocast."""
+    if torch.compiler.is_compiling() or not torch.is_tensor(weight) or weight.dtype == x.dtype:
+        return
+    if weight.is_floating_point() and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f'`x` got {x.dtype}, the weights are {weight.dtype}: convert one of them, or use autocast')
 
 
 def check_digits(t: Tensor, name: str, like: Tensor) -> None:

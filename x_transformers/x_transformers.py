@@ -45,16 +45,17 @@ from x_transformers.checks import (
     check_ids,
     check_inputs,
     check_model_inputs,
-    check_precision,
     check_prefix,
     check_range,
     check_returns,
     check_vectors,
+    check_weight,
     cleared,
     input_names,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.residuals import Residual
@@ -174,7 +175,8 @@ class Attention(Configurable, ChoosesKernel):
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self.compose(features, flags)
         widths = self.features.down('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
-        self.dim_key = widths.dim_key
+        refuse_other_heads(self.features, widths.query_heads, heads)
+        self.dim_key, self.query_heads = widths.dim_key, widths.query_heads
         self.to_q = nn.Linear(widths.q, widths.query_heads * self.dim_key, bias=False)
         self.to_k = nn.Linear(widths.kv, widths.key_heads * self.dim_key, bias=False)
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
@@ -278,8 +280,7 @@ class Attention(Configurable, ChoosesKernel):
         check_inputs(inputs, self.features, self.own_inputs, self)
         check_vectors(x, 'x', 'b', 'n', self.dim)
         n = views[1].shape[1]
-        if not torch.compiler.is_compiling():
-            check_precision(x, self)
+        check_weight(x, getattr(self.to_q, 'weight', None))
         if context is not None:
             check_vectors(context, 'context', len(x), 'j', self.dim_kv_in, like=x)
             check_digits(context, 'context', x)
@@ -378,8 +379,7 @@ class FeedForward(Configurable):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
-        if not torch.compiler.is_compiling():
-            check_precision(x, self)
+        check_weight(x, next(self.ff.parameters(), None))
         out = self.ff(x)
         if deep_embed is None:
             return out
@@ -557,6 +557,10 @@ class AttentionLayers(Routing):
                 f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
             )
         self.check_order(branch, kind)
+        of_heads = next((f for f in self.features.active if f.per_head), None)
+        if of_heads is not None and branch.query_heads > branch.heads:
+            name = next(iter(of_heads.flags))
+            raise ConfigError(f'`{name}` does not go with {branch.query_heads} query heads of {branch.heads} heads')
         return branch
 
     def check_order(self, branch: Attention, kind: str) -> None:

@@ -94,6 +94,7 @@ class CoPE(ContextualPositions):
 class UseCoPE(AttentionFeature):
     """Count positions by content: a key is as far away as there are tokens between that its query attends to."""
 
+    per_head = True
     paper = 'Contextual Position Encoding, arXiv:2405.18719'
     use_cope = flag(False, 'positions counted by content')
     cope_max_pos = flag(16, 'number of positions, the last one for all that is further away', size, example=3)

@@ -178,6 +178,7 @@ class RelativeProjPositionalBias(nn.Module):
 class DataDependentBias(AttentionFeature):
     """Forget gates:  bias_ij = the log gates of all tokens from j to i, summed."""
 
+    per_head = True
     paper = 'Forgetting Transformer, arXiv:2503.02130'
     data_dependent_alibi = flag(False, 'a penalty on distance that the tokens in between decide')
     data_dependent_alibi_per_row = flag(False, 'and the query with them')
@@ -215,6 +216,7 @@ class DataDependentBias(AttentionFeature):
 class RelativeProjectedBias(AttentionFeature):
     """Each query chooses, head by head, how its attention falls with distance."""
 
+    per_head = True
     use_rel_proj_pos_bias = flag(False, 'a bias over distance that the query projects')
     rel_proj_num_distance_basis = flag(16, 'number of curves that it mixes', size, example=3)
     rel_proj_max_dist = flag(1024, 'length of the curves; further back the bias is 0', size, example=4)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.norms import MultiheadRMSNorm, l2norm
-from x_transformers.flags import ConfigError, flag, positive, size
+from x_transformers.flags import ConfigError, Features, flag, positive, size
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -52,6 +52,7 @@ class QKNorm(AttentionFeature):
 class QKRMSNorm(AttentionFeature):
     """RMS norm of each query and key head, with learned gains."""
 
+    per_head = True
     paper = 'ViT-22B, arXiv:2302.05442'
     qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
     stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
@@ -68,6 +69,7 @@ class QKRMSNorm(AttentionFeature):
 class KeyRMSNorm(AttentionFeature):
     """RMS norm of each key head, with learned gains."""
 
+    per_head = True
     k_rmsnorm = flag(False, 'RMS norm of keys, per head')
     clashes = {'qk_rmsnorm': 'it norms the keys already'}
     stored_as = {'norm': 'k_rmsnorm'}
@@ -92,3 +94,16 @@ class ValueRMSNorm(AttentionFeature):
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return q, k, self.norm(v)
+
+
+def refuse_other_heads(on: Features, query_heads: int, heads: int) -> None:
+    """Refuse features with numbers for each of the layer's heads, where another one makes more query heads of them."""
+    if query_heads <= heads:
+        return
+    widening = on.at.get('widths', ())
+    back = any(set(feature.runs_at()) & {'weights', 'mix', 'leave'} for feature in widening)
+    for feature in on.active:
+        if getattr(feature, 'per_head', False) and not (back and set(feature.runs_at()) <= {'attended', 'output'}):
+            name = next(iter(feature.flags), type(feature).__name__)
+            made = f'{query_heads} query heads of {heads} heads, as {type(widening[0]).__name__} makes them'
+            raise ConfigError(f'`{name}` does not go with {made}: it has numbers for each head')

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -346,7 +346,7 @@ def layer_schedule(
 
 def checked_order(order: Any, layers: int) -> tuple[int, ...]:
     """An execution order as a tuple.  Raises ConfigError for an index without a layer."""
-    if not isinstance(order, (tuple, list)):
+    if not isinstance(order, Sequence) or isinstance(order, str):
         raise ConfigError(f'`layers_execute_order` got {shown(order)}, it must be a tuple of indices')
     if not all(is_int(index) and 0 <= index < layers for index in order):
         raise ConfigError(f'`layers_execute_order` got {tuple(order)!r}, its indices must be from 0 to {layers - 1}')

@@ -57,6 +57,7 @@ class AttentionFeature(Feature):
     counts_hidden       it needs the columns of keys that the mask hides
     carries             rows read what earlier ones left in `call.carried`, a tensor by name
     keeps_plain_keys    the cache must hold keys that are not turned by their positions
+    per_head            it holds numbers for each of the layer's heads, so another count of query heads is not for it
 
     A feature at the stages of scores may run in FlexAttention too (`flex.py`), if it says by one of these what it does:
 
@@ -70,6 +71,7 @@ class AttentionFeature(Feature):
     counts_hidden: ClassVar[bool] = False
     carries: ClassVar[bool] = False
     keeps_plain_keys: ClassVar[bool] = False
+    per_head: ClassVar[bool] = False
     score_mod: ClassVar[Any] = None
     rescale: ClassVar[Any] = None
 
@@ -153,10 +155,12 @@ class StackFeature(Feature):
         finish           choice   (x) -> x                                 in place of the final norm
 
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
+    `per_head`: it gives layers numbers for each head.
     `keeps_blocks`: False if layers no longer come in equal blocks.
     """
 
     gives_positions: ClassVar[bool] = False
+    per_head: ClassVar[bool] = False
     needs_no_depth: ClassVar[bool] = False
     keeps_blocks: ClassVar[bool] = True
 

@@ -16,6 +16,7 @@ from x_transformers.flags import ConfigError, flag, none, probability, size, war
 class HeadScale(AttentionFeature):
     """A learned scale on the output of each head."""
 
+    per_head = True
     paper = 'NormFormer, arXiv:2110.09456'
     head_scale = flag(False, 'learned scale per head')
     stored_as = {'scale': 'head_scale_params'}
@@ -30,6 +31,7 @@ class HeadScale(AttentionFeature):
 class GateValueHeads(AttentionFeature):
     """A sigmoid gate on each head's output, from the input; open at first."""
 
+    per_head = True
     paper = 'Quantizable Transformers, arXiv:2306.12929'
     gate_value_heads = flag(False, 'gate every head from the input')
     stored_as = {'to_gate': 'to_v_head_gate'}

@@ -787,6 +787,7 @@ class SharedBias:
 class Alibi(StackBias):
     """Linear penalty on the distance, a slope per head:  -slope |q - k|"""
 
+    per_head = True
     paper = 'Train Short, Test Long, arXiv:2108.12409'
     alibi_pos_bias = flag(False, 'penalise distance linearly')
     alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none, example=2)
@@ -803,6 +804,7 @@ class Alibi(StackBias):
 class T5Bias(StackBias):
     """A learned bias per bucket of distances."""
 
+    per_head = True
     paper = 'T5, arXiv:1910.10683'
     rel_pos_bias = flag(False, 'learned bias per bucket of distances')
     rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
@@ -830,6 +832,7 @@ class T5Bias(StackBias):
 class DynamicBias(StackBias):
     """A bias computed from the distance by a small network."""
 
+    per_head = True
     paper = 'CrossFormer, arXiv:2108.00154; Swin v2, arXiv:2111.09883'
     dynamic_pos_bias = flag(False, 'a small network turns distances into biases')
     dynamic_pos_bias_log_distance = flag(False, 'it sees the signed logarithm of the distance')

@@ -97,7 +97,7 @@ class ResidualScores(AttentionFeature):
     def prior(self, call: Any) -> Tensor | None:
         prev = call.inputs.get('prev_attn')
         keys = call.whole.total_keys
-        if prev is not None and prev.ndim < 2:
+        if prev is not None and prev.ndim < 1:
             raise ValueError(f'`prev_attn` got shape {tuple(prev.shape)}, it must broadcast to (b, h, i, j)')
         if prev is not None and prev.shape[-1] not in (1, keys):
             raise ValueError(
@@ -110,6 +110,7 @@ class ResidualScores(AttentionFeature):
 class PreScalePostTalkingHeads(AttentionFeature):
     """Weights times a mix over heads of the similarities, taken before biases and masks."""
 
+    per_head = True
     row_wise = True
     pre_scale_post_talking_heads = flag(False, 'multiply the weights by mixed similarities')
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
@@ -131,6 +132,7 @@ class PreScalePostTalkingHeads(AttentionFeature):
 class PreTalkingHeads(AttentionFeature):
     """Heads exchange logits before the softmax:  sim + W sim, W mixing heads."""
 
+    per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
     row_wise = True
     pre_talking_heads = flag(False, 'mix logits over heads')
@@ -146,6 +148,7 @@ class PreTalkingHeads(AttentionFeature):
 class PostTalkingHeads(AttentionFeature):
     """Heads exchange weights after the softmax."""
 
+    per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
     row_wise = True
     post_talking_heads = flag(False, 'mix weights over heads')
@@ -164,6 +167,7 @@ class TalkingHeads(AttentionFeature):
     The logits are mixed before biases and masks; `residual_attn` hands on those from before the mix.
     """
 
+    per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436, as in the first versions of the library'
     row_wise = True
     talking_heads = flag(False, 'replace logits and weights by mixes over heads')
@@ -324,6 +328,7 @@ class LearnedSink(AttentionFeature):
     Recorded maps have the sink as their first column.
     """
 
+    per_head = True
     paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
     row_wise = True
     head_learned_sink = flag(False, 'a learned sink per head')
@@ -386,7 +391,7 @@ class AttnDelta(AttentionFeature):
         if delta is None:
             return attn
         sinks = attn.shape[-1] - call.total_keys
-        if delta.ndim < 2:
+        if delta.ndim < 1:
             raise ValueError(f'`attn_delta` got shape {tuple(delta.shape)}, it must broadcast to (b, h, i, j)')
         if delta.shape[-1] not in (1, whole.keys, whole.total_keys, whole.total_keys + sinks):
             raise ValueError(
