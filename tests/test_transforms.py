@@ -214,3 +214,18 @@ def test_weights_given_to_a_model_without_memory(name, assign):
 @every([case for case in ONE_EACH if case.name not in ON_META])
 def test_weights_given_to_a_model_without_memory_for_every_feature(case, assign):
     check_meta(case, assign)
+
+
+# export
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning')  # of torch itself
+@pytest.mark.parametrize('name', ['plain', 'rotary_pos_emb', 'alibi_pos_bias', 'num_memory_tokens'])
+def test_export_for_any_batch(name):
+    net, case = copy.deepcopy(model_of(BY_NAME[name])), BY_NAME[name]
+    rows = torch.export.Dim('rows', min=2, max=64)
+    inputs = inputs_for(net, case)
+    exported = torch.export.export(net, (), kwargs=inputs, strict=False, dynamic_shapes={'x': {0: rows}}).module()
+    inputs = inputs_for(net, case, batch=9)
+    assert_close(as_one(net, exported(**inputs)), run(net, inputs))

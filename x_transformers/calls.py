@@ -114,12 +114,12 @@ class StackCall(AddsLosses):
 
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
-        check_memories(self.mems, self.mem_masks, len(x), x.shape[-1], self.how_many('a'))
+        check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
         if self.cache is not None:
             check_maker(self.cache, [kind for kind in self.kinds if kind != 'f'], self.trace.made_by)
         for layer in self.cache.layers if self.cache else ():
-            if layer is not None and layer.buffers[0].sizes[0] != len(x):
-                raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {len(x)}')
+            if layer is not None and layer.buffers[0].sizes[0] != x.shape[0]:
+                raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {x.shape[0]}')
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:
@@ -144,7 +144,7 @@ class StackCall(AddsLosses):
         """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
         places = torch.arange(self.tokens, device=self.start.device) - self.start.unsqueeze(-1)
         memories = torch.arange(-self.memories, 0, device=self.start.device)
-        return torch.cat((memories.expand(len(self.start), -1), places), dim=-1)
+        return torch.cat((memories.expand(self.start.shape[0], -1), places), dim=-1)
 
     def key_positions(self, x: Tensor) -> Tensor:
         """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
@@ -158,8 +158,8 @@ class StackCall(AddsLosses):
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front."""
         check_device(a_tensor(pos, 'pos'), 'pos', x)
-        if pos.ndim == 2 and len(pos) not in (1, len(x)):
-            raise ValueError(f'`pos` got {len(pos)} rows, the input has {len(x)}')
+        if pos.ndim == 2 and len(pos) not in (1, x.shape[0]):
+            raise ValueError(f'`pos` got {len(pos)} rows, the input has {x.shape[0]}')
         if pos.is_floating_point() or pos.ndim not in (1, 2) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
@@ -238,16 +238,16 @@ class StackCall(AddsLosses):
         causal: bool | None,
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
-        self.real, self.start = as_mask(mask, 'mask', len(x), 'n', like=x), start
+        self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
-        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', len(x), 'j', like=x)
+        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
         if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
             raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
         if start is not None:
             # what is kept may go on: a first part may be padding only
             ends = self.cache is None and not self.keeps
-            check_lengths(start, 'seq_start_pos', len(x), self.tokens if ends else None)
+            check_lengths(start, 'seq_start_pos', x.shape[0], self.tokens if ends else None)
             check_device(start, 'seq_start_pos', x)
             begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
             self.real = begun if self.real is None else begun & self.real
@@ -280,8 +280,8 @@ def check_stack_inputs(
     if not torch.compiler.is_compiling():
         check_precision(x, stack)
     if context is not None and stack.cross_attend:
-        check_vectors(context, 'context', len(x), 'j', stack.dim_context, like=x)
-        as_mask(context_mask, 'context_mask', len(x), context.shape[1], like=x)
+        check_vectors(context, 'context', x.shape[0], 'j', stack.dim_context, like=x)
+        as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
     if stack.cross_attend and context is None:
         raise ValueError('`context` is missing: the stack has cross-attention')
     if not stack.cross_attend and context is not None:
@@ -379,7 +379,7 @@ class ModelCall(AddsLosses):
         """Put tokens (m d) or (b m d) in front of `x`, unless they are in the cache already."""
         self.front.insert(0, (tokens.shape[-2], mask))
         self.leading += tokens.shape[-2]
-        return x if self.continues else torch.cat((tokens.expand(len(x), -1, -1), x), dim=1)
+        return x if self.continues else torch.cat((tokens.expand(x.shape[0], -1, -1), x), dim=1)
 
     def take_off(self, x: Tensor, count: int, behind: int) -> tuple[Tensor, Tensor]:
         """Tokens that were put in front when `behind` others stood there, and the rest."""
@@ -431,7 +431,7 @@ class ModelCall(AddsLosses):
             return self.spread(self.mask)
         if known is None:
             return None if self.mask is None else self.behind_padding(self.mask)
-        new = known.new_ones(len(known), self.new) if mask is None else mask[:, -self.new :].bool()
+        new = known.new_ones(known.shape[0], self.new) if mask is None else mask[:, -self.new :].bool()
         return torch.cat((known, new), dim=1)
 
     @property
@@ -483,7 +483,7 @@ class ModelCall(AddsLosses):
 
 def take_rows(t: Tensor, order: Tensor) -> Tensor:
     """Each row of `t` (b n ...) in an order of its own (b n)."""
-    return t[torch.arange(len(t), device=t.device).unsqueeze(-1), order]
+    return t[torch.arange(t.shape[0], device=t.device).unsqueeze(-1), order]
 
 
 def model_call(

@@ -282,7 +282,7 @@ class Attention(Configurable, ChoosesKernel):
         n = views[1].shape[1]
         check_weight(x, getattr(self.to_q, 'weight', None))
         if context is not None:
-            check_vectors(context, 'context', len(x), 'j', self.dim_kv_in, like=x)
+            check_vectors(context, 'context', x.shape[0], 'j', self.dim_kv_in, like=x)
             check_digits(context, 'context', x)
         if context is None and self.dim_kv_in != self.dim:
             raise ValueError(f'`context` is missing: the layer reads keys from a context of width {self.dim_kv_in}')
@@ -291,11 +291,13 @@ class Attention(Configurable, ChoosesKernel):
         if cache is not None and not isinstance(cache, Intermediates):
             raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
         past = None if cache is None else cache.past
-        query_mask = as_mask(mask, 'mask', len(x), 'n', like=x)
+        query_mask = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
         if query_mask is not None and query_mask.shape[1] < n:
             raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
         if query_mask is not None and past is None and query_mask.shape[1] != n:
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(len(x), n)}: True is a real token')
+            raise ValueError(
+                f'`mask` got shape {tuple(mask.shape)}, it must be {(x.shape[0], n)}: True is a real token'
+            )
         if query_mask is not None and places is not None:
             query_mask = taken(query_mask[:, query_mask.shape[1] - n :], places, -1)
         causal = self.causal if causal is None else causal
@@ -733,7 +735,7 @@ class PrefixDecoder(AttentionLayers):
     ) -> Any:
         check_vectors(x, 'x', 'b', 'n', self.dim)
         if prefix_attn_len is not None:
-            check_prefix(prefix_attn_len, 'prefix_attn_len', len(x), x.shape[1])
+            check_prefix(prefix_attn_len, 'prefix_attn_len', x.shape[0], x.shape[1])
         place = torch.arange(x.shape[1], device=x.device)
         seen = place.unsqueeze(-1) >= place
         if torch.is_tensor(prefix_attn_len) and prefix_attn_len.ndim:
@@ -809,7 +811,7 @@ class Wrapper(Configurable):
             raise ValueError(
                 '`attn_mask` does not go with `seq_start_pos` and tokens in front: they move behind the padding'
             )
-        call.mask = call.full_mask(mask, len(x), x.device)
+        call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
         kwargs = on.down('stack_inputs', self.lengthened(kwargs, call), call)
 
@@ -995,7 +997,7 @@ class TransformerWrapper(Wrapper):
         )
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in self.features.takes}
         started = inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}
-        call = model_call(self, started, x.shape[1], cache_of(cache), only_new, len(x))
+        call = model_call(self, started, x.shape[1], cache_of(cache), only_new, x.shape[0])
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.notes['later'], call.shown = return_readout, mask
@@ -1148,7 +1150,7 @@ class ViTransformerWrapper(Configurable):
         x = self.dropout(self.post_emb_norm(x + self.pos_embedding[:, : x.shape[1]]))
         count = x.shape[1]
         if self.register_tokens is not None:
-            x = torch.cat((x, self.register_tokens.expand(len(x), -1, -1)), dim=1)
+            x = torch.cat((x, self.register_tokens.expand(x.shape[0], -1, -1)), dim=1)
         embeddings = self.attn_layers(x)[:, :count]
         if return_embeddings:
             return embeddings

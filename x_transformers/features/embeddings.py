@@ -264,7 +264,7 @@ class MemoryTokens(ModelFeature):
             raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
         call.notes['length'] = x.shape[1]
         call.spread = self.interleaved
-        memories = self.tokens.expand(len(x), self.chunks(x), -1, -1)
+        memories = self.tokens.expand(x.shape[0], self.chunks(x), -1, -1)
         return torch.cat((memories, self.chunked(x)), dim=2).flatten(1, 2)
 
     def chunks(self, x: Tensor) -> int:

@@ -238,9 +238,9 @@ class ReinjectInput(StackFeature):
             if self.reinject_input:
                 raise ValueError('`in_attn_cond` does not go with `reinject_input`: both join the input of branches')
             injected = injected.unsqueeze(1) if injected.ndim == 2 else injected
-            if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or len(injected) not in (1, len(x)):
+            if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or len(injected) not in (1, x.shape[0]):
                 shape = tuple(call.inputs['in_attn_cond'].shape)
-                wanted = f'({len(x)}, {x.shape[-1]}) or ({len(x)}, n, {x.shape[-1]})'
+                wanted = f'({x.shape[0]}, {x.shape[-1]}) or ({x.shape[0]}, n, {x.shape[-1]})'
                 raise ValueError(f'`in_attn_cond` got shape {shape}, it must be {wanted}')
             check_digits(injected, 'in_attn_cond', x)
             injected = call.only_new(injected, 'in_attn_cond')
@@ -275,8 +275,10 @@ class ScaledByDeepEmbeds(StackFeature):
                 f'`deep_embeds_and_ids` got embeddings of shape {tuple(tables.shape)}, '
                 f'they must be (num_tokens, f, {x.shape[-1]}), one table for each of the first f feedforwards'
             )
-        if ids.ndim != 2 or ids.is_floating_point() or len(ids) != len(x):
-            raise ValueError(f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({len(x)}, n)')
+        if ids.ndim != 2 or ids.is_floating_point() or len(ids) != x.shape[0]:
+            raise ValueError(
+                f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({x.shape[0]}, n)'
+            )
         ids = call.only_new(ids.unsqueeze(-1), 'deep_embeds_and_ids').squeeze(-1)
         call.notes['deep embeds'] = tables[ids].unbind(dim=-2)
         return x

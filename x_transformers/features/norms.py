@@ -306,10 +306,14 @@ class Condition(StackFeature):
         condition = call.inputs.get('condition')
         if condition is None:
             raise ValueError('`condition` is missing: adaptive norms and scales need it, (b d) or (b n d)')
-        if condition.ndim not in (2, 3) or condition.shape[-1] != self.given_width or len(condition) not in (1, len(x)):
+        if (
+            condition.ndim not in (2, 3)
+            or condition.shape[-1] != self.given_width
+            or len(condition) not in (1, x.shape[0])
+        ):
             raise ValueError(
-                f'`condition` got shape {tuple(condition.shape)}, it must be ({len(x)}, {self.given_width}) or '
-                f'({len(x)}, n, {self.given_width})'
+                f'`condition` got shape {tuple(condition.shape)}, it must be ({x.shape[0]}, {self.given_width}) or '
+                f'({x.shape[0]}, n, {self.given_width})'
             )
         check_digits(condition, 'condition', x)
         condition = call.only_new(per_token(condition), 'condition')

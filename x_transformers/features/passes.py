@@ -106,7 +106,7 @@ class Looped(ModelFeature):
         early = exits and self.may_exit(x, call)
         caches = [None] * most if call.cache is None else call.cache.split(most)
         traces, gates, logits = [], [], []
-        left, spent = x.new_zeros(len(x), 1, 1, dtype=torch.float32), 0.0
+        left, spent = x.new_zeros(x.shape[0], 1, 1, dtype=torch.float32), 0.0
         for step in range(most):
             x, trace = run(x, cache=caches[step])
             traces.append(trace)
@@ -125,9 +125,9 @@ class Looped(ModelFeature):
 
     def may_exit(self, x: Tensor, call: Any) -> bool:
         """Whether this call generates a token, for which the passes may end early; a prompt runs all."""
-        if len(x) != 1 or (call.cache is not None and call.new != 1):
+        if x.shape[0] != 1 or (call.cache is not None and call.new != 1):
             raise ValueError(
-                f'`looped_inference` got {len(x)} rows and {call.new} new tokens, it must be one row, token by token'
+                f'`looped_inference` got {x.shape[0]} rows and {call.new} new tokens, it must be 1 row, token by token'
             )
         return call.cache is not None or call.new == 1
 

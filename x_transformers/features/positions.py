@@ -488,7 +488,7 @@ class Rotary(AttentionFeature):
 
 def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | Rows:
     """The bias of the last `i` of `j` positions, by a module or `SharedBias`; in rows, if it is large."""
-    if hasattr(rel_pos, 'diagonals') and is_large(x, len(x), heads, i, j):
+    if hasattr(rel_pos, 'diagonals') and is_large(x, x.shape[0], heads, i, j):
         return rel_pos.diagonals(i, j, x.device)
     return rel_pos(i, j)
 
@@ -496,7 +496,7 @@ def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | 
 def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | Rows:
     """The same for given positions of the queries, (i) or (b i), and of all keys, (j) or (b j)."""
     i = own.shape[-1]
-    if not is_large(x, len(x), heads, i, pos.shape[-1]):
+    if not is_large(x, x.shape[0], heads, i, pos.shape[-1]):
         return rel_pos.at(own, pos)
     rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
     module = rel_pos.module
@@ -677,7 +677,7 @@ class RotaryPositions(StackFeature):
             raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
         past = {} if call.cache is None else call.cache.states
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
-        same = 'positions' in past and len(past['positions'].tensor) == len(x)
+        same = 'positions' in past and len(past['positions'].tensor) == x.shape[0]
         continues = call.held == 0 or (same and past['positions'].length == call.held)
         continues = continues and (call.held == 0 or call.seen == call.cache.seen)  # else an offset moves all of them
         if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
@@ -703,7 +703,7 @@ class RotaryPositions(StackFeature):
             positions = call.key_positions(x)[..., call.memories + call.held :]
         angles, _ = self.angles(positions)
         for name, rows in (('positions', positions.unsqueeze(-1)), ('angles', angles)):
-            rows = rows.expand(len(x), *rows.shape[-2:]).contiguous()
+            rows = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous()
             call.trace.states[name] = past[name].append(rows) if past else Buffer(rows)
         kept = call.trace.states['angles']
         everything = kept.tensor if past else angles
