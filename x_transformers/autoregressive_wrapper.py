@@ -391,7 +391,7 @@ class AutoregressiveWrapper(Configurable):
         seq_len: int,
         eos_token: int | Sequence[int] | None = None,
         temperature: float = 1.0,
-        prompt_lens: Tensor | None = None,
+        prompt_lens: Tensor | Sequence[int] | None = None,
         filter_logits_fn: Any = top_k,
         restrict_to_max_seq_len: bool = True,
         amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
@@ -485,7 +485,7 @@ class AutoregressiveWrapper(Configurable):
         *,
         eos_token: int | Sequence[int] | None = None,
         stop_sequences: Sequence[Sequence[int]] | None = None,
-        prompt_lens: Tensor | None = None,
+        prompt_lens: Tensor | Sequence[int] | None = None,
         num_samples: int | None = None,
         restrict_to_max_seq_len: bool = True,
         amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
@@ -578,7 +578,7 @@ class AutoregressiveWrapper(Configurable):
     def read_prompt(
         self,
         prompts: Tensor | Sequence[Tensor],
-        prompt_lens: Tensor | None = None,
+        prompt_lens: Tensor | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> PromptCache:
         """Read prompts once, for many continuations:  `generate(prompts, ..., prompt_cache=...)`.
@@ -632,7 +632,7 @@ class AutoregressiveWrapper(Configurable):
         eos_token: int | Sequence[int] | None = None,
         temperature: float = 1.0,
         stochastic: bool = False,
-        prompt_lens: Tensor | None = None,
+        prompt_lens: Tensor | Sequence[int] | None = None,
         filter_logits_fn: Any = identity,
         restrict_to_max_seq_len: bool = True,
         filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,

@@ -330,7 +330,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         prompts: Mapping[str, Tensor],
         seq_len: int,
         temperature: float = 1.0,
-        prompt_lens: Tensor | None = None,
+        prompt_lens: Tensor | Sequence[int] | None = None,
         filter_logits_fn: str | Callable[..., Tensor] = top_k,
         restrict_to_max_seq_len: bool = True,
         filter_kwargs: dict[str, Any] | None = None,

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.checks import check_range
+from x_transformers.checks import check_range, numbers_of
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
 
 # below this, the argument of a logarithm is taken for this
@@ -425,7 +425,7 @@ def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tens
     if prompt_lens is None:
         return ids, None, leading
 
-    lens = torch.as_tensor(prompt_lens, device=ids.device).flatten()
+    lens = numbers_of(prompt_lens, 'prompt_lens').to(ids.device).flatten()
     b, t = ids.shape
     if lens.shape != (b,) or lens.is_floating_point() or not (1 <= int(lens.min()) <= int(lens.max()) <= t):
         raise ValueError(

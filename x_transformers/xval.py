@@ -291,7 +291,7 @@ class XValAutoregressiveWrapper(Configurable):
         filter_kwargs: dict[str, Any] | None = None,
         temperature: float = 1.0,
         *,
-        prompt_lens: Tensor | None = None,
+        prompt_lens: Tensor | Sequence[int] | None = None,
         cache_kv: bool = True,
         slide_cache: bool = True,
         generator: Generator | None = None,
