@@ -131,3 +131,17 @@ def test_rows_of_a_cache_are_exchanged_by_hand(rows, own, hides):
         x = torch.cat((x, torch.randint(0, 16, (len(rows), 1))), dim=1)
         out, cache = net(x, cache=cache, return_intermediates=True, **hidden(start, length))
         torch.testing.assert_close(out[:, -1], net(x, **hidden(start, length))[:, -1])
+
+
+@pytest.mark.parametrize('own', [{}, dict(rotary_pos_emb=True), dict(alibi_pos_bias=True)])
+def test_a_sequence_shorter_than_the_cache_ends_with_the_new_token(own):
+    """A client leaves out the first tokens, which only its first call saw."""
+    net, front, x = Decoder(**SMALL, **own).eval(), torch.randn(2, 3, 32), torch.randn(2, 4, 32)
+    whole = net(torch.cat((front, x), dim=1))
+    _, cache = net(torch.cat((front, x[:, :1]), dim=1), return_hiddens=True)
+    for n in (2, 3, 4):
+        out, cache = net(x[:, :n], cache=cache, return_hiddens=True)
+        torch.testing.assert_close(out, whole[:, n + 2 : n + 3])
+    _, cache = net(torch.cat((front, x[:, :1]), dim=1), return_hiddens=True)
+    for new in (dict(cache_age=3), dict(cache_age=0), dict(input_not_include_cache=True)):
+        torch.testing.assert_close(net(x[:, 1:], cache=cache, **new), whole[:, 4:])

@@ -308,10 +308,13 @@ def open_stack(
     mem_masks: Sequence[Tensor | None] | None,
     inputs: dict[str, Any],
 ) -> StackCall:
-    """Settle what is new. `x` holds the cached tokens too, unless it is too short or `only_new` says no."""
+    """Settle what is new. `x` holds the cached tokens too, unless `only_new` says no. A shorter one ends with what is
+    new: `cache_age` tokens, 1 if that is not said, all if it is 0."""
     cache, given = cache_of(given_cache), x.shape[1]
     held = 0 if cache is None else cache.length
-    new = given if only_new or given <= held else given - held
+    new = given - held
+    if only_new or new <= 0:
+        new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
     if cache_age is not None and not is_int(cache_age):
         raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
     if offset is not None and not is_int(offset):
