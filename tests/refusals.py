@@ -26,7 +26,7 @@ KNOWN = {
     r'`rotate_num_heads` does not go with `attn_kv_heads`: .*': 'sizes',
     r'`(rotate_num_heads|alibi_num_heads|attn_latent_rope_subheads)` got \d+, it must be at most `heads`, \d+': 'sizes',
     r'`attn_kv_heads` got \d+, it must divide the number of heads, \d+': 'sizes',
-    r'`attn_gate_values_rank` does not go with `attn_gate_values_headwise`: .*': 'one feature',
+    r'`attn_(gate_values|output_gate)_rank` does not go with `attn_(gate_values|output_gate)_headwise`: .*': 'a gate',
     r'`attn_gate_values_bias` (does not go with `attn_gate_values_rank`|needs `attn_gate_values`): .*': 'two gates',
     r'`ff_glu_softclamp` needs GELU or `ff_swish`, .*': 'of other activations there is no linear factor',
     r'`gated_multi_residual` needs `residual_fn_kwargs` with `read_gate_rank`, .*': 'an argument of the residual',

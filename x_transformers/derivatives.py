@@ -21,10 +21,13 @@ from torch.autograd.graph import saved_tensors_hooks
 # the hooks that pack what is saved for the backward pass, from torch 2.8 on
 packing_hooks = getattr(torch._C._autograd, '_top_saved_tensors_default_hooks', lambda ignore_is_tracing: None)
 
+# which dynamo can trace, where torch has it
+transforms_active = getattr(torch._C, '_are_functorch_transforms_active', torch._C._functorch.peek_interpreter_stack)
+
 
 def transformed() -> bool:
     """Whether this runs inside a transform of `torch.func`, or in forward mode."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return bool(transforms_active()) or forward_ad._current_level >= 0
 
 
 def sdpa_weights(q: Tensor, k: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None) -> Tensor:
