@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.again import COPIED, MAPS, Kept, Surroundings, hosts_of
@@ -46,6 +46,9 @@ def __getattr__(name: str) -> Any:
     from x_transformers.attending import Attend
 
     return Attend
+
+
+PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
 
 
 def lowest(t: Tensor) -> float:
@@ -106,7 +109,11 @@ def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], t
         return lambda: attention_maps(q, k, own.gather(), on)
     kept = None
     if not on.at.keys().isdisjoint(EAGER_STAGES):
-        kept = Kept(*hosts_of(on), copied=COPIED, needed_by=MAPS)
+        hosts = hosts_of(on)
+        # no stage of scores computes with these
+        found = (getattr(host, name, None) for host in hosts for name in PROJECTIONS)
+        projections = [module for module in found if isinstance(module, nn.Linear)]
+        kept = Kept(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
     reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
     surroundings = Surroundings(q.device.type)
 

@@ -61,9 +61,11 @@ def differentiable_sdpa(*qkv: Tensor, **options: Any) -> Tensor:
     """`F.scaled_dot_product_attention` with all derivatives, in every transform."""
     if torch.compiler.is_compiling():
         return F.scaled_dot_product_attention(*qkv, **options)
-    if transformed():
+    if transforms_active() or forward_ad._current_level >= 0:
         return sdpa_formula(*qkv, **options)
-    packing = packing_hooks(False) if torch.is_grad_enabled() else None
+    if not torch.is_grad_enabled():
+        return F.scaled_dot_product_attention(*qkv, **options)
+    packing = packing_hooks(False)
     if packing is not None:
         return repacked(packing, *qkv, **options)
     out = F.scaled_dot_product_attention(*qkv, **options)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from x_transformers.flags import Feature, Features
     from x_transformers.x_transformers import AttentionLayers, Layer
 
+OWN_LAYER_NORM = F.layer_norm
 TURNED = {'rotary_pos_emb': True}  # the one input that plain attention knows
 
 
@@ -49,7 +50,10 @@ def layer_norm(module: LayerNorm) -> Callable[[Tensor], Tensor]:
 
     def normed(x: Tensor) -> Tensor:
         gamma = module._parameters['gamma']
-        return F.layer_norm(x, gamma.shape, gamma + offset if offset else gamma)
+        gain = gamma + offset if offset else gamma
+        if F.layer_norm is OWN_LAYER_NORM:  # all that it does
+            return torch.layer_norm(x, gamma.shape, gain)
+        return F.layer_norm(x, gamma.shape, gain)
 
     return normed
 
