@@ -9,6 +9,10 @@ BUGS = {
     'again.py': ('test_again.py', [
         ('a change of a tensor in place is not seen', 'return (version(t), t.dtype, t.device) != self.versions[name]', 'return False'),
     ]),
+    'arguments.py': ('test_wrong_values.py test_bad_input.py', [
+        ('an argument of the wrong kind passes', 'if name in kinds and not kinds[name].test(value):', 'if False:'),
+        ('None is no argument', 'lambda value: (optional and value is None) or allowed.test(value)', 'lambda value: allowed.test(value)', 'test_names.py test_compat.py test_stack.py test_generate.py'),
+    ]),
     'attend.py': ('test_attention.py test_kernels.py', [
         ('the softmax stays in half precision', 'dtype=torch.float32 if half else sim.dtype', 'dtype=sim.dtype if half else sim.dtype'),
         ('key heads are repeated side by side', 't.repeat(1, heads // t.shape[1], 1, 1)', 't.repeat_interleave(heads // t.shape[1], dim=1)'),
@@ -267,6 +271,10 @@ BUGS = {
     ]),
     'flags/explain.py': ('test_flags.py test_coverage.py', [
         ('flags at their default are told', 'if not same(own[n], f.default)]', 'if True]'),
+    ]),
+    'flags/inputs.py': ('test_wrong_values.py test_bad_input.py', [
+        ('an input of another dtype passes', 'return floats is None or', 'return True or'),
+        ('an input of any shape passes', 'value.ndim not in ranks or value.is_complex()', 'value.is_complex()'),
     ]),
     'flex.py': ('test_flex.py', [
         ('keys in front are late', 'return lambda b, h, i, j: (j <= i + behind) | (j < added)', 'return lambda b, h, i, j: j <= i + behind'),

@@ -73,3 +73,15 @@ def test_a_malformed_call_is_refused_in_so_many_words(expression, error, words):
 def test_there_are_enough_of_them():
     assert len(CALLS) >= 200
     assert len({words for *_, words in CALLS}) >= 180
+
+
+@pytest.mark.parametrize(
+    'wrong', [torch.randn(1, 2, 4, 16), torch.zeros(2, 16, dtype=torch.long)], ids=['shape', 'dtype']
+)
+def test_an_input_of_a_feature_says_what_it_must_be(wrong):
+    net, x = x_transformers.Decoder(dim=16, depth=1, heads=2, use_adaptive_rmsnorm=True), torch.randn(2, 4, 16)
+    net(x, condition=torch.randn(2, 16))
+    with pytest.raises(
+        ValueError, match=r'`condition` got .* it must be a floating point tensor \(b, d\) or \(b, n, d\)'
+    ):
+        net(x, condition=wrong)
