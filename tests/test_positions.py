@@ -5,7 +5,7 @@ import pytest
 import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
 
-from x_transformers import Attention, CrossAttender, Decoder, Encoder
+from x_transformers import Attention, CrossAttender, Decoder, Encoder, blocks
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
     AlibiPositionalBias,
@@ -420,3 +420,30 @@ def test_keys_that_were_turned_meet_angles_of_the_user():
     _, cache = stack(x[:, :3], return_hiddens=True)
     wanted = stack(x, rotary_pos_emb=own)[:, 3:]
     assert_close(stack(x[:, 3:], cache=cache, rotary_pos_emb=own, input_not_include_cache=True), wanted)
+
+
+@pytest.mark.parametrize('in_blocks', [False, True])
+@pytest.mark.parametrize('kind', [Decoder, Encoder])
+@pytest.mark.parametrize('flag', ['alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'])
+def test_positions_of_each_head(flag, kind, in_blocks, monkeypatch):
+    """Each head counts by itself; as a bias that is given."""
+    sizes = dict(dim=16, depth=2, heads=4, attn_dim_head=8)
+    stack, bare = randomised(kind(**sizes, **{flag: True})).double(), kind(**sizes).double().eval()
+    bare.load_state_dict({name: t for name, t in stack.state_dict().items() if not name.startswith('rel_pos')})
+    x, pos = randn(2, 6, 16), torch.randint(0, 30, (2, 4, 6), generator=torch.Generator().manual_seed(0))
+    bias = torch.stack([torch.stack([stack.rel_pos.at(p, p)[h] for h, p in enumerate(row)]) for row in pos])
+    wanted = bare(x, attn_bias=bias)
+    if in_blocks:
+        monkeypatch.setattr(blocks, 'LARGE', {'cpu': 1, 'cuda': 1})
+        monkeypatch.setattr(blocks, 'BLOCK', {'cpu': 2, 'cuda': 2})
+        monkeypatch.setattr(blocks, 'FEWEST_ROWS', 2)
+    assert_close(stack(x, pos=pos), wanted)
+    assert not torch.allclose(stack(x, pos=pos), stack(x, pos=pos[:, 0]))
+
+
+def test_positions_of_each_head_are_for_a_bias_of_distances():
+    pos = torch.arange(6).expand(2, 4, 6)
+    with pytest.raises(ValueError, match='`pos` got positions per head'):
+        Decoder(dim=16, depth=1, heads=4, rotary_pos_emb=True)(torch.randn(2, 6, 16), pos=pos)
+    with pytest.raises(ValueError, match='`pos` got positions for 3 heads, there are 4'):
+        Decoder(dim=16, depth=1, heads=4, alibi_pos_bias=True)(torch.randn(2, 6, 16), pos=pos[:, :3])

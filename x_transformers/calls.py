@@ -149,6 +149,8 @@ class StackCall(AddsLosses):
     def key_positions(self, x: Tensor) -> Tensor:
         """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
         pos = self.shared['a'].get('pos')
+        if pos is not None and pos.ndim == 3:
+            raise ValueError('`pos` got positions per head, (b, h, n), which only a bias of distances can take')
         if pos is not None:
             return pos
         if self.start is not None:
@@ -158,9 +160,9 @@ class StackCall(AddsLosses):
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front."""
         check_device(a_tensor(pos, 'pos'), 'pos', x)
-        if pos.ndim == 2 and len(pos) not in (1, x.shape[0]):
+        if pos.ndim in (2, 3) and len(pos) not in (1, x.shape[0]):
             raise ValueError(f'`pos` got {len(pos)} rows, the input has {x.shape[0]}')
-        if pos.is_floating_point() or pos.ndim not in (1, 2) or pos.shape[-1] != self.tokens:
+        if pos.is_floating_point() or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
                 f'it must be whole numbers, ({self.tokens},) or (b, {self.tokens})'

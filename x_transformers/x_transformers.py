@@ -837,7 +837,10 @@ class Wrapper(Configurable):
         if pos is not None and not pos.is_floating_point():
             ahead = torch.arange(-call.leading, 0, device=pos.device)
             pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
-            pos = pos if call.start is None else call.behind_padding(pos.expand(len(call.start), -1))
+            if call.start is not None:
+                if pos.ndim == 3:
+                    raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
+                pos = call.behind_padding(pos.expand(len(call.start), -1))
             kwargs = {**kwargs, 'pos': pos}
         if kv_mask is not None and call.leading:
             if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == call.tokens:

@@ -287,8 +287,13 @@ class PositionBias(nn.Module):
         raise NotImplementedError
 
     def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """The bias for given positions:  i, j -> h i j, or with rows b h i j."""
-        return self.of_distance(distances(q_pos, k_pos)).movedim(-1, -3)
+        """The bias for given positions:  i, j -> h i j; b i, b j -> b h i j; or per head, b h i, b h j -> b h i j."""
+        bias = self.of_distance(distances(q_pos, k_pos))
+        if q_pos.ndim < 3:
+            return bias.movedim(-1, -3)
+        if q_pos.shape[1] != bias.shape[-1]:
+            raise ValueError(f'`pos` got positions for {q_pos.shape[1]} heads, there are {bias.shape[-1]}')
+        return bias.diagonal(dim1=1, dim2=-1).movedim(-1, 1)
 
     def forward(self, i: int, j: int) -> Tensor:
         """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
@@ -494,7 +499,7 @@ def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | 
 
 
 def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | Rows:
-    """The same for given positions of the queries, (i) or (b i), and of all keys, (j) or (b j)."""
+    """The same for given positions of the queries, (i), (b i) or (b h i), and of all keys, (j), (b j) or (b h j)."""
     i = own.shape[-1]
     if not is_large(x, x.shape[0], heads, i, pos.shape[-1]):
         return rel_pos.at(own, pos)
@@ -506,7 +511,9 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) 
         by_distance, of_query, of_key = rel_pos.then.entry(), of_each(own), of_each(pos)
         return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
-    knows = hasattr(module, 'entry') and overridden_together(type(module), 'entry', 'of_distance', 'at')
+    knows = (
+        pos.ndim < 3 and hasattr(module, 'entry') and overridden_together(type(module), 'entry', 'of_distance', 'at')
+    )
     return Rows(
         lambda rows, keys: rel_pos.then.at(own[..., rows], pos[..., keys]),
         learns=learns,
@@ -517,7 +524,7 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) 
 class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
-    takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j, positions of the keys; the last are the queries'}
+    takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j | b h j, of the keys; the last are the queries'}
     must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
     waits = True
 
