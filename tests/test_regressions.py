@@ -25,6 +25,7 @@ from x_transformers import (
     FeedForward,
     TransformerWrapper,
     XTransformer,
+    blocks,
 )
 from x_transformers.autoregressive_wrapper import min_p, top_a, top_k, top_p
 from x_transformers.x_transformers import (
@@ -772,3 +773,25 @@ def test_25_frozen_checkpoints_give_frozen_outputs(name, flash):
 def test_25_a_sinusoid_and_alibi_store_no_table():
     assert ScaledSinusoidalEmbedding(6).state_dict().keys() == {'scale'}
     assert not AlibiPositionalBias(4).state_dict()
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('flash', [False, None, True])
+@pytest.mark.parametrize('in_blocks', [False, True])
+def test_a_bias_that_hides_all_keys_reveals_none(flash, causal, in_blocks, monkeypatch):
+    """Not those that the triangle hides either: the row gives zeros, with finite gradients."""
+    if in_blocks:
+        for name, value in (('LARGE', 1), ('BLOCK', 2)):
+            monkeypatch.setattr(blocks, name, {'cpu': value, 'cuda': value})
+        monkeypatch.setattr(blocks, 'FEWEST_ROWS', 2)
+    layer = Attention(dim=16, heads=2, dim_head=8, causal=causal, flash=flash).double().eval()
+    x = torch.randn(1, 5, 16, dtype=torch.double, requires_grad=True)
+    bias = torch.zeros(1, 2, 5, 5, dtype=torch.double)
+    bias[:, :, 2, : 3 if causal else 5] = -torch.inf
+    bias[:, :, 4, 1] = -torch.inf
+    out = layer(x, attn_bias=bias)
+    wanted = layer(x, attn_mask=bias > -1)
+    assert (out[0, 2] == 0).all()
+    torch.testing.assert_close(out, wanted)
+    grads = [torch.autograd.grad(o.square().sum(), x)[0] for o in (out, wanted)]
+    torch.testing.assert_close(*grads)

@@ -558,6 +558,14 @@ class AttnBias(AttentionFeature):
             raise TypeError(f'`attn_bias` got {bias.dtype}, it must be numbers to add; keys are hidden by `attn_mask`')
         return bias
 
+    def mask(self, call: Any) -> Tensor | None:
+        """A key with a bias of -inf is hidden: else a row of nothing but those would look at what other masks hide."""
+        bias = self.bias(call)
+        if bias is None:
+            return None
+        call.term(bias, 'attn_bias')  # its shape is that of the bias, by name
+        return bias != -torch.inf
+
 
 class Window(AttentionFeature):
     """See no further back than a number of tokens. The future is left to `causal`."""
