@@ -14,6 +14,7 @@ KNOWN = {
     r'`attn_flash=True` does not go with `\w+`: the fused kernel forms no (scores|logits)': 'computed from the stages',
     r'`\w+` does not go with `attn_flash=True`: the fused kernel forms no logits': 'the same, said by the stack',
     r'`\w+` got \d+ values, it must have (one, or )?one per layer, \d+': 'a tuple is for a number of layers',
+    r'`only_attn` does not go with `custom_layers` that have feedforwards .*': 'an argument of the other',
     r'`par_ratio` got \d+, (it must be at most the number|which leaves no room).*': 'layers are few',
     r'`sandwich_coef` got \d+, it must be at most `depth`, \d+': 'layers are few',
     r'`\w+` needs a causal stack': 'memory tokens stand between tokens',

@@ -331,6 +331,8 @@ OTHERS = {
     **dict.fromkeys(('encoder', 'cross_attender', 'attn_inverted_attention'), '`net` must be causal'),
     **dict.fromkeys(('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens'), '`net` must be causal'),
     **dict.fromkeys(('attn_pool_depth', 'dim_pooled_tokens'), '`net` must be causal'),
+    'orthog_residual_over_sequence': '`net` must be causal',
+    'attn_orthog_projected_values_over_sequence': '`net` must be causal',
     'return_only_embed=True': 'it has no head',
     'average_pool_embed': 'it gives one vector for the whole sequence',
     'squeeze_out_last_dim': '`net` must give logits of a vocabulary',

@@ -162,7 +162,7 @@ class StackCall(AddsLosses):
         check_device(a_tensor(pos, 'pos'), 'pos', x)
         if pos.ndim in (2, 3) and len(pos) not in (1, x.shape[0]):
             raise ValueError(f'`pos` got {len(pos)} rows, the input has {x.shape[0]}')
-        if pos.is_floating_point() or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
+        if pos.is_floating_point() or pos.is_complex() or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
                 f'it must be whole numbers, ({self.tokens},) or (b, {self.tokens})'
@@ -405,7 +405,7 @@ class ModelCall(AddsLosses):
     def cleared(self, t: Tensor) -> Tensor:
         """What the caller gave for the new tokens (b n d), finite where masks or the padding on the left hide it."""
         real, start = self.shown, self.inputs.get('seq_start_pos')
-        if real is not None and (real.ndim != 2 or real.shape[1] < self.new):
+        if real is not None and (real.ndim != 2 or real.shape[1] < self.new or real.shape[0] != t.shape[0]):
             return t  # which is refused below
         if start is not None:
             begun = torch.arange(self.tokens - self.new, self.tokens, device=t.device) >= start.unsqueeze(-1)

@@ -12,12 +12,14 @@ from typing import Annotated, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from x_transformers.again import Kept, itself
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.calls import model_call
+from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -146,7 +148,13 @@ def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) ->
 
 def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     """The logits of each head of a model from its hidden states, which learn from them alone."""
-    logits = Kept(net.to_logits, detached=True).now(net.to_logits)(x)
+    head = net.to_logits
+    if not torch.compiler.is_compiling():
+        logits = Kept(head, detached=True).now(head)(x)
+    elif isinstance(head, TiedReadout):
+        logits = x @ (head.shared[0].table.detach() * head.scale).t()
+    else:
+        logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
     call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)
     logits = each_head(lambda one: call.on.down('logits', one, call), logits)
     return logits if isinstance(logits, tuple) else (logits,)

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.attend import lowest, softmax
-from x_transformers.blocks import noise_state, replayed
+from x_transformers.blocks import noise_state, replayed, to_4d
+from x_transformers.checks import check_scores
 from x_transformers.derivatives import transformed
 from x_transformers.features.contextual import at_least_float, real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -104,7 +105,11 @@ class ResidualScores(AttentionFeature):
                 f'`prev_attn` got logits for {prev.shape[-1]} keys, the layer has {keys}: '
                 f'with `residual_attn` all layers need equally many, `num_mem_kv` included'
             )
-        return None if prev is None else call.cut(prev)
+        if prev is None:
+            return None
+        if not torch.compiler.is_compiling():
+            check_scores(to_4d(prev), 'prev_attn', call.batch, call.heads, call.whole.rows)
+        return call.cut(prev)
 
 
 class PreScalePostTalkingHeads(AttentionFeature):
@@ -397,6 +402,8 @@ class AttnDelta(AttentionFeature):
             raise ValueError(
                 f'`attn_delta` got shape {tuple(delta.shape)}, its last axis must be {whole.keys}, the number of keys'
             )
+        if not torch.compiler.is_compiling():
+            check_scores(to_4d(delta), 'attn_delta', call.batch, call.heads, whole.rows)
         delta = call.cut(delta)
         delta = delta if delta.shape[-1] == 1 else F.pad(delta, (attn.shape[-1] - delta.shape[-1], 0))
         return attn + delta.to(attn.dtype)
