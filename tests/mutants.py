@@ -332,7 +332,7 @@ BUGS = {
     'next_latent_wrapper.py': ('test_next_latent_wrapper.py', [
         ('targets learn', 'torch.stack([F.pad(hidden.detach()[:, step:]', 'torch.stack([F.pad(hidden[:, step:]'),
         ('tokens learn', 'tokens = self.token_emb(ids).detach()', 'tokens = self.token_emb(ids)'),
-        ('the head learns from the divergence', 'Kept(net.to_logits, detached=True)', 'Kept(net.to_logits, detached=False)'),
+        ('the head learns from the divergence', 'Kept(head, detached=True)', 'Kept(head, detached=False)'),
         ('weights fade with the loss of their own step', 'before = distances.cumsum(dim=0) - distances', 'before = distances.cumsum(dim=0)'),
     ]),
     'nonautoregressive_wrapper.py': ('test_nonautoregressive_wrapper.py', [
