@@ -23,7 +23,7 @@ KNOWN = {
     r'`(alibi|rel)_pos_bias` does not go with `attn_data_dependent_alibi`: one position bias at a time': 'two levels',
     r'`position_infused_attn` does not go with `attn_use_latent_kv`: values share .*': 'two levels',
     r'`attn_flash_pack_seq` (needs `rotary_pos_emb`|does not go with `shift_tokens`): .*': 'two levels',
-    r'`attn_(latent_rope_subheads|collab_heads)` does not go with `(attn_kv_heads|rotate_num_heads)`: .*': 'sizes',
+    r'`attn_(latent_rope_subheads|collab_heads)` does not go with `(\w*kv_heads|rotate_num_heads)`: .*': 'sizes',
     r'`rotate_num_heads` does not go with `attn_kv_heads`: .*': 'sizes',
     r'`(rotate_num_heads|alibi_num_heads|attn_latent_rope_subheads)` got \d+, it must be at most `heads`, \d+': 'sizes',
     r'`attn_kv_heads` got \d+, it must divide the number of heads, \d+': 'sizes',
