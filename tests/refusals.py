@@ -38,7 +38,8 @@ KNOWN = {
     r'`logits_dim` got \d+, with `tie_embedding` it is `num_tokens`, \d+': 'sizes',
     r'`mixture_of_softmax` does not go with `logits_dim` of 1: .*': 'sizes',
     r'`(to_logits|logits_dim)` and `\w+` both make the head, set only one': 'of an argument',
-    r'`attn_one_kv_head` and `attn_kv_heads` both set the number of key heads, set only one': 'of arguments',
+    r'`attn_one_kv_head` and `\w+_kv_heads` both set the number of key heads, set only one': 'of arguments',
+    r'`attn_flash_pack_seq` does not go with `attn_flash=False`: .*': 'of an argument',
     r'`token_emb` got vectors of width \d+, they must have width \d+': 'sizes',
 }
 # what a call refuses

@@ -103,11 +103,14 @@ def can_look(t: Tensor) -> bool:
 
 
 def numbers_of(value: Any, name: str) -> Tensor:
-    """A tensor of numbers, from one or from lists of them."""
+    """A tensor of real numbers, from one or from lists of them."""
     try:
-        return torch.as_tensor(value)
+        t = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f'`{name}` got {shown(value)}, it must be numbers: a tensor, or lists of them') from None
+    if t.is_complex():
+        raise TypeError(f'`{name}` got {t.dtype}, it must be real numbers')
+    return t
 
 
 def sizes(*wanted: int | str | None) -> str:

@@ -629,7 +629,7 @@ class AttentionLayers(Routing):
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
-            call.shared['c']['context'] = cleared(context if call.cache is None else context[:, :0], context_mask)
+            call.shared['c']['context'] = cleared(context, context_mask) if call.cache is None else context[:, :0]
         order = self.order_of(layers_execute_order, repeat_blocks)
         call.order, call.kinds = order, [self.layer_types[index] for index in order]
         x = call.only_new(x, 'x')
