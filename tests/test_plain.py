@@ -328,6 +328,7 @@ def test_traces(flags, runs):
     net, x = stack(**flags), tokens().detach()
     traced = torch.jit.trace(net, (x,), check_trace=False)
     assert not runs
+    torch.jit.trace(net, (x,))  # traces again, and refuses another graph
     assert torch.allclose(traced(x), net(x), atol=1e-5)
     with torch.no_grad():
         assert torch.allclose(make_fx(lambda x: net(x))(x)(x), net(x), atol=1e-5)

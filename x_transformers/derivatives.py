@@ -59,17 +59,15 @@ def sdpa_formula(
 
 def differentiable_sdpa(*qkv: Tensor, **options: Any) -> Tensor:
     """`F.scaled_dot_product_attention` with all derivatives, in every transform."""
-    if torch.compiler.is_compiling():
-        return F.scaled_dot_product_attention(*qkv, **options)
-    if transforms_active() or forward_ad._current_level >= 0:
+    compiling = torch.compiler.is_compiling()
+    if not compiling and (transforms_active() or forward_ad._current_level >= 0):
         return sdpa_formula(*qkv, **options)
-    if not torch.is_grad_enabled():
-        return F.scaled_dot_product_attention(*qkv, **options)
-    packing = packing_hooks(False)
+    recorded = not compiling and torch.is_grad_enabled()
+    packing = packing_hooks(False) if recorded else None
     if packing is not None:
         return repacked(packing, *qkv, **options)
-    out = F.scaled_dot_product_attention(*qkv, **options)
-    if out.requires_grad:
+    out = F.scaled_dot_product_attention(*qkv, **options)  # in one line: traces compare where a call stands
+    if recorded and out.requires_grad:
         register(out.grad_fn, by_formula)
     return out
 
