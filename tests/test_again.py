@@ -59,6 +59,7 @@ def computed_again(way, case):
     """A network, its inputs, and a context in which it computes again."""
     case = case.with_keywords(checkpoint_layers=True) if way == 'layers' else case
     if refused(case):
+        assert way == 'layers' and '`checkpoint_layers` does not go with' in refused(case)
         pytest.skip(refused(case))
     net = copy.deepcopy(model_of(case))
     net.train(way == 'layers')

@@ -1,35 +1,19 @@
 """Belief states, against a loop that reads every prefix and every suffix by itself."""
 
-import copy
-import json
-import pickle
-
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
+from training_laws import DIM, LIMIT, VOCAB, check_copies, check_half_precision, check_one_graph, fit, ids_of, net_of
 
-from x_transformers import Decoder, Encoder, TransformerWrapper
+from x_transformers import Encoder
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.flags import ConfigError
-
-VOCAB, DIM, LIMIT = 11, 16, 12
-
-
-def net_of(kind=Decoder, dim=DIM, stack=None, **model):
-    stack = dict(dim=dim, depth=2, heads=2, attn_dim_head=8, ff_mult=1, rotary_pos_emb=True, verbose=False) | (
-        stack or {}
-    )
-    return TransformerWrapper(**{'num_tokens': VOCAB, 'max_seq_len': LIMIT, 'attn_layers': kind(**stack), **model})
 
 
 def wrapped(two=False, model=None, **wrapper):
     nets = [net_of(**(model or {})) for _ in range(1 + two)]
     return randomised(BeliefStateWrapper(*nets, **wrapper), scale=0.4)
-
-
-def ids_of(b, n, seed=0):
-    return torch.randint(0, VOCAB, (b, n), generator=torch.Generator().manual_seed(seed))
 
 
 def belief_of(model, front, behind):
@@ -235,7 +219,7 @@ def test_draws_ends_and_modes():
         (lambda: BeliefStateWrapper(net_of(Encoder)), 'forward_decoder'),
         (lambda: BeliefStateWrapper(net_of(), net_of(average_pool_embed=True)), 'average_pool_embed'),
         (lambda: BeliefStateWrapper(net_of(), net_of(num_tokens=5)), 'num_tokens'),
-        (lambda: BeliefStateWrapper(net_of(), net_of(dim=8)), 'dim'),
+        (lambda: BeliefStateWrapper(net_of(), net_of(stack=dict(dim=8))), 'dim'),
         (lambda: BeliefStateWrapper(net_of(), train_frac_forward_backward_pairs=0.0), 'train_frac'),
         (lambda: BeliefStateWrapper(net_of(), cond_on_distance_prob=1.5), 'cond_on_distance_prob'),
         (lambda: BeliefStateWrapper(net_of(max_seq_len=0), pred_distance=True), 'max_pred_distance'),
@@ -291,25 +275,17 @@ def test_names_and_initial_values():
         'to_distance_cond.3.bias': (2 * DIM,),
     }
     assert model.loss_weights.tolist() == [1.0, 0.5]
-    wide = BeliefStateWrapper(net_of(dim=512, stack=dict(depth=1)))
+    wide = BeliefStateWrapper(net_of(stack=dict(dim=512, depth=1)))
     assert wide.suffix_token.std().item() == pytest.approx(0.02, rel=0.15)
 
 
 def test_copies_configs_and_pickles():
     model, ids = wrapped(two=True, pred_distance=True), ids_of(2, 6)
-    again = BeliefStateWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    expected = model(ids)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(other(ids), expected)
+    check_copies(model, lambda m: m(ids))
 
 
-@pytest.mark.parametrize('cast', [False, True], ids=['autocast', 'cast'])
-def test_half_precision(cast):
-    model, ids = wrapped(pred_distance=True).float(), ids_of(2, 6)
-    expected = model(ids)
-    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
-        assert_close((copy.deepcopy(model).bfloat16() if cast else model)(ids), expected, tolerance=0.1)
+def test_half_precision():
+    check_half_precision(wrapped(pred_distance=True), lambda m: m(ids_of(2, 6)))
 
 
 # learning
@@ -324,12 +300,8 @@ def test_it_learns_to_reach_a_goal():
         start, step = torch.randint(0, VOCAB, (b, 1)), torch.randint(1, 5, (b, 1))
         return (start + step * torch.arange(7)) % VOCAB
 
-    model = BeliefStateWrapper(net_of(dim=32, stack=dict(attn_dim_head=16, ff_mult=2), return_only_embed=True))
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(300):
-        optimiser.zero_grad()
-        model(rows(32)).backward()
-        optimiser.step()
+    model = BeliefStateWrapper(net_of(stack=dict(dim=32, attn_dim_head=16, ff_mult=2), return_only_embed=True))
+    fit(model, lambda: model(rows(32)), 300)
     ids = rows(64)
     out = model.generate_with_suffix_cond(ids[:, :1], 4, temperature=0.0, suffix=ids[:, 5:])
     assert (out == ids[:, 1:5]).float().mean() > 0.95
@@ -340,8 +312,4 @@ def test_it_learns_to_reach_a_goal():
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
     model, x = wrapped(pred_distance=True), ids_of(2, 6)
-    losses = []
-    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
-        torch.manual_seed(0)
-        losses.append(run(x))
-    assert_close(losses[1], losses[0])
+    check_one_graph(model, lambda m: m(x))

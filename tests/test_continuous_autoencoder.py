@@ -1,12 +1,9 @@
 """The autoencoder of vectors, against plain calls of its parts, row by row."""
 
-import copy
-import json
-import pickle
-
 import pytest
 import torch
 from oracles import assert_close, randn, randomised
+from training_laws import check_copies, check_one_graph, fit
 
 from x_transformers.continuous_autoencoder import (
     ContinuousTransformerAutoencoder,
@@ -143,10 +140,7 @@ def test_refusals(call, words):
 
 def test_copies_configs_and_pickles():
     model, x = model_of(), randn(2, 6, WIDTH)
-    again = ContinuousTransformerAutoencoder.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(other(x), model(x))
+    check_copies(model, lambda m: m(x))
 
 
 @pytest.mark.slow
@@ -159,11 +153,7 @@ def test_it_learns_to_keep_a_line_in_its_latent():
         return start + step * torch.arange(6)[:, None]
 
     model = build(dim=64, attn_dim_head=32, dim_latent=16, latents_dropout_prob=0.0)
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for _ in range(500):
-        optimiser.zero_grad()
-        model(lines(64)).backward()
-        optimiser.step()
+    fit(model, lambda: model(lines(64)), 500, lr=2e-3)
     x = lines(64)
     model.eval()
     error = (model.decode(model.encode(x), 6) - x).square().mean() / x.var()
@@ -173,8 +163,4 @@ def test_it_learns_to_keep_a_line_in_its_latent():
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
     model, x = model_of(bottleneck_type='variational'), randn(2, 6, WIDTH)
-    losses = []
-    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
-        torch.manual_seed(0)
-        losses.append(run(x))
-    assert_close(losses[1], losses[0])
+    check_one_graph(model, lambda m: m(x))

@@ -1,15 +1,15 @@
 """Tensor product representations: roles, the sum of what is bound, and surgery on encodings."""
 
-import copy
-import json
-import pickle
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+import toy_nets
 from oracles import assert_close, randn, randomised
+from training_laws import DIM, check_copies, fit, net_of
 
-from x_transformers import Decoder, Encoder, TransformerWrapper
+from x_transformers import Encoder
 from x_transformers.discover_wrapper import (
     ROLE_SCHEMES,
     DiscoverDecoder,
@@ -19,25 +19,21 @@ from x_transformers.discover_wrapper import (
 )
 from x_transformers.flags import ConfigError
 
-FILLERS, BOS, PAD, MOST, DIM = 6, 7, 8, 6, 16
-
-
-def net_of(kind=Decoder, **model):
-    stack = kind(dim=DIM, depth=2, heads=2, attn_dim_head=8, rotary_pos_emb=True, verbose=False)
-    return TransformerWrapper(**{'num_tokens': 9, 'max_seq_len': 16, 'attn_layers': stack, **model})
+FILLERS, BOS, PAD, MOST = 6, 7, 8, 6
 
 
 def build(model=None, **options):
     sizes = dict(num_fillers=FILLERS, bos_id=BOS, pad_id=PAD, max_seq_len=MOST)
-    return DiscoverDecoder(decoder=net_of(**(model or {})), **{**sizes, **options})
+    return DiscoverDecoder(
+        decoder=net_of(**{'num_tokens': 9, 'max_seq_len': 16, **(model or {})}), **{**sizes, **options}
+    )
 
 
 def model_of(**options):
     return randomised(build(**options), scale=0.3)
 
 
-def ids_of(b, n, seed=0):
-    return torch.randint(0, FILLERS, (b, n), generator=torch.Generator().manual_seed(seed))
+ids_of = partial(toy_nets.ids_of, vocab=FILLERS)
 
 
 LENGTHS = torch.tensor([6, 4, 1])
@@ -189,10 +185,7 @@ def test_copies_configs_and_pickles():
     names = {'binding', 'bias', 'filler_emb.weight', 'role_emb.weight', 'mlp.0.weight', 'mlp.2.bias'}
     assert names <= set(tpr.state_dict()) and all(name.startswith('decoder.') for name in model.state_dict())
     for one, call in ((model, lambda m: m(ids)), (tpr, lambda m: m(ids, ids % 4))):
-        again = type(one).from_config(json.loads(json.dumps(one.config))).double().eval()
-        again.load_state_dict(one.state_dict())
-        for other in (again, copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
-            assert_close(call(other), call(one))
+        check_copies(one, call)
 
 
 @pytest.mark.slow
@@ -200,12 +193,12 @@ def test_it_learns_to_repeat_sequences_and_surgery_changes_a_token():
     torch.manual_seed(0)
     length = 3
     model, lengths = build(dict(emb_dim=None)), torch.full((256,), length)
-    optimiser = torch.optim.Adam(model.parameters(), lr=4e-3)
-    for _ in range(500):
+
+    def loss():
         ids = torch.randint(0, FILLERS, (64, length))
-        optimiser.zero_grad()
-        F.cross_entropy(model(ids, ids).flatten(0, 1), ids.flatten()).backward()
-        optimiser.step()
+        return F.cross_entropy(model(ids, ids).flatten(0, 1), ids.flatten())
+
+    fit(model, loss, 500, lr=4e-3)
     model.eval()
     ids = torch.randint(0, FILLERS, (256, length))
     assert (model.decode(model(ids), lengths) == ids).float().mean() > 0.95

@@ -1,13 +1,11 @@
 """Direct preference optimisation: the loss against a hand sum over tokens, padding, and a model that takes sides."""
 
-import copy
-import json
 import math
-import pickle
 
 import pytest
 import torch
 from oracles import assert_close, randomised
+from training_laws import check_copies, check_half_precision, check_one_graph, fit
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.dpo import DPO
@@ -129,15 +127,10 @@ def test_the_copy_never_trains():
 
 def test_round_trips_half_precision_and_one_graph():
     model, (a, b, prompt) = trained(), pairs()
-    again = DPO.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    expected = model(a, b, prompt_mask=prompt)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(other(a, b, prompt_mask=prompt), expected)
-    compiled = torch.compile(model, fullgraph=True, backend='eager')
-    assert_close(compiled(a, b, prompt_mask=prompt, preferred_seq_mask=until([N] * 3)), expected)
-    half = copy.deepcopy(model).bfloat16()(a, b, prompt_mask=prompt)
-    assert half.dtype == torch.float32 and half.item() == pytest.approx(expected.item(), abs=0.05)
+    check_copies(model, lambda m: m(a, b, prompt_mask=prompt))
+    check_half_precision(model, lambda m: m(a, b, prompt_mask=prompt))
+    check_one_graph(model, lambda m: m(a, b, prompt_mask=prompt, preferred_seq_mask=until([N] * 3)), 'eager')
+    assert model.bfloat16()(a, b, prompt_mask=prompt).dtype == torch.float32
 
 
 def test_refusals():
@@ -175,15 +168,14 @@ def test_it_learns_what_is_preferred():
     """Answers that repeat the prompt are preferred to those that do not: new prompts are repeated, 19 of 20 tokens."""
     torch.manual_seed(0)
     model = DPO(net(), beta=1.0, sum_log_probs=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     prompt = torch.arange(6).expand(64, 6) < 3
-    for _ in range(200):
+
+    def loss():
         start, other = torch.randint(0, V, (64, 3)), torch.randint(0, V, (64, 3))
-        loss = model(torch.cat((start, start), dim=1), torch.cat((start, other), dim=1), prompt_mask=prompt)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.4
+        return model(torch.cat((start, start), dim=1), torch.cat((start, other), dim=1), prompt_mask=prompt)
+
+    fit(model, loss, 200)
+    assert loss() < 0.4
     start = torch.randint(0, V, (100, 3))
     answers = AutoregressiveWrapper(model.policy_model).generate(start, 3, temperature=0.0)
     assert (answers == start).float().mean() > 0.95

@@ -1,11 +1,10 @@
 """Segmentation by entropy: against a loop over tokens, on real models and on given entropies."""
 
-import json
-
 import pytest
 import torch
 from loguru import logger
 from oracles import randomised
+from training_laws import check_copies, fit
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer, ends_of_sums, start_of
@@ -125,10 +124,7 @@ def test_keywords_reach_the_decoder():
 
 
 def test_round_trip():
-    model = tokenizer(accumulate_entropy=True, max_token_size=5)
-    again = EntropyBasedTokenizer.from_config(json.loads(json.dumps(model.config))).double()
-    again.load_state_dict(model.state_dict())
-    assert torch.equal(again(ids(2, N)), model(ids(2, N)))
+    check_copies(tokenizer(accumulate_entropy=True, max_token_size=5), lambda model: model(ids(2, N)).double())
 
 
 def test_refusals_and_warnings():
@@ -183,12 +179,7 @@ def test_it_finds_the_words_of_a_language():
         num_tokens=V, max_seq_len=N, attn_layers=Decoder(dim=32, depth=2, heads=2, attn_dim_head=16)
     )
     model = AutoregressiveWrapper(net)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(250):
-        loss = model(text(16)[0])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    fit(model, lambda: model(text(16)[0]), 250)
     seq, ends = text(50)
     lengths = EntropyBasedTokenizer(net, entropy_threshold=0.7)(seq)
     found = torch.zeros(50, N + 1, dtype=torch.bool).scatter(1, lengths.cumsum(dim=-1), True)[:, 1:]

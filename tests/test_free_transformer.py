@@ -1,19 +1,17 @@
 """Codes of bits, and the decoder that is conditioned on them, against sums over all codes and plain calls."""
 
-import copy
-import json
 import math
-import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
+from training_laws import VOCAB, check_copies, check_one_graph, fit, ids_of
 
 from x_transformers.flags import ConfigError
 from x_transformers.free_transformer import BinaryMapper, FreeTransformer
 
-VOCAB, BITS = 11, 3
+BITS = 3
 
 
 def build(**options):
@@ -23,10 +21,6 @@ def build(**options):
 
 def model_of(**options):
     return randomised(build(**options), scale=0.4)
-
-
-def ids_of(b, n, seed=0):
-    return torch.randint(0, VOCAB, (b, n), generator=torch.Generator().manual_seed(seed))
 
 
 def chances_of(logits):
@@ -195,11 +189,7 @@ def test_refusals(call, words):
 
 def test_copies_configs_and_pickles():
     model, ids = model_of(), ids_of(2, 6)
-    again = FreeTransformer.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        torch.manual_seed(1)
-        assert_close(other(ids, return_all_losses=True)[1][0], by_hand(model, ids))
+    check_copies(model, lambda m: m(ids))
 
 
 @pytest.mark.slow
@@ -207,13 +197,12 @@ def test_it_learns_to_write_what_the_code_says():
     """Texts of one repeated token: the code of a text tells which, so that its first token can be foretold."""
     torch.manual_seed(0)
     model = build(num_tokens=9, per_token_latents=False, kl_loss_threshold=3 * math.log(2))
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(400):
+
+    def rows():
         ids = torch.randint(1, 9, (32, 1)).expand(-1, 5)
-        ids = torch.cat((torch.zeros_like(ids[:, :1]), ids), dim=1)
-        optimiser.zero_grad()
-        model(ids).backward()
-        optimiser.step()
+        return torch.cat((torch.zeros_like(ids[:, :1]), ids), dim=1)
+
+    fit(model, lambda: model(rows()), 400)
     out = model.generate(torch.zeros(8, 1).long(), 6, latents=torch.arange(8), temperature=0.0)[:, 1:]
     assert (out == out[:, :1]).float().mean() > 0.95
     assert len(out[:, 0].unique()) >= 6, 'codes stand for different tokens'
@@ -222,8 +211,4 @@ def test_it_learns_to_write_what_the_code_says():
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
     model, x = model_of(), ids_of(2, 6)
-    losses = []
-    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
-        torch.manual_seed(0)
-        losses.append(run(x))
-    assert_close(losses[1], losses[0])
+    check_one_graph(model, lambda m: m(x))

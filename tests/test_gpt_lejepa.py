@@ -1,25 +1,15 @@
 """A model that learns in the space of its latents, against loops over rows, places and steps."""
 
-import copy
-import json
-import pickle
-
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randomised
+from training_laws import DIM, VOCAB, check_copies, check_gradients, check_one_graph, fit, holes, ids_of, net_of
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Encoder
 from x_transformers.flags import ConfigError
 from x_transformers.gpt_lejepa import LatentAutoregressive, scale_grad
 from x_transformers.next_latent_wrapper import sigreg_loss
-
-VOCAB, DIM = 11, 16
-
-
-def net_of(kind=Decoder, **model):
-    stack = kind(dim=DIM, depth=2, heads=2, attn_dim_head=8, ff_mult=1, rotary_pos_emb=True, verbose=False)
-    return TransformerWrapper(**{'num_tokens': VOCAB, 'max_seq_len': 12, 'attn_layers': stack, **model})
 
 
 def build(model=None, **options):
@@ -28,16 +18,6 @@ def build(model=None, **options):
 
 def wrapped(model=None, **options):
     return randomised(build(model, **options), scale=0.4)
-
-
-def ids_of(b, n, seed=0):
-    return torch.randint(0, VOCAB, (b, n), generator=torch.Generator().manual_seed(seed))
-
-
-def holes(b, n):
-    ids = ids_of(b, n)
-    ids[0, -2:] = ids[-1, 3] = -100
-    return ids
 
 
 def by_hand(model, x, weights=(1.0,), index=-1, unit=True):
@@ -127,11 +107,8 @@ def test_targets_learn_only_if_told(detach):
 @pytest.mark.parametrize('tied', [False, True], ids=['untied', 'b5 tied'])
 def test_copies_configs_and_pickles(tied):
     model, ids = wrapped(dict(tie_embedding=tied), sigreg_loss_weight=0.0), ids_of(2, 6)
-    again = LatentAutoregressive.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
     assert ('net.to_logits.6.weight' in model.state_dict()) == (not tied)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(other(ids), model(ids))
+    for other in check_copies(model, lambda m: m(ids)):
         if tied:
             assert other.net.to_logits[6].shared[0] is other.net.token_emb
     assert AutoregressiveWrapper(model.net).generate(ids, 3).shape == (2, 3)
@@ -147,10 +124,7 @@ def test_names():
 
 def test_every_parameter_learns():
     model, ids = wrapped(predict_next_embed_no_action=True, num_rollouts=2), holes(3, 7)
-    model(ids).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().max() > 0, name
+    check_gradients(model, lambda m: m(ids))
 
 
 def test_a_net_with_several_heads():
@@ -188,12 +162,8 @@ def test_the_probe_reads_tokens_off_latents_that_never_saw_their_loss():
         return (start + step * torch.arange(8)) % VOCAB
 
     model = build(sigreg_loss_kwargs=dict(num_slices=64))
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     first = model(rows(64), return_loss_breakdown=True)[1]
-    for _ in range(600):
-        optimiser.zero_grad()
-        model(rows(32)).backward()
-        optimiser.step()
+    fit(model, lambda: model(rows(32)), 600)
     ids = rows(64)
     last = model(ids, return_loss_breakdown=True)[1]
     assert last.l2 < 0.3 * first.l2
@@ -204,8 +174,4 @@ def test_the_probe_reads_tokens_off_latents_that_never_saw_their_loss():
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
     model, x = wrapped(num_rollouts=2), holes(2, 6)
-    losses = []
-    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
-        torch.manual_seed(0)
-        losses.append(run(x))
-    assert_close(losses[1], losses[0])
+    check_one_graph(model, lambda m: m(x))

@@ -67,7 +67,8 @@ def of_kind(case, kind):
     """The case with another kind of stack; refused only for a reason that has to do with order."""
     case = case.of_kind(kind)
     reason = refused(case)
-    assert reason is None or 'causal' in reason, f'{kind.__name__} with {case}: {reason}'
+    known = reason is None or ('causal' in reason and is_known(reason, case.keywords))
+    assert known, f'{kind.__name__} with {case}: {reason}'
     return None if reason else case
 
 
@@ -301,7 +302,7 @@ def padding_law(case, kind, left, right):
         return
     out = per_token(net, wide, **options)[:, left : left + LENGTH]
     assert_close(out, per_token(net, inputs))
-    if is_pooled(net) and not left:
+    if is_pooled(net):
         assert_close(run(net, wide, **options), run(net, inputs))
 
 
@@ -479,15 +480,15 @@ def test_cache_saved_and_loaded(case, tmp_path):
 
 @each([case for case in INPUT_CASES if 'prepend_embeds' in case.inputs])
 def test_cache_without_the_prefix_given_again(case):
-    """It is in the cache already: then it is remembered whole, mask included, or asked for."""
+    """It is in the cache already, and is remembered whole, mask included; beside memory tokens it is asked for."""
     net, inputs = cacheable(case)
     _, trace = steps(net, inputs, (4,))
     part = {name: value for name, value in tokens(inputs, 4, LENGTH, True).items() if not name.startswith('prepend')}
-    try:
-        out = run(net, part, cache=trace, input_not_include_cache=True)
-    except ValueError as error:
-        assert 'prepend' in str(error) or 'in front' in str(error)
+    if 'num_memory_tokens' in case.model:
+        with pytest.raises(ValueError, match='made with 4 tokens in front of the sequence, now there are 2'):
+            run(net, part, cache=trace, input_not_include_cache=True)
         return
+    out = run(net, part, cache=trace, input_not_include_cache=True)
     assert_close(out, per_token(net, inputs)[:, 4:])
 
 
@@ -754,11 +755,12 @@ def config_law(case):
     """A model goes to JSON and back; what JSON cannot hold is refused by name."""
     net = model_of(case)
     strange = [name for name, value in {**case.stack, **case.model}.items() if not jsonable(value)]
-    try:
-        text = json.dumps(net.config)
-    except ValueError as error:
-        assert names_a_flag(str(error), strange), error
+    if strange:
+        with pytest.raises(ValueError) as refusal:
+            json.dumps(net.config)
+        assert names_a_flag(str(refusal.value), strange)
         return
+    text = json.dumps(net.config)
     again = type(net).from_config(text)
     assert type(again) is type(net) and type(again.attn_layers) is type(net.attn_layers)
     assert json.dumps(again.config) == text

@@ -1,14 +1,13 @@
 """Streams side by side: the model against its formula, the loss against a hand sum, generation by loops."""
 
 import copy
-import json
 import math
-import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
+from training_laws import check_copies, check_half_precision, check_one_graph, fit
 
 from x_transformers import Decoder, Encoder
 from x_transformers.flags import ConfigError
@@ -294,15 +293,10 @@ def test_m3_training_flags_come_back_and_prompts_stay():
 
 def test_round_trips_half_precision_and_one_graph():
     model, x = wrapped(emb_dim=6, num_memory_tokens=2), data(2, 9)
-    again = MultiInputAutoregressiveWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    expected = model(x)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(other(x), expected)
-    assert_close(torch.compile(model, fullgraph=True, backend='eager')(x), expected)
-    half = copy.deepcopy(model).bfloat16()
-    assert half(x).item() == pytest.approx(expected.item(), rel=0.1)
-    assert half.generate(x, 3)['note'].shape == (2, 3)
+    check_copies(model, lambda m: m(x))
+    check_one_graph(model, lambda m: m(x), 'eager')
+    check_half_precision(model, lambda m: m(x))
+    assert model.bfloat16().generate(x, 3)['note'].shape == (2, 3)
 
 
 def test_refusals():
@@ -346,7 +340,6 @@ def test_m3_it_learns_streams_that_depend_on_one_another():
     stack = Decoder(dim=32, depth=2, heads=2, attn_dim_head=16)
     around = MultiInputTransformerWrapper(num_tokens=STREAMS, max_seq_len=N, attn_layers=stack)
     model = MultiInputAutoregressiveWrapper(around)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     def rows(b):
         note, length = [torch.randint(0, 7, (b,))], [torch.randint(0, 5, (b,))]
@@ -355,11 +348,7 @@ def test_m3_it_learns_streams_that_depend_on_one_another():
             length.append((length[-1] + 1) % 5)
         return dict(note=torch.stack(note, dim=1), length=torch.stack(length, dim=1))
 
-    for _ in range(300):
-        loss = model(rows(32))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    fit(model, lambda: model(rows(32)), 300)
     x = rows(100)
     found = model.generate(cut(x, 0, 2), N - 2, temperature=0.0)
     for name in STREAMS:

@@ -1,13 +1,11 @@
 """NeoMLP: against its formula, its degenerate cases, refusals, and a function that it learns."""
 
-import copy
-import json
 import math
-import pickle
 
 import pytest
 import torch
 from oracles import assert_close, randn, randomised
+from training_laws import check_copies, check_half_precision, check_one_graph
 
 from x_transformers.flags import ConfigError
 from x_transformers.neo_mlp import NeoMLP
@@ -67,18 +65,13 @@ def test_parameters():
 
 def test_round_trips():
     net, x = model(encoder_kwargs=dict(heads=2, attn_dim_head=8, ff_glu=True)), randn(2, 3)
-    again = NeoMLP.from_config(json.loads(json.dumps(net.config))).double().eval()
-    again.load_state_dict(net.state_dict())
-    for other in (again, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert torch.equal(other(x), net(x))
+    check_copies(net, lambda n: n(x))
 
 
 def test_half_precision_and_one_graph():
     net, x = model(), randn(2, 3)
-    with torch.autocast('cpu', torch.bfloat16):
-        assert_close(net.float()(x.float()).double(), net.double()(x), tolerance=0.1)
-    assert net.bfloat16()(x.bfloat16()).isfinite().all()
-    assert_close(torch.compile(net.double(), fullgraph=True, backend='eager')(x), net(x))
+    check_half_precision(net, lambda n: n(x.to(n.input_embed.dtype)))
+    check_one_graph(net, lambda n: n(x), 'eager')
 
 
 def test_refusals():

@@ -1,17 +1,15 @@
 """Hidden states that foretell one another, against loops over rows, places and steps."""
 
-import copy
 import itertools
-import json
 import math
-import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
+from training_laws import DIM, VOCAB, check_copies, check_half_precision, check_one_graph, fit, holes, ids_of, net_of
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Encoder
 from x_transformers.flags import ConfigError
 from x_transformers.next_latent_wrapper import (
     MSECosineSimLoss,
@@ -20,26 +18,9 @@ from x_transformers.next_latent_wrapper import (
     sigreg_loss,
 )
 
-VOCAB, DIM = 11, 16
-
-
-def net_of(kind=Decoder, dim=DIM, **model):
-    stack = kind(dim=dim, depth=2, heads=2, attn_dim_head=8, ff_mult=1, rotary_pos_emb=True, verbose=False)
-    return TransformerWrapper(**{'num_tokens': VOCAB, 'max_seq_len': 12, 'attn_layers': stack, **model})
-
 
 def wrapped(model=None, **wrapper):
     return randomised(NextLatentWrapper(net_of(**(model or {})), dim=DIM, **wrapper), scale=0.4)
-
-
-def ids_of(b, n, seed=0):
-    return torch.randint(0, VOCAB, (b, n), generator=torch.Generator().manual_seed(seed))
-
-
-def holes(b, n):
-    ids = ids_of(b, n)
-    ids[0, -2:] = ids[-1, 3] = -100
-    return ids
 
 
 def step_of(model, state, action):
@@ -314,20 +295,12 @@ def test_names_and_initial_values():
 @pytest.mark.parametrize('tied', [False, True])
 def test_copies_configs_and_pickles(tied):
     model, ids = wrapped(dict(tie_embedding=tied), num_rollouts=2, rollout_weights=(1.0, 0.5)), ids_of(2, 6)
-    again = NextLatentWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(other(ids), model(ids))
+    for other in check_copies(model, lambda m: m(ids)):
         assert other.token_emb is other.net.token_emb
 
 
-@pytest.mark.parametrize('cast', [False, True], ids=['autocast', 'cast'])
-def test_half_precision(cast):
-    model, ids = wrapped(num_rollouts=2, sigreg_loss_weight=0.1).float(), ids_of(2, 6)
-    expected = model(ids)
-    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
-        loss = (copy.deepcopy(model).bfloat16() if cast else model)(ids)
-    assert_close(loss.float(), expected, tolerance=0.1)
+def test_half_precision():
+    check_half_precision(wrapped(num_rollouts=2, sigreg_loss_weight=0.1), lambda m: m(ids_of(2, 6)))
 
 
 # learning
@@ -342,12 +315,8 @@ def test_it_learns_to_count_and_its_states_foretell_one_another():
         return (start + step * torch.arange(8)) % VOCAB
 
     model = build(num_rollouts=2)
-    optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     first = model(rows(64), return_loss_breakdown=True)[1]
-    for _ in range(400):
-        optimiser.zero_grad()
-        model(rows(32)).backward()
-        optimiser.step()
+    fit(model, lambda: model(rows(32)), 400)
     ids = rows(64)
     last = model(ids, return_loss_breakdown=True)[1]
     assert last.next_latent < 0.5 * first.next_latent
@@ -358,8 +327,4 @@ def test_it_learns_to_count_and_its_states_foretell_one_another():
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
     model, x = wrapped(num_rollouts=2, sigreg_loss_weight=0.1), holes(2, 6)
-    losses = []
-    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
-        torch.manual_seed(0)
-        losses.append(run(x))
-    assert_close(losses[1], losses[0])
+    check_one_graph(model, lambda m: m(x))

@@ -1,9 +1,6 @@
 """Masked models: the parts of the loss by hand, generation against a loop, and data that is learned and generated."""
 
-import copy
-import json
 import math
-import pickle
 import random
 
 import pytest
@@ -11,6 +8,7 @@ import torch
 from loguru import logger
 from oracles import assert_close, randn, randomised
 from torch import nn
+from training_laws import check_copies, check_half_precision
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError, warn_once
@@ -353,22 +351,15 @@ def test_nothing_stays_hidden_whatever_the_schedule():
 
 def test_round_trips_half_precision():
     model, x = wrapped(self_cond=True, self_token_critic=True, schedule='cosine'), ids()
-    again = NonAutoregressiveWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
 
-    def run(one):
-        torch.manual_seed(0)
+    def loss_and_tokens(one):
         random.seed(0)
-        return one(x).loss, one.generate(2)
+        return torch.cat((one(x).loss[None], one.generate(2).flatten().to(one.net.to_logits.weight.dtype)))
 
-    expected = run(model)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert all(map(torch.equal, run(other), expected))
-    assert copy.deepcopy(model).token_critic.net is not model.net
-    twin = copy.deepcopy(model)
-    assert twin.token_critic.net is twin.net
-    loss, found = run(copy.deepcopy(model).bfloat16())
-    assert loss.isfinite() and found.shape == (2, N)
+    for other in check_copies(model, loss_and_tokens):
+        assert other.token_critic.net is other.net is not model.net
+    check_half_precision(model, lambda m: loss_and_tokens(m)[:1])
+    assert model.bfloat16().generate(2).shape == (2, N)
 
 
 def test_refusals_and_warnings():

@@ -1,33 +1,24 @@
 """Reading every token twice, against a plain stack that keeps its keys and values in lists."""
 
-import copy
-import json
-import pickle
-
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randomised
+from training_laws import DIM, VOCAB, check_copies, check_half_precision, fit, ids_of, net_of
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder
 from x_transformers.flags import ConfigError
 from x_transformers.recirculation import Recirculation, RecirculationMixer, norm_matched
 
-VOCAB, DIM, DEPTH = 11, 16, 3
+DEPTH = 3
 
 
-def net_of(kind=Decoder, model=None, **stack):
-    options = dict(dim=DIM, depth=DEPTH, heads=2, attn_dim_head=8, ff_mult=1, verbose=False)
-    layers = kind(**{**options, **stack})
-    return TransformerWrapper(num_tokens=VOCAB, max_seq_len=16, attn_layers=layers, **(model or {}))
+def deep_net(kind=Decoder, model=None, **stack):
+    return net_of(kind, {'depth': DEPTH, 'rotary_pos_emb': False, **stack}, max_seq_len=16, **(model or {}))
 
 
 def model_of(source=2, destination=0, net=None, **options):
-    return randomised(Recirculation(net_of(**(net or {})), source, destination, **options), scale=0.4)
-
-
-def ids_of(b, n, seed=0):
-    return torch.randint(0, VOCAB, (b, n), generator=torch.Generator().manual_seed(seed))
+    return randomised(Recirculation(deep_net(**(net or {})), source, destination, **options), scale=0.4)
 
 
 def by_hand(model, row, pairs=((2, 0),), alphas=(0.15,), betas=(None,), ramp=10, learned=False):
@@ -238,21 +229,14 @@ def test_copies_configs_and_pickles():
     model, ids = model_of(use_learned=True, learned_hidden=5), ids_of(2, 6)
     names = set(model.state_dict())
     assert {'net.to_logits.weight', 'attn_layers.layers.0.1.to_q.weight', 'learned_mixers.0.mlp.4.bias'} <= names
-    again = Recirculation.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(other(ids), model(ids))
+    check_copies(model, lambda m: m(ids))
 
 
-@pytest.mark.parametrize('cast', [False, True], ids=['autocast', 'cast'])
 @pytest.mark.parametrize('learned', [False, True])
-def test_half_precision(learned, cast):
-    model, ids = model_of(use_learned=learned).float(), ids_of(2, 6)
-    expected = AutoregressiveWrapper(model)(ids)
-    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
-        model = AutoregressiveWrapper(copy.deepcopy(model).bfloat16() if cast else model)
-        assert_close(model(ids).float(), expected, tolerance=0.1)
-        assert model.generate(ids, 3).shape == (2, 3)
+def test_half_precision(learned):
+    model, ids = AutoregressiveWrapper(model_of(use_learned=learned)), ids_of(2, 6)
+    check_half_precision(model, lambda m: m(ids))
+    assert model.bfloat16().generate(ids, 3).shape == (2, 3)
 
 
 @pytest.mark.slow
@@ -263,13 +247,9 @@ def test_mixers_learn_for_a_net_that_stays_as_it_is():
         start, step = torch.randint(0, VOCAB, (b, 1)), torch.randint(1, 4, (b, 1))
         return (start + step * torch.arange(8)) % VOCAB
 
-    model = Recirculation(net_of(rotary_pos_emb=True), 2, 0, use_learned=True)
+    model = Recirculation(deep_net(rotary_pos_emb=True), 2, 0, use_learned=True)
     plain = AutoregressiveWrapper(model.net)
-    optimiser = torch.optim.Adam(model.net.parameters(), lr=3e-3)
-    for _ in range(250):
-        optimiser.zero_grad()
-        plain(rows(32)).backward()
-        optimiser.step()
+    fit(plain, lambda: plain(rows(32)), 250)
     ids = rows(64)
     first = model.loss(ids).item()
     model.learn_parameters(rows(128), steps=40, batch_size=16, optimizer_kwargs=dict(lr=0.01))

@@ -1,13 +1,12 @@
 """Pretraining on what random networks make of noise: the sequences, the generator, and the buffer."""
 
 import copy
-import json
-import pickle
 
 import pytest
 import torch
 from oracles import assert_close
 from torch import nn
+from training_laws import check_copies, fit
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.flags import ConfigError
@@ -129,13 +128,7 @@ def test_names_copies_configs_and_pickles():
     names = set(model.state_dict())
     assert {'synth_data_buffer', 'step', 'model.to_logits.weight', 'ar_wrapped.net.to_logits.weight'} <= names
     assert {'data_generator.embed.weight', 'data_generator.net.weight_hh_l0'} <= names
-    again = UniversalPretrainWrapper.from_config(json.loads(json.dumps(model.config)))
-    again.load_state_dict(model.state_dict())
-    torch.manual_seed(3)
-    wanted = copy.deepcopy(model)()
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        torch.manual_seed(3)
-        assert_close(other(), wanted)
+    check_copies(model.double(), lambda m: m())
     constant = (model.synth_data_buffer == model.synth_data_buffer[:, :1]).all(dim=1)
     assert constant.sum() == 10
 
@@ -175,12 +168,8 @@ def test_it_learns_what_it_will_meet():
     """After training on synthetic rows alone, constant and periodic ones are foretold."""
     torch.manual_seed(0)
     model = build(buffer_size=64, num_reset=8, batch_size=16, seq_len=12)
-    optimiser = torch.optim.Adam(model.model.parameters(), lr=3e-3)
     first = sum(model().item() for _ in range(10)) / 10
-    for _ in range(300):
-        optimiser.zero_grad()
-        model().backward()
-        optimiser.step()
+    fit(model.model, model, 300)
     last = sum(model().item() for _ in range(10)) / 10
     assert last < 0.6 * first
     ids = torch.arange(VOCAB)[:, None].expand(-1, 12)

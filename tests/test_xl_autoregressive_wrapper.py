@@ -4,13 +4,14 @@ The inner loop's oracle has no parameters per row: it copies the model once per 
 """
 
 import copy
-import json
-import pickle
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+import training_laws
 from oracles import assert_close, randn, randomised
+from training_laws import DIM, check_copies, check_half_precision, check_one_graph, fit, ids_of
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError
@@ -25,18 +26,12 @@ from x_transformers.xl_autoregressive_wrapper import (
     newtonschulz5,
 )
 
-SIZE, VOCAB, DIM = 4, 11, 16
+SIZE = 4
 FIRST, SECOND = 'attn_layers.layers.1.1.ff.2', 'attn_layers.layers.3.1.ff.2'
 STRONG = dict(ttt_lr=0.5, ttt_wd=0.1)
 
 
-def net_of(max_mem_len=6, stack=None, **model):
-    stack = dict(dim=DIM, depth=2, heads=2, attn_dim_head=8, ff_mult=1, rotary_pos_emb=True, verbose=False) | (
-        stack or {}
-    )
-    return TransformerWrapper(
-        num_tokens=VOCAB, max_seq_len=SIZE, max_mem_len=max_mem_len, attn_layers=Decoder(**stack), **model
-    )
+net_of = partial(training_laws.net_of, max_seq_len=SIZE, max_mem_len=6)
 
 
 def wrapped(net=None, model=None, **wrapper):
@@ -45,10 +40,6 @@ def wrapped(net=None, model=None, **wrapper):
 
 def learner(paths=(FIRST,), **wrapper):
     return wrapped(tbptt_steps=3, ttt_module_paths=paths, **{**STRONG, **wrapper})
-
-
-def ids_of(b, n, seed=0):
-    return torch.randint(0, VOCAB, (b, n), generator=torch.Generator().manual_seed(seed))
 
 
 def segments_of(ids):
@@ -628,32 +619,16 @@ def test_what_the_inner_loss_does_not_reach_is_refused():
 @pytest.mark.parametrize('episodic', [0, 3])
 def test_copies_configs_and_pickles(episodic):
     model, ids = learner(((FIRST, SECOND),), episodic_mem_len=episodic, ttt_use_muon=True), ids_of(2, 3 * SIZE)
-    again = XLAutoregressiveWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    expected, out = model(ids), model.generate(ids, 5, temperature=0.0)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert_close(other(ids), expected)
+    out = model.generate(ids, 5, temperature=0.0)
+    for other in check_copies(model, lambda m: m(ids)):
         assert torch.equal(other.generate(ids, 5, temperature=0.0), out)
 
 
 def test_half_precision():
-    model, ids = learner().float(), ids_of(2, 3 * SIZE)
-    expected = model(ids)
-    with torch.autocast('cpu', dtype=torch.bfloat16):
-        assert_close(model(ids), expected, tolerance=0.1)
-    assert_close(copy.deepcopy(model).bfloat16()(ids), expected, tolerance=0.1)
+    check_half_precision(learner(), lambda m: m(ids_of(2, 3 * SIZE)))
 
 
 # learning
-
-
-def trained(model, rows, steps, lr=3e-3):
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        model(rows(32)).backward()
-        optimiser.step()
-    return model
 
 
 @pytest.mark.slow
@@ -666,7 +641,9 @@ def test_it_learns_to_repeat_what_only_a_memory_holds():
 
     stack = Decoder(dim=32, depth=2, heads=2, attn_dim_head=16, rotary_pos_emb=True, verbose=False)
     net = TransformerWrapper(num_tokens=8, max_seq_len=8, max_mem_len=8, attn_layers=stack)
-    model, ids = trained(XLAutoregressiveWrapper(net, tbptt_steps=2), rows, 400), rows(64)
+    model = XLAutoregressiveWrapper(net, tbptt_steps=2)
+    fit(model, lambda: model(rows(32)), 400)
+    ids = rows(64)
     out = model.generate(ids[:, :9], 7, temperature=0.0)
     assert (out == ids[:, 9:]).float().mean() > 0.95
 
@@ -682,7 +659,8 @@ def test_it_learns_to_learn_what_no_memory_holds():
     stack = Decoder(dim=32, depth=2, heads=2, attn_dim_head=16, rotary_pos_emb=True, verbose=False)
     net = TransformerWrapper(num_tokens=8, max_seq_len=4, max_mem_len=0, attn_layers=stack)
     model = XLAutoregressiveWrapper(net, tbptt_steps=2, ttt_module_paths=(SECOND,), ttt_lr=1.0)
-    model, ids = trained(model, rows, 200), rows(64)
+    fit(model, lambda: model(rows(32)), 200)
+    ids = rows(64)
     out = model.generate(ids[:, :5], 3, temperature=0.0)
     assert (out == ids[:, 5:]).float().mean() > 0.95
 
@@ -690,8 +668,4 @@ def test_it_learns_to_learn_what_no_memory_holds():
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
     model, x = wrapped(), ids_of(2, 3 * SIZE)
-    losses = []
-    for run in (model, torch.compile(model, fullgraph=True, backend='aot_eager')):
-        torch.manual_seed(0)
-        losses.append(run(x))
-    assert_close(losses[1], losses[0])
+    check_one_graph(model, lambda m: m(x))

@@ -1,14 +1,12 @@
 """Numbers beside tokens: the model against its formula, its loss against a hand sum, generation by loops."""
 
-import copy
-import json
 import math
-import pickle
 
 import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
+from training_laws import check_copies, check_half_precision, check_one_graph
 
 from x_transformers import Decoder, Encoder
 from x_transformers.flags import ConfigError
@@ -298,16 +296,10 @@ def test_training_flags_come_back_and_inputs_stay():
 
 def test_round_trips_half_precision_and_one_graph():
     model, (x, x_num) = wrapped(emb_dim=6, num_memory_tokens=2), data(2, 9)
-    again = XValAutoregressiveWrapper.from_config(json.loads(json.dumps(model.config))).double().eval()
-    again.load_state_dict(model.state_dict())
-    expected = model(x, x_num)
-    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert torch.equal(other(x, x_num), expected)
-    compiled = torch.compile(model, fullgraph=True, backend='eager')
-    assert_close(compiled(x, x_num), expected)
-    half = copy.deepcopy(model).bfloat16()
-    assert half(x, x_num.bfloat16()).item() == pytest.approx(expected.item(), rel=0.1)
-    assert half.generate(x, x_num, 3).sampled_token_ids.shape == (2, 3)
+    check_copies(model, lambda m: m(x, x_num))
+    check_one_graph(model, lambda m: m(x, x_num), 'eager')
+    check_half_precision(model, lambda m: m(x, x_num.to(m.net.token_emb.emb.weight.dtype)))
+    assert model.bfloat16().generate(x, x_num, 3).sampled_token_ids.shape == (2, 3)
 
 
 def test_refusals():

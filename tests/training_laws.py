@@ -1,0 +1,82 @@
+"""What every wrapper with a loss owes its users, and the small language model that it is tried on.
+
+A law gets the wrapper, and `call`, which gives what the wrapper computes: `lambda model: model(ids)`.
+"""
+
+import copy
+import json
+import pickle
+from functools import partial
+
+import torch
+import toy_nets
+from oracles import assert_close
+
+from x_transformers import Decoder, TransformerWrapper
+
+VOCAB, DIM, LIMIT = 11, 16, 12
+
+ids_of = partial(toy_nets.ids_of, vocab=VOCAB)
+
+
+def holes(b, n):
+    """Ids of which some are no targets."""
+    ids = ids_of(b, n)
+    ids[0, -2:] = ids[-1, 3] = -100
+    return ids
+
+
+def net_of(kind=Decoder, stack=None, **model):
+    """A model of `VOCAB` tokens around a stack of two blocks."""
+    sizes = dict(dim=DIM, depth=2, heads=2, attn_dim_head=8, ff_mult=1, rotary_pos_emb=True, verbose=False)
+    layers = kind(**{**sizes, **(stack or {})})
+    return TransformerWrapper(**{'num_tokens': VOCAB, 'max_seq_len': LIMIT, 'attn_layers': layers, **model})
+
+
+def seeded(call, model, seed=1):
+    """What is computed with the noise of a seed."""
+    torch.manual_seed(seed)
+    return call(model)
+
+
+def check_copies(model, call):
+    """A model made from its configuration as JSON, a copy and a pickle compute the same; gives the three."""
+    again = type(model).from_config(json.loads(json.dumps(model.config))).double().train(model.training)
+    again.load_state_dict(model.state_dict())
+    others = [again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    expected = seeded(call, copy.deepcopy(model))  # a call may change a model
+    for other in copy.deepcopy(others):
+        assert_close(seeded(call, other), expected)
+    return others
+
+
+def check_half_precision(model, call, tolerance=0.02):
+    """Under autocast, and with weights in bfloat16, a loss is that of single precision but for rounding."""
+    model = copy.deepcopy(model).float()
+    expected = seeded(call, model)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        assert_close(seeded(call, model).float(), expected, 'autocast', tolerance)
+    assert_close(seeded(call, model.bfloat16()).float(), expected, 'bfloat16', tolerance)
+
+
+def check_one_graph(model, call, backend='aot_eager'):
+    """The compiled model is one graph, and computes the same."""
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    assert_close(seeded(call, compiled), seeded(call, model))
+
+
+def check_gradients(model, call, silent=()):
+    """A gradient reaches every parameter, is finite, and is 0 for those in `silent` alone."""
+    call(model).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+        assert (parameter.grad.abs().max() == 0) == (name in silent), name
+
+
+def fit(model, loss, steps, lr=3e-3):
+    """Train a model on what `loss()` gives, anew in each step."""
+    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss().backward()
+        optimiser.step()
