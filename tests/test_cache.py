@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from x_transformers import CrossAttender, Decoder, TransformerWrapper
-from x_transformers.cache import Cache
+from x_transformers.cache import Buffer, Cache
 
 
 def net(dim=16, **stack):
@@ -143,3 +143,20 @@ def test_layers_that_are_left_out_keep_no_past():
     with pytest.raises(ValueError, match='`cache` does not go with training this stack'):
         model.train()(ids_of(2, 1), cache=cache, input_not_include_cache=True)
     assert model.can_cache_kv and not model.can_cache_kv_in_training and net().can_cache_kv_in_training
+
+
+def test_two_threads_continue_the_same_cache(monkeypatch):
+    """One appends while the other does: as if the second ran while the first writes."""
+    old, first, second = torch.zeros(1, 3, 2), torch.ones(1, 1, 2), torch.full((1, 1, 2), 2.0)
+    buffer, write, others = Buffer(old).moved(8), torch.Tensor.copy_, []
+
+    def meanwhile(t, new):
+        if not others:
+            others.append(None)
+            others[0] = buffer.append(second)
+        return write(t, new)
+
+    monkeypatch.setattr(torch.Tensor, 'copy_', meanwhile)
+    one = buffer.append(first)
+    assert torch.equal(one.tensor, torch.cat((old, first), dim=1))
+    assert torch.equal(others[0].tensor, torch.cat((old, second), dim=1))

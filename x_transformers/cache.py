@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -21,6 +22,7 @@ from x_transformers.checks import a_tensor, check_range
 from x_transformers.files import check_fields, is_count, read_content, write_content
 
 FORMAT = 'x-transformers cache 2'
+CLAIMING = threading.Lock()
 
 
 class Storage:
@@ -30,6 +32,19 @@ class Storage:
 
     def __init__(self, tensor: Tensor, filled: int) -> None:
         self.tensor, self.filled = tensor, filled
+
+    def takes(self, start: int, count: int) -> bool:
+        """Whether `count` tokens may be written from `start` on: by one caller only, whatever other threads do."""
+        if torch.compiler.is_compiling():
+            return self.claimed(start, start + count)
+        with CLAIMING:
+            return self.claimed(start, start + count)
+
+    def claimed(self, start: int, end: int) -> bool:
+        free = self.filled == start and end <= self.tensor.shape[-2] and not is_frozen(self.tensor)
+        if free:
+            self.filled = end
+        return free
 
 
 class Buffer:
@@ -57,9 +72,8 @@ class Buffer:
             return self
         if torch.is_grad_enabled() and (new.requires_grad or old.requires_grad):
             return Buffer(torch.cat((self.tensor, new), dim=-2))
-        end = self.start + self.length
-        fits = self.storage.filled == end and end + count <= old.shape[-2]
-        grown = self.part(0, self.length) if fits and not is_frozen(old) else self.moved(2 * (self.length + count))
+        fits = self.storage.takes(self.start + self.length, count)
+        grown = self.part(0, self.length) if fits else self.moved(2 * (self.length + count))
         end = grown.start + grown.length
         grown.storage.tensor.narrow(-2, end, count).copy_(new)
         grown.storage.filled = end + count
