@@ -25,6 +25,7 @@ from law_cases import (
     per_token,
     refused,
     run,
+    shallow,
     tokens,
     weighted,
 )
@@ -97,8 +98,7 @@ def training_status(case, backend='aot_eager'):
 def decoding_status(case, prompt=5, total=8):
     """One graph for every step that finds room in the memory of the cache, however much it holds."""
     torch._dynamo.reset()
-    if case.name.startswith(('attn_', 'ff_')) and not refused(shallow := case.with_keywords(depth=1)):
-        case = shallow
+    case = shallow(case)
     net = model_of(case)
     if not net.can_cache_kv:
         return NO_CACHE

@@ -155,8 +155,7 @@ def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
-    square = call.rows == call.keys == call.total_keys
-    if call.bias is None and call.mask is None and (square or not call.triangle):
+    if call.bias is None and call.mask is None and triangle_fits(call):
         return grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)
     seen = call.seen()
     if seen is None:
@@ -182,8 +181,12 @@ def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> 
 
 def is_plain(call: Call) -> bool:
     """Whether whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
-    square = call.rows == call.keys == call.total_keys
-    return not call.biases and (square or not call.triangle) and all(mask.of_keys for mask in call.masks)
+    return not call.biases and triangle_fits(call) and all(mask.of_keys for mask in call.masks)
+
+
+def triangle_fits(call: Call) -> bool:
+    """Whether the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
+    return not call.triangle or call.rows == call.keys == call.total_keys
 
 
 def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

@@ -283,7 +283,7 @@ class Attend(Configurable, ChoosesKernel):
         causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
         scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
         dropout = host.dropout if self.training else 0.0
-        real = as_mask(arguments['row_mask'], 'row_mask', len(q), q.shape[-2], like=q)
+        real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
         call = Call(q[:, 0], q.shape[1], None, real, causal, scale, dropout, inputs, None, Intermediates(), keeps=True)
         call.backends, call.keys = host.sdp_backends, k.shape[-2]
         q, k, v = settle(on, call, (q, k, v), [] if arguments['mask'] is None else [key_mask(arguments['mask'])])

@@ -73,9 +73,9 @@ class AttentionPool(Configurable):
         if queries is None:
             raise ValueError('`queries` is missing: the pool has none of its own, `num_pooled_tokens` is 0')
         width = self.pooler.dim if isinstance(self.pooler, Attention) else 'd'
-        check_vectors(queries, 'queries', *((len(context),) if queries.ndim == 3 and len(queries) > 1 else ()),
-                      *((1,) if queries.ndim == 3 and len(queries) == 1 else ()), 'k', width)  # fmt: skip
-        queries = queries.expand(len(context), -1, -1)
+        check_vectors(queries, 'queries', *((context.shape[0],) if queries.ndim == 3 and queries.shape[0] > 1 else ()),
+                      *((1,) if queries.ndim == 3 and queries.shape[0] == 1 else ()), 'k', width)  # fmt: skip
+        queries = queries.expand(context.shape[0], -1, -1)
         pooled = self.pooler(queries, context=context, context_mask=mask, **inputs)
         pooled = pooled + queries if self.add_residual else pooled
         return pooled.squeeze(1) if self.squeeze_output else pooled

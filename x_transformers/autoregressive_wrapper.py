@@ -208,12 +208,12 @@ def looped_loss(
     stay = F.logsigmoid(-gate[:-1]).cumsum(dim=0)
     stay = F.pad(stay, (0, 0, 0, 0, 1, 0))
     weights = torch.cat((stay[:-1] + F.logsigmoid(gate[:-1]), stay[-1:])).exp().detach()
-    expected = (weights * losses * valid).sum() / (count * len(losses))
-    if len(losses) == 1:
+    expected = (weights * losses * valid).sum() / (count * losses.shape[0])
+    if losses.shape[0] == 1:
         return expected
     worth = (slope * (losses[1:] - losses[:-1] + threshold)).sigmoid().detach()
     exits = F.binary_cross_entropy_with_logits(gate[:-1], worth, reduction='none')
-    return expected + exit_weight * (exits * valid).sum() / (count * len(exits))
+    return expected + exit_weight * (exits * valid).sum() / (count * exits.shape[0])
 
 
 def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ def flipped(t: Tensor, lens: Tensor | None) -> Tensor:
         return t.flip(1)
     place = torch.arange(t.shape[1], device=t.device)
     source = torch.where(place < lens[:, None], lens[:, None] - 1 - place, place)
-    return t[torch.arange(len(t), device=t.device)[:, None], source]
+    return t[torch.arange(t.shape[0], device=t.device)[:, None], source]
 
 
 class BeliefStateWrapper(Configurable):
@@ -164,7 +164,7 @@ class BeliefStateWrapper(Configurable):
         weights = self.loss_weights
         if loss_weight_by_fb_indices is not None:
             weights = weights * self.pair_weights(loss_weight_by_fb_indices, pairs)
-        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(len(pairs), 2), real))
+        loss = aux.added_to(self.text_loss(belief, targets, weights.expand(pairs.shape[0], 2), real))
         if self.to_distance_logits is None or told:
             return loss
         distance = distance.clamp(max=self.max_pred_distance - 1).expand(b, -1)
@@ -186,7 +186,7 @@ class BeliefStateWrapper(Configurable):
 
     def read_backwards(self, seq: Tensor | None, batch: int = 0) -> Tensor:
         """Embeddings (b n+1 d) of the first token and those of `seq`, which come in reverse order."""
-        first = self.suffix_token.expand(batch if seq is None else len(seq), 1, -1)
+        first = self.suffix_token.expand(batch if seq is None else seq.shape[0], 1, -1)
         return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True)
 
     def pairs(self, n: int, device: torch.device) -> Tensor:
@@ -195,8 +195,8 @@ class BeliefStateWrapper(Configurable):
         pairs = pairs[pairs[:, 1] - pairs[:, 0] >= 2]
         if self.train_frac_forward_backward_pairs >= 1:
             return pairs
-        kept = max(int(len(pairs) * self.train_frac_forward_backward_pairs), 1)
-        return pairs[torch.randperm(len(pairs), device=device)[:kept]]
+        kept = max(int(pairs.shape[0] * self.train_frac_forward_backward_pairs), 1)
+        return pairs[torch.randperm(pairs.shape[0], device=device)[:kept]]
 
     def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
         """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
@@ -232,11 +232,10 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:
         weights = function(pairs)
-        if not torch.is_tensor(weights) or weights.shape not in ((len(pairs),), (len(pairs), 2)):
+        count = pairs.shape[0]
+        if not torch.is_tensor(weights) or weights.shape not in ((count,), (count, 2)):
             got = tuple(weights.shape) if torch.is_tensor(weights) else weights
-            raise ValueError(
-                f'`loss_weight_by_fb_indices` gave {got}, it must be a tensor ({len(pairs)},) or ({len(pairs)}, 2)'
-            )
+            raise ValueError(f'`loss_weight_by_fb_indices` gave {got}, it must be a tensor ({count},) or ({count}, 2)')
         return weights if weights.ndim == 2 else weights[:, None]
 
     @staticmethod
@@ -310,22 +309,22 @@ class BeliefStateWrapper(Configurable):
 
     def ending(self, suffix: Tensor | None, ids: Tensor) -> Tensor:
         """The belief (b d) about how the text ends."""
-        suffix = None if suffix is None else rows_of_ids(suffix, 'suffix', len(ids), self.num_tokens).flip(1)
-        return self.read_backwards(suffix, len(ids))[:, -1]
+        suffix = None if suffix is None else rows_of_ids(suffix, 'suffix', ids.shape[0], self.num_tokens).flip(1)
+        return self.read_backwards(suffix, ids.shape[0])[:, -1]
 
     def beginning(self, prefix: Tensor | None, ids: Tensor, generator: Generator | None) -> Tensor:
         """The belief (b d) about how the text begins."""
         if prefix is None:
-            prefix = torch.randint(self.num_tokens, (len(ids), 1), generator=generator, device=ids.device)
-        return self.read_forwards(rows_of_ids(prefix, 'prefix', len(ids), self.num_tokens))[:, -1]
+            prefix = torch.randint(self.num_tokens, (ids.shape[0], 1), generator=generator, device=ids.device)
+        return self.read_forwards(rows_of_ids(prefix, 'prefix', ids.shape[0], self.num_tokens))[:, -1]
 
 
 def rows_of_ids(ids: Any, name: str, batch: int, num_tokens: int) -> Tensor:
     """Ids (m,), (1, m) or (b, m) for every row of a batch."""
     ids = ids[None] if torch.is_tensor(ids) and ids.ndim == 1 else ids
     check_ids(ids, num_tokens, name)
-    if len(ids) not in (1, batch):
-        raise ValueError(f'`{name}` got {len(ids)} rows, it must have {batch}, or be the same for all')
+    if ids.shape[0] not in (1, batch):
+        raise ValueError(f'`{name}` got {ids.shape[0]} rows, it must have {batch}, or be the same for all')
     return ids.expand(batch, -1)
 
 
@@ -341,7 +340,7 @@ class Believer:
     def __post_init__(self) -> None:
         inputs: dict[str, Any] = dict(return_embeddings=True)
         if self.backwards:
-            inputs['prepend_embeds'] = self.wrapper.suffix_token.expand(len(self.goal), 1, -1)
+            inputs['prepend_embeds'] = self.wrapper.suffix_token.expand(self.goal.shape[0], 1, -1)
         net = self.wrapper.backward_decoder if self.backwards else self.wrapper.forward_decoder
         self.reader = Reader(net, inputs, cache_kv=self.cache_kv)
 

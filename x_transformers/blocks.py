@@ -201,7 +201,7 @@ def read_at(t: Tensor, wide: tuple[bool, ...]) -> Pointwise:
 
 def of_each(t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The entries of a row that all of the batch share, (n) or (1 n), or of rows (b n):  b, n -> t_bn"""
-    if t.ndim > 1 and len(t) > 1:
+    if t.ndim > 1 and t.shape[0] > 1:
         return lambda b, n: t[b, n]
     t = t if t.ndim == 1 else t[0]
     return lambda b, n: t[n]
@@ -214,7 +214,7 @@ def taken(t: Tensor, index: Tensor, dim: int) -> Tensor:
     if t.ndim == 1:
         return t[index]
     between = t.ndim - 1 + dim
-    return torch.take_along_dim(t, index.reshape(len(index), *[1] * between, -1, *[1] * (-1 - dim)), dim)
+    return torch.take_along_dim(t, index.reshape(index.shape[0], *[1] * between, -1, *[1] * (-1 - dim)), dim)
 
 
 class Diagonals(Rows):
@@ -411,7 +411,7 @@ def by_rows(
 
     `whole_rows`: hidden keys count, and stay. `carries`: what a block leaves in `call.carried` is there for the next.
     """
-    height = height_of(q, len(q) * call.heads * k.shape[-2])
+    height = height_of(q, q.shape[0] * call.heads * k.shape[-2])
     call.split_inputs(height)
     names: tuple[str, ...] = ()
     outs, carried = [], ()
@@ -563,7 +563,7 @@ def by_flash(call: Call, bias: Diagonals, q: Tensor, k: Tensor, v: Tensor) -> tu
     out, log_sums = torch.empty_like(q), q.new_empty(*q.shape[:-1], 1)
     for span in spans_of(call, FLASH_ROWS):
         back = slice(total - span.rows.stop, total - span.rows.start)
-        mask = bias.upwards(span.rows, span.keys).expand(len(q), -1, -1, -1)
+        mask = bias.upwards(span.rows, span.keys).expand(q.shape[0], -1, -1, -1)
         qkv = q[:, :, back], k[:, :, span.keys], v[:, :, span.keys]
         found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*qkv, 0.0, False, attn_mask=mask, scale=1.0)
         out[:, :, back], log_sums[:, :, back, 0] = found

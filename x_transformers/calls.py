@@ -127,7 +127,7 @@ class StackCall(AddsLosses):
         if not self.norm_inputs:
             return norm(x)
         rows = x.shape[-3]  # more than those of a condition, if the stream is several
-        return norm(x, **{n: t if len(t) in (1, rows) else t.repeat_interleave(rows // len(t), 0)
+        return norm(x, **{n: t if t.shape[0] in (1, rows) else t.repeat_interleave(rows // t.shape[0], 0)
                           for n, t in self.norm_inputs.items()})  # fmt: skip
 
     def finished(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
@@ -160,8 +160,8 @@ class StackCall(AddsLosses):
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front."""
         check_device(a_tensor(pos, 'pos'), 'pos', x)
-        if pos.ndim in (2, 3) and len(pos) not in (1, x.shape[0]):
-            raise ValueError(f'`pos` got {len(pos)} rows, the input has {x.shape[0]}')
+        if pos.ndim in (2, 3) and pos.shape[0] not in (1, x.shape[0]):
+            raise ValueError(f'`pos` got {pos.shape[0]} rows, the input has {x.shape[0]}')
         if pos.is_floating_point() or pos.is_complex() or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
@@ -523,7 +523,7 @@ def placed(views: Any, x: Tensor) -> tuple[Views, Tensor | None]:
         )
     if places is None:
         return tuple(three), None
-    wanted = ((counts[0],), (len(three[0]), counts[0]))
+    wanted = ((counts[0],), (three[0].shape[0], counts[0]))
     if a_tensor(places, 'views').shape not in wanted or places.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f'`views` gave places of {places.dtype} and shape {tuple(places.shape)}, they must be whole numbers, '

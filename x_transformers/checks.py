@@ -213,7 +213,7 @@ def cleared(t: Tensor, real: Tensor | None) -> Tensor:
     n = t.shape[-2]
     if real is None or not t.is_floating_point() or real.shape[1] < n:
         return t
-    real = real[:, real.shape[1] - n :].bool().unflatten(0, (len(real), *[1] * (t.ndim - 3)))
+    real = real[:, real.shape[1] - n :].bool().unflatten(0, (real.shape[0], *[1] * (t.ndim - 3)))
     largest = torch.linalg.vector_norm(t.detach(), torch.inf, dim=-1)
     most = torch.finfo(torch.promote_types(t.dtype, torch.float32)).max ** 0.25
     return t.masked_fill(~(real | (largest < most)).unsqueeze(-1), 0.0)
@@ -280,9 +280,9 @@ def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> 
     for at, mem in enumerate(mems):
         if mem is not None:
             check_vectors(mem, f'mems[{at}]', batch, 'l', dim)
-    lengths = {mem.shape[1] for mem in mems if mem is not None}
-    if len(lengths) > 1:
-        raise ValueError(f'`mems` got memories of {sorted(lengths)} tokens, all layers must have equally many')
+    lengths = [mem.shape[1] for mem in mems if mem is not None]  # a symbolic one has no hash
+    if any(length != lengths[0] for length in lengths):
+        raise ValueError(f'`mems` got memories of {sorted({*lengths})} tokens, all layers must have equally many')
     if masks and len(masks) != len(mems):
         raise ValueError(f'`mem_masks` got {len(masks)} masks for {len(mems)} memories')
     for at, (mask, mem) in enumerate(zip(masks, mems, strict=False)):

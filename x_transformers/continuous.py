@@ -130,7 +130,7 @@ class ContinuousTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, len(x))
+        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, x.shape[0])
         call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
         x = self.project_in(call.cleared(call.like_tokens))
         x = call.cleared(sum(call.on.gather('embed', call), x))

@@ -175,7 +175,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
         seq = seq.masked_fill(~real[..., None], 0.0)
-        kept = torch.rand(len(seq), 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
         token = self.from_latent_to_prepend_token(latents)
         # a latent that is not seen must not stand in the stream of its own place either
         token = token.masked_fill(~kept[..., None], 0.0)
@@ -200,7 +200,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         with evaluating(list(self.modules())):
             token = self.from_latent_to_prepend_token(latents)
             reader = Reader(self.decoder, dict(prepend_embeds=token), cache_kv=cache_kv, restrict=False)
-            sequence = latents.new_zeros(len(latents), seq_len, self.dim_input)
+            sequence = latents.new_zeros(latents.shape[0], seq_len, self.dim_input)
             for place in range(seq_len):
                 sequence[:, place] = reader.read(sequence[:, :place])
         return sequence

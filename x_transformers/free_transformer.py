@@ -191,8 +191,8 @@ class FreeTransformer(Configurable):
             told, per_token = hidden, self.per_token_latents
             if seq_for_latents is not None:
                 check_ids(seq_for_latents, 'seq_for_latents', 1)
-                if len(seq_for_latents) != len(seq):
-                    raise ValueError(f'`seq_for_latents` got {len(seq_for_latents)} rows, `seq` has {len(seq)}')
+                if seq_for_latents.shape[0] != seq.shape[0]:
+                    raise ValueError(f'`seq_for_latents` got {seq_for_latents.shape[0]} rows, `seq` has {seq.shape[0]}')
                 told, mask, per_token = (
                     self.read_head(seq_for_latents, 'seq_for_latents'),
                     seq_for_latents != self.pad_id,
@@ -244,7 +244,7 @@ class FreeTransformer(Configurable):
         keep = filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
         modules = list(self.modules())
         with evaluating(modules):
-            condition = None if latents is None else self.condition_of(latents, len(ids))
+            condition = None if latents is None else self.condition_of(latents, ids.shape[0])
             decoding = Decoding(
                 expert=FreeReader(self, condition, use_kv_cache),
                 amateurs=[],
@@ -269,7 +269,7 @@ class FreeTransformer(Configurable):
             latents = F.one_hot(latents.long(), codes)
         latents = latents.to(self.from_latent_to_condition.weight.dtype)
         latents = latents[None] if latents.ndim == 1 else latents
-        if latents.ndim != 2 or len(latents) not in (1, batch) or latents.shape[1] != codes:
+        if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != codes:
             raise ValueError(
                 f'`latents` got {shown(latents)}, they must be code numbers, one or {batch}, or weights of all {codes}'
             )

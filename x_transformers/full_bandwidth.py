@@ -416,9 +416,9 @@ class FullBandwidth(Configurable):
         seq = token_ids.long()
         inputs = seq[:, :-1] if return_loss else seq
         if kwargs.get('mask') is not None:
-            kwargs['mask'] = as_mask(kwargs['mask'], 'mask', len(seq), None, like=seq)[:, : inputs.shape[1]]
+            kwargs['mask'] = as_mask(kwargs['mask'], 'mask', seq.shape[0], None, like=seq)[:, : inputs.shape[1]]
         if kwargs.get('seq_start_pos') is not None:
-            check_lengths(kwargs['seq_start_pos'], 'seq_start_pos', len(seq), seq.shape[1])
+            check_lengths(kwargs['seq_start_pos'], 'seq_start_pos', seq.shape[0], seq.shape[1])
         if return_loss and not return_all_pass_logits:
             kwargs |= later(self.net)
         with AuxLosses(joins=not return_loss):

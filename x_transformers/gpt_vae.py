@@ -114,11 +114,11 @@ class GPTVAE(Configurable):
         check_ids(seq, 'seq', 2)
         told = seq if seq_for_latents is None else seq_for_latents
         check_ids(told, 'seq_for_latents', 1)
-        if len(told) != len(seq):
-            raise ValueError(f'`seq_for_latents` got {len(told)} rows, `seq` has {len(seq)}')
+        if told.shape[0] != seq.shape[0]:
+            raise ValueError(f'`seq_for_latents` got {told.shape[0]} rows, `seq` has {seq.shape[0]}')
         with AuxLosses() as aux:
             latents, (mean, log_var) = self.encode_to_latents(told, return_mean_log_var=True)
-        kept = torch.rand(len(seq), 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
         loss = self.ar_wrapped_decoder(
             seq, prepend_embeds=self.from_latent_to_prepend_token(latents), prepend_mask=kept
         )
@@ -152,7 +152,7 @@ class GPTVAE(Configurable):
             if latents is not None:
                 latents = numbers_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
                 latents = latents[None] if latents.ndim == 1 else latents
-                if latents.ndim != 2 or len(latents) not in (1, batch) or latents.shape[1] != self.dim_latent:
+                if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != self.dim_latent:
                     raise ValueError(
                         f'`latents` got {shown(latents)}, they must be ({self.dim_latent},) or '
                         f'({batch}, {self.dim_latent})'

@@ -215,9 +215,10 @@ def check_streams(x: Any, known: Mapping[str, int], name: str = 'x', ignored: in
         held = ids.masked_fill(ids == ignored, 0) if ignored is not None and torch.is_tensor(ids) else ids
         check_ids(held, known[stream], f'{name}[{stream!r}]')
     shapes = {stream: tuple(ids.shape) for stream, ids in x.items()}
-    if len(set(shapes.values())) > 1:
+    first = next(iter(shapes.values()))
+    if any(shape != first for shape in shapes.values()):
         raise ValueError(f'`{name}` got streams of different sizes: {shapes}')
-    return next(iter(shapes.values()))
+    return first
 
 
 # training and generation

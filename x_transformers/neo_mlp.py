@@ -84,7 +84,7 @@ class NeoMLP(Configurable):
         check_vectors(x, 'x', *('b',) * (not alone), self.dim_in)
         rows = x.unsqueeze(0) if alone else x
         inputs = self.random_fourier(rearrange(rows, 'b i -> b i 1')) + self.input_embed
-        others = torch.cat((self.hidden_embed, self.output_embed)).expand(len(rows), -1, -1)
+        others = torch.cat((self.hidden_embed, self.output_embed)).expand(rows.shape[0], -1, -1)
         embeds = self.transformer(torch.cat((inputs, others.to(inputs.dtype)), dim=1))
         parts = embeds.split((self.dim_in, self.dim_hidden, self.dim_out), dim=1)
         y = (parts[-1] * self.to_output_weights).sum(dim=-1) + self.to_output_bias

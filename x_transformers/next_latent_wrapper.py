@@ -89,7 +89,7 @@ def sigreg_loss(
     directions = F.normalize(torch.randn(x.shape[-1], num_slices, device=x.device, dtype=x.dtype), dim=0)
     t = torch.linspace(*domain, num_knots, device=x.device, dtype=x.dtype)
     normal = (-t.square() / 2).exp()
-    counts = x.new_ones(len(x)) if mask is None else mask.flatten().to(x.dtype)
+    counts = x.new_ones(x.shape[0]) if mask is None else mask.flatten().to(x.dtype)
     counts = counts / counts.sum().clamp(min=1)
     projected = x.masked_fill(counts[:, None] == 0, 0.0) @ directions
     # one knot at a time: a tensor of all vectors, directions and knots would be large

@@ -185,7 +185,7 @@ class NonAutoregressiveWrapper(Configurable):
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
         x, real = x.long(), as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
-        time = torch.empty(len(x), device=x.device).uniform_(0, 1)
+        time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
         shown, given = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:

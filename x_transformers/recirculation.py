@@ -177,7 +177,7 @@ class Recirculation(Configurable):
         if self.learned_mixers is not None:
             return self.learned_mixers[route](z_source, z_dest)
         if torch.is_tensor(step) and step.ndim:
-            step = step.to(z_dest.dtype).repeat_interleave(len(z_dest) // len(step))
+            step = step.to(z_dest.dtype).repeat_interleave(z_dest.shape[0] // step.shape[0])
             step = step.view(-1, *(1,) * (z_dest.ndim - 1))
         ramp = 1.0 if self.ramp_steps == 0 else step / self.ramp_steps
         ramp = ramp.clamp(max=1) if torch.is_tensor(ramp) else min(ramp, 1.0)
@@ -261,10 +261,10 @@ class Recirculation(Configurable):
         seen = 0 if cache is None else cache.seen - cache.leading
         if held and not input_not_include_cache and x.shape[1] > held:
             x = x[:, held:]
-        if mask is not None and mask.shape != (len(x), held + x.shape[1]):
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be ({len(x)}, {held + x.shape[1]})')
+        if mask is not None and mask.shape != (x.shape[0], held + x.shape[1]):
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be ({x.shape[0]}, {held + x.shape[1]})')
         if seq_start_pos is not None:
-            check_lengths(seq_start_pos, 'seq_start_pos', len(x), held + x.shape[1])
+            check_lengths(seq_start_pos, 'seq_start_pos', x.shape[0], held + x.shape[1])
         if seq_start_pos is not None and getattr(self.net, 'num_memory_tokens', 0):
             raise ValueError(
                 '`seq_start_pos` does not go with `num_memory_tokens`: they stand behind the whole padding, which must '

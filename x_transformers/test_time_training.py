@@ -74,7 +74,7 @@ class TTTModuleWrapper(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not self.batch_params:
             return self.module(*args, **kwargs)
-        batch = len(next(iter(self.batch_params.values())))
+        batch = next(iter(self.batch_params.values())).shape[0]
         leaves, form = tree_flatten((args, kwargs))
         tensors = [t for t in leaves if torch.is_tensor(t)]
         if any(t.ndim == 0 or t.shape[0] not in (1, batch) for t in tensors):

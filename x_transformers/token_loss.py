@@ -129,7 +129,7 @@ def run(
     if autocasts(hidden):
         with torch.autocast(hidden.device.type, enabled=False):
             return run(hidden, weight, bias, targets, shares, terms, dtype, forms)
-    (n, classes), exact = (len(hidden), len(weight)), precise(hidden.dtype)
+    (n, classes), exact = (hidden.shape[0], weight.shape[0]), precise(hidden.dtype)
     size = max(min(n, tokens_at_a_time(classes, hidden)), 1)
     losses = hidden.new_empty(n, dtype=exact)
     ignored = targets == terms.ignore_index
@@ -149,9 +149,9 @@ def run(
     for start in range(0, n, size):
         rows = slice(start, min(start + size, n))
         x, target = hidden[rows].to(dtype), targets[rows].unsqueeze(-1)
-        z = lower[: len(x)]
+        z = lower[: x.shape[0]]
         torch.mm(x, table.t(), out=z) if offset is None else torch.addmm(offset, x, table.t(), out=z)
-        z = z if lower is buffer else buffer[: len(x)].copy_(z)
+        z = z if lower is buffer else buffer[: x.shape[0]].copy_(z)
         losses[rows], lse, total = into_exponentials(z, target, terms)
         if any(forms):
             into_slopes(z, target, lse, total, terms)
@@ -161,7 +161,7 @@ def run(
             if lower is buffer:
                 share = share / total
             else:
-                z = torch.mul(z, total.reciprocal(), out=lower[: len(x)])
+                z = torch.mul(z, total.reciprocal(), out=lower[: x.shape[0]])
             accumulate(grads, z, x, share, table, rows)
     if unit is not None:
         for grad in grads:
@@ -173,7 +173,7 @@ def into_exponentials(z: Tensor, target: Tensor, terms: Terms) -> tuple[Tensor, 
     """Turn logits (c l) into exp(z - max z), in place; the loss (c), log-sum-exp (c 1) and sum (c 1)."""
     at_target = z.gather(1, target)
     even = z.mean(dim=-1, keepdim=True) if terms.label_smoothing else None
-    rows = max(ROW_BYTES // (z.shape[-1] * z.itemsize), 1) if z.device.type == 'cpu' else len(z)
+    rows = max(ROW_BYTES // (z.shape[-1] * z.itemsize), 1) if z.device.type == 'cpu' else z.shape[0]
     top, total = (torch.cat(parts) for parts in zip(*map(exponentials, z.split(rows)), strict=True))
     lse = top + total.log()
     loss = lse - at_target
@@ -356,7 +356,7 @@ def fused_losses(
         shares = shares.to(precise(hidden.dtype))
         return weighted_loss_op(*inputs, targets, shares, *terms[:3], dtype, list(needs))[0]
     if hidden.device.type == 'cpu':
-        check_targets(targets, len(weight), terms.ignore_index)
+        check_targets(targets, weight.shape[0], terms.ignore_index)
     if shares is not None:
         shares = shares.detach().to(precise(hidden.dtype))
     if any(needs):
@@ -418,7 +418,7 @@ def linear_cross_entropy(
             f'{tuple(targets.shape)}, they must be (... d), (l d) and (...)'
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f'`bias` got the shape {tuple(bias.shape)}, it must be ({len(weight)},)')
+        raise ValueError(f'`bias` got the shape {tuple(bias.shape)}, it must be ({weight.shape[0]},)')
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f'`label_smoothing` got {label_smoothing}, it must be a number from 0 to 1')
     if not z_loss_weight >= 0:
@@ -600,7 +600,7 @@ def by_chunks(
     pass. It computes with `modules`, as `now(module)`, and nothing below those in `without`."""
     size = tokens_at_a_time(max(classes, 1), tensors[0])
     run: Callable[..., tuple[Tensor, ...]] = functools.partial(function, itself)
-    if torch.is_grad_enabled() and len(tensors[0]) > size:
+    if torch.is_grad_enabled() and tensors[0].shape[0] > size:
         run = functools.partial(again, function, kept=Kept(*modules, without=without))
     parts = [run(*chunk) for chunk in zip(*(t.split(size) for t in tensors), strict=True)]
     return tuple(torch.cat(one) for one in zip(*parts, strict=True))

@@ -44,7 +44,7 @@ def random_sequences(
     noise = torch.randint(0, num_tokens, (num_samples_random, seq_len), device=device)
     same = torch.randint(0, num_tokens, (1, 1), device=device).expand(num_samples_constant, seq_len)
     rows = torch.cat((noise, same))
-    return rows[torch.randperm(len(rows), device=device)] if shuffle else rows
+    return rows[torch.randperm(rows.shape[0], device=device)] if shuffle else rows
 
 
 class SyntheticDataGenerator(Configurable):
@@ -121,8 +121,8 @@ class SyntheticDataGenerator(Configurable):
             if ids is not None:
                 check_ids(ids, name, 1)
         parts = [ids.long() for ids in (seed, condition) if ids is not None]
-        if len({len(ids) for ids in parts}) > 1:
-            raise ValueError(f'`condition` got {len(condition)} rows, `seed` has {len(seed)}')
+        if len({ids.shape[0] for ids in parts}) > 1:
+            raise ValueError(f'`condition` got {condition.shape[0]} rows, `seed` has {seed.shape[0]}')
         new, state = torch.cat(parts, dim=1), None
         parts = [new]
         for _ in range(length):

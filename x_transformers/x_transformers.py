@@ -840,7 +840,7 @@ class Wrapper(Configurable):
             if call.start is not None:
                 if pos.ndim == 3:
                     raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
-                pos = call.behind_padding(pos.expand(len(call.start), -1))
+                pos = call.behind_padding(pos.expand(call.start.shape[0], -1))
             kwargs = {**kwargs, 'pos': pos}
         if kv_mask is not None and call.leading:
             if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == call.tokens:
@@ -1072,7 +1072,7 @@ class TransformerWrapper(Wrapper):
             prefix = kwargs.get('prepend_embeds')
             if prefix is None:
                 raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
-            return prefix.new_empty(len(prefix), 0, dtype=torch.long)
+            return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
             x = as_whole(x)
             check_ids(x, self.token_emb.emb.num_embeddings)

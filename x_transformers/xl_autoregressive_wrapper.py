@@ -129,7 +129,7 @@ class EpisodicMemoryWrapper(Configurable):
         check_ids(x, 'x', 1)
         if kwargs.get('self_attn_additional_kv') is not None:
             raise ValueError('`self_attn_additional_kv` cannot be given beside `episodic_mem_len`, which uses it')
-        return self.net(x, self_attn_additional_kv=self.get_additional_kv(len(x)), **kwargs)
+        return self.net(x, self_attn_additional_kv=self.get_additional_kv(x.shape[0]), **kwargs)
 
 
 # the wrapper
@@ -231,7 +231,7 @@ class XLAutoregressiveWrapper(Configurable):
         ids, targets = x[:, :-1].masked_fill(x[:, :-1] == self.ignore_index, self.pad_value), x[:, 1:]
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
         total = 0.0
-        with self.rows(len(x)):
+        with self.rows(x.shape[0]):
             for number, (segment, target) in enumerate(segments, start=1):
                 last = number == len(segments)
                 for reading in range(1, ttt_recurrent_steps + 1):
@@ -357,7 +357,7 @@ class XLAutoregressiveWrapper(Configurable):
             eos_token=eos_token,
         )
         start = decoding.length
-        with evaluating(decoding.modules), self.rows(len(ids)):
+        with evaluating(decoding.modules), self.rows(ids.shape[0]):
             for _ in decoding.run(seq_len):
                 pass
         generated = decoding.ids[:, start : decoding.length]

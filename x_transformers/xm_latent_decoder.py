@@ -165,7 +165,7 @@ class XMLatentDecoder(Configurable):
         self, ids: Tensor, latents: Tensor, most: int | None, keeps: bool, inputs: dict[str, Any]
     ) -> tuple[Tensor, Any]:
         """The logits (b k n l) of all candidates, and what the net leaves behind if `keeps`."""
-        (b, k), rows = latents.shape[:2], torch.arange(len(ids), device=ids.device)
+        (b, k), rows = latents.shape[:2], torch.arange(ids.shape[0], device=ids.device)
         prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
         rows = rows.repeat_interleave(k)
         parts, aux = [], AuxLosses()
@@ -174,7 +174,7 @@ class XMLatentDecoder(Configurable):
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
             with AuxLosses() as of_part:
                 parts.append(self.net(ids[rows[at]], **options, **given))
-            aux.take(of_part, len(at) / (b * k))
+            aux.take(of_part, at.shape[0] / (b * k))
         aux.hand_on()
         traces = [trace for _, trace in parts] if keeps else [None]
         found = [out for out, _ in parts] if keeps else parts
@@ -242,7 +242,7 @@ class XMLatentDecoder(Configurable):
                 out, latents, trace = self.net(ids, **kwargs), None, None
                 logits = out.of(out.hidden.unsqueeze(1)) if isinstance(out, Readout) else out.unsqueeze(1)
             else:
-                latents = self.candidate_latents(latents, len(seq), candidates, slot)
+                latents = self.candidate_latents(latents, seq.shape[0], candidates, slot)
                 logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
         if not return_loss:
             return logits, latents
@@ -318,9 +318,9 @@ class XMLatentDecoder(Configurable):
         check_ids(start_tokens, 'start_tokens', 1)
         given, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
         rules = self.winner_fns if given is None else self.one_each(given)
-        rows = torch.arange(len(start_tokens), device=start_tokens.device)
+        rows = torch.arange(start_tokens.shape[0], device=start_tokens.device)
         with evaluating(list(self.modules())):
-            latents = self.candidate_latents(latents, len(start_tokens), candidates, slot)
+            latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot)
             mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
             if lens is not None:
                 mask = torch.arange(start_tokens.shape[1], device=lens.device) < lens[:, None]

@@ -141,7 +141,7 @@ class XValTransformerWrapper(Wrapper):
         read = {name for feature in self.features.active for name in feature.takes}
         inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
         inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, len(x))
+        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, x.shape[0])
         call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
         h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
@@ -322,7 +322,7 @@ class XValAutoregressiveWrapper(Configurable):
         ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
         check_numbers(start_numbers, 'start_numbers', start_tokens)
         check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)
-        start, numbers = ids.shape[1], start_numbers.reshape(len(ids), -1)[:, : ids.shape[1]]
+        start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], -1)[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
         keep = filter_with(filter_logits_fn, filter_kwargs)

@@ -159,8 +159,9 @@ class RelativeProjPositionalBias(nn.Module):
 
     def read(self, weights: Tensor, distance: Tensor) -> Tensor:
         """The same for the weights of the curves, b h i m."""
-        # without gaps between positions, no key lies further back than there are keys
-        reach = self.max_dist if distance.ndim == 3 else min(self.max_dist, distance.shape[-1])
+        # without gaps between positions, no key lies further back than there are keys, where their number is known
+        keys = distance.shape[-1]
+        reach = min(self.max_dist, keys) if distance.ndim == 2 and isinstance(keys, int) else self.max_dist
         curves = weights @ self.distance_bank[:, :reach]
         known = (distance >= 0) & (distance < reach)
         index = distance.clamp(0, reach - 1)

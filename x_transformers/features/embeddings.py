@@ -100,8 +100,8 @@ class AbsolutePositions(ModelFeature):
             return call.only_new(pos, 'pos')
         if self.host.pos_emb is None:
             return None
-        if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and len(pos) not in (1, len(call.like_tokens)))):
-            raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({len(call.like_tokens)}, n)')
+        if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and pos.shape[0] not in (1, call.like_tokens.shape[0]))):
+            raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({call.like_tokens.shape[0]}, n)')
         pos = None if pos is None else call.only_new(pos, 'pos')
         return self.host.pos_emb(
             call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
@@ -268,12 +268,12 @@ class MemoryTokens(ModelFeature):
         return torch.cat((memories, self.chunked(x)), dim=2).flatten(1, 2)
 
     def chunks(self, x: Tensor) -> int:
-        return -(-x.shape[1] // self.every)
+        return (x.shape[1] + self.every - 1) // self.every
 
     def chunked(self, t: Tensor) -> Tensor:
         """Rows (b n ...) in chunks, the last one filled up with zeros:  b c k ..."""
         missing = self.chunks(t) * self.every - t.shape[1]
-        return F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing)).unflatten(1, (-1, self.every))
+        return F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing)).unflatten(1, (self.chunks(t), self.every))
 
     def interleaved(self, t: Tensor, value: Any = True) -> Tensor:
         """What holds for each token (b n), such as a mask, for the sequence with memories, which get `value`."""

@@ -17,8 +17,9 @@ from x_transformers.flags import Check, an_instance, flag, none, size
 
 def folded(t: Tensor, count: int) -> Tensor:
     """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ..."""
-    t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, -t.shape[1] % count))
-    return t.unflatten(1, (-1, count)).transpose(1, 2).flatten(0, 1)
+    folds = (t.shape[1] + count - 1) // count
+    t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, folds * count - t.shape[1]))
+    return t.unflatten(1, (folds, count)).transpose(1, 2).flatten(0, 1)
 
 
 class FoldAxially(nn.Module):
@@ -37,7 +38,7 @@ class FoldAxially(nn.Module):
             return self.fn(x, *args, **kwargs)
         out = self.fn(folded(x, count), *args, **kwargs)
         out, *rest = out if isinstance(out, (tuple, list)) else (out,)
-        out = out.unflatten(0, (-1, count)).transpose(1, 2).flatten(1, 2)[:, :length]
+        out = out.unflatten(0, (x.shape[0], count)).transpose(1, 2).flatten(1, 2)[:, :length]
         return (out, *rest) if rest else out
 
 
@@ -108,7 +109,7 @@ class Hybrid(AttentionFeature):
         """What the module gives, b n (h d) or b h n d, as heads."""
         heads = t.unflatten(-1, (like.shape[1], -1)).transpose(1, 2) if self.fits(t, like) else t
         if heads.shape != like.shape:
-            wanted = (len(like), like.shape[2], like.shape[1] * like.shape[3])
+            wanted = (like.shape[0], like.shape[2], like.shape[1] * like.shape[3])
             raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
         return heads
 

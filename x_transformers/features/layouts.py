@@ -238,7 +238,7 @@ class ReinjectInput(StackFeature):
             if self.reinject_input:
                 raise ValueError('`in_attn_cond` does not go with `reinject_input`: both join the input of branches')
             injected = injected.unsqueeze(1) if injected.ndim == 2 else injected
-            if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or len(injected) not in (1, x.shape[0]):
+            if injected.ndim != 3 or injected.shape[-1] != x.shape[-1] or injected.shape[0] not in (1, x.shape[0]):
                 shape = tuple(call.inputs['in_attn_cond'].shape)
                 wanted = f'({x.shape[0]}, {x.shape[-1]}) or ({x.shape[0]}, n, {x.shape[-1]})'
                 raise ValueError(f'`in_attn_cond` got shape {shape}, it must be {wanted}')
@@ -275,7 +275,7 @@ class ScaledByDeepEmbeds(StackFeature):
                 f'`deep_embeds_and_ids` got embeddings of shape {tuple(tables.shape)}, '
                 f'they must be (num_tokens, f, {x.shape[-1]}), one table for each of the first f feedforwards'
             )
-        if ids.ndim != 2 or ids.is_floating_point() or len(ids) != x.shape[0]:
+        if ids.ndim != 2 or ids.is_floating_point() or ids.shape[0] != x.shape[0]:
             raise ValueError(
                 f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({x.shape[0]}, n)'
             )
@@ -324,7 +324,7 @@ class DropContextTokens(StackFeature):
 
 def taken(t: Tensor, index: Tensor) -> Tensor:
     """Tokens (b k) of each row of `t` (b n d), or of the one row that all share (1 n d | n d)."""
-    t = (t if t.ndim == 3 else t.unsqueeze(0)).expand(len(index), -1, -1)
+    t = (t if t.ndim == 3 else t.unsqueeze(0)).expand(index.shape[0], -1, -1)
     return t.gather(1, index.unsqueeze(-1).expand(-1, -1, t.shape[-1]))
 
 

@@ -309,7 +309,7 @@ class Condition(StackFeature):
         if (
             condition.ndim not in (2, 3)
             or condition.shape[-1] != self.given_width
-            or len(condition) not in (1, x.shape[0])
+            or condition.shape[0] not in (1, x.shape[0])
         ):
             raise ValueError(
                 f'`condition` got shape {tuple(condition.shape)}, it must be ({x.shape[0]}, {self.given_width}) or '

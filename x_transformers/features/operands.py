@@ -248,7 +248,7 @@ class PackedInStack(StackFeature):
                 raise ValueError(f'`{name}` does not go with `{hidden[0]}`: documents are packed without padding')
             call.shared[kind]['flash_pack_seq_kwargs'] = packed
         if own is not None:
-            check_packed(own, 'flash_pack_seq_kwargs', call.new, call.new, len(x))
+            check_packed(own, 'flash_pack_seq_kwargs', call.new, call.new, x.shape[0])
             begin = own['cu_seqlens_q'].to(x.device)
             starts = begin[document_ids(begin, call.new) - 1]
             call.shared['a'].setdefault('pos', torch.arange(call.new, device=x.device) - starts)

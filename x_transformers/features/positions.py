@@ -692,7 +692,7 @@ class RotaryPositions(StackFeature):
             raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
         past = {} if call.cache is None else call.cache.states
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
-        same = 'positions' in past and len(past['positions'].tensor) == x.shape[0]
+        same = 'positions' in past and past['positions'].tensor.shape[0] == x.shape[0]
         continues = call.held == 0 or (same and past['positions'].length == call.held)
         continues = continues and (call.held == 0 or call.seen == call.cache.seen)  # else an offset moves all of them
         if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
@@ -724,7 +724,7 @@ class RotaryPositions(StackFeature):
         everything = kept.tensor if past else angles
         if call.memories:
             before, _ = self.angles(call.key_positions(x)[..., : call.memories])
-            everything = torch.cat((before.expand(len(everything), -1, -1), everything), dim=1)
+            everything = torch.cat((before.expand(everything.shape[0], -1, -1), everything), dim=1)
         call.shared['a'] |= {'rotary_pos_emb': (for_one_pass(everything), 1.0), 'kept_angles': kept}
 
 

@@ -231,7 +231,11 @@ class SparseTopk(AttentionFeature):
     sparse_topk_straight_through = flag(False, 'with the gradient of the full softmax')
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
-        kth = sim.topk(min(self.sparse_topk, sim.shape[-1]), dim=-1).values[..., -1:]
+        k, keys = self.sparse_topk, sim.shape[-1]
+        if isinstance(keys, int):
+            kth = sim.topk(min(k, keys), dim=-1).values[..., -1:]
+        else:  # of any length, in a traced program
+            kth = F.pad(sim, (0, k), value=lowest(sim)).topk(k, dim=-1).values[..., -1:]
         kept = softmax(sim.masked_fill((sim < kth) | (sim <= lowest(sim)), lowest(sim)))
         if not self.sparse_topk_straight_through:
             return kept

@@ -28,7 +28,7 @@ class SeparateInputs(AttentionFeature):
     not_across = 'keys and values of a context come from the context'
 
     def views(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if x.ndim != 4 or len(x) != 3:
+        if x.ndim != 4 or x.shape[0] != 3:
             raise ValueError(
                 f'`x` got shape {tuple(x.shape)}, with `qkv_receive_diff_residuals` it must be (3, b, n, d)'
             )
@@ -100,7 +100,7 @@ class SegmentMemory(AttentionFeature):
         q, k, v = qkv
         check_digits(mem, 'mem', k)
         mask = call.inputs.get('mem_mask')
-        as_mask(mask, 'mem_mask', len(mem), mem.shape[1] if mem.ndim > 1 else 'l')
+        as_mask(mask, 'mem_mask', mem.shape[0], mem.shape[1] if mem.ndim > 1 else 'l')
         if mem.ndim != 3 or mem.shape[0] != k.shape[0] or mem.shape[-1] != k.shape[-1]:
             raise ValueError(f'`mem` got shape {tuple(mem.shape)}, it must be ({k.shape[0]}, l, {k.shape[-1]})')
         mem = cleared(mem, call.inputs.get('mem_mask'))
@@ -261,13 +261,13 @@ class KVResiduals(StackFeature):
         if given is None:
             return inputs
         each = given.unsqueeze(0) if given.ndim == 3 else given
-        if each.ndim != 4 or len(each) > call.how_many(layer.kind):
+        if each.ndim != 4 or each.shape[0] > call.how_many(layer.kind):
             raise ValueError(
                 f'`{name}` got shape {tuple(given.shape)}, it must be (l, b, n, d) for at most '
                 f'{call.how_many(layer.kind)} layers, or (b, n, d) for the first'
             )
         at = (call.self_attended if layer.kind == 'a' else call.attended - call.self_attended) - 1
-        if at >= len(each):
+        if at >= each.shape[0]:
             return inputs
         hidden = call.shared['c'].get('context_mask')
         residual = call.only_new(each[at], name) if layer.kind == 'a' else cleared(each[at], hidden)
