@@ -160,8 +160,8 @@ def sinusoid(weights: Weights, pos: Tensor, dim: int, theta: float = 10000) -> T
 def rotary_frequencies(dim: int, base: float = 10000, rescale: float = 1.0) -> Tensor:
     """2104.09864; `rescale` moves the base so that the longest wave is stretched by that factor."""
     if rescale != 1:
-        base = base * rescale ** (dim / (dim - 2))
-    return torch.tensor([base ** (-2 * k / dim) for k in range(dim // 2)], dtype=torch.float64)
+        base = base * rescale ** (dim / max(dim - 2, 1))
+    return torch.tensor([base ** (-2 * k / dim) for k in range((dim + 1) // 2)], dtype=torch.float64)
 
 
 def rotary_angles(pos: Tensor, frequencies: Tensor, interpolation: float = 1.0) -> Tensor:
@@ -173,7 +173,7 @@ def rotary_angles(pos: Tensor, frequencies: Tensor, interpolation: float = 1.0) 
 
 def xpos_decays(dim: int) -> Tensor:
     """2212.10554: per pair of features, what a query and a key lose for every `scale_base` places between them."""
-    return torch.tensor([(2 * k + 0.4 * dim) / (1.4 * dim) for k in range(dim // 2)], dtype=torch.float64)
+    return torch.tensor([(2 * k + 0.4 * dim) / (1.4 * dim) for k in range((dim + 1) // 2)], dtype=torch.float64)
 
 
 def xpos_scale(pos: Tensor, decays: Tensor, scale_base: float = 512, centre: int | None = None) -> Tensor:

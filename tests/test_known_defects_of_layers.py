@@ -316,10 +316,10 @@ def narrow_heads_can_be_rotated():
 
 
 @known('F9')
-def odd_widths_of_rotation_are_rounded_down_or_refused():
-    assert stack(rotary_pos_emb=True, attn_dim_head=6).rotary_pos_emb.inv_freq.shape == (1,)
+def odd_widths_of_rotation_turn_one_feature_more_or_are_refused():
+    assert stack(rotary_pos_emb=True, attn_dim_head=6).rotary_pos_emb.inv_freq.shape == (2,)
     check_causal(stack(rotary_pos_emb=True, attn_dim_head=6))
-    refused(lambda: stack(rotary_pos_emb=True, rotary_emb_dim=5), 'rotary', 'even')
+    refused(lambda: stack(rotary_pos_emb=True, rotary_emb_dim=5, attn_dim_head=5), 'rotary', 'pairs')
 
 
 @known('F10')

@@ -93,7 +93,7 @@ def test_sinusoid_starts_small_and_needs_an_even_width():
 # rotary
 
 
-@pytest.mark.parametrize('dim', [2, 4, 14])
+@pytest.mark.parametrize('dim', [1, 2, 5, 14])
 @pytest.mark.parametrize('factor', [1.0, 2.5])
 @pytest.mark.parametrize('base', [10000, 17])
 def test_rotary_angles(dim, factor, base):
@@ -267,6 +267,8 @@ STACK = dict(dim=7, depth=2, heads=4, attn_dim_head=8, ff_mult=1)
 FUSED = {
     'rotary': dict(rotary_pos_emb=True),
     'rotary_partial': dict(rotary_pos_emb=True, rotary_emb_dim=6, attn_kv_heads=2),
+    'rotary_odd': dict(rotary_pos_emb=True, rotary_emb_dim=5, rotary_base_rescale_factor=2.0),
+    'rotary_odd_half': dict(rotary_pos_emb=True, attn_dim_head=6),
     'rotary_two_features': dict(rotary_pos_emb=True, rotary_emb_dim=2),
     'rotary_whole_head': dict(rotary_pos_emb=True, rotary_emb_dim=8, attn_qk_norm=True, attn_num_mem_kv=2),
     'rotary_interpolated': dict(rotary_pos_emb=True, rotary_interpolation_factor=2.5),

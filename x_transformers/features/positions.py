@@ -169,6 +169,8 @@ class RotaryEmbedding(KeepsPrecision):
         centre                                 position where the scale of xPos is 1, the middle if None
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
 
+    Features turn in pairs: of an odd `dim`, the last frequency turns one more.
+
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
     """
 
@@ -184,10 +186,8 @@ class RotaryEmbedding(KeepsPrecision):
         base_rescale_factor: float = 1.0,
     ) -> None:
         super().__init__()
-        if dim < 2 or dim % 2:
-            raise ConfigError(
-                f'rotary positions got width {dim}, it must be even and at least 2: features turn in pairs'
-            )
+        if dim < 1:
+            raise ConfigError(f'rotary positions got width {dim}, it must be at least 1')
         if interpolation_factor < 1:
             raise ConfigError(f'`rotary_interpolation_factor` got {interpolation_factor}, it must be at least 1')
         if base_rescale_factor != 1:
@@ -671,9 +671,12 @@ class RotaryPositions(StackFeature):
     def setup(self, host: Any) -> None:
         if self.rotary_xpos and not host.causal:
             raise ConfigError('`rotary_xpos` needs `causal`: its decay looks backwards only')
-        width = self.rotary_emb_dim or host.attn_dim_head // 4 * 2 or 2
-        if width > host.attn_dim_head:
-            raise ConfigError(f'`rotary_emb_dim` got {width}, it must be at most the head width, {host.attn_dim_head}')
+        width = self.rotary_emb_dim or max(1, host.attn_dim_head // 2)
+        if width + width % 2 > host.attn_dim_head:
+            why = ': features turn in pairs' if width % 2 else ''
+            raise ConfigError(
+                f'`rotary_emb_dim` got {width}, it must be at most the head width, {host.attn_dim_head}{why}'
+            )
         if width < 32 and host.verbose:
             warn_once(f'rotary positions turn {width} features per head: below 32 models are known to suffer')
         self.angles = RotaryEmbedding(
