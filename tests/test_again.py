@@ -213,6 +213,47 @@ def test_what_modules_change_themselves():
     same(*found)
 
 
+class Averaging(nn.Module):
+    """Keeps an average of what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.register_buffer('average', torch.zeros(16))
+
+    def forward(self, x, **_):
+        with torch.no_grad():
+            self.average.lerp_(x.flatten(0, 1).mean(dim=0), 0.1)
+        return self.linear(x)
+
+
+def test_averages_that_modules_keep():
+    """They change in place where a layer runs, and that is no change from outside."""
+    found = []
+    for length in (False, True):
+        torch.manual_seed(0)
+        net = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, checkpoint_layers=length)
+        net.layers[1][1] = Averaging()
+        net.double()
+        found.append(gradients_of(net(randn(2, 5, 16)), list(net.parameters())))
+    same(*found)
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_a_feature_that_changes_before_the_backward_pass(way):
+    net, inputs, again = computed_again(way, BY_NAME['attn_softclamp_logits'])
+    learned = list(net.parameters())
+    with again:
+        wanted = gradients_of(run(net, inputs), learned)
+        out = run(net, inputs)
+        for module in net.modules():
+            for feature in module.features.active if hasattr(module, 'features') else ():
+                if 'logit_softclamp_value' in feature.flags:
+                    feature.logit_softclamp_value = 0.3
+        same(gradients_of(out, learned), wanted)
+        assert not torch.allclose(run(net, inputs), out)
+
+
 class Table(AttentionFeature):
     """Logits times a number of a module that is kept in a list."""
 
@@ -243,6 +284,16 @@ def test_features_of_the_user(way):
     with blocked(2) if way == 'blocks' else nullcontext():
         found = gradients_of(torch.func.functional_call(net, parameters, (x,)), list(parameters.values()))
     same(found, wanted, parameters)
+
+
+def test_a_change_in_place_of_a_module_in_a_list_is_refused():
+    net = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, features=(*ATTENTION, Table), attn_table=True)
+    with blocked(2):
+        out = net(randn(2, 9, 16).float())
+    with torch.no_grad():
+        net.layers[0][1].lookup[0].bias.add_(1)
+    with pytest.raises(RuntimeError, match=r'lookup\.bias` was changed in place'):
+        weighted(out).backward()
 
 
 def test_autocast_of_the_backward_pass():

@@ -344,6 +344,26 @@ def test_hooks_change_what_attend_is_given_and_gives():
     torch.testing.assert_close(layer(x), wanted)
 
 
+def test_what_a_hook_is_given_stands_behind_the_keys_that_are_added():
+    """A delta is that of the keys of tokens; a triangle of fewer keys than queries is no longer one."""
+    torch.manual_seed(0)
+    layer = Attention(16, heads=2, dim_head=8, causal=True, num_mem_kv=2, flash=False).eval()
+    changed, x = copy.deepcopy(layer), torch.randn(2, 6, 16)
+    copied_arguments(changed)
+    across = dict(context=torch.randn(2, 3, 16), attn_mask=torch.ones(6, 3, dtype=torch.bool))
+    for given in (dict(attn_delta=torch.randn(2, 2, 6, 6)), across):
+        torch.testing.assert_close(changed(x, **given), layer(x, **given))
+
+
+def test_a_hook_does_not_change_what_the_layer_makes_of_padding():
+    layer, x = Attention(16, heads=2, dim_head=8).eval(), torch.randn(2, 6, 16)
+    mask = torch.arange(6) < torch.tensor([[6], [4]])
+    layer.attend.register_forward_pre_hook(
+        lambda module, args, kwargs: (args, {**kwargs, 'row_mask': None}), with_kwargs=True
+    )
+    assert (layer(x, mask=mask)[~mask] == 0).all() and (layer(x, mask=mask)[mask] != 0).all()
+
+
 def test_an_attend_of_ones_own_counts():
     """One with keywords of its own, one that is no Attend, and one that gives no pair."""
     torch.manual_seed(0)
@@ -414,6 +434,17 @@ def test_hooks_see_pairs_inside_a_stack(flags):
             elif type(module).__name__ == 'FeedForward':
                 assert torch.is_tensor(outputs_seen(module, lambda: net(x, context=context)))
     assert torch.is_tensor(outputs_seen(net, lambda: net(x, context=context)))
+
+
+def test_a_hook_on_all_modules_sees_pairs():
+    net, seen = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8).eval(), []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, out: seen.append((module, out)))
+    net(torch.randn(1, 5, 16))
+    handle.remove()
+    pairs = [out for module, out in seen if isinstance(module, Attention)]
+    assert len(pairs) == 2
+    for out, left in pairs:
+        assert out.shape == (1, 5, 16) and left.post_softmax_attn.sum(dim=-1).allclose(torch.tensor(1.0))
 
 
 def test_hooks_on_attention_may_change_its_output_and_its_gradient():

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from x_transformers import CrossAttender, Decoder, TransformerWrapper
 from x_transformers.cache import Buffer, Cache
@@ -60,6 +61,16 @@ def test_a_recurrent_state_is_not_cut(operation):
     with pytest.raises(ValueError, match=f'`{operation}` got a cache with the state of a recurrent module'):
         getattr(cache, operation)(3)
     assert getattr(cache, operation)(5).length == 5  # nothing is cut
+
+
+def test_recurrent_states_go_with_their_pass_and_leave_their_graph():
+    model = net(**copy.deepcopy(RECURRENT))
+    passes = [cache_of(model), cache_of(model, length=4)]
+    states = [tree_leaves(cache.recurrent) for cache in passes]
+    assert all(t.requires_grad for each in states for t in each) and not torch.equal(states[0][0], states[1][0])
+    for part, wanted in zip(Cache.joined(passes).split(2), states, strict=True):
+        assert all(map(torch.equal, tree_leaves(part.recurrent), wanted))
+    assert not any(t.requires_grad for t in tree_leaves(passes[0].detach().recurrent))
 
 
 # models whose keys and values have the same shapes

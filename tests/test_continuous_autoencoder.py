@@ -3,7 +3,7 @@
 import pytest
 import torch
 from oracles import assert_close, randn, randomised
-from training_laws import check_copies, check_one_graph, fit
+from training_laws import check_copies, check_gradients, check_one_graph, fit
 
 from x_transformers.continuous_autoencoder import (
     ContinuousTransformerAutoencoder,
@@ -114,10 +114,7 @@ def test_decoding_feeds_on_itself(cache_kv):
 
 def test_every_parameter_learns():
     model = model_of(latents_dropout_prob=0.0, bottleneck_type='variational').train()
-    model(randn(2, 6, WIDTH)).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
+    check_gradients(model, lambda m: m(randn(2, 6, WIDTH)))
 
 
 @pytest.mark.parametrize(

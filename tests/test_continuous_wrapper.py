@@ -10,24 +10,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from loguru import logger
 from torch import nn
 
 from x_transformers import Decoder, Encoder
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
-from x_transformers.flags import ConfigError, warn_once
+from x_transformers.flags import ConfigError
 
 DIM = 3
-
-
-@pytest.fixture
-def logged():
-    """The warnings that the library logs while the test runs; a text that came before may come again."""
-    warn_once.cache_clear()
-    texts = []
-    sink = logger.add(texts.append, level='WARNING')
-    yield texts
-    logger.remove(sink)
 
 
 @dataclass

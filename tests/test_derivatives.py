@@ -11,7 +11,14 @@ from packaging.version import Version
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.derivatives import differentiable_sdpa, sdpa_formula
+from x_transformers.derivatives import (
+    by_formula,
+    differentiable_sdpa,
+    register,
+    sdpa_formula,
+    sdpa_gradients,
+    sdpa_weights,
+)
 
 SEEN = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 1, 0]], dtype=torch.bool)
 OPTIONS = {
@@ -52,6 +59,58 @@ def test_forward_mode(options):
     forward = dict(check_forward_ad=True, check_backward_ad=False, check_batched_forward_grad=True, **defined)
     assert gradcheck(attend, qkv(), **forward)
     assert gradgradcheck(attend, qkv(), fast_mode=True, check_fwd_over_rev=True, check_rev_over_rev=False, **defined)
+
+
+@each_option
+def test_gradients_by_the_formula(options):
+    """Of queries, keys, values and a bias: those of what the formula computes."""
+    (q, k, v), mask = (t.detach().requires_grad_() for t in qkv()), options.get('attn_mask')
+    learned = [q, k, v]
+    if mask is not None and mask.is_floating_point():
+        mask = mask.clone().requires_grad_()
+        learned.append(mask)
+    rest = options.get('is_causal', False), options.get('scale')
+    out = sdpa_weights(q, k, mask, *rest) @ v
+    grad = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)
+    wanted = torch.autograd.grad(out, learned, grad)
+    found = sdpa_gradients(grad, q, k, v, mask, *rest)
+    for own, one in zip(found, wanted, strict=False):
+        assert_close(own, one)
+    assert (found[3] is None) == (mask is None)
+
+
+def test_a_row_that_sees_nothing_weighs_nothing():
+    q, k, v = qkv()
+    seen = SEEN.clone()
+    seen[1] = False
+    out = sdpa_formula(q, k, v, seen)
+    assert (out[:, :, 1] == 0).all() and (out[:, :, 0] != 0).all()
+    for grad in torch.autograd.grad(out.sin().sum(), (q, k, v)):
+        assert grad.isfinite().all()
+
+
+class Node:
+    """A node of a graph: its name, what comes before it, and what it has saved."""
+
+    def __init__(self, name, before=None, **saved):
+        self.name, self.next_functions, self.hooks = (lambda: name), ((before, 0),), []
+        self.register_hook = self.hooks.append
+        vars(self).update(saved)
+
+
+def test_which_nodes_get_a_hook():
+    """A kernel's, also behind the slice of features that it was padded with."""
+    kernel, other = Node('ScaledDotProductFlashAttentionBackward0'), Node('BmmBackward0')
+    for node in (kernel, Node('SliceBackward0', kernel), other, Node('SliceBackward0', other)):
+        register(node, print)
+    assert kernel.hooks == [print, print] and not other.hooks
+
+
+def test_weights_that_a_kernel_has_dropped_have_no_formula(monkeypatch):
+    node = Node('ScaledDotProductFlashAttentionBackward0', _saved_dropout_p=0.1)
+    monkeypatch.setattr(torch._C, '_current_autograd_node', lambda: node)
+    with torch.enable_grad():
+        assert by_formula((None,) * 3, (torch.ones(1),)) is None
 
 
 def test_third_derivatives():

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
-from training_laws import VOCAB, check_copies, check_one_graph, fit, ids_of
+from training_laws import VOCAB, check_copies, check_gradients, check_one_graph, fit, ids_of
 
 from x_transformers.flags import ConfigError
 from x_transformers.free_transformer import BinaryMapper, FreeTransformer
@@ -116,13 +116,20 @@ def test_b6_padding_may_stand_in_the_ids():
     assert model(ids, told).isfinite()
 
 
+def test_padding_is_not_read_by_the_encoder_and_has_no_codes():
+    """The codes of a text, and their loss, are those of the text without its padding."""
+    model = model_of()
+    hidden, mask = randn(1, 6, 16), torch.arange(6)[None] < 4
+    _, alone = model.encode_to_latents(hidden[:, :4], return_kl_loss=True)
+    for padded in (hidden, torch.cat((hidden[:, :4], 5 * hidden[:, 4:]), dim=1)):
+        _, loss = model.encode_to_latents(padded, mask, return_kl_loss=True)
+        assert_close(loss, alone)
+    assert (alone - model.encode_to_latents(hidden, return_kl_loss=True)[1]).abs() > 1e-4
+
+
 def test_every_parameter_learns():
     model, ids = model_of().train(), ids_of(2, 6)
-    model(ids).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-    assert model.to_latent_bit_logits.weight.grad.abs().max() > 0
+    check_gradients(model, lambda m: m(ids))
 
 
 # generation

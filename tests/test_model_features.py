@@ -67,6 +67,13 @@ def test_mixture_of_softmax(sig):
     assert_close(log_probs.exp().sum(dim=-1), torch.ones(2, 7, dtype=torch.float64), tolerance=1e-6)
 
 
+def test_no_class_of_a_mixture_is_impossible():
+    net = model(mixture_of_softmax=True)
+    with torch.no_grad():
+        net.to_logits.weight.mul_(1e4)
+    assert net(ids()).min().item() == pytest.approx(math.log(1e-20))
+
+
 def test_loss_of_a_mixture_is_the_likelihood():
     net = model(mixture_of_softmax=True)
     loss = AutoregressiveWrapper(net)(ids())

@@ -8,7 +8,7 @@ import torch
 from loguru import logger
 from oracles import assert_close, randn, randomised
 from torch import nn
-from training_laws import check_copies, check_half_precision
+from training_laws import check_copies, check_half_precision, fit
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError, warn_once
@@ -404,15 +404,7 @@ def taught_to_count(steps, **keywords):
         num_tokens=V, max_seq_len=N, attn_layers=Encoder(dim=32, depth=2, heads=2, attn_dim_head=16)
     )
     model = NonAutoregressiveWrapper(around, mask_id=MASK, steps=N, schedule='cosine', **keywords)
-    optimizer = torch.optim.Adam(model.parameters())
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group['lr'] = 3e-3 * (1 - step / steps)
-        loss = model(counting(32)).loss
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+    fit(model, lambda: model(counting(32)).loss, steps, falls=True)
     return model.eval()
 
 

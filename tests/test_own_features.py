@@ -195,17 +195,16 @@ def test_one_value_per_layer_of_the_library():
 # waiting
 
 
+def adding(name, sign=1):
+    return lambda self, x, call: x + sign * call.inputs[name]
+
+
 class Tilted(StackFeature):
     """The stream plus an input."""
 
     takes: ClassVar = {'tilt': 'b n d'}
     waits = True
-
-    def open(self, x, call):
-        return x + call.inputs['tilt']
-
-    def close(self, x, call):
-        return x - call.inputs['tilt']
+    open, close = adding('tilt'), adding('tilt', -1)
 
 
 class Painted(ModelFeature):
@@ -213,12 +212,7 @@ class Painted(ModelFeature):
 
     takes: ClassVar = {'paint': 'b n d'}
     waits = True
-
-    def embedded(self, x, call):
-        return x + call.inputs['paint']
-
-    def shorten(self, x, call):
-        return x - call.inputs['paint']
+    embedded, shorten = adding('paint'), adding('paint', -1)
 
 
 def test_features_of_stacks_and_models_wait():

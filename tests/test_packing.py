@@ -78,6 +78,13 @@ def test_what_is_packed():
     assert packable(net, 2) == packable(net, 3) == packable(net, 33) == set()
 
 
+def test_weights_of_inference_are_not_packed():
+    """Nobody counts the changes of such a tensor."""
+    with torch.inference_mode():
+        layer = nn.Linear(4, 4)
+    assert packable([layer], 4) == set()
+
+
 @pytest.fixture
 def packs(monkeypatch):
     """Counts the copies of weights that are made."""

@@ -349,6 +349,19 @@ def test_copies_and_garbage():
     assert gone() is None
 
 
+def test_a_shallow_copy_runs_its_own_layers():
+    """As `nn.DataParallel` makes them: other modules are put into them afterwards."""
+    net, x = stack(), tokens()
+    net(x)
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(2)
+    for replica in (net._replicate_for_data_parallel(), copy.copy(net)):
+        replica._modules = dict(other._modules)
+        assert torch.equal(replica(x), other(x)) and not torch.equal(replica(x), net(x))
+
+
 def test_a_training_step_of_a_model(runs):
     """A few steps of an optimiser, written out and in the ordinary way, end at the same weights."""
 

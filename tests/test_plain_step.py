@@ -153,6 +153,18 @@ def test_hooks_and_further_inputs_take_the_ordinary_way(monkeypatch):
     assert len(plain) == 5
 
 
+@torch.no_grad()
+def test_what_a_step_cannot_go_on_from():
+    net, x = model(rotary_pos_emb=True), ids(2, 6)
+    step = PlainStep.of(net, {}, packs=True)
+    cache = net(x[:, :5], return_intermediates=True)[1].cache
+    behind = net(x[:, :5], prepend_embeds=torch.zeros(2, 3, 16).double(), return_intermediates=True)[1].cache
+    assert step.takes(x[:, 5:], cache) and not step.takes(x[:, 5:], behind)
+    assert not step.takes(x[:, 4:], cache) and not step.takes(x[:0, 5:], cache)
+    net.train()
+    assert not step.takes(x[:, 5:], cache)
+
+
 @pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True)], ids=str)
 def test_beams_and_samples_through_the_plain_step(flags, monkeypatch):
     net, plain = model(**flags), []

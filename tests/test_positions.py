@@ -32,18 +32,22 @@ def places(i, j):
 # absolute
 
 
-@pytest.mark.parametrize('n', [1, 7])
-def test_learned_positions(n):
-    emb, x = randomised(AbsolutePositionalEmbedding(5, 12)), torch.zeros(2, n, 5)
-    start, pos = torch.tensor([0, 3]), torch.tensor([[4, 2, 9, 0, 1, 1, 11], [0, 1, 2, 3, 4, 5, 6]])[:, :n]
-    shifted = (torch.arange(n) - start[:, None]).clamp(min=0)
-    cases = (
+def calls_with_positions(n, far):
+    """Arguments of an embedding of positions, and where the tokens then stand; one of them is far away."""
+    start, pos = torch.tensor([0, 3]), torch.tensor([[4, 2, far, 0, 1, 1, 11], [0, 1, 2, 3, 4, 5, 6]])[:, :n]
+    return (
         ({}, torch.arange(n)),
         (dict(offset=5), torch.arange(n) + 5),
         (dict(pos=pos[0]), pos[0]),
         (dict(pos=pos), pos),
+        (dict(seq_start_pos=start), (torch.arange(n) - start[:, None]).clamp(min=0)),
     )
-    for call, wanted in (*cases, (dict(seq_start_pos=start), shifted)):
+
+
+@pytest.mark.parametrize('n', [1, 7])
+def test_learned_positions(n):
+    emb, x = randomised(AbsolutePositionalEmbedding(5, 12)), torch.zeros(2, n, 5)
+    for call, wanted in calls_with_positions(n, far=9):
         assert_same(
             emb,
             lambda call=call: emb(x, **call),
@@ -67,15 +71,7 @@ def test_learned_positions_refuse_what_is_beyond_the_table():
 @pytest.mark.parametrize('n', [1, 7])
 def test_sinusoid(n, theta):
     emb, x = randomised(ScaledSinusoidalEmbedding(6, theta=theta)), torch.zeros(2, n, 6)
-    start, pos = torch.tensor([0, 3]), torch.tensor([[4, 2, 900, 0, 1, 1, 11], [0, 1, 2, 3, 4, 5, 6]])[:, :n]
-    shifted = (torch.arange(n) - start[:, None]).clamp(min=0)
-    cases = (
-        ({}, torch.arange(n)),
-        (dict(offset=5), torch.arange(n) + 5),
-        (dict(pos=pos[0]), pos[0]),
-        (dict(pos=pos), pos),
-    )
-    for call, wanted in (*cases, (dict(seq_start_pos=start), shifted)):
+    for call, wanted in calls_with_positions(n, far=900):
         assert_same(
             emb,
             lambda call=call: emb(x, **call).double(),

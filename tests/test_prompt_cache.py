@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from torch import nn
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
 from x_transformers import cache, files, prompt_cache
 from x_transformers.cache import Buffer, Cache, KeysValues
 from x_transformers.files import write_content
 from x_transformers.plain_step import PlainStep
-from x_transformers.prompt_cache import PromptCache, checksum
+from x_transformers.prompt_cache import PromptCache, checksum, fingerprint
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 GREEDY = dict(temperature=0.0)
@@ -369,3 +370,15 @@ def test_tokens_that_look_like_padding_are_none():
     assert cache.ids.tolist() == [[0, 5], [3, 4]]
     with pytest.raises(ValueError, match='`prompts` must begin with the 2 tokens of `prompt_cache`'):
         model.generate(torch.tensor([[0, 5], [3, 4]]), 2, prompt_cache=cache)
+
+
+def test_a_fingerprint_sees_every_exchange_of_two_numbers():
+    net = nn.Linear(4, 3, bias=False).double()
+    numbers = torch.arange(12.0).double()
+    net.weight.data.copy_(numbers.view(3, 4))
+    before = fingerprint(net)
+    for i, j in itertools.combinations(range(12), 2):
+        swapped = numbers.clone()
+        swapped[[i, j]] = numbers[[j, i]]
+        net.weight.data.copy_(swapped.view(3, 4))
+        assert fingerprint(net) != before, (i, j)

@@ -7,10 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loguru import logger
 
 from x_transformers import sampling
-from x_transformers.flags import warn_once
 from x_transformers.sampling import (
     FILTER_LOGITS_FN,
     align_right,
@@ -27,17 +25,6 @@ from x_transformers.sampling import (
     top_p,
     typical,
 )
-
-
-@pytest.fixture
-def warnings_of_the_library():
-    """The texts that loguru writes while the test runs; a text that came before may come again."""
-    warn_once.cache_clear()
-    texts = []
-    sink = logger.add(texts.append, level='WARNING')
-    yield texts
-    logger.remove(sink)
-
 
 SHAPES = [(7,), (1,), (3, 7), (2, 1, 5), (2, 3, 4, 11)]
 
@@ -138,11 +125,11 @@ def test_top_k_rounds_the_part_up(size, frac, k):
     assert top_k(logits_of(size), frac_num_tokens=frac).isfinite().sum() == k
 
 
-def test_old_spelling_of_top_k(warnings_of_the_library):
+def test_old_spelling_of_top_k(logged):
     logits = logits_of(2, 20)
     assert torch.equal(top_k(logits, thres=0.75), top_k(logits, frac_num_tokens=0.25))
     assert top_k(logits_of(7), thres=0.9).isfinite().sum() == 1
-    assert any('`frac_num_tokens`' in text for text in warnings_of_the_library)
+    assert any('`frac_num_tokens`' in text for text in logged)
 
 
 def test_top_p_of_a_near_certain_row_keeps_one():

@@ -8,6 +8,7 @@ import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
 
 from x_transformers import CrossAttender, Decoder, Encoder, PrefixDecoder
+from x_transformers.features.norms import LayerScale, ReZero, Scale
 from x_transformers.x_transformers import (
     AdaptiveLayerNorm,
     AdaptiveRMSNorm,
@@ -512,3 +513,19 @@ def test_refusals(flags, words):
 def test_refusals_of_inputs(flags, call, words):
     with pytest.raises((ValueError, TypeError), match=words):
         Encoder(**SHAPE, depth=2, **flags)(torch.randn(2, 5, 6), **call)
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+def test_what_scales_a_branch_scales_the_first_of_a_pair():
+    """The second is what attention leaves behind."""
+    x = randn(2, 3, 4)
+    zero = ReZero(Pair())
+    zero.g.data.fill_(0.5)
+    for scaled in (Scale(0.5, Pair()), LayerScale(Pair(), 4, 0.5), zero):
+        out, left = scaled(x)
+        assert_close(out, x / 2)
+        assert left is x

@@ -243,6 +243,17 @@ def test_the_gradient_of_weights_is_summed_in_float32(monkeypatch):
     torch.testing.assert_close(weight.grad.float(), torch.tensor([[-300.0], [300.0]]).expand(2, 4))
 
 
+@pytest.mark.parametrize('fails', [torch.nan, torch.inf])
+def test_what_counts_nothing_may_be_no_number(few, fails):
+    hidden, weight = torch.randn(5, 4, dtype=torch.double), torch.randn(7, 4, dtype=torch.double)
+    hidden[2], targets = fails, torch.arange(5)
+    weights = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
+    kept = [0, 1, 3, 4]
+    losses = F.cross_entropy(hidden[kept] @ weight.T, targets[kept], reduction='none')
+    found = linear_cross_entropy(hidden, weight, targets, reduction='sum', weights=weights)
+    torch.testing.assert_close(found, (losses * weights[kept]).sum())
+
+
 def test_small_shares_in_half_precision(few):
     """A mean over very many targets: what each counts is too small for float16, the gradients are not."""
     inputs, targets = operands(6, bias=False, dtype=torch.float16)

@@ -6,10 +6,12 @@ Nothing fails inside torch or einops. What a user's own function or module raise
 import inspect
 import random
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import x_transformers
 from x_transformers import (
@@ -38,6 +40,7 @@ from x_transformers import (
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
 )
+from x_transformers.arguments import kind_of
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.flags import ConfigError
@@ -357,3 +360,19 @@ def test_what_always_worked_still_works():
     for no in (False, 0, None, np.bool_(False)):
         assert torch.equal(net(ids, return_intermediates=no), out)
     assert torch.equal(net(ids, seq_start_pos=torch.tensor([0, 0], dtype=torch.int32)), out)
+
+
+@pytest.mark.parametrize(
+    ('annotation', 'right', 'wrong'),
+    [
+        (bool, (True, 0, 1, None, torch.tensor(False)), (2, -1, 0.5, 'yes', torch.tensor(1), torch.ones(2).bool())),
+        (Sequence[int], ([], (1, 2)), ('12', b'12', 3, None)),
+        (Sequence[int] | None, ([1], None), ('12', 3)),
+        (Tensor | Sequence[int], (torch.ones(2), [1]), ('12', None)),
+        (Mapping[str, int], ({},), ([], 'a')),
+    ],
+    ids=str,
+)
+def test_what_an_annotation_allows(annotation, right, wrong):
+    kind = kind_of(annotation)
+    assert all(map(kind.test, right)) and not any(map(kind.test, wrong))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
-from training_laws import DIM, VOCAB, check_copies, check_half_precision, fit, ids_of, net_of
+from training_laws import DIM, VOCAB, check_copies, check_gradients, check_half_precision, fit, ids_of, net_of
 
 from x_transformers import AutoregressiveWrapper, Encoder
 from x_transformers.flags import ConfigError
@@ -162,10 +162,7 @@ def test_b12_it_continues_given_the_best_latents():
 
 
 def test_every_parameter_learns():
-    model = model_of(latent_dim=5)
-    model(ids_of(2, 6)).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+    check_gradients(model_of(latent_dim=5), lambda m: m(ids_of(2, 6)))
 
 
 @pytest.mark.parametrize(

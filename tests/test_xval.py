@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
-from training_laws import check_copies, check_half_precision, check_one_graph
+from training_laws import check_copies, check_half_precision, check_one_graph, fit
 
 from x_transformers import Decoder, Encoder
 from x_transformers.flags import ConfigError
@@ -334,20 +334,13 @@ def test_it_learns_to_halve():
     stack = Decoder(dim=32, depth=2, heads=2, attn_dim_head=16)
     around = XValTransformerWrapper(num_tokens=4, max_seq_len=3, numerical_token_id=NUM, attn_layers=stack)
     model = XValAutoregressiveWrapper(around, numerical_loss_weight=10.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 
     def rows(b):
         value, sign = torch.rand(b) + 0.5, torch.randint(0, 2, (b,))
         x = torch.stack((torch.full((b,), NUM), sign, torch.full((b,), NUM)), dim=1)
         return x, torch.stack((value, torch.full((b,), NAN), torch.where(sign == 0, value / 2, -value)), dim=1)
 
-    for step in range(600):
-        for group in optimizer.param_groups:
-            group['lr'] = 2e-3 * (1 - step / 600)
-        loss = model(*rows(64))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    fit(model, lambda: model(*rows(64)), 600, lr=2e-3, falls=True)
     x, x_num = rows(200)
     found = model.generate(x[:, :2], x_num[:, :2], 1, temperature=0.0)
     assert found.is_number_mask.all()

@@ -73,10 +73,12 @@ def check_gradients(model, call, silent=()):
         assert (parameter.grad.abs().max() == 0) == (name in silent), name
 
 
-def fit(model, loss, steps, lr=3e-3):
-    """Train a model on what `loss()` gives, anew in each step."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
+def fit(model, loss, steps, lr=3e-3, falls=False):
+    """Train a model on what `loss()` gives, anew in each step; the rate may fall to nothing."""
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - falls * step / steps)
     for _ in range(steps):
         optimiser.zero_grad()
         loss().backward()
         optimiser.step()
+        rate.step()
