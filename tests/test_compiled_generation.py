@@ -79,6 +79,7 @@ def test_what_was_compiled_is_no_part_of_the_model():
     tokens = lm.generate(ids(), 4, temperature=0.0, compile='eager')
     assert set(lm.state_dict()) == names
     for twin in (copy.deepcopy(lm), pickle.loads(pickle.dumps(lm))):
+        assert 'compiled' in vars(lm) and 'compiled' not in vars(twin)
         assert torch.equal(twin.generate(ids(), 4, temperature=0.0), tokens)
     with pytest.raises(ValueError, match='`compile` got 3'):
         lm.generate(ids(), 4, compile=3)

@@ -868,3 +868,15 @@ def test_a_feature_that_waits_is_left_out_of_calls_without_its_inputs():
 def test_features_without_flags_wait_for_their_inputs():
     quiet = [cls for cls in (*ATTENTION, *STACK, *MODEL) if cls.takes and not cls.flags]
     assert len(quiet) > 10 and all(cls.waits for cls in quiet)
+
+
+def test_a_replica_reads_its_own_parameters():
+    """As `nn.DataParallel` makes them: copies of the modules, with parameters of another device."""
+    layer, x = Attention(16, heads=2, dim_head=8, num_mem_kv=2, head_learned_sink=True).eval(), torch.randn(2, 5, 16)
+    other = copy.deepcopy(layer)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.5)
+    replica = layer._replicate_for_data_parallel()
+    replica._parameters, replica._modules = dict(other._parameters), dict(other._modules)
+    assert torch.equal(replica(x), other(x)) and not torch.equal(replica(x), layer(x))

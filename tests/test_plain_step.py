@@ -1,5 +1,7 @@
 """The decode step of a plain model gives what the stages give, and stands back wherever anything else acts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from oracles import assert_close, randomised
@@ -159,7 +161,9 @@ def test_what_a_step_cannot_go_on_from():
     step = PlainStep.of(net, {}, packs=True)
     cache = net(x[:, :5], return_intermediates=True)[1].cache
     behind = net(x[:, :5], prepend_embeds=torch.zeros(2, 3, 16).double(), return_intermediates=True)[1].cache
-    assert step.takes(x[:, 5:], cache) and not step.takes(x[:, 5:], behind)
+    unturned = replace(cache, layers=cache.plain().layers)
+    assert step.takes(x[:, 5:], cache)
+    assert not step.takes(x[:, 5:], behind) and not step.takes(x[:, 5:], unturned)
     assert not step.takes(x[:, 4:], cache) and not step.takes(x[:0, 5:], cache)
     net.train()
     assert not step.takes(x[:, 5:], cache)
