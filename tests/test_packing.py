@@ -11,8 +11,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.features.norms import LayerNorm
 from x_transformers.generation import Reader
-from x_transformers.packing import PackedLinear, packable
+from x_transformers.packing import PackedLinear, PackedNorm, packable, packs_gain
 
 
 def model(dim=16, length=64, num_memory_tokens=None, **flags):
@@ -65,6 +66,34 @@ def test_packed_layers_follow_their_weights(name):
         assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
         layers[1].bias = None
         assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda norm: norm.gamma.mul_(2.0),
+        lambda norm: setattr(norm, 'gamma', nn.Parameter(torch.arange(8.0))),
+        lambda norm: norm.load_state_dict({'gamma': torch.arange(8.0)}, assign=True),
+    ],
+)
+def test_packed_norms_follow_their_gain(change):
+    norm, x = randomised(LayerNorm(8, unit_offset=True)).float(), torch.randn(3, 8)
+    packed = PackedNorm(norm)
+    with torch.no_grad():
+        assert torch.equal(packed(x), norm(x))
+        change(norm)
+        assert torch.equal(packed(x), norm(x))
+
+
+def test_which_gains_are_packed():
+    class Own(LayerNorm):
+        pass
+
+    with torch.inference_mode():
+        frozen = LayerNorm(4, unit_offset=True)
+    for norm in (frozen, Own(4, unit_offset=True), LayerNorm(4), nn.LayerNorm(4), None):
+        assert not packs_gain(norm)
+    assert packs_gain(LayerNorm(4, unit_offset=True))
 
 
 def test_what_is_packed():

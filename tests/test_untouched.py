@@ -11,6 +11,7 @@ import inspect
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 from oracles import assert_close, randomised
@@ -18,8 +19,9 @@ from test_plain import ordinary
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, attend, cache, calls
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, attend, cache, calls, untouched
 from x_transformers import x_transformers as core
+from x_transformers.attend import Intermediates
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import Feature, Features
@@ -338,8 +340,37 @@ def test_replaced_modules_and_dicts_count():
         del linear.weight
         linear.register_buffer('weight', weight)
 
-    for change in (hooks, parameters, layers, bias, buffer):
+    def everything(net):
+        residual = net.attn_layers.layers[0][2]
+        residual.__dict__ = {**vars(residual), 'scale_residual_constant': 3}
+
+    def name(net):
+        attn = net.attn_layers.layers[0][1]
+        attn.other = lambda x, **_: 3 * x
+        passed(net), decoded(net)
+        vars(attn)['forward'] = vars(attn).pop('other')
+
+    for change in (hooks, parameters, layers, bias, buffer, everything, name):
         assert assert_counts(made('default'), change), change.__name__
+
+
+@pytest.mark.parametrize('listed', [True, False])
+def test_values_of_any_kind_may_be_replaced(listed, monkeypatch):
+    """Also those that cannot be compared, and without the help of the garbage collector."""
+    monkeypatch.setattr(untouched, 'LISTS_VALUES', listed and untouched.LISTS_VALUES)
+    net = copy.deepcopy(made('rotary'))
+    attn = net.attn_layers.layers[0][1]
+    for values in ([numpy.zeros(2), numpy.ones(2)], [torch.zeros(2), torch.ones(2)], [torch.zeros(3), None]):
+        for attn.note in values:
+            known = PlainLayers.of(net.attn_layers)
+            assert known is not None and known is PlainLayers.of(net.attn_layers)
+    assert assert_counts(net, lambda net: setattr(net.attn_layers.layers[0][1], 'logit_scale', 2.0))
+    assert assert_counts(net, lambda net: net.attn_layers.layers[0][1].to_v.register_forward_hook(lambda *a: 2 * a[2]))
+
+
+def test_the_garbage_collector_lists_values():
+    """On the Pythons that tests run on; on others short cuts are slower."""
+    assert untouched.LISTS_VALUES
 
 
 # features of users
@@ -496,6 +527,128 @@ def test_any_call_of_a_module_is_watched(monkeypatch):
     assert PlainLayers.of(net.attn_layers) is None and PlainStep.of(net, {}) is None
     monkeypatch.undo()
     assert PlainLayers.of(net.attn_layers) is not None
+
+
+# what a pass leaves behind beside the cache
+
+
+class Sees(ATTENTION[0].__mro__[1]):
+    """Keeps what attention leaves behind."""
+
+    def __init__(self, host, values):
+        super().__init__(host, values)
+        self.left = []
+
+    def attended(self, out, call):
+        self.left.append(call.trace)
+        return out
+
+
+def hooked(net, left):
+    def look(module, args, out):
+        left.append(out[1] if isinstance(out[1], Intermediates) else out[1].attn_intermediates[0])
+
+    return look
+
+
+WATCHERS = {
+    'hook of attention': lambda net, look: net.attn_layers.layers[0][1].register_forward_hook(look),
+    'hook of the operator': lambda net, look: net.attn_layers.layers[0][1].attend.register_forward_hook(look),
+    'hook of the stack': lambda net, look: net.attn_layers.register_forward_hook(look),
+    'forward of the stack': lambda net, look: shadowed(net.attn_layers, look),
+    'forward of the class': lambda net, look: subclassed(net.attn_layers.layers[0][1], look),
+}
+
+
+def shadowed(module, look):
+    own = module.forward
+
+    def forward(*args, **kwargs):
+        out = own(*args, **kwargs)
+        look(module, args, out)
+        return out
+
+    module.forward = forward
+
+
+def subclassed(module, look):
+    class Own(type(module)):
+        def forward(self, *args, **kwargs):
+            out = super().forward(*args, **kwargs)
+            look(self, args, out)
+            return out
+
+    module.__class__ = Own
+
+
+def maps_are_those_of_the_call(net, left, step):
+    """Of a decode step: one query, the weights of which sum to one; read late, they are what they were."""
+    left.clear()
+    step(0)
+    early = [one.post_softmax_attn.clone() for one in left]
+    left.clear()
+    step(0)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.data = p * 2 + 0.5
+    late = [one.post_softmax_attn for one in left]
+    assert late and len(late) == len(early)
+    for one, other in zip(early, late, strict=True):
+        assert one.shape[-2] == 1 and torch.equal(one, other)
+
+
+def stepper(net, reader):
+    """Reads the token behind a prompt, again and again."""
+    reader.read(ids(2, 4))
+    cache = reader.cache
+
+    def step(_):
+        reader.cache, reader.seen = cache, 4
+        return reader.read(ids(2, 5))
+
+    return step
+
+
+@pytest.mark.parametrize('alone', [True, False])
+@pytest.mark.parametrize('watcher', WATCHERS)
+def test_who_watches_a_decode_step_gets_maps(watcher, alone):
+    net, left = copy.deepcopy(model(attn_pre_talking_heads=True)), []
+    WATCHERS[watcher](net, hooked(net, left))
+    with torch.no_grad():
+        maps_are_those_of_the_call(net, left, stepper(net, Reader(net, {}, brief=True, alone=alone)))
+
+
+def test_a_feature_of_a_user_gets_maps_of_a_decode_step():
+    net = model(attn_pre_talking_heads=True, features=(*ATTENTION, Sees))
+    left = net.attn_layers.layers[0][1].features.find(Sees).left
+    with torch.no_grad():
+        maps_are_those_of_the_call(net, left, stepper(net, Reader(net, {}, brief=True, alone=True)))
+
+
+def test_a_watcher_between_two_tokens_gets_maps():
+    net, left = model(attn_pre_talking_heads=True), []
+    with torch.no_grad():
+        reader = Reader(net, {}, brief=True)
+        step = stepper(net, reader)
+        step(0)
+        assert reader.is_private() and reader.intermediates.attn_intermediates[0].compute_maps is None
+        shadowed(net.attn_layers, hooked(net, left))
+        step(0)
+        assert not reader.is_private() and left[0].post_softmax_attn is not None
+
+
+@pytest.mark.parametrize('flag', ['attn_pre_talking_heads', 'residual_attn', 'rel_pos_bias'])
+def test_nobody_else_pays_for_maps(flag):
+    """What nobody can read is not kept; who asks for intermediates has them."""
+    net = model(**{flag: True, 'depth': 2})
+    with torch.no_grad():
+        step = stepper(net, reader := Reader(net, {}, brief=True, alone=True))
+        brief = step(0)
+        left = reader.intermediates.attn_intermediates
+        assert all(one.compute_maps is None for one in left)
+        step = stepper(net, reader := Reader(net, {}, alone=True))
+        assert torch.equal(step(0), brief)
+        assert all(one.post_softmax_attn is not None for one in reader.intermediates.attn_intermediates)
 
 
 # what is kept of angles

@@ -11,8 +11,8 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -46,24 +46,46 @@ KINDS: dict[Any, Check] = {
 }
 
 
-def kind_of(annotation: Any) -> Check | None:
+# types of which every value is allowed: most arguments are settled by theirs
+SURE: dict[Any, tuple[type, ...]] = {
+    bool: (bool,),
+    Tensor: (Tensor, torch.nn.Parameter),
+    dict: (dict,),
+    str: (str,),
+    collections.abc.Mapping: (dict,),
+    collections.abc.Sequence: (list, tuple),
+    tuple: (list, tuple),
+    types.NoneType: (types.NoneType,),
+}
+
+
+class Kind(NamedTuple):
+    """What an annotation allows: values of the types `sure`, and others that pass a test."""
+
+    sure: frozenset[type]
+    allowed: Check
+
+    def test(self, value: Any) -> bool:
+        return type(value) in self.sure or self.allowed.test(value)
+
+
+def kind_of(annotation: Any) -> Kind | None:
     """What an annotation allows, or None if it does not say, or says that it is a number."""
     parts = typing.get_args(annotation) if is_union(annotation) else (annotation,)
     parts = [typing.get_origin(part) or part for part in parts]
     known = [KINDS[part] for part in parts if part in KINDS]
-    optional = types.NoneType in parts
-    if not known or len(known) + optional < len(parts):
+    if not known or len(known) + (types.NoneType in parts) < len(parts):
         return None
-    allowed = functools.reduce(Check.__or__, dict.fromkeys(known))
-    return Check(allowed.words, lambda value: (optional and value is None) or allowed.test(value))
+    sure = frozenset(kind for part in parts for kind in SURE.get(part, ()))
+    return Kind(sure, functools.reduce(Check.__or__, dict.fromkeys(known)))
 
 
 def is_union(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
-def kinds_of(method: Callable[..., Any]) -> dict[str, Check]:
-    """The checks of a method's arguments, by name."""
+def kinds_of(method: Callable[..., Any]) -> dict[str, Kind]:
+    """What the arguments of a method may be, by name."""
     room, found = {**vars(typing), **getattr(method, '__globals__', {})}, {}
     for name, parameter in inspect.signature(method).parameters.items():
         annotation = parameter.annotation
@@ -80,24 +102,29 @@ def kinds_of(method: Callable[..., Any]) -> dict[str, Check]:
     return found
 
 
-def check_kind(kind: Check, name: str, value: Any) -> None:
-    if not kind.test(value):
-        raise TypeError(f'`{name}` got {shown(value)}, it must be {kind.words}')
+def check_kinds(kinds: dict[str, Kind], given: Iterable[tuple[str, Any]]) -> bool:
+    """Refuse arguments of another kind than they must be. Whether their types alone say that they are right."""
+    doubtful = [(name, value) for name, value in given if name in kinds and type(value) not in kinds[name].sure]
+    for name, value in doubtful:
+        if not kinds[name].test(value):
+            raise TypeError(f'`{name}` got {shown(value)}, it must be {kinds[name].allowed.words}')
+    return not doubtful
 
 
 def checked(method: Method) -> Method:
     """Check the arguments of a method by their annotations, at every call that is not compiled."""
     names = list(inspect.signature(method).parameters)[1:]
-    kinds: dict[str, Check] = {}
+    kinds = functools.cache(functools.partial(kinds_of, method))
+    settled: set[tuple[Any, ...]] = set()  # names and types that need no second look
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            if not kinds:
-                kinds.update(kinds_of(method), self=KINDS[bool])
-            for name, value in (*zip(names, args), *kwargs.items()):  # noqa: B905  too many are Python's own error
-                if name in kinds and not kinds[name].test(value):
-                    check_kind(kinds[name], name, value)
+            types_given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
+            if types_given not in settled:
+                given = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error
+                if check_kinds(kinds(), given):
+                    settled.add(types_given)
         return method(self, *args, **kwargs)
 
     return wrapped

@@ -14,7 +14,9 @@ layer. Query head h reads key head h mod k. A row without any visible key gives 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +30,7 @@ from x_transformers.blocks import additive, by_rows, can_add
 from x_transformers.cache import KeysValues
 from x_transformers.derivatives import differentiable_sdpa
 from x_transformers.helpers import default_device, pack_one, unpack_one
+from x_transformers.hooks import is_hooked
 
 if TYPE_CHECKING:
     from x_transformers.calls import Call
@@ -98,6 +101,24 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     if call.may_be_blind:
         attn = attn.masked_fill(call.blind(), 0.0)
     return similarities, sim, attn
+
+
+unread: ContextVar[bool] = ContextVar('unread', default=False)
+
+
+@contextmanager
+def without_maps() -> Iterator[None]:
+    """Passes inside keep nothing to compute maps from, for callers who know that nobody reads them."""
+    token = unread.set(True)
+    try:
+        yield
+    finally:
+        unread.reset(token)
+
+
+def wants_maps(module: nn.Module, call: Call) -> bool:
+    """Whether somebody may read the maps of a call."""
+    return is_hooked(module) or (call.keeps and (torch.compiler.is_compiling() or not unread.get()))
 
 
 def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:

@@ -25,6 +25,7 @@ from x_transformers.attend import (
     fused_by_rows,
     maps_later,
     tile_heads,
+    wants_maps,
 )
 from x_transformers.blocks import is_large, to_4d
 from x_transformers.calls import Call
@@ -44,7 +45,6 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.flex import fits, flexed_or
-from x_transformers.hooks import is_hooked
 
 
 class ChoosesKernel:
@@ -242,7 +242,7 @@ class Attend(Configurable, ChoosesKernel):
             q, k, v, call, on = self.opened(q, k, v, arguments)
         k, v = in_front(call.bare_keys, k, v)
         q, k = on.down('meet', (q, k), call)
-        if call.keeps or is_hooked(self):
+        if wants_maps(self, call):
             call.trace.compute_maps = maps_later(q, k, call, on)
         with call.precision():
             out = (self.layer or self).kernel_for(call)(q, k, v, call, on)

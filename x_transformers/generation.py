@@ -6,7 +6,7 @@ Wrappers around models of tokens, of vectors and of several streams all read thr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,10 +15,12 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
+from x_transformers.attend import without_maps
 from x_transformers.choice import REASONS, Endings, Past
 from x_transformers.flags import warn_once
 from x_transformers.plain_step import PlainStep
 from x_transformers.sampling import accurate, contrastive_decode_fn
+from x_transformers.untouched import Private
 
 
 @contextmanager
@@ -87,6 +89,7 @@ class Reader:
         self.seen = 0
         self.brief, self.alone = brief, alone
         self.plain: PlainStep | bool | None = None
+        self.private: Private | bool | None = None
         self.pending: tuple[int, Tensor] | None = None
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
@@ -122,7 +125,8 @@ class Reader:
             self.seen = length
             return self.last(out, count)
         read = self.net if cache is None else self.step
-        out, self.intermediates = read(sequence[:, start:], return_intermediates=True, **inputs)
+        with without_maps() if cache is not None and self.is_private() else nullcontext():
+            out, self.intermediates = read(sequence[:, start:], return_intermediates=True, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)
 
@@ -152,6 +156,15 @@ class Reader:
         if self.plain is None or not (self.alone or self.plain.is_current()):
             self.plain = PlainStep.of(self.net, self.inputs, self.alone) or False
         return self.plain is not False and self.plain.takes(new, cache)
+
+    def is_private(self) -> bool:
+        """Whether nobody sees what the net leaves behind beside the cache."""
+        if not self.brief or self.step is not self.net or self.private is False:
+            return False
+        if self.private is None or not (self.alone or self.private.holds()):
+            new = Private(self.net)
+            self.private = new.holds() and new
+        return self.private is not False and not self.private.is_hooked()
 
     def cannot_slide(self) -> str | None:
         """Why the oldest keys cannot just leave the cache, or None if they can."""

@@ -1,8 +1,9 @@
 """Weights laid out for few rows: what a decode step multiplies with.
 
 On a CPU, torch keeps the weight of a linear layer in the order (out, in), and BLAS serves a few rows up to twice as
-fast from (in, out). Copies in that order are made where a step is written out, for as long as nobody else's code runs
-between two steps: a change of a weight through `.data` cannot be seen. Other changes can, and the copy is made again.
+fast from (in, out). Copies in that order, and gains with their unit added, are made where a step is written out, for
+as long as nobody else's code runs between two steps: a change of a weight through `.data` cannot be seen. Other
+changes can, and the copy is made again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from x_transformers.features.norms import LayerNorm
+from x_transformers.plain import normed
 
 # rows for which a copy is faster, by measurement; from two to three rows torch has a kernel of its own
 FEW_ROWS = frozenset({1, *range(4, 33)})
@@ -47,6 +51,21 @@ class PackedLinear:
         return torch.cat([w.new_zeros(len(w)) if bias is None else bias for _, w, _, bias in self.known])
 
 
+class PackedNorm:
+    """A layer norm whose gain is summed once."""
+
+    __slots__ = ('gain', 'known', 'offset', 'own', 'version')
+
+    def __init__(self, norm: LayerNorm) -> None:
+        self.own, self.offset, self.known, self.version, self.gain = norm._parameters, norm.unit_offset, None, -1, None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gamma = self.own['gamma']
+        if gamma is not self.known or gamma._version != self.version:
+            self.known, self.version, self.gain = gamma, gamma._version, gamma.detach() + self.offset
+        return normed(x, self.gain)
+
+
 def fits(weight: Any) -> bool:
     """Whether a copy pays: on a CPU, in single precision, and where a change of the weight can be seen."""
     return weight.device.type == 'cpu' and weight.dtype == torch.float32 and not weight.is_inference()
@@ -60,3 +79,8 @@ def packable(modules: Iterable[nn.Module], rows: int) -> set[nn.Linear]:
     if sum(sizes.values()) > MOST_BYTES:
         return set()
     return {m for m, size in sizes.items() if rows > 1 or size <= MOST_FOR_ONE_ROW}
+
+
+def packs_gain(module: nn.Module | None) -> bool:
+    """Whether a module is a layer norm whose gain is a sum, and a change of which can be seen."""
+    return type(module) is LayerNorm and bool(module.unit_offset) and not module.gamma.is_inference()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from x_transformers import attend
 from x_transformers.attend import fused, heads_of
+from x_transformers.derivatives import differentiable_sdpa
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import Rotary, is_one
 from x_transformers.features.residuals import Residual
@@ -45,17 +46,15 @@ def linear(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     return product
 
 
+def normed(x: Tensor, gain: Tensor) -> Tensor:
+    if F.layer_norm is OWN_LAYER_NORM:  # all that it does
+        return torch.layer_norm(x, gain.shape, gain)
+    return F.layer_norm(x, gain.shape, gain)
+
+
 def layer_norm(module: LayerNorm) -> Callable[[Tensor], Tensor]:
-    offset = module.unit_offset
-
-    def normed(x: Tensor) -> Tensor:
-        gamma = module._parameters['gamma']
-        gain = gamma + offset if offset else gamma
-        if F.layer_norm is OWN_LAYER_NORM:  # all that it does
-            return torch.layer_norm(x, gamma.shape, gain)
-        return F.layer_norm(x, gamma.shape, gain)
-
-    return normed
+    offset, own = module.unit_offset, module._parameters
+    return lambda x: normed(x, own['gamma'] + offset if offset else own['gamma'])
 
 
 def gelu(module: nn.GELU) -> Callable[[Tensor], Tensor]:
@@ -108,12 +107,13 @@ class PlainAttention(PlainLayer):
         attn = self.branch
         self.shape, self.rotary = attn.shape, attn.features.find(Rotary)
         self.to_q, self.to_k, self.to_v, self.to_out = map(part, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
-        self.options = SimpleNamespace(dropout=0.0, scale=attn.logit_scale, backends=None)
+        self.grouped, self.scale = attn.shape.kv_heads < attn.shape.heads, attn.logit_scale
+        self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-        if q.shape[1] == k.shape[1]:
-            return attend.sdpa(self.options, q, k, v, is_causal=is_causal, scale=self.options.scale)
-        return attend.grouped_sdpa(q, k, v, None, self.options, is_causal=is_causal)
+        if self.grouped:
+            return attend.grouped_sdpa(q, k, v, None, self.options, is_causal=is_causal)
+        return differentiable_sdpa(q, k, v, is_causal=is_causal, scale=self.scale)
 
     def __call__(self, x: Tensor, turns: Tensor | None) -> Tensor:
         y, width = self.read(x), self.shape.dim_head
@@ -190,7 +190,7 @@ def snapshot(
     features = [feature for host in hosts for feature in acting(host)]
     seen = Snapshot(root, features, unseen.modules())
     known = (calls.Call, calls.StackCall, attend.Intermediates, core, attend, attending, calls)
-    return seen, Code((*known, *code, *seen.types))
+    return seen, Code((*known, *code, *seen.kinds))
 
 
 # the layers of a stack

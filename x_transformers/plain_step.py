@@ -21,7 +21,7 @@ from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates
 from x_transformers.calls import ModelCall
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.positions import AbsolutePositionalEmbedding, RotaryPositions, for_one_pass
-from x_transformers.packing import FEW_ROWS, PackedLinear, packable
+from x_transformers.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain
 from x_transformers.plain import (
     PlainAttention,
     PlainFeedForward,
@@ -113,6 +113,8 @@ class PlainStep:
             packed = packable(self.net.modules(), rows) if layout else set()
 
             def own(module: nn.Module | None) -> Any:
+                if layout and packs_gain(module):
+                    return PackedNorm(module)
                 return PackedLinear(module) if module in packed else part(module)
 
             steps = [kinds[layer.kind](layer, own) for layer in self.layers]

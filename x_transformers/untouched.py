@@ -8,6 +8,7 @@ is looked at before each pass, and whatever is not as it was takes the ordinary 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -34,6 +35,8 @@ CALLED = called(vars(nn.Module))
 
 # names that Python adds to classes and modules by itself
 LAZY = frozenset({'__annotations__', '__annotations_cache__', '__doc__', '__slotnames__', '__warningregistry__'})
+
+TORCHS = 'torch.nn.modules.'
 
 # code that short cuts stand for, as it was before anybody could replace it
 WRITTEN: dict[type | ModuleType, dict[str, Any]] = {}
@@ -64,22 +67,69 @@ def is_same(now: Any, then: dict[str, Any]) -> bool:
     return all(name in now and name in then and now[name] is then[name] for name in names)
 
 
+def lists_values() -> bool:
+    """Whether the garbage collector tells all that instances and their dicts hold, in order."""
+
+    class Own:
+        pass
+
+    few, many = Own(), Own()
+    for thing, count in ((few, 3), (many, 99)):
+        vars(thing).update((f'name{at}', (at,)) for at in range(count))
+        found = [value for value in gc.get_referents(thing, vars(thing)) if type(value) is tuple]
+        if found != list(vars(thing).values()) or Own not in gc.get_referents(thing):
+            return False
+    return gc.get_referents(vars(Own)) == [dict(vars(Own))]
+
+
+LISTS_VALUES = lists_values()
+
+
+class Held:
+    """What dicts hold, and instances whose dicts they are: whether it is what it was.
+
+    The garbage collector lists values, without names, in a third of the time that it takes to compare dicts. A value
+    that goes by another name then has another place, unless it was the last one: of functions that name is kept.
+    """
+
+    def __init__(self, dicts: Iterable[Any], owners: Iterable[Any] = ()) -> None:
+        self.owners, self.dicts = list(owners), list(dicts)
+        if LISTS_VALUES:  # which sees what stands behind the view of a class
+            self.dicts = [d if type(d) is dict else gc.get_referents(d)[0] for d in self.dicts]
+        self.things = (*self.owners, *self.dicts)
+        self.ends = [d for d in map(vars, self.owners) if callable(d[next(reversed(d))])]
+        self.note()
+
+    def note(self) -> None:
+        self.then, self.last = self.now(), list(map(next, map(reversed, self.ends)))
+
+    def now(self) -> list[Any]:
+        if LISTS_VALUES:
+            return gc.get_referents(*self.things)
+        return [*map(type, self.owners), *map(dict, self.dicts)]
+
+    def same(self) -> bool:
+        try:
+            return self.now() == self.then and list(map(next, map(reversed, self.ends))) == self.last
+        except Exception:  # of values that cannot be compared, such as tensors, or of a dict that is empty now
+            return False
+
+
 class Code:
     """The code of classes, their bases and modules: whether it is what was written."""
 
     def __init__(self, things: Iterable[type | ModuleType]) -> None:
         bases = dict.fromkeys(base for thing in things for base in getattr(thing, '__mro__', (thing,)))
-        watched = [base for base in bases if base in WRITTEN]
-        self.now, self.then = list(map(vars, watched)), [WRITTEN[thing] for thing in watched]
+        self.watched = [base for base in bases if base in WRITTEN]
+        self.held, self.known = Held(map(vars, self.watched)), False
 
     def holds(self) -> bool:
         if called(vars(nn.Module)) != CALLED:
             return False
-        if self.now == self.then:
-            return True
-        if same := all(map(is_same, self.now, self.then)):
-            self.then = list(map(dict, self.now))
-        return same
+        if not (self.known and self.held.same()):
+            self.held.note()
+            self.known = all(is_same(vars(thing), WRITTEN[thing]) for thing in self.watched)
+        return self.known
 
 
 def says_plain(thing: Any) -> bool:
@@ -89,14 +139,19 @@ def says_plain(thing: Any) -> bool:
 
 def runs_its_class(thing: Any) -> bool:
     """Whether an instance has no methods of its own, such as a `forward` put in front of that of its class."""
-    kind = type(thing)
-    return not any(callable(getattr(kind, name, None)) or name == '_compiled_call_impl' for name in vars(thing))
+    kind, own = type(thing), vars(thing).keys()
+    shadows = [name for base in kind.__mro__ for name in own & vars(base).keys()]
+    return not any(name == '_compiled_call_impl' or callable(getattr(kind, name)) for name in shadows)
 
 
 def is_known(module: nn.Module) -> bool:
     """Whether a module runs no code but its class's: of torch, or of one of ours that opts in."""
-    of_torch = type(module).__module__.startswith('torch.nn.modules.')
-    return runs_its_class(module) if of_torch else says_plain(module)
+    return runs_its_class(module) if type(module).__module__.startswith(TORCHS) else says_plain(module)
+
+
+def is_ours(thing: Any) -> bool:
+    """Whether a module or feature runs no code but its class's: of torch, or any of ours."""
+    return type(thing).__module__.startswith((TORCHS, f'{__package__}.')) and runs_its_class(thing)
 
 
 class Snapshot:
@@ -108,10 +163,10 @@ class Snapshot:
     def __init__(self, root: nn.Module, features: Sequence[Feature], unseen: Iterable[nn.Module]) -> None:
         modules = list(root.modules())
         holders = [m.features for m in modules if 'features' in vars(m)]
-        self.objects: list[Any] = [*modules, *holders, *features]
-        self.types = list(map(type, self.objects))
-        self.now = [*map(vars, self.objects), *(m._modules for m in modules if m._modules), *(h.at for h in holders)]
-        self.then = list(map(dict, self.now))
+        objects: list[Any] = [*modules, *holders, *features]
+        self.kinds = tuple(dict.fromkeys(map(type, objects)))
+        children = [m._modules for m in modules if m._modules]
+        self.held = Held([*map(vars, objects), *children, *(h.at for h in holders)], objects)
         self.parameters = [m._parameters for m in modules if m._parameters]
         self.counts = list(map(len, self.parameters))
         self.hooks = [
@@ -122,12 +177,28 @@ class Snapshot:
 
     def holds(self) -> bool:
         """Whether every attribute is what it was. What parameters hold may change."""
-        try:
-            same = self.now == self.then
-        except RuntimeError:  # of two tensors that differ
-            return False
-        return same and list(map(type, self.objects)) == self.types and list(map(len, self.parameters)) == self.counts
+        return self.held.same() and list(map(len, self.parameters)) == self.counts
 
     def is_hooked(self) -> bool:
         """Whether a hook wants to see a module called."""
         return any(self.hooks) or any(EVERYWHERE)
+
+
+class Private:
+    """A net inside of which no code of others runs: nobody sees what a pass leaves behind but who calls the net."""
+
+    def __init__(self, net: nn.Module) -> None:
+        modules = list(net.modules())
+        self.ours = all(map(is_ours, modules))
+        features = [f for m in modules if 'features' in vars(m) for f in m.features.active] if self.ours else []
+        self.ours = self.ours and all(map(is_ours, features))
+        if self.ours:
+            self.seen = Snapshot(net, features, modules)
+            names = {kind.__module__ for kind in self.seen.kinds} | {f'{__package__}.{n}' for n in ('attend', 'calls')}
+            self.code = Code((*self.seen.kinds, *map(sys.modules.get, sorted(names))))
+
+    def holds(self) -> bool:
+        return self.ours and self.code.holds() and self.seen.holds()
+
+    def is_hooked(self) -> bool:
+        return self.seen.is_hooked()
