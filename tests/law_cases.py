@@ -437,6 +437,11 @@ def model_of(case: Case) -> Wrapper:
     return randomise(build(case).double())
 
 
+def one_of_each(cases):
+    """The first case of every feature, and every case of no feature."""
+    return list({case.feature or case.name: case for case in reversed([*cases])}.values())[::-1]
+
+
 @functools.cache
 def refused(case: Case) -> str | None:
     """The words with which a case is refused, or None."""

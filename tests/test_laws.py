@@ -33,6 +33,7 @@ from law_cases import (
     inputs_for,
     is_pooled,
     model_of,
+    one_of_each,
     padded,
     per_token,
     randomise,
@@ -906,80 +907,29 @@ def compiled(case, backend):
     return torch.compile(net, fullgraph=True, backend=backend), net, inputs_for(net, case)
 
 
+# `test_compile.py` trains and decodes with the first case of every feature
+STARTED = {case.name for case in one_of_each(case for case in CASES if not refused(case))}
+
+
 @pytest.mark.slow
-@each()
+@each([case for case in ALL if case.name not in STARTED])
 def test_one_compiled_graph(case):
     graph, net, inputs = compiled(case, 'eager')
     assert_close(as_one(net, graph(**inputs)), run(net, inputs))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'name', ['plain', 'rotary_pos_emb', 'alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'attn_max_attend_past']
-)
-def test_one_graph_serves_all_lengths(name):
-    """With dynamic shapes, no further length is compiled for."""
-    torch._dynamo.reset()
-    net, graphs = model_of(BY_NAME[name]), []
-
-    def counting(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    compiled_net = torch.compile(copy.deepcopy(net), fullgraph=True, dynamic=True, backend=counting)
-    for length in (7, 5, 11, 16):
-        inputs = inputs_for(net, BY_NAME[name], length=length)
-        assert_close(as_one(net, compiled_net(**inputs)), run(net, inputs))
-    assert len(graphs) == 1
-
-
-TRAINED = """
-    plain encoder continuous cross_attend=True prepend_embeds num_memory_tokens tie_embedding attn_qk_norm attn_dropout
-    attn_num_mem_kv attn_sparse_topk attn_post_talking_heads ff_glu rotary_pos_emb rotary_xpos alibi_pos_bias
-    rel_pos_bias dynamic_pos_bias add_value_residual residual_attn gate_residual shift_tokens use_adaptive_rmsnorm
-""".split()
-NO_COMPILER = pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
-GENERATED = [
-    pytest.param(name, 'inductor', marks=NO_COMPILER)
-    for name in ('plain', 'rotary_pos_emb', 'attn_sparse_topk', 'gate_residual')
-]
-
-
-@pytest.mark.slow
+@pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
 @pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')  # of torch itself, when it generates code
-@pytest.mark.parametrize(('name', 'backend'), [(name, 'aot_eager') for name in TRAINED] + GENERATED)
-def test_compiled_training_step(name, backend):
+@pytest.mark.parametrize('name', ['plain', 'rotary_pos_emb', 'attn_sparse_topk', 'gate_residual'])
+def test_generated_code(name):
     """Forward and backward through one graph; every gradient is that of the plain step."""
-    graph, net, inputs = compiled(BY_NAME[name], backend)
+    graph, net, inputs = compiled(BY_NAME[name], 'inductor')
     wanted = gradients(net, inputs)
     weighted(as_one(net, graph(**inputs))).backward()
     for parameter_name, parameter in net.named_parameters():
         if wanted[parameter_name] is not None:
             assert_close(parameter.grad, wanted[parameter_name], f'gradient of {parameter_name}')
-
-
-OF_ANY_LENGTH = """
-    plain encoder rotary_pos_emb alibi_pos_bias rel_pos_bias attn_num_mem_kv shift_tokens num_memory_tokens
-""".split()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning')  # of torch itself
-@pytest.mark.parametrize('name', TRAINED)
-def test_export(name):
-    """The exported program computes the same; where nothing depends on the length, for every length."""
-    net, case = copy.deepcopy(model_of(BY_NAME[name])), BY_NAME[name]
-    inputs = inputs_for(net, case)
-    exported = torch.export.export(net, (), kwargs=inputs, strict=False).module()
-    assert_close(as_one(net, exported(**inputs)), run(net, inputs))
-    if name not in OF_ANY_LENGTH:
-        return
-    length = torch.export.Dim('length', min=2, max=LONGEST - 2)
-    shapes = {'x': {1: length}}
-    exported = torch.export.export(net, (), kwargs=inputs, strict=False, dynamic_shapes=shapes).module()
-    for tokens_now in (5, 11):
-        inputs = inputs_for(net, case, length=tokens_now)
-        assert_close(as_one(net, exported(**inputs)), run(net, inputs))
 
 
 # 12 pairs

@@ -19,6 +19,7 @@ from law_cases import (
     each_tensor,
     inputs_for,
     model_of,
+    one_of_each,
     randomise,
     refused,
     run,
@@ -31,7 +32,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 
 CASES = [case for case in (*ARGUMENT_CASES, *INPUT_CASES, *FLAG_CASES) if not refused(case)]
-ONE_EACH = list({case.feature or case.name: case for case in reversed(CASES)}.values())[::-1]
+ONE_EACH = one_of_each(CASES)
 FEW = [
     BY_NAME[name]
     for name in (
