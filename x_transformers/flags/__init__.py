@@ -327,8 +327,11 @@ class Features:
 
     def arrange(self) -> None:
         """Settle which feature runs at which stage."""
-        stages = dict.fromkeys(stage for feature in self.active for stage in feature.runs_at())
-        self.at = {stage: tuple(f for f in self.active if stage in f.runs_at()) for stage in stages}
+        at: dict[str, list[Feature]] = {}
+        for feature in self.active:
+            for stage in feature.runs_at():
+                at.setdefault(stage, []).append(feature)
+        self.at = {stage: tuple(features) for stage, features in at.items()}
         self.takes = frozenset(name for feature in self.active for name in feature.takes)
         self.judges = {name: feature for feature in self.active for name in feature.must_be}
         self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
