@@ -11,7 +11,15 @@ from oracles import assert_close
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from x_transformers import AttentionPool, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, XTransformer
+from x_transformers import (
+    AttentionPool,
+    AutoregressiveWrapper,
+    Decoder,
+    Encoder,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XTransformer,
+)
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import ConfigError
 from x_transformers.x_transformers import calc_z_loss
@@ -716,6 +724,18 @@ def test_tokens_of_the_source_are_dropped_in_training_only():
     net, src, tgt = translator(cross_attn_tokens_dropout=0.5), ids(), ids(seed=1)
     assert_close(net(src, tgt), net.decoder(tgt, context=net.encoder(src)))
     assert (net.train()(src, tgt) - net(src, tgt)).abs() > 1e-6
+
+
+def test_registers_of_an_image_model_are_no_patches():
+    layers = Encoder(dim=16, depth=1, heads=2, attn_dim_head=8)
+    net = ViTransformerWrapper(
+        image_size=8, patch_size=4, channels=1, num_classes=3, num_register_tokens=2, attn_layers=layers
+    )
+    net, seen = randomise(net.double()), []
+    net.attn_layers.register_forward_hook(lambda module, args, out: seen.append(out))
+    logits, patches = net(vectors(2, 1, 8, 8), return_logits_and_embeddings=True)
+    assert seen[0].shape == (2, 6, 16) and torch.equal(patches, seen[0][:, :4])
+    assert_close(logits, net.mlp_head(patches.mean(dim=1)))
 
 
 def test_class_and_memory_tokens_are_taken_off():

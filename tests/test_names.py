@@ -38,6 +38,8 @@ def test_what_small_functions_compute():
     assert core.lens_to_mask(torch.tensor([1, 3])).tolist() == [[True, False, False], [True, True, True]]
     torch.testing.assert_close(core.calc_entropy(x), torch.distributions.Categorical(logits=x).entropy())
     torch.testing.assert_close(core.calc_entropy(x.softmax(-1), is_prob=True), core.calc_entropy(x))
+    assert core.calc_entropy(torch.tensor([0.0, 1.0]), is_prob=True) == 0
+    torch.testing.assert_close(core.log(torch.tensor([0.0, 2.0])).exp(), torch.tensor([1e-20, 2.0]))
     target = torch.tensor([1, 2])
     torch.testing.assert_close(core.cross_entropy(x.t(), target, class_dim=0), F.cross_entropy(x, target))
     assert core.groupby_prefix_and_trim('a_', {'a_b': 1, 'c': 2}) == ({'b': 1}, {'c': 2})
