@@ -28,7 +28,7 @@ from x_transformers.flags import Feature, Features
 from x_transformers.generation import Reader
 from x_transformers.plain import PlainLayers
 from x_transformers.plain_step import PlainStep
-from x_transformers.untouched import CALLED, LAZY, WRITTEN, Code
+from x_transformers.untouched import CALLED, LAZY, WRITTEN, Code, Private
 
 CATALOGUES = {'attention': ATTENTION, 'feedforward': FEEDFORWARD, 'stack': STACK, 'model': MODEL}
 FLAGS = {'default': {}, 'rotary': dict(rotary_pos_emb=True)}
@@ -649,6 +649,15 @@ def test_nobody_else_pays_for_maps(flag):
         step = stepper(net, reader := Reader(net, {}, alone=True))
         assert torch.equal(step(0), brief)
         assert all(one.post_softmax_attn is not None for one in reader.intermediates.attn_intermediates)
+
+
+def test_a_module_that_is_imported_later_changes_nothing(monkeypatch):
+    from x_transformers import flags
+    from x_transformers.flags import config, explain
+
+    assert flags.explain is explain and Private(model()).holds()
+    monkeypatch.setattr(flags, 'explain', config)
+    assert not Private(model()).holds()
 
 
 # what is kept of angles

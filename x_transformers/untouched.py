@@ -64,7 +64,15 @@ WRITTEN[nn.ModuleList] = dict(vars(nn.ModuleList))
 
 def is_same(now: Any, then: dict[str, Any]) -> bool:
     names = () if now == then else (now.keys() | then.keys()) - LAZY
-    return all(name in now and name in then and now[name] is then[name] for name in names)
+    return all(
+        now[name] is then[name] if name in now and name in then else is_imported(now.get(name), name, now)
+        for name in names
+    )
+
+
+def is_imported(value: Any, name: str, now: Any) -> bool:
+    """Whether a name of a package is a module of it, which Python adds when that is first imported."""
+    return isinstance(value, ModuleType) and value.__name__ == f'{now.get("__name__")}.{name}'
 
 
 def lists_values() -> bool:
