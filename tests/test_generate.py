@@ -140,6 +140,19 @@ def test_prepended_vectors_go_with_unequal_prompts(cache_kv):
     assert not torch.equal(out, model.generate(prompts, 8, temperature=0.0))
 
 
+def test_a_mask_moves_with_the_window():
+    """Where the window begins inside of the prompt, the rest of its mask counts."""
+    model, mask = wrapped(seed=1, max_seq_len=4), torch.tensor([[True, False, True, True, False, True]])
+    prompts = ids_of(1, 6, seed=3)
+    out = prompts
+    for step in range(6):
+        whole = F.pad(mask, (0, step), value=True)
+        logits = model.eval().net(out[:, -4:], mask=whole[:, -4:])[:, -1]
+        out = torch.cat((out, logits.argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(model.generate(prompts, 6, temperature=0.0, mask=mask, cache_kv=False), out[:, 6:])
+    assert not torch.equal(model.generate(prompts, 6, temperature=0.0, cache_kv=False), out[:, 6:])
+
+
 def test_a_mask_of_the_prompts_is_continued():
     model = wrapped(seed=1)
     prompts, mask = ids_of(2, 5), torch.tensor([[True, False, True, True, True], [False, False, True, False, True]])

@@ -362,6 +362,17 @@ def test_a_shallow_copy_runs_its_own_layers():
         assert torch.equal(replica(x), other(x)) and not torch.equal(replica(x), net(x))
 
 
+def test_another_class_of_a_module_is_seen():
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    net, x = stack(), tokens()
+    before = net(x)
+    net.layers[0][1].to_v.__class__ = Doubled
+    assert not torch.allclose(net(x), before) and torch.equal(net(x), ordinary(net, x))
+
+
 def test_a_training_step_of_a_model(runs):
     """A few steps of an optimiser, written out and in the ordinary way, end at the same weights."""
 
