@@ -482,7 +482,7 @@ BUGS = {
         ('hooks do not ask for maps', '    def is_hooked(self) -> bool:\n        return self.seen.is_hooked()', '    def is_hooked(self) -> bool:\n        return False', 'test_untouched.py'),
         ('code of others is taken for ours', 'self.ours = self.ours and all(map(is_ours, features))', 'self.ours = self.ours', 'test_untouched.py'),
         ('another name of a function is not seen', 'and list(map(next, map(reversed, self.ends))) == self.last', '', 'test_untouched.py'),
-        ('code that was replaced is taken for the same', 'return all(name in now and name in then and now[name] is then[name] for name in names)', 'return True'),
+        ('code that was replaced is taken for the same', 'now[name] is then[name] if name in now and name in then else', 'True if name in now and name in then else'),
         ('a method of one instance is not seen', "return not any(name == '_compiled_call_impl' or callable(getattr(kind, name)) for name in shadows)", 'return True', 'test_untouched.py test_plain.py'),
         ('a subclass inherits that it is plain', "return 'plain' in vars(type(thing)) and thing.plain is True and", "return getattr(thing, 'plain', False) is True and", 'test_plain_step.py test_plain.py test_untouched.py'),
         ('hooks of all modules are not looked for', 'return any(self.hooks) or any(EVERYWHERE)', 'return any(self.hooks)', 'test_plain.py'),
