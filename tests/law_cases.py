@@ -397,7 +397,7 @@ GIVEN_BY_THE_STACK |= {'document_ids'}
 # what a call of a model does, rather than what it reads: see test_model_features
 GIVEN_BY_THE_STACK |= {'recycle_steps', 'looped_steps', 'max_looped_steps', 'looped_pred_all_logits'}
 GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred'}
-GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs'}
+GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs', 'transform_attn_inputs'}
 
 
 def in_cross_attention(case: Case) -> Case:

@@ -24,7 +24,7 @@ def by_hand(model, x, weights=(1.0,), index=-1, unit=True):
     """The next-token loss of the probe, and the distances with and without actions."""
     ids = x.masked_fill(x == -100, 0)
     hidden, trace = model.net(ids, return_embeddings_and_intermediates=True)
-    source = hidden if index is None else trace.hiddens[index]
+    source = hidden if index is None else trace.hiddens[index][:, model.net.num_memory_tokens :]
     probe = model.net.to_logits(hidden)
     ce = F.cross_entropy(probe[:, :-1].flatten(0, 1), x[:, 1:].flatten(), ignore_index=-100)
     totals = []
@@ -127,6 +127,14 @@ def test_every_parameter_learns():
     check_gradients(model, lambda m: m(ids))
 
 
+def test_a_net_with_memory_tokens():
+    model, ids = wrapped(dict(num_memory_tokens=2), sigreg_loss_weight=0.0), ids_of(2, 6)
+    total, parts = model(ids, return_loss_breakdown=True)
+    for one, other in zip(parts[:2], by_hand(model, ids)[:2], strict=True):
+        assert_close(one, other)
+    assert_close(total, parts.ce + parts.l2)
+
+
 def test_a_net_with_several_heads():
     model, ids = wrapped(dict(num_output_heads=2)), ids_of(2, 6)
     hidden = model.net(ids, return_embeddings=True)
@@ -142,6 +150,7 @@ def test_a_net_with_several_heads():
         (lambda: build(num_rollouts=2, rollout_loss_weights=(1.0,)), '`rollout_loss_weights`'),
         (lambda: build(predict_next_embed_with_action=False), 'nothing is foretold'),
         (lambda: build(predictor_input_hiddens_index=2), '`predictor_input_hiddens_index` got 2'),
+        (lambda: build(dict(num_memory_tokens=2, memory_tokens_interspersed_every=2)), 'interspersed_every'),
         (lambda: build(sigreg_loss_weight=1.5), '`sigreg_loss_weight`'),
         (lambda: build(dict(mixture_of_softmax=True)), 'mixture_of_softmax'),
         (lambda: build(num_rollouts=3)(ids_of(2, 3)), '`x`'),

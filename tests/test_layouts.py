@@ -182,6 +182,23 @@ def test_changed_inputs_of_blocks():
     assert_close(net(x, transform_block_inputs={1: torch.zeros_like}), net(x))
 
 
+def test_changed_reads_of_attention():
+    net, x = built(), randn(2, 5, 6)
+    wanted, seen = x, []
+    for index in range(6):
+        read = wanted * {0: 2.0, 4: -3.0}.get(index, 1.0)
+        wanted = wanted + branch(net, index, read)
+
+    def read_by(layer, t):
+        seen.append(layer)
+        return t * {0: 2.0, 2: -3.0}.get(layer, 1.0)
+
+    assert_close(net(x, transform_attn_inputs=read_by), net.final_norm(wanted))
+    assert seen == [0, 1, 2]
+    with pytest.raises(TypeError, match='transform_attn_inputs'):
+        net(x, transform_attn_inputs=3)
+
+
 @pytest.mark.parametrize('flags', [{}, dict(macaron=True), dict(num_residual_streams=2), dict(only_attn=True)], ids=str)
 def test_block_hiddens(flags):
     """The stream behind each block, the last one as it is returned; also where the last layers are left out."""

@@ -89,6 +89,9 @@ STACKS = {
     'memory tokens': dict(rotary_pos_emb=True, model=dict(num_memory_tokens=2)),
     'memory keys': dict(rotary_pos_emb=True, attn_num_mem_kv=2),
     'shifted tokens': dict(rotary_pos_emb=True, shift_tokens=1),
+    'input joins again': dict(reinject_input=True),
+    'layers integrated': dict(integrate_layers=True),
+    'three views of streams': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
 }
 
 
@@ -96,6 +99,22 @@ STACKS = {
 def test_without_weight_it_is_the_net(kind):
     model, ids = model_of(net=STACKS[kind], alpha=0.0), ids_of(2, 7)
     assert_close(model(ids), model.net(ids))
+
+
+def test_a_pass_in_the_middle_of_another():
+    """As another thread may run one: nothing of a reading lies in the modules that both use."""
+    model, ids, other = model_of(alpha=0.5, ramp_steps=0), ids_of(2, 4), ids_of(3, 5, seed=1)
+    wanted, plain, twice = model(ids), model.net(other), model(other)
+    between = []
+
+    def interrupt(*_):
+        handle.remove()
+        between.extend((model.net(other), model(other)))
+
+    handle = model.net.attn_layers.layers[2][1].register_forward_hook(interrupt)
+    assert_close(model(ids), wanted)
+    assert_close(between[0], plain)
+    assert_close(between[1], twice)
 
 
 @pytest.mark.parametrize('kind', STACKS)

@@ -247,7 +247,8 @@ WRONG = {
 # what the user's own function, module or optimiser is called with, it refuses itself
 OWN = {
     **{(name, 'func'): 'the function of the user fails' for name in (
-        'transform_token_embeds', 'transform_block_inputs', 'transition', 'filter_logits_fn')},
+        'transform_token_embeds', 'transform_block_inputs', 'transform_attn_inputs', 'transition',
+        'filter_logits_fn')},
     **{(name, 'dict'): 'an embedding or head of the user may take any keyword' for name in (
         'token_emb_kwargs', 'to_logits_kwargs')},
 }  # fmt: skip

@@ -124,6 +124,11 @@ class LatentAutoregressive(Configurable):
             raise ConfigError(
                 f'`predictor_input_hiddens_index` got {index}, `net` has {layers} self-attention layers, from 0'
             )
+        if index is not None and getattr(net, 'memory_tokens_interspersed_every', None):
+            raise ConfigError(
+                '`predictor_input_hiddens_index` must be None with `memory_tokens_interspersed_every`: between the '
+                'states of tokens are others'
+            )
         weights = (1.0,) * num_rollouts if rollout_loss_weights is None else tuple(rollout_loss_weights)
         if len(weights) != num_rollouts or sum(weights) <= 0:
             raise ConfigError(
@@ -160,7 +165,7 @@ class LatentAutoregressive(Configurable):
         with AuxLosses() as aux:
             hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
         index = self.predictor_input_hiddens_index
-        source = hidden if index is None else trace.hiddens[index]
+        source = hidden if index is None else trace.hiddens[index][:, -x.shape[1] :]  # memory tokens stand in front
         target = hidden.detach() if self.detach_target else hidden
         zero = hidden.new_zeros(())
         l2 = l2_no_action = sigreg = zero

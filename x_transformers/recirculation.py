@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import torch
@@ -193,26 +192,6 @@ class Recirculation(Configurable):
             mixed[destination] = (alpha * norm_matched(z_source, z_dest) + beta * z_dest).to(z_dest.dtype)
         return mixed
 
-    @contextmanager
-    def at_layers(self, change: Callable[[int, Tensor], Tensor | None]) -> Iterator[None]:
-        """Call `change` with the number of each self-attention layer and the residual that it reads, when it runs."""
-
-        def hook(number: int) -> Callable[..., Any]:
-            def enter(reader: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-                new = change(number, args[0])
-                return None if new is None else (new, *args[1:])
-
-            return enter
-
-        layers = [self.attn_layers.layers[index] for index in self.attn_layer_indices]
-        readers = [branch if norms[0] is None else norms[0] for norms, branch, _ in layers]
-        handles = [reader.register_forward_pre_hook(hook(number)) for number, reader in enumerate(readers)]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
     # reading
 
     def recirculate(
@@ -222,12 +201,10 @@ class Recirculation(Configurable):
         inputs |= dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
         no_logits = later(self.net)
         residuals: dict[int, Tensor] = {}
-        with self.at_layers(residuals.__setitem__):
-            logits, first = self.net(x, **inputs)
+        logits, first = self.net(x, transform_attn_inputs=lambda at, z: residuals.setdefault(at, z), **inputs)
         take_back(cache, first.cache)
         mixed = self.mix(residuals, step)
-        with self.at_layers(lambda number, residual: mixed.get(number)):
-            _, trace = self.net(x, **(inputs | no_logits))
+        _, trace = self.net(x, transform_attn_inputs=mixed.get, **(inputs | no_logits))
         trace.logits = None if isinstance(logits, Readout) else logits
         return logits, trace
 

@@ -45,6 +45,7 @@ from x_transformers.features.layouts import (
     ReinjectInput,
     SandwichCoef,
     ScaledByDeepEmbeds,
+    TransformReads,
     UnetSkips,
     WeightTying,
 )
@@ -302,6 +303,7 @@ STACK: tuple[type[Feature], ...] = (
     UseReZero,
     DropContextTokens,
     ScaledByDeepEmbeds,
+    TransformReads,
     IntegrateLayers,
     AggregatedResiduals,
     ReinjectInput,

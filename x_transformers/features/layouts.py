@@ -18,6 +18,7 @@ from x_transformers.features.norms import Scale
 from x_transformers.flags import (
     Check,
     ConfigError,
+    a_callable,
     at_least,
     count,
     each,
@@ -255,6 +256,21 @@ class ReinjectInput(StackFeature):
     def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         injected = call.notes.get('injected')
         return x if injected is None else x + injected
+
+
+class TransformReads(StackFeature):
+    """A function of the caller's on what self-attention reads of the stream, before anything joins it.
+
+    The skip connection goes past it.
+    """
+
+    takes = {'transform_attn_inputs': 'f(layer, x) of what a self-attention layer reads; these layers count from 0'}
+    must_be = {'transform_attn_inputs': a_callable}
+    waits = True
+
+    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        own = call.inputs.get('transform_attn_inputs')
+        return x if own is None or layer.kind != 'a' else own(call.how_many('a', call.step), x)
 
 
 class ScaledByDeepEmbeds(StackFeature):
