@@ -4,6 +4,7 @@ The inner loop's oracle has no parameters per row: it copies the model once per 
 """
 
 import copy
+import threading
 from functools import partial
 
 import pytest
@@ -384,6 +385,22 @@ def test_what_was_learned_is_forgotten():
     wrapper.init(2)
     TTTModuleWrapper.reset_all(model)
     assert wrapper.batch_params == {}
+
+
+def test_threads_learn_one_after_another():
+    model, ids, others, found = learner(), ids_of(2, 3 * SIZE), ids_of(2, 3 * SIZE, seed=1), []
+    wanted = model(ids), model(others)
+    thread = threading.Thread(target=lambda: found.append(model(others)))
+
+    def in_the_middle(*_):
+        handle.remove()
+        thread.start()
+        thread.join(0.1)  # time enough to get in the way
+
+    handle = model.net.register_forward_hook(in_the_middle)
+    found.append(model(ids))
+    thread.join()
+    assert_close(torch.stack(sorted(found)), torch.stack(sorted(wanted)))
 
 
 @pytest.mark.parametrize('prompt', [2, SIZE, SIZE + 1, SIZE + 2, 2 * SIZE + 1])

@@ -7,6 +7,7 @@ the business of `xl_autoregressive_wrapper.py`.  Tandon et al. 2025, arXiv:2512.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ __all__ = [
     'newtonschulz5',
 ]
 
+
+# modules are shared between threads, and so are the parameters of rows while they learn
+LEARNING = threading.RLock()
 
 # modules
 
@@ -298,14 +302,15 @@ class TestTimeTraining:
 
     @contextmanager
     def rows(self, batch: int) -> Iterator[None]:
-        """Inside, every row has parameters of its own, which start as those of the model."""
-        try:
-            for wrapper in self.wrappers.values():
-                wrapper.init(batch)
-            yield
-        finally:
-            for wrapper in self.wrappers.values():
-                wrapper.reset()
+        """Inside, every row has parameters of its own, which start as those of the model. Other threads wait."""
+        with LEARNING:
+            try:
+                for wrapper in self.wrappers.values():
+                    wrapper.init(batch)
+                yield
+            finally:
+                for wrapper in self.wrappers.values():
+                    wrapper.reset()
 
     def detach(self) -> None:
         for wrapper in self.wrappers.values():
