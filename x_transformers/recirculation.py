@@ -36,7 +36,11 @@ PER_TOKEN = ': tokens are read one at a time'
 NOT_HERE = dict.fromkeys(
     ('prepend_embeds', 'prepend_mask', 'pos', 'embed_ids', 'sum_embeds', 'attn_mask', 'attn_bias', 'self_attn_kv_mask'),
     PER_TOKEN,
-) | {'mems': ': the cache is the memory', 'mem_masks': ': the cache is the memory'}
+) | {
+    'mems': ': the cache is the memory',
+    'mem_masks': ': the cache is the memory',
+    'transform_attn_inputs': ': what is read again comes in there',
+}
 
 
 def logit(p: float) -> float:
