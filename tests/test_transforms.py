@@ -1,9 +1,13 @@
 """Models under torch's transforms: second derivatives, forward mode, gradients of every row, fake tensors, meta
-construction. Every flag, case by case; what differs is in a table, by name, with its reason."""
+construction, traced programs. Every flag, case by case; what differs is in a table, by name, with its reason.
 
-import copy
+`python tests/test_transforms.py` traces all cases, or those it is given by name; the tests trace others in each run.
+"""
+
 import functools
 import operator
+import random
+import sys
 
 import pytest
 import torch
@@ -27,9 +31,9 @@ from law_cases import (
     weighted,
 )
 from oracles import assert_close
-from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
 
 CASES = [case for case in (*ARGUMENT_CASES, *INPUT_CASES, *FLAG_CASES) if not refused(case)]
 ONE_EACH = one_of_each(CASES)
@@ -124,6 +128,15 @@ def check_rows(case):
         row = {name: each_of(name, lambda t: t.unsqueeze(0), value) for name, value in row.items()}
         return weighted(as_one(net, functional_call(net, parameters, (), {**row, **shared})))
 
+    def output(row):
+        row = {name: each_of(name, lambda t: t.unsqueeze(0), value) for name, value in row.items()}
+        return as_one(net, net(**row, **shared))
+
+    wanted = run(net, inputs)
+    for grads in (True, False):
+        with torch.set_grad_enabled(grads):
+            outputs = torch.vmap(output, in_dims=(axes,), randomness='different')(of_rows)
+        assert_close(outputs.squeeze(1), wanted)
     found = torch.vmap(torch.func.grad(loss), in_dims=(None, axes), randomness='different')(parameters, of_rows)
     for at in range(len(inputs['x'])):
         row = {name: each_of(name, operator.itemgetter(at), value) for name, value in of_rows.items()}
@@ -149,27 +162,24 @@ def test_gradients_of_every_row_for_every_flag(case):
 # tensors without values
 
 
-def faked(module, mode):
-    """The same module with fake tensors."""
-    module = copy.deepcopy(module)
-    for part in module.modules():
-        for kept in (part._parameters, part._buffers):
-            for name, t in kept.items():
-                if t is not None:
-                    fake = mode.from_tensor(t.detach())
-                    kept[name] = nn.Parameter(fake, t.requires_grad) if isinstance(t, nn.Parameter) else fake
-    return module
+def singles(inputs):
+    return each_tensor(lambda t: t.float() if t.is_floating_point() else t, inputs)
 
 
 def check_fake(case):
-    net, mode = model_of(shallow(case)), FakeTensorMode()
-    inputs = inputs_for(net, case)
-    wanted, net = run(net, inputs), faked(net, mode)
-    inputs = {name: each_tensor(mode.from_tensor, value) for name, value in inputs.items()}
-    with mode:
+    """Built without values, a model gives outputs and gradients without values, of the same shapes."""
+    case = shallow(case)
+    real = model_of(case)
+    wanted = run(real, inputs_for(real, case)).shape
+    with FakeTensorMode():
+        net = build(case).eval()
+        inputs = singles(inputs_for(net, case))
         out = run(net, inputs)
+        run(net.train(), inputs)
         grads = torch.autograd.grad(out.sum(), [*net.parameters()], allow_unused=True)
-    assert (out.shape, out.dtype) == (wanted.shape, wanted.dtype)
+    assert (out.shape, out.dtype) == (wanted, torch.float32)
+    for (name, p), grad in zip(net.named_parameters(), grads, strict=True):
+        assert grad is None or grad.shape == p.shape, name
     assert any(grad is not None for grad in grads)
 
 
@@ -183,6 +193,9 @@ def test_fake_tensors_for_every_feature(case):
     check_fake(case)
 
 
+# weights that come later
+
+
 def spoil(net):
     """Memory as it may be found."""
     with torch.no_grad():
@@ -194,8 +207,7 @@ def check_meta(case):
     """Built without memory, then given weights, a model is the same."""
     case = shallow(case)
     net = randomise(build(case))
-    inputs = {n: each_tensor(lambda t: t.float() if t.is_floating_point() else t, v)
-              for n, v in inputs_for(net, case).items()}  # fmt: skip
+    inputs = singles(inputs_for(net, case))
     wanted = run(net, inputs)
     for assign in (False, True):
         with torch.device('meta'):
@@ -217,3 +229,74 @@ def test_weights_given_to_a_model_without_memory(name):
 @every([case for case in ONE_EACH if case.name not in ON_META])
 def test_weights_given_to_a_model_without_memory_for_every_feature(case):
     check_meta(case)
+
+
+# programs
+
+
+def check_programs(case):
+    """The gradient of traced steps, for other values; and the output, for other sizes as well."""
+    net = model_of(shallow(case))
+    parameters = {name: p.detach() for name, p in net.named_parameters()}
+
+    def output(parameters, inputs):
+        return as_one(net, functional_call(net, parameters, (), inputs))
+
+    gradient = torch.func.grad(lambda *args: weighted(output(*args)))
+    inputs, others = inputs_for(net, case), inputs_for(net, case, seed=5)
+    for name, found in make_fx(gradient)(parameters, inputs)(parameters, others).items():
+        assert_close(found, gradient(parameters, others)[name], f'gradient of {name}')
+    traced = make_fx(output, tracing_mode='symbolic', _allow_non_fake_inputs=True)(parameters, inputs)
+    others = inputs_for(net, case, batch=4, length=8)
+    assert_close(traced(parameters, others), output(parameters, others))
+
+
+def check_jacobians(case):
+    """Row by row, column by column, and as a program along a direction."""
+    net = model_of(shallow(case))
+    inputs = inputs_for(net, case, batch=2, length=4)
+    name, p = list(net.named_parameters())[-1]
+
+    def output(p):
+        return as_one(net, functional_call(net, {name: p}, (), inputs)).flatten()[:5]
+
+    p, way = p.detach(), torch.ones_like(p).cumsum(dim=0)
+    jacobian = torch.func.jacrev(output)(p)
+    assert_close(torch.func.jacfwd(output)(p), jacobian, 'jacobian')
+    along = torch.func.linearize(output, p)[1]
+    assert_close(along(way), (jacobian * way).flatten(1).sum(dim=1), 'linear map')
+
+
+def check_both(case):
+    check_programs(case)
+    check_jacobians(case)
+
+
+# torch's own, of programs that read constants
+programs = pytest.mark.filterwarnings('ignore:Attempted to insert a get_attr:UserWarning')
+
+
+@scripts
+@programs
+@pytest.mark.slow
+def test_programs_and_jacobians():
+    check_both(BY_NAME['rotary_pos_emb'])
+
+
+@scripts
+@programs
+@pytest.mark.slow
+def test_programs_and_jacobians_of_others_in_each_run():
+    for case in random.Random().sample(CASES, 4):
+        check_both(case)
+
+
+if __name__ == '__main__':
+    failed = []
+    for case in [BY_NAME[name] for name in sys.argv[1:]] or CASES:
+        try:
+            check_both(case)
+        except Exception as error:
+            failed.append(case.name)
+            print(case.name, str(error).split('\n')[:3], sep=' | ')
+    print(f'{len(failed)} fail: {failed}')

@@ -228,7 +228,8 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
         return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
     # one complex product does the same in a fifth of the time, where it is not compiled; the rest turns by nothing
     wanted = (length, t.ndim, t.shape[-1], dtype, 0 if freqs.is_inference() else freqs._version)
-    known = getattr(freqs, 'known_turns', None) if is_one(scale) and not freqs.requires_grad else None
+    keeps = is_one(scale) and isinstance(length, int) and not freqs.requires_grad  # a symbolic length has no hash
+    known = getattr(freqs, 'known_turns', None) if keeps else None
     turn = None if known is None else known.get(wanted)
     if turn is None:
         cos, sin = cos_and_sin(freqs, scale, t, dtype)
