@@ -7,7 +7,7 @@ from oracles import randomised
 from training_laws import check_copies, fit
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer, ends_of_sums, start_of
+from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer, get_accumulated_threshold_mask, start_of
 from x_transformers.flags import ConfigError, warn_once
 
 V, N = 7, 40
@@ -93,7 +93,7 @@ def test_sums_that_start_again(n):
     generator = torch.Generator().manual_seed(n)
     x = torch.rand(5, n, generator=generator, dtype=torch.float64).masked_fill(torch.rand(5, n) < 0.3, 0.0)
     for threshold in (0.01, 0.7, 2.0, 100.0):
-        found = ends_of_sums(x, threshold)
+        found = get_accumulated_threshold_mask(x, threshold)
         for row, ends in zip(x.tolist(), found.tolist(), strict=True):
             total, expected = 0.0, []
             for value in row:

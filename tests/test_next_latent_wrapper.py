@@ -184,7 +184,7 @@ def test_sigreg_of_one_dimension():
         return (real**2 + imaginary**2) * math.exp(-at * at / 2)
 
     expected = sum((apart(a) + apart(b)) / 2 * (b - a) for a, b in itertools.pairwise(t))
-    assert sigreg_loss(x, mask).item() == pytest.approx(expected, rel=1e-9)
+    assert sigreg_loss(x, mask=mask).item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_sigreg_of_a_normal_distribution():
@@ -209,7 +209,7 @@ def test_b4_sigreg_is_part_of_the_loss():
     total, parts = model(ids, return_loss_breakdown=True)
     torch.manual_seed(1)
     hidden = model.net(ids.clamp(min=0), return_embeddings=True)
-    assert_close(parts.sigreg, sigreg_loss(hidden[:, :-1], ids[:, 1:] != -100, num_slices=32))
+    assert_close(parts.sigreg, sigreg_loss(hidden[:, :-1], mask=ids[:, 1:] != -100, num_slices=32))
     assert_close(total, parts.ce + parts.next_latent + parts.kl + 0.5 * parts.sigreg)
     parts.sigreg.backward()
     assert model.net.attn_layers.layers[0][1].to_q.weight.grad.abs().max() > 0

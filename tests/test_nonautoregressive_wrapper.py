@@ -15,9 +15,9 @@ from x_transformers.flags import ConfigError, warn_once
 from x_transformers.nonautoregressive_wrapper import (
     NonAutoregressiveWrapper,
     cosine_schedule,
+    get_mask_subset_prob,
     hidden_part,
     linear_schedule,
-    part_of,
 )
 from x_transformers.sampling import gumbel_noise
 
@@ -99,12 +99,12 @@ def test_a_part_of_the_hidden_ones():
     mask = REAL.clone()
     often = torch.zeros(3, N)
     for _ in range(2000):
-        part = part_of(mask, 0.3)
+        part = get_mask_subset_prob(mask, 0.3)
         assert part.sum(dim=-1).tolist() == [math.ceil(0.3 * k) for k in (N, 5, 8)] and not (part & ~mask).any()
         often += part
     expected = torch.tensor([4 / N, 2 / 5, 3 / 8])[:, None] * REAL
     assert ((often / 2000 - expected).abs() < 0.05).all()
-    assert not part_of(torch.zeros(2, N, dtype=torch.bool), 0.3).any()
+    assert not get_mask_subset_prob(torch.zeros(2, N, dtype=torch.bool), 0.3).any()
 
 
 def test_n4_wrong_tokens_are_any_but_the_hidden_one():

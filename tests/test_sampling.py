@@ -202,7 +202,7 @@ def frequencies(draw, count=20000, size=5):
 def test_draws_have_the_frequencies_of_the_softmax(draw, temperature):
     logits = torch.tensor([0.5, -1.0, 2.0, -math.inf, 0.0])
     generator = torch.Generator().manual_seed(3)
-    seen = frequencies(lambda count: draw(logits.expand(count, 5), temperature, generator))
+    seen = frequencies(lambda count: draw(logits.expand(count, 5), temperature, generator=generator))
     # four standard deviations of a count
     assert ((seen - (logits / temperature).softmax(-1)).abs() < 4 * 0.5 / math.sqrt(20000)).all()
     assert seen[3] == 0
@@ -226,9 +226,9 @@ def test_sample_at_temperature_zero_and_close_to_it_is_the_largest():
 def test_draws_repeat_with_the_generator():
     logits = logits_of(100, 9)
     for draw in (sample, gumbel_sample):
-        first = draw(logits, 1.0, torch.Generator().manual_seed(5))
-        assert torch.equal(first, draw(logits, 1.0, torch.Generator().manual_seed(5)))
-        assert not torch.equal(first, draw(logits, 1.0, torch.Generator().manual_seed(6)))
+        first = draw(logits, 1.0, generator=torch.Generator().manual_seed(5))
+        assert torch.equal(first, draw(logits, 1.0, generator=torch.Generator().manual_seed(5)))
+        assert not torch.equal(first, draw(logits, 1.0, generator=torch.Generator().manual_seed(6)))
 
 
 def test_gumbel_noise_is_finite_with_the_right_moments():

@@ -454,8 +454,8 @@ def test_depth_scale_is_not_zero(value):
 def test_dynamic_tanh(alpha, offset):
     """F29: also a whole number."""
     x = randn(2, 5, 6)
-    assert_close(DynamicTanh(6, alpha, offset).double()(x), torch.tanh(alpha * x), tolerance=1e-6)
-    module = randomised(DynamicTanh(6, alpha, offset))
+    assert_close(DynamicTanh(6, alpha, unit_offset=offset).double()(x), torch.tanh(alpha * x), tolerance=1e-6)
+    module = randomised(DynamicTanh(6, alpha, unit_offset=offset))
 
     def oracle(w, x):
         scale, gain = w['pre_tanh_scale'] + alpha * offset, w['gamma'] + offset

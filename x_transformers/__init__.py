@@ -8,6 +8,7 @@ from x_transformers.dpo import DPO
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
+from x_transformers.helpers import default_device
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
@@ -61,5 +62,6 @@ __all__ = [
     'XTransformer',
     'XValAutoregressiveWrapper',
     'XValTransformerWrapper',
+    'default_device',
     'layer_schedule',
 ]

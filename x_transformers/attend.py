@@ -29,6 +29,7 @@ from x_transformers.aux_losses import Unheard
 from x_transformers.blocks import additive, by_rows, can_add
 from x_transformers.cache import KeysValues
 from x_transformers.derivatives import differentiable_sdpa
+from x_transformers.elsewhere import also
 from x_transformers.helpers import default_device, pack_one, unpack_one
 from x_transformers.hooks import is_hooked
 
@@ -40,15 +41,6 @@ if TYPE_CHECKING:
 EAGER_STAGES = (
     'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix'
 )  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """`Attend` is imported from here, and stands above the kernels that it chooses from."""
-    if name != 'Attend':
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    from x_transformers.attending import Attend
-
-    return Attend
 
 
 PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
@@ -255,10 +247,10 @@ def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:
 # what a call leaves behind
 
 
-def log_prob_from_hard_attend(intermediates: Intermediates) -> Tensor:
+def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:
     """The log probability, under the softmax, of the key that each query chose:  b h i."""
-    chosen = intermediates.post_softmax_attn.argmax(dim=-1, keepdim=True)
-    return intermediates.pre_softmax_attn.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
+    chosen = intermeds.post_softmax_attn.argmax(dim=-1, keepdim=True)
+    return intermeds.pre_softmax_attn.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
 
 
 class Intermediates:
@@ -337,3 +329,6 @@ class Intermediates:
 
     def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn
+
+
+__getattr__, __dir__ = also(__name__)

@@ -20,6 +20,7 @@ from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
 from x_transformers.checks import check_lengths
 from x_transformers.choice import Choice, Endings, vocabulary_of
+from x_transformers.elsewhere import also
 from x_transformers.features.documents import begins, check_documents
 from x_transformers.flags import (
     ConfigError,
@@ -693,3 +694,6 @@ class AutoregressiveWrapper(Configurable):
         if not return_beams_and_scores:
             return tokens[0].reshape(*leading, tokens.shape[-1])
         return tokens.reshape(len(tokens), *leading, tokens.shape[-1]), scores.reshape(len(scores), *leading)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import random
 from typing import Annotated, Any
 
 import torch
@@ -17,6 +17,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import HEADLESS, Decoding, Reader, evaluating
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_ids, check_lengths
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -58,13 +59,14 @@ def check_decoder(net: TransformerWrapper, name: str) -> None:
             raise ConfigError(f'`{name}` must give an embedding for every place, but {reason} (`{flag}` is set)')
 
 
-def flipped(t: Tensor, lens: Tensor | None) -> Tensor:
-    """The first `lens` entries of every row of `t` (b n ...) in reverse order, all of them if None."""
+def flip(x: Tensor, dim: int = 1, lens: Tensor | None = None) -> Tensor:
+    """An axis in reverse order; of every row (the axis in front) the first `lens` entries only, if these are given."""
     if lens is None:
-        return t.flip(1)
+        return x.flip(dim)
+    t = x.movedim(dim, 1)
     place = torch.arange(t.shape[1], device=t.device)
     source = torch.where(place < lens[:, None], lens[:, None] - 1 - place, place)
-    return t[torch.arange(t.shape[0], device=t.device)[:, None], source]
+    return t[torch.arange(t.shape[0], device=t.device)[:, None], source].movedim(1, dim)
 
 
 class BeliefStateWrapper(Configurable):
@@ -149,14 +151,14 @@ class BeliefStateWrapper(Configurable):
         if n < 2:
             raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
         with AuxLosses() as aux:
-            forwards, backwards = self.read_forwards(seq), self.read_backwards(flipped(seq, lens))
-        backwards = flipped(backwards, None if lens is None else lens + 1)
+            forwards, backwards = self.read_forwards(seq), self.read_backwards(flip(seq, lens=lens))
+        backwards = flip(backwards, lens=None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
         real = None if lens is None else behind <= lens[:, None]
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
-        told = self.to_distance_cond is not None and self.training and random.random() < self.cond_on_distance_prob
+        told = self.to_distance_cond is not None and self.training and random() < self.cond_on_distance_prob
         if told:
             belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
 
@@ -349,3 +351,6 @@ class Believer:
         both = (self.reader.read(sequence), self.goal)
         belief = torch.cat(both[::-1] if self.backwards else both, dim=-1)
         return self.wrapper.text_head(belief).unflatten(-1, (2, -1))[:, 1 if self.backwards else 0]
+
+
+__getattr__, __dir__ = also(__name__)

@@ -17,6 +17,7 @@ from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import model_call
 from x_transformers.checks import a_tensor, as_mask, check_lengths, check_vectors, cleared
+from x_transformers.elsewhere import also
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -115,6 +116,7 @@ class ContinuousTransformerWrapper(Wrapper):
         lens: Tensor | None = None,
         return_attn: bool = False,
         mems: Sequence[Tensor | None] | None = None,
+        *,
         detach_mems: bool = True,
         cache: LayerIntermediates | Cache | None = None,
         input_not_include_cache: bool = False,
@@ -165,6 +167,13 @@ def gaussian_nll(prediction: Tensor, target: Tensor) -> Tensor:
     mean, variance = prediction
     variance = variance.clamp(min=1e-6)
     return 0.5 * (variance.log() + (mean - target).square() / variance)
+
+
+class GaussianNLL(nn.Module):
+    """`gaussian_nll` as a module; `pred` (2 ...) are means and variances."""
+
+    def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        return gaussian_nll(pred, target)
 
 
 def check_sequence(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> None:
@@ -256,6 +265,10 @@ class ContinuousAutoregressiveWrapper(Configurable):
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **given)
         return aux.added_to(self.loss(prediction, x[:, 1:], counts))
+
+    def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
+        """The loss of the call with these `rollout_steps`."""
+        return self(x, rollout_steps=rollout_steps, **inputs)
 
     def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
@@ -371,3 +384,6 @@ SET_BY_LOSS = {
     'cache': ': a cache is for generation',
     'input_not_include_cache': ': a cache is for generation',
 }
+
+
+__getattr__, __dir__ = also(__name__)

@@ -13,6 +13,7 @@ from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_lengths, check_vectors
 from x_transformers.continuous import ContinuousTransformerWrapper
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -204,3 +205,6 @@ class ContinuousTransformerAutoencoder(Configurable):
             for place in range(seq_len):
                 sequence[:, place] = reader.read(sequence[:, :place])
         return sequence
+
+
+__getattr__, __dir__ = also(__name__)

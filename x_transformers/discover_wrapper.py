@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
 from x_transformers.checks import as_mask
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -298,3 +299,6 @@ class DiscoverDecoder(Configurable):
             raise ValueError(f'`targets` got {len(targets)} rows, `tokens` has {len(tokens)}')
         inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)
         return self.decoder(inputs, prepend_embeds=encodings.unsqueeze(1), excise_prepend_embeds=True)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -14,6 +14,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask, check_device
+from x_transformers.elsewhere import also
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
 from x_transformers.sampling import check_ids
 from x_transformers.token_loss import Terms, later, single_losses
@@ -123,3 +124,6 @@ class DPO(Configurable):
         counts = answer[:, 1:]
         total = log_probs.masked_fill(~counts, 0.0).sum(dim=-1)
         return total if self.sum_log_probs else total / counts.sum(dim=-1).clamp(min=1)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net, evaluating, refuse_own
 from x_transformers.checks import check_lengths
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -109,8 +110,7 @@ class EntropyBasedTokenizer(Configurable):
         """Where tokens end by their entropy (b n), whatever their length."""
         if not self.accumulate_entropy:
             return entropies >= self.entropy_threshold
-        counted = entropies.masked_fill(entropies < self.ignore_entropy_below, 0.0)
-        return ends_of_sums(counted, self.entropy_threshold)
+        return get_accumulated_threshold_mask(entropies, self.entropy_threshold, self.ignore_entropy_below)
 
 
 def start_of(ends: Tensor) -> Tensor:
@@ -120,14 +120,15 @@ def start_of(ends: Tensor) -> Tensor:
     return place.masked_fill(~after, 0).cummax(dim=-1).values
 
 
-def ends_of_sums(x: Tensor, threshold: float) -> Tensor:
-    """Where a running sum of `x` (b n), not negative, reaches `threshold`; each time it starts again behind.
+def get_accumulated_threshold_mask(entropies: Tensor, threshold: float, ignore_entropy_below: float = 0.0) -> Tensor:
+    """Where a running sum of entropies (b n) reaches `threshold`; each time it starts again behind.
 
     In log n steps: `follows[i]` is where the segment behind one that starts at i starts, and of all starts those are
     kept that are reached from 0.
     """
-    n = x.shape[1]
-    total = F.pad(x.cumsum(dim=-1, dtype=torch.promote_types(x.dtype, torch.float64)), (1, 0))
+    n = entropies.shape[1]
+    counted = entropies.masked_fill(entropies < ignore_entropy_below, 0.0)
+    total = F.pad(counted.cumsum(dim=-1, dtype=torch.promote_types(counted.dtype, torch.float64)), (1, 0))
     follows = torch.searchsorted(total, total + threshold).clamp(max=n + 1)  # n + 1: never
     jump = F.pad(follows, (0, 1), value=n + 1)
     starts = torch.zeros_like(jump, dtype=torch.bool)
@@ -137,3 +138,6 @@ def ends_of_sums(x: Tensor, threshold: float) -> Tensor:
         starts = starts | (reached > 0)
         jump = jump.gather(1, jump)
     return starts[:, 1 : n + 1]
+
+
+__getattr__, __dir__ = also(__name__)

@@ -14,6 +14,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Decoding, evaluating
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import check_range, numbers_of
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -299,3 +300,6 @@ class FreeReader:
             self.caches[at] = trace.cache
         self.seen = sequence.shape[1]
         return self.model.token_unembed(x[:, -1])
+
+
+__getattr__, __dir__ = also(__name__)

@@ -20,6 +20,7 @@ from x_transformers.autoregressive_wrapper import (
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
 from x_transformers.checks import as_mask, check_lengths
+from x_transformers.elsewhere import also
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -555,3 +556,6 @@ class FeedbackReader(Reader):
     def select(self, rows: Tensor, b: int) -> None:
         self.latents = {depth: z[rows] for depth, z in self.latents.items()}
         super().select(rows, b)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -13,6 +13,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.calls import model_call
+from x_transformers.elsewhere import also
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -27,8 +28,9 @@ from x_transformers.flags import (
     none,
     size,
 )
+from x_transformers.helpers import masked_mean
 from x_transformers.losses import each_head
-from x_transformers.next_latent_wrapper import masked_mean, not_negative, sigreg_loss
+from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
 from x_transformers.sampling import check_ids
 from x_transformers.token_loss import later, readout_of
 
@@ -211,4 +213,9 @@ class LatentAutoregressive(Configurable):
         """The mean SIGReg of outputs and of what foretells, where they have a target."""
         real = x[:, 1:] != self.ignore_index
         sets = (hidden,) if source is hidden else (hidden, source)
-        return sum(self.sigreg_loss(states[:, :-1], real, **self.sigreg_loss_kwargs) for states in sets) / len(sets)
+        return sum(self.sigreg_loss(states[:, :-1], mask=real, **self.sigreg_loss_kwargs) for states in sets) / len(
+            sets
+        )
+
+
+__getattr__, __dir__ = also(__name__)

@@ -13,6 +13,7 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluat
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import numbers_of
 from x_transformers.continuous_autoencoder import gaussian_divergence
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -160,3 +161,6 @@ class GPTVAE(Configurable):
                 token = self.from_latent_to_prepend_token(latents).expand(batch, -1, -1)
                 generate_kwargs['prepend_embeds'] = token
             return self.ar_wrapped_decoder.generate(prompts, seq_len, **generate_kwargs)
+
+
+__getattr__, __dir__ = also(__name__)

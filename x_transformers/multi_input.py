@@ -24,6 +24,7 @@ from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, model_call
 from x_transformers.checks import a_list, check_ids, check_lengths
+from x_transformers.elsewhere import also
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,
@@ -133,6 +134,7 @@ class MultiInputTransformerWrapper(Wrapper):
         return_mems: bool = False,
         return_attn: bool = False,
         mems: Sequence[Tensor | None] | None = None,
+        *,
         detach_mems: bool = True,
         return_attn_z_loss: bool = False,
         attn_z_loss_weight: float | None = None,
@@ -381,3 +383,6 @@ class MultiInputAutoregressiveWrapper(Configurable):
                 sequence[:, place] = torch.stack([sample(one, temperature, generator) for one in kept], dim=-1)
         new = dict(zip(names, sequence[:, start:].unbind(dim=-1), strict=True))
         return {name: ids.squeeze(0) if alone else ids for name, ids in new.items()}
+
+
+__getattr__, __dir__ = also(__name__)

@@ -55,9 +55,7 @@ from x_transformers.helpers import (
     LinearNoBias,
     always,
     calc_entropy,
-    cast_tuple,
     cross_entropy,
-    default,
     default_device,
     divisible_by,
     equals,
@@ -83,6 +81,8 @@ from x_transformers.helpers import (
     string_begins_with,
     unpack_one,
 )
+from x_transformers.helpers import cast_to_depth as cast_tuple
+from x_transformers.helpers import first_existing_called as default
 from x_transformers.losses import calc_z_loss
 
 __all__ = [

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.arguments import checked
 from x_transformers.checks import check_vectors
+from x_transformers.elsewhere import also
 from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
 from x_transformers.x_transformers import Encoder
 
@@ -21,8 +21,8 @@ ENCODER_DEFAULTS = {'attn_dim_head': 16, 'heads': 4}
 OWN = ('dim', 'depth')
 
 
-class RandomFourier(nn.Module):
-    """Frozen random features of a number:  x (... 1) -> cos(2 pi (w x + c)), (... d).
+class RandomFourierEmbed(nn.Module):
+    """Frozen random features of numbers:  x (...) -> cos(2 pi (w x + c)), (... d).
 
     Rahimi and Recht 2007, Random Features for Large-Scale Kernel Machines
     """
@@ -31,8 +31,8 @@ class RandomFourier(nn.Module):
         super().__init__()
         self.proj = nn.Linear(1, dim).requires_grad_(False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cos(2 * math.pi * self.proj(x))
+    def forward(self, times: Tensor) -> Tensor:
+        return torch.cos(2 * math.pi * self.proj(times.unsqueeze(-1)))
 
 
 class NeoMLP(Configurable):
@@ -68,7 +68,7 @@ class NeoMLP(Configurable):
         self.input_embed = nn.Parameter(torch.randn(dim_in, dim_model) * 0.02)
         self.hidden_embed = nn.Parameter(torch.randn(dim_hidden, dim_model) * 0.02)
         self.output_embed = nn.Parameter(torch.randn(dim_out, dim_model) * 0.02)
-        self.random_fourier = nn.Sequential(RandomFourier(dim_model), nn.Linear(dim_model, dim_model))
+        self.random_fourier = nn.Sequential(RandomFourierEmbed(dim_model), nn.Linear(dim_model, dim_model))
         self.transformer = Encoder(dim=dim_model, depth=depth, **given)
         self.to_output_weights = nn.Parameter(torch.randn(dim_out, dim_model))
         self.to_output_bias = nn.Parameter(torch.zeros(dim_out))
@@ -83,7 +83,7 @@ class NeoMLP(Configurable):
         alone = torch.is_tensor(x) and x.ndim == 1
         check_vectors(x, 'x', *('b',) * (not alone), self.dim_in)
         rows = x.unsqueeze(0) if alone else x
-        inputs = self.random_fourier(rearrange(rows, 'b i -> b i 1')) + self.input_embed
+        inputs = self.random_fourier(rows) + self.input_embed
         others = torch.cat((self.hidden_embed, self.output_embed)).expand(rows.shape[0], -1, -1)
         embeds = self.transformer(torch.cat((inputs, others.to(inputs.dtype)), dim=1))
         parts = embeds.split((self.dim_in, self.dim_hidden, self.dim_out), dim=1)
@@ -91,3 +91,6 @@ class NeoMLP(Configurable):
         if alone:
             y, parts = y.squeeze(0), tuple(part.squeeze(0) for part in parts)
         return (y, parts) if return_embeds else y
+
+
+__getattr__, __dir__ = also(__name__)

@@ -19,6 +19,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.calls import model_call
+from x_transformers.elsewhere import also
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
     Check,
@@ -35,6 +36,7 @@ from x_transformers.flags import (
     one_of,
     size,
 )
+from x_transformers.helpers import masked_mean
 from x_transformers.losses import each_head
 from x_transformers.sampling import check_ids
 from x_transformers.token_loss import by_chunks, later, reads_whole
@@ -63,18 +65,18 @@ class MSECosineSimLoss(nn.Module):
         super().__init__()
         self.weight = weight
 
-    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
-        turned = 1 - F.cosine_similarity(prediction, target, dim=-1).unsqueeze(-1)
-        return (1 - self.weight) * (prediction - target).square() + self.weight * turned
+    def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        turned = 1 - F.cosine_similarity(pred, target, dim=-1).unsqueeze(-1)
+        return (1 - self.weight) * (pred - target).square() + self.weight * turned
 
 
 def sigreg_loss(
     x: Tensor,
-    mask: Tensor | None = None,
-    *,
     num_slices: int = 1024,
     domain: tuple[float, float] = (-5, 5),
     num_knots: int = 17,
+    *,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """How far vectors (... d) are from a standard normal distribution, seen along random directions a.
 
@@ -99,11 +101,6 @@ def sigreg_loss(
     ]
     loss = torch.trapezoid(torch.stack(apart, dim=-1) * normal, t, dim=-1).mean()
     return loss * counts.sum()
-
-
-def masked_mean(losses: Tensor, mask: Tensor) -> Tensor:
-    """The mean of losses (b n) at the places of a mask (b n); 0 if there is none."""
-    return losses.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 # dynamics: the tokens that follow (r b n e), and the states now (b n d), to the states then (r b n d)
@@ -315,6 +312,8 @@ class NextLatentWrapper(Configurable):
         before = distances.cumsum(dim=0) - distances
         return weights * (-self.dynamic_loss_decay * before).exp()
 
+    sigreg_loss = staticmethod(sigreg_loss)
+
     def divergences(self, states: Tensor, targets: Tensor) -> Tensor:
         """KL(head(target) || head(state)) of each step at each place, in nats."""
 
@@ -336,4 +335,7 @@ class NextLatentWrapper(Configurable):
         """SIGReg of the states that have a target."""
         if self.sigreg_loss_weight == 0:
             return hidden.new_zeros(())
-        return sigreg_loss(hidden[:, :-1], x[:, 1:] != self.ignore_index, **self.sigreg_loss_kwargs)
+        return sigreg_loss(hidden[:, :-1], mask=x[:, 1:] != self.ignore_index, **self.sigreg_loss_kwargs)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
+from random import random
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import HEADLESS, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask, check_ids
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -29,7 +30,9 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.sampling import accurate, gumbel_noise, in_range, require, top_k
+from x_transformers.helpers import coin_flip
+from x_transformers.sampling import accurate, gumbel_noise, in_range, require
+from x_transformers.sampling import top_k as keep_largest
 from x_transformers.token_loss import Terms, later, weighted_token_loss
 
 __all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
@@ -63,10 +66,6 @@ a_schedule = Check(
 ratio = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
 
 
-def heads_or_tails() -> bool:
-    return random.random() < 0.5
-
-
 def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Draw which tokens to hide, (b n): a `share` (b) of the real ones of each row, one at least."""
     if real is None:
@@ -79,9 +78,9 @@ def random_rank(mask: Tensor) -> Tensor:
     return torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0).argsort(dim=-1).argsort(dim=-1)
 
 
-def part_of(mask: Tensor, share: float) -> Tensor:
-    """Draw a share of the tokens that `mask` (b n) names, rounded up."""
-    return (random_rank(mask) < mask.sum(dim=-1, keepdim=True) * share) & mask
+def get_mask_subset_prob(mask: Tensor, prob: float | Tensor, min_mask: int = 0) -> Tensor:
+    """Draw a share of the tokens that `mask` (b n) names, rounded up, and `min_mask` at least."""
+    return (random_rank(mask) < (mask.sum(dim=-1, keepdim=True) * prob).clamp(min=min_mask)) & mask
 
 
 class SelfCritic(nn.Module):
@@ -198,8 +197,8 @@ class NonAutoregressiveWrapper(Configurable):
         if alone:
             return Losses(aux.added_to(loss), loss, None)
 
-        temperature = random.random() if generator_sample_temperature is None else generator_sample_temperature
-        guessed = gumbel_argmax(logits.detach(), temperature)
+        temperature = random() if generator_sample_temperature is None else generator_sample_temperature
+        guessed = gumbel_sample(logits.detach(), temperature)
         with AuxLosses() as of_critic:
             critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
         if only_train_critic:
@@ -210,11 +209,11 @@ class NonAutoregressiveWrapper(Configurable):
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
         masked, left = hidden, 1.0
-        if self.no_replace_prob > 0 and heads_or_tails():
-            masked = masked & ~part_of(hidden, self.no_replace_prob)
+        if self.no_replace_prob > 0 and coin_flip():
+            masked = masked & ~get_mask_subset_prob(hidden, self.no_replace_prob)
             left -= self.no_replace_prob
-        if self.random_token_prob > 0 and heads_or_tails():
-            wrong = part_of(masked, self.random_token_prob * left)
+        if self.random_token_prob > 0 and coin_flip():
+            wrong = get_mask_subset_prob(masked, self.random_token_prob * left)
             drawn = torch.randint(0, max(self.num_tokens - 1, 1), x.shape, device=x.device)
             # any id but that of hidden tokens
             x, masked = torch.where(wrong, drawn + (drawn >= self.mask_id), x), masked & ~wrong
@@ -222,7 +221,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def first_guess(self, shown: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """What the net is conditioned on: its own embeddings, or at times none."""
-        if random.random() >= self.self_cond_train_prob:
+        if random() >= self.self_cond_train_prob:
             return self.null_embed.expand(*shown.shape, -1)
         with torch.no_grad():
             return self.net(shown, return_embeddings=True, **kwargs)
@@ -293,8 +292,8 @@ class NonAutoregressiveWrapper(Configurable):
             for step, to_hide in enumerate(self.hidden_counts(n), start=1):
                 left = (self.steps - step) / self.steps
                 logits, last = self.guess(seq, last, kwargs)
-                logits = logits if filter_thres is None else top_k(logits, frac_num_tokens=1 - filter_thres)
-                guessed = gumbel_argmax(logits, max(start_temperature * left, 1e-3), generator)
+                logits = logits if filter_thres is None else top_k(logits, filter_thres)
+                guessed = gumbel_sample(logits, max(start_temperature * left, 1e-3), generator=generator)
                 seq = torch.where(hidden, guessed, seq)
                 if self.token_critic is None:
                     scores = 1 - accurate(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
@@ -323,10 +322,17 @@ class NonAutoregressiveWrapper(Configurable):
         return [*counts[:-1], 0]
 
 
-def gumbel_argmax(logits: Tensor, temperature: float, generator: Generator | None = None) -> Tensor:
-    """A draw from `softmax(logits / temperature)`, the most probable token at temperature 0."""
-    logits = accurate(logits)
-    return (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).argmax(dim=-1)
+def top_k(logits: Tensor, thres: float = 0.9) -> Tensor:
+    """Keep the largest logits, all but a part `thres` of them; the others become -inf."""
+    return keep_largest(logits, 1 - thres)
+
+
+def gumbel_sample(
+    t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
+) -> Tensor:  # fmt: skip
+    """A draw from `softmax(t / temperature)` along an axis, the most probable entry at temperature 0."""
+    logits = accurate(t)
+    return (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).argmax(dim=dim)
 
 
 SET_BY_WRAPPER = {
@@ -347,3 +353,6 @@ def check_masked_net(net: nn.Module) -> None:
     for flag, reason in HEADLESS.items():
         if flag in switched_on or getattr(net, flag, False) is True:
             raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
+
+
+__getattr__, __dir__ = also(__name__)

@@ -26,6 +26,20 @@ def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return list(dict.fromkeys(linear.weight for linear in inside))
 
 
+class UpdatesStack:
+    """What an optimiser wants of a model with a stack, `attn_layers`."""
+
+    attn_layers: AttentionLayers
+
+    def muon_parameters(self) -> list[nn.Parameter]:
+        """The matrices of the stack that Muon updates: values, outputs, feedforwards."""
+        return self.attn_layers.muon_parameters()
+
+    def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
+        """Shrink queries and keys of the heads whose logits exceeded `tau` in a pass."""
+        self.attn_layers.attn_qk_clip_(intermediates, tau)
+
+
 def muon_parameters(stack: AttentionLayers) -> list[nn.Parameter]:
     """The matrices of all branches of a stack, wrapped or not."""
     branches = (m for layer in stack.layers for m in layer[1].modules() if hasattr(m, 'muon_parameters'))

@@ -14,6 +14,7 @@ from x_transformers.autoregressive_wrapper import check_net, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.checks import check_lengths
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -334,3 +335,6 @@ def take_back(kept: Cache | None, read: Cache) -> None:
     for buffer in () if kept is None else buffers_of(kept):
         if id(buffer.storage) in taken:
             buffer.storage.filled = buffer.start + buffer.length
+
+
+__getattr__, __dir__ = also(__name__)

@@ -311,11 +311,13 @@ def gumbel_noise(t: Tensor, generator: Generator | None = None) -> Tensor:
     return -(-uniform.clamp(min=TINY).log()).clamp(min=TINY).log()
 
 
-def gumbel_sample(logits: Tensor, temperature: float = 1.0, generator: Generator | None = None) -> Tensor:
+def gumbel_sample(
+    logits: Tensor, temperature: float = 1.0, eps: float = 1e-6, *, generator: Generator | None = None
+) -> Tensor:  # fmt: skip
     """Draw one token as `argmax(logits / temperature + noise)`, without a softmax.
 
         logits       ... l      unnormalised log probabilities, in nats
-        temperature  [0, inf)   taken for 1e-6 where it is less
+        temperature  [0, inf)   taken for `eps` where it is less
         returns      ...        int64 tokens
         raises       ValueError if `temperature` is out of range
 
@@ -323,7 +325,7 @@ def gumbel_sample(logits: Tensor, temperature: float = 1.0, generator: Generator
     """
     check_logits(logits)
     require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
-    return (accurate(logits) / max(temperature, 1e-6) + gumbel_noise(logits, generator)).argmax(dim=-1)
+    return (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).argmax(dim=-1)
 
 
 # two models

@@ -33,6 +33,8 @@ __all__ = [
     'newtonschulz5',
 ]
 
+MUON = (3.4445, -4.7750, 2.0315)  # of the quintic iteration
+
 
 # modules are shared between threads, and so are the parameters of rows while they learn
 LEARNING = threading.RLock()
@@ -192,12 +194,21 @@ class TTTMetaLearningTargetKLLoss(Configurable):
 # the step
 
 
-def newtonschulz5(t: Tensor, steps: int = 5, eps: float = 1e-7) -> Tensor:
+def newtonschulz5(
+    t: Tensor, steps: int = 5, eps: float = 1e-7, coefs: tuple[float, float, float] = MUON
+) -> tuple[Tensor, bool]:  # fmt: skip
+    """The matrices of a batch (b ... i j) made orthogonal, and True; what has fewer axes as it is, and False."""
+    return (orthogonal(t, steps, eps, coefs), True) if t.ndim > 2 else (t, False)
+
+
+def orthogonal(
+    t: Tensor, steps: int = 5, eps: float = 1e-7, coefs: tuple[float, float, float] = MUON
+) -> Tensor:  # fmt: skip
     """Bring the singular values of matrices (... i j) near to 1, by a quintic iteration.
 
     X = T / |T|;  X <- a X + (b A + c A^2) X,  A = X X^T       Jordan et al. 2024, kellerjordan.github.io/posts/muon
     """
-    a, b, c = 3.4445, -4.7750, 2.0315
+    a, b, c = coefs
     tall = t.shape[-2] > t.shape[-1]
     x = t.mT if tall else t
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
@@ -230,7 +241,7 @@ class InnerStep:
     def __call__(self, param: Tensor, grad: Tensor) -> Tensor:
         lr = self.lr
         if self.muon_steps and grad.ndim >= 3:
-            lr, grad = self.muon_lr, newtonschulz5(grad, self.muon_steps)
+            lr, grad = self.muon_lr, orthogonal(grad, self.muon_steps)
         return param - lr * grad - lr * self.wd * param
 
 

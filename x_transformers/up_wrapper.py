@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -219,3 +220,6 @@ class UniversalPretrainWrapper(Configurable):
             self.data_generator.reset_()
         half = self.num_reset // 2
         buffer[self.random_rows(self.num_reset)] = self.random_sequences_fn(half, half, device=buffer.device)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -53,6 +53,7 @@ from x_transformers.checks import (
     cleared,
     input_names,
 )
+from x_transformers.elsewhere import also
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.heads import refuse_other_heads
@@ -86,7 +87,7 @@ from x_transformers.generation import evaluating
 from x_transformers.hooks import is_hooked, is_watched
 from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
-from x_transformers.optim import largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
+from x_transformers.optim import UpdatesStack, largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.plain import PlainLayers, ShortCuts
 from x_transformers.routing import (
     Routing,
@@ -780,7 +781,7 @@ class TransformerBlock(AttentionLayers):
 # the model around a stack
 
 
-class Wrapper(Configurable):
+class Wrapper(UpdatesStack, Configurable):
     """What models around a stack share: running it with what stands in front, memories, and return values."""
 
     catalogue = MODEL
@@ -856,10 +857,6 @@ class Wrapper(Configurable):
             longer = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
         kept = [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in longer]
         return [t.detach() for t in kept] if detach else kept
-
-    def muon_parameters(self) -> list[nn.Parameter]:
-        """The matrices of the stack that Muon updates: values, outputs, feedforwards."""
-        return self.attn_layers.muon_parameters()
 
     @property
     def can_cache_kv(self) -> bool:
@@ -976,6 +973,7 @@ class TransformerWrapper(Wrapper):
         return_intermediates: bool = False,
         return_embeddings_and_intermediates: bool = False,
         return_logit_entropies: bool = False,
+        *,
         mask: Tensor | None = None,
         return_mems: bool = False,
         return_attn: bool = False,
@@ -988,7 +986,6 @@ class TransformerWrapper(Wrapper):
         excise_prepend_embeds: bool = False,
         token_emb_kwargs: dict[str, Any] | None = None,
         to_logits_kwargs: dict[str, Any] | None = None,
-        *,
         logits_to_keep: int | None = None,
         return_readout: bool = False,
         **kwargs: Any,
@@ -1270,3 +1267,6 @@ class XTransformer(Configurable):
 
 
 remember(__package__)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -19,6 +19,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Decoding, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -426,3 +427,6 @@ class SegmentReader:
         down, old = getattr(self.net, 'shift_mem_down', 0), self.mems
         old = None if old is None else [*old[down:], *old[:down]]
         return self.net.new_mems(LayerIntermediates(hiddens=hiddens), old, True)
+
+
+__getattr__, __dir__ = also(__name__)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
+from random import random, randrange
 from typing import Annotated, Any
 
 import torch
@@ -14,6 +14,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, AutoregressiveWrapper, check_net, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.checks import as_mask
+from x_transformers.elsewhere import also
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -145,7 +146,7 @@ class XMLatentDecoder(Configurable):
     def slot(self, active: int | None) -> int:
         """The number of the active latent, any if None."""
         if active is None:
-            return random.randrange(self.num_latents)
+            return randrange(self.num_latents)
         allowed = is_int(active) and 0 <= active < self.num_latents
         require(allowed, 'active_latent_index', active, f'an integer from 0 to {self.num_latents - 1}')
         return active
@@ -232,7 +233,7 @@ class XMLatentDecoder(Configurable):
         mask = as_mask(mask, 'mask', *seq.shape, like=seq)
         weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
-        dropped = self.training and random.random() < drop_prob
+        dropped = self.training and random() < drop_prob
         slot = self.slot(active_latent_index)
         keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
         if return_loss and not keeps and (dropped or weight == 0):
@@ -336,3 +337,6 @@ class XMLatentDecoder(Configurable):
             winners = self.winners(rules[slot], *told)
         tokens = self.generate(start_tokens, seq_len, latents=latents[rows, winners], **kwargs)
         return (tokens, (latents, winners)) if return_best_latents else tokens
+
+
+__getattr__, __dir__ = also(__name__)

@@ -16,6 +16,7 @@ from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.calls import ModelCall, model_call
 from x_transformers.checks import a_tensor, as_mask, check_device, check_ids, cleared
+from x_transformers.elsewhere import also
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -130,6 +131,7 @@ class XValTransformerWrapper(Wrapper):
         mask: Tensor | None = None,
         return_attn: bool = False,
         mems: Sequence[Tensor | None] | None = None,
+        *,
         detach_mems: bool = True,
         cache: LayerIntermediates | Cache | None = None,
         input_not_include_cache: bool = False,
@@ -338,3 +340,6 @@ class XValAutoregressiveWrapper(Configurable):
         new_ids, new = (t[:, start:].reshape(*leading, seq_len) for t in (ids, numbers))
         numeric = new_ids == self.net.numerical_token_id
         return GenerateReturn(new_ids, new.masked_fill(~numeric, torch.nan), numeric)
+
+
+__getattr__, __dir__ = also(__name__)

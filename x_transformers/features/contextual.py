@@ -53,7 +53,7 @@ class ContextualPositions(nn.Module):
 
     def __init__(self, dim: int, heads: int, max_pos: int, soft: bool = False, talking_heads: bool = False) -> None:
         super().__init__()
-        self.max_pos, self.soft = max_pos, soft
+        self.max_pos, self.soft, self.temperature = max_pos, soft, 0.05
         self.pos_emb = nn.Parameter(torch.zeros(max_pos, dim))
         self.talking_heads = nn.Conv2d(heads, heads, 1, bias=False) if talking_heads else None
         if soft:
@@ -72,7 +72,7 @@ class ContextualPositions(nn.Module):
     def read(self, known: Tensor, place: Tensor) -> Tensor:
         """The value of each position (b h i p) at places between them (b h i j)."""
         if self.soft:
-            near = -(place.unsqueeze(-1) - self.positions).abs() / 0.05
+            near = -(place.unsqueeze(-1) - self.positions).abs() / self.temperature
             return torch.einsum('b h i j p, b h i p -> b h i j', near.softmax(dim=-1).to(known.dtype), known)
         below = place.floor()
         above, share = place.ceil().long(), (place - below).to(known.dtype)
@@ -80,15 +80,22 @@ class ContextualPositions(nn.Module):
 
 
 class CoPE(ContextualPositions):
-    """The same as what is added to the logits, for an `Attend(cope=...)`."""
+    """The same as what is added to the logits, for an `Attend(cope=...)`. Talking heads hide later keys."""
 
     def __init__(
-        self, dim: int, heads: int, max_pos: int, soft_onehot: bool = False, talking_heads: bool = False
-    ) -> None:
+        self, dim: int, heads: int, max_pos: int, soft_onehot: bool = False, talking_heads: bool = False,
+        soft_onehot_temp: float = 5e-2,
+    ) -> None:  # fmt: skip
         super().__init__(dim, heads, max_pos, soft_onehot, talking_heads)
+        self.temperature = soft_onehot_temp
 
-    def forward(self, q: Tensor, sim: Tensor) -> Tensor:
-        return torch.where(is_hidden(sim), 0.0, super().forward(q, sim) - sim)
+    def forward(self, query: Tensor, attn_logits: Tensor) -> Tensor:
+        sim = attn_logits
+        if self.talking_heads is not None:
+            i, j = sim.shape[-2:]
+            later = torch.ones(i, j, dtype=torch.bool, device=sim.device).triu(j - i + 1)
+            sim = sim.masked_fill(later, -torch.finfo(sim.dtype).max)
+        return torch.where(is_hidden(sim), 0.0, super().forward(query, sim) - sim)
 
 
 class UseCoPE(AttentionFeature):

@@ -170,9 +170,9 @@ class RelativeProjPositionalBias(nn.Module):
         bias = curves.gather(-1, index.expand(*curves.shape[:-1], -1))
         return bias.masked_fill(~known, 0.0)
 
-    def forward(self, x: Tensor, length: int | None = None) -> Tensor:
-        """The bias of the last queries of `length` keys, as many as queries if None."""
-        place = torch.arange(length or x.shape[1], device=x.device)
+    def forward(self, x: Tensor, seq_len_k: int | None = None) -> Tensor:
+        """The bias of the last queries of `seq_len_k` keys, as many as queries if None."""
+        place = torch.arange(seq_len_k or x.shape[1], device=x.device)
         return self.at(x, distances(place[-x.shape[1] :], place))
 
 

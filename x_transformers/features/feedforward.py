@@ -53,7 +53,7 @@ class Softclamp(nn.Module):
 class GLU(nn.Module):
     """Gated linear unit:  first half of the projection times the activated second half.
 
-    Shazeer 2020, arXiv:2002.05202. `softclamps` are bounds of the two: the value and the linear factor of the gate.
+    Shazeer 2020, arXiv:2002.05202. `softclamp` bounds the two: the value (`up`) and the linear factor of the gate.
     """
 
     plain = True
@@ -64,15 +64,17 @@ class GLU(nn.Module):
         dim_out: int,
         activation: nn.Module,
         mult_bias: bool = False,
-        softclamps: tuple[float, float] | None = None,
+        softclamp: bool = False,
+        gate_softclamp_value: float = 4.0,
+        up_softclamp_value: float = 25.0,
     ) -> None:
         super().__init__()
-        if softclamps is not None and not isinstance(activation, (nn.GELU, nn.SiLU)):
+        if softclamp and not isinstance(activation, (nn.GELU, nn.SiLU)):
             raise ConfigError(
                 f'`glu_softclamp` needs GELU or `swish`, a linear factor times a gate; '
                 f'the activation is {type(activation).__name__}'
             )
-        self.act, self.softclamps = activation, softclamps
+        self.act, self.softclamps = activation, (up_softclamp_value, gate_softclamp_value) if softclamp else None
         self.proj = nn.Linear(dim_in, 2 * dim_out)
         self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else None
 
@@ -95,9 +97,9 @@ def share_open(activation: nn.Module, x: Tensor) -> Tensor:
     return 0.5 * (1 + torch.erf(x * 0.5**0.5))
 
 
-def depth_scaled_(linear: nn.Linear, depth: int) -> None:
+def depth_scaled_(projection: nn.Linear, layer_depth: int) -> None:
     """Draw the weight from a normal of variance 1 / (2 fan_in depth).  OLMo, arXiv:2402.00838"""
-    nn.init.normal_(linear.weight, std=(2 * linear.in_features * depth) ** -0.5)
+    nn.init.normal_(projection.weight, std=(2 * projection.in_features * layer_depth) ** -0.5)
 
 
 class CustomActivation(FeedForwardFeature):
@@ -168,8 +170,8 @@ class GatedLinearUnit(FeedForwardFeature):
     plain = True
 
     def widen(self, activation: nn.Module) -> nn.Module:
-        bounds = (self.glu_up_softclamp_value, self.glu_gate_softclamp_value) if self.glu_softclamp else None
-        return GLU(self.host.dim, self.host.dim_inner, activation, bool(self.glu_mult_bias), bounds)
+        bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
+        return GLU(self.host.dim, self.host.dim_inner, activation, bool(self.glu_mult_bias), *bounds)
 
 
 class SoftclampActivation(FeedForwardFeature):

@@ -371,12 +371,13 @@ def checked_order(order: Any, layers: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def repeated(spec: Any, blocks: int, length: int) -> tuple[int, ...]:
-    """The execution order of `blocks` blocks of `length` layers, some of which run several times.
+def repeated(repeat_blocks: Any, num_blocks: int, len_default_block: int) -> tuple[int, ...]:
+    """The execution order of `num_blocks` blocks of `len_default_block` layers, some of which run several times.
 
     A spec is (block, times) or ((first, last), times), in numbers of blocks; or a tuple of such specs. Blocks without
     one run once; a group runs as a whole.
     """
+    spec, blocks, length = repeat_blocks, num_blocks, len_default_block
     specs = (spec,) if isinstance(spec, (tuple, list)) and len(spec) == 2 and is_int(spec[1]) else spec
     groups: dict[int, tuple[int, int]] = {}
     for one in specs if isinstance(specs, (tuple, list)) else (specs,):

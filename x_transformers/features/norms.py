@@ -12,6 +12,7 @@ from x_transformers.checks import check_digits
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
 from x_transformers.flags.inputs import per_row_or_token
+from x_transformers.helpers import Identity
 
 
 def l2norm(t: Tensor, groups: int = 1) -> Tensor:
@@ -86,13 +87,15 @@ class DynamicTanh(nn.Module):
 
     plain = True
 
-    def __init__(self, dim: int, init_alpha: float = 1.0, unit_offset: bool = False) -> None:
+    def __init__(
+        self, dim: int, init_alpha: float = 1.0, gamma: float = 1.0, beta: float = 0.0, unit_offset: bool = False
+    ) -> None:
         super().__init__()
         self.unit_offset = float(unit_offset)
         self.pre_tanh_scale_offset = float(init_alpha) if unit_offset else 0.0
         self.pre_tanh_scale = nn.Parameter(torch.tensor(float(init_alpha) - self.pre_tanh_scale_offset))
-        self.gamma = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
-        self.beta = nn.Parameter(torch.zeros(dim))
+        self.gamma = nn.Parameter(torch.full((dim,), gamma - self.unit_offset))
+        self.beta = nn.Parameter(torch.full((dim,), float(beta)))
 
     def forward(self, x: Tensor) -> Tensor:
         bounded = (x * (self.pre_tanh_scale + self.pre_tanh_scale_offset)).tanh()
@@ -155,9 +158,9 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
 class Scale(nn.Module):
     """A branch times a constant; of a tuple, only the first entry is scaled."""
 
-    def __init__(self, scale: float, fn: nn.Module) -> None:
+    def __init__(self, scale: float, fn: nn.Module | None = None) -> None:
         super().__init__()
-        self.scale, self.fn = scale, fn
+        self.scale, self.fn = scale, Identity() if fn is None else fn
 
     def forward(self, x: Tensor, **inputs: Any) -> Any:
         return on_first(self.fn(x, **inputs), lambda out: out * self.scale)
@@ -265,7 +268,7 @@ class UseDynamicTanh(StackFeature):
             raise ConfigError('`use_dynamic_tanh` needs `pre_norm`: after the residual it would bound the stream')
 
     def norm(self) -> nn.Module:
-        return DynamicTanh(self.host.dim, self.dynamic_tanh_init_alpha, self.host.norm_add_unit_offset)
+        return DynamicTanh(self.host.dim, self.dynamic_tanh_init_alpha, unit_offset=self.host.norm_add_unit_offset)
 
 
 class UseDerf(StackFeature):

@@ -31,8 +31,8 @@ class PolarEmbedding(KeepsPrecision):
         self.learned_bias = nn.Parameter(bias.uniform_(-2 * math.pi, 0) if bias_uniform_init else bias)
         self.register_buffer('inv_freq', base ** -(torch.arange(dim).float() / dim))
 
-    def forward(self, pos: Tensor) -> tuple[Tensor, Tensor]:
-        pos = pos.unsqueeze(0) if pos.ndim == 1 else pos
+    def forward(self, t: Tensor, offset: int = 0) -> tuple[Tensor, Tensor]:
+        pos = t.unsqueeze(0) if t.ndim == 1 else t
         angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq
         return angles, self.learned_bias.clamp(-2 * math.pi, 0)
 
@@ -93,6 +93,11 @@ class Polar(AttentionFeature):
         # in one piece: torch's compiler expects a gradient of softplus laid out as its input, which need not be so
         sizes, angles = F.softplus(t.to(dtype).contiguous()), angles.to(dtype)
         return torch.cat((sizes * angles.cos(), sizes * angles.sin()), dim=-1).to(t.dtype)
+
+
+def apply_polar_pos_emb(t: Tensor, freqs: Tensor) -> Tensor:
+    """Queries or keys ([b h] n d) turned by the last n angles ([b] n d):  [b h] n 2d"""
+    return Polar.turned(t, with_heads(freqs[..., freqs.shape[-2] - t.shape[-2] :, :], t))
 
 
 class InfusedPositions(AttentionFeature):

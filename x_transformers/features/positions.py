@@ -200,8 +200,8 @@ class RotaryEmbedding(KeepsPrecision):
     def forward_from_seq_len(self, seq_len: int) -> tuple[Tensor, Tensor | float]:
         return self.forward(torch.arange(seq_len, device=self.inv_freq.device))
 
-    def forward(self, pos: Tensor, offset: int = 0, centre: int | None = None) -> tuple[Tensor, Tensor | float]:
-        pos = pos.unsqueeze(0) if pos.ndim == 1 else pos
+    def forward(self, t: Tensor, offset: int = 0, centre: int | None = None) -> tuple[Tensor, Tensor | float]:
+        pos = t.unsqueeze(0) if t.ndim == 1 else t
         angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq / self.interpolation_factor
         angles = angles.repeat_interleave(2, dim=-1)
         if self.scale is None:

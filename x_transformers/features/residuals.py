@@ -38,35 +38,36 @@ class Residual(nn.Module):
     def __init__(
         self,
         dim: int,
-        layer_index: int = 0,
         scale_residual: bool | float = False,
         scale_residual_constant: float = 1.0,
+        *,
+        layer_index: int = 0,
     ) -> None:
         super().__init__()
         self.residual_scale = nn.Parameter(torch.ones(dim)) if scale_residual else None
         self.scale_residual_constant = scale_residual_constant
 
-    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        return x, x, {}
+    def prepare(self, residual: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        return residual, residual, {}
 
     def scaled(self, residual: Tensor) -> Tensor:
         return residual if self.residual_scale is None else residual * self.residual_scale
 
-    def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
         residual = self.scaled(residual)
-        return out + (residual if self.scale_residual_constant == 1 else residual * self.scale_residual_constant)
+        return x + (residual if self.scale_residual_constant == 1 else residual * self.scale_residual_constant)
 
 
 class GRUGating(Residual):
     """A GRU cell per token: the branch is its input, the stream its state.  Parisotto et al. 2019, arXiv:1910.06764"""
 
-    def __init__(self, dim: int, layer_index: int = 0, scale_residual: bool | float = False, **options: Any) -> None:
-        super().__init__(dim, layer_index, scale_residual, **options)
+    def __init__(self, dim: int, scale_residual: bool | float = False, **options: Any) -> None:
+        super().__init__(dim, scale_residual, **options)
         self.gru = nn.GRUCell(dim, dim)
 
-    def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
         residual = self.scaled(residual)
-        return self.gru(out.flatten(0, -2), residual.flatten(0, -2)).view_as(residual)
+        return self.gru(x.flatten(0, -2), residual.flatten(0, -2)).view_as(residual)
 
 
 def orthog_project(x: Tensor, y: Tensor) -> Tensor:
@@ -81,21 +82,21 @@ class OrthogonalResidualUpdate(Residual):
     """Each token adds only what is orthogonal to its stream, or all real tokens as one vector.  arXiv:2505.11881"""
 
     def __init__(
-        self, dim: int, layer_index: int = 0, scale_residual: bool | float = False, over_sequence: bool = False
+        self, dim: int, scale_residual: bool | float = False, *, layer_index: int = 0, over_sequence: bool = False
     ) -> None:
-        super().__init__(dim, layer_index, scale_residual)
+        super().__init__(dim, scale_residual, layer_index=layer_index)
         self.over_sequence = over_sequence
 
-    def forward(self, out: Tensor, residual: Tensor, call: Any = None, **_: Any) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor, call: Any = None, **_: Any) -> Tensor:
         residual = self.scaled(residual)
         if not self.over_sequence:
-            return residual + orthog_project(out, residual)
+            return residual + orthog_project(x, residual)
         if call is not None and call.real is not None:
-            out = out.masked_fill(~call.real.unsqueeze(-1), 0.0)
+            x = x.masked_fill(~call.real.unsqueeze(-1), 0.0)
             along = residual.masked_fill(~call.real.unsqueeze(-1), 0.0)
         else:
             along = residual
-        return residual + orthog_project(out.flatten(1), along.flatten(1)).view_as(out)
+        return residual + orthog_project(x.flatten(1), along.flatten(1)).view_as(x)
 
 
 class MVSplitResidualUpdate(nn.Module):
@@ -108,10 +109,11 @@ class MVSplitResidualUpdate(nn.Module):
     def __init__(
         self,
         dim: int,
-        layer_index: int = 0,
         init_alpha: float = 0.0,
         init_beta: float = 0.03,
         learned: bool = False,
+        *,
+        layer_index: int = 0,
         causal: bool = False,
     ) -> None:
         super().__init__()
@@ -127,10 +129,10 @@ class MVSplitResidualUpdate(nn.Module):
 
     prepare = Residual.prepare
 
-    def means(self, t: Tensor, call: Any) -> Tensor:
+    def means(self, t: Tensor, mask: Tensor | None, call: Any) -> Tensor:
         """Over the sequence (b n d), of real tokens:  b 1 d, or b n d if causal."""
-        real = None if call is None or call.real is None else call.real[:, -t.shape[1] :].unsqueeze(-1)
-        real = t.new_ones(*t.shape[:2], 1) if real is None else real
+        mask = mask if call is None or call.real is None else call.real[:, -t.shape[1] :]
+        real = t.new_ones(*t.shape[:2], 1) if mask is None else mask.unsqueeze(-1)
         # counts stand beside the sums
         sums = torch.cat((t.masked_fill(~real.bool(), 0.0), real.to(t.dtype)), dim=-1)
         sums = sums if t.dtype == torch.float64 else sums.float()
@@ -148,10 +150,10 @@ class MVSplitResidualUpdate(nn.Module):
         sums = sums if past is None else sums + past.tensor[:, -1:]
         return call.recall(name)(sums)[:, -t.shape[1] :]
 
-    def forward(self, out: Tensor, residual: Tensor, call: Any = None, **_: Any) -> Tensor:
-        mean_out, mean_residual = self.means(torch.cat((out, residual), dim=-1), call).chunk(2, dim=-1)
+    def forward(self, x: Tensor, residual: Tensor, mask: Tensor | None = None, call: Any = None, **_: Any) -> Tensor:
+        mean_out, mean_residual = self.means(torch.cat((x, residual), dim=-1), mask, call).chunk(2, dim=-1)
         alpha, beta = (self.to_alpha(mean_out), self.to_beta(mean_out)) if self.learned else (self.alpha, self.beta)
-        return residual + (out - mean_out) * beta + (mean_out - mean_residual) * alpha
+        return residual + (x - mean_out) * beta + (mean_out - mean_residual) * alpha
 
 
 def shift(t: Tensor, amount: int, mask: Tensor | None = None) -> Tensor:
