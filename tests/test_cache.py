@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from x_transformers import CrossAttender, Decoder, TransformerWrapper
+from x_transformers import ContinuousTransformerWrapper, CrossAttender, Decoder, TransformerWrapper
 from x_transformers.cache import Buffer, Cache
 
 
@@ -171,3 +171,20 @@ def test_two_threads_continue_the_same_cache(monkeypatch):
     one = buffer.append(first)
     assert torch.equal(one.tensor, torch.cat((old, first), dim=1))
     assert torch.equal(others[0].tensor, torch.cat((old, second), dim=1))
+
+
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True), dict(alibi_pos_bias=True)])
+def test_ids_no_longer_than_the_cache_end_with_the_new_token(flags):
+    """As in the original, and as a bare stack takes them; `input_not_include_cache` says that all are new."""
+    stack = Decoder(dim=16, depth=2, heads=2, **flags)
+    net = TransformerWrapper(num_tokens=9, max_seq_len=16, attn_layers=stack, num_memory_tokens=2).eval()
+    ids = torch.randint(0, 9, (2, 8))
+    whole, (_, cache) = net(ids), net(ids[:, :5], return_intermediates=True)
+    for given in (ids[:, 5:6], ids[:, 3:6], ids[:, 1:6]):
+        torch.testing.assert_close(net(given, cache=cache), whole[:, 5:6])
+    torch.testing.assert_close(net(ids[:, 5:], cache=cache, input_not_include_cache=True), whole[:, 5:])
+    torch.testing.assert_close(net(ids, cache=cache), whole[:, 5:])
+    vectors = ContinuousTransformerWrapper(dim_in=4, dim_out=4, max_seq_len=16, attn_layers=stack).eval()
+    x = torch.randn(2, 6, 4)
+    _, cache = vectors(x[:, :5], return_intermediates=True)
+    torch.testing.assert_close(vectors(x[:, 2:], cache=cache), vectors(x)[:, 5:])

@@ -494,7 +494,7 @@ def take_rows(t: Tensor, order: Tensor) -> Tensor:
 def model_call(
     model: Wrapper, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
 ) -> ModelCall:
-    """Settle which of the `given` tokens are new: those beyond the cached; all, if too few or `only_new`."""
+    """Settle which of the `given` tokens are new: those beyond the cached; the last, if too few; all, if `only_new`."""
     check_given(inputs, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
@@ -505,7 +505,8 @@ def model_call(
     held = cache.length - cache.leading
     sizes = (given, given, given - held, held)
     if only_new or given <= held:
-        sizes = (held + given, given, given, cache.seen - cache.leading)
+        new = given if only_new else min(given, 1)
+        sizes = (held + new, new, new, cache.seen - cache.leading)
     return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
 
 
