@@ -17,9 +17,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import (
+    Attention,
+    AttentionPool,
+    AutoregressiveWrapper,
+    ContinuousTransformerWrapper,
+    Decoder,
+    Encoder,
+    FeedForward,
+    MultiInputTransformerWrapper,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XLAutoregressiveWrapper,
+    XTransformer,
+    XValTransformerWrapper,
+)
 from x_transformers import x_transformers as core
 from x_transformers.attend import Attend
+from x_transformers.xm_latent_decoder import XMLatentDecoder
 
 DATA = Path(__file__).parent / 'data'
 
@@ -376,6 +391,70 @@ def test_none_for_an_input_that_is_off_is_no_input():
             torch.testing.assert_close(net(ids, **{name: None}), net(ids))
         with pytest.raises(TypeError, match='conditoin'):
             stack(x, conditoin=None)
+
+
+def stack():
+    return Decoder(dim=16, depth=1, heads=2, attn_dim_head=8)
+
+
+def token_model(**flags):
+    return TransformerWrapper(num_tokens=9, max_seq_len=16, attn_layers=stack(), **flags)
+
+
+IDS = torch.randint(1, 8, (2, 6))
+ENCODED = dict(dim=16, enc_num_tokens=9, enc_depth=1, enc_heads=2, enc_max_seq_len=16)
+DECODED = dict(dec_num_tokens=9, dec_depth=1, dec_heads=2, dec_max_seq_len=16)
+INPUTS = 'mask attn_mask pos attn_bias condition in_attn_cond mems mem_masks cache rotary_pos_emb causal'.split()
+TAKERS = {  # how it is made, how it is called, what it takes beside the names of its signature
+    'Attention': (lambda: Attention(16, heads=2), (torch.randn(2, 6, 16),), ['attn_bias', 'value_residual', 'mem']),
+    'FeedForward': (lambda: FeedForward(16), (torch.randn(2, 6, 16),), []),
+    'ViT': (
+        lambda: ViTransformerWrapper(image_size=8, patch_size=4, attn_layers=Encoder(dim=16, depth=1, heads=2)),
+        (torch.randn(1, 3, 8, 8),),
+        [],
+    ),
+    'AttentionPool': (lambda: AttentionPool(16, heads=2), (torch.randn(2, 6, 16),), ['context_mask', 'attn_bias']),
+    'XTransformer': (lambda: XTransformer(**ENCODED, **DECODED), (IDS, IDS), []),
+    'XTransformer.generate': (
+        lambda: XTransformer(**ENCODED, **DECODED), (IDS, IDS[:, :1], 2), ['context', 'context_mask', 'attn_mask'],
+    ),
+    'Continuous': (
+        lambda: ContinuousTransformerWrapper(dim_in=4, dim_out=4, max_seq_len=16, attn_layers=stack()),
+        (torch.randn(2, 6, 4),),
+        [*INPUTS, 'prepend_embeds', 'sum_embeds', 'seq_start_pos'],
+    ),
+    'MultiInput': (
+        lambda: MultiInputTransformerWrapper(num_tokens=dict(a=9), max_seq_len=16, attn_layers=stack()),
+        (dict(a=IDS),),
+        [*INPUTS, 'prepend_embeds', 'sum_embeds', 'seq_start_pos'],
+    ),
+    'XVal': (
+        lambda: XValTransformerWrapper(num_tokens=9, numerical_token_id=8, max_seq_len=16, attn_layers=stack()),
+        (IDS, torch.randn(2, 6)),
+        [*INPUTS, 'prepend_embeds'],
+    ),
+    'loss': (lambda: AutoregressiveWrapper(token_model()), (IDS,), [*INPUTS, 'input_not_include_cache', 'embed_ids']),
+    'generate': (lambda: AutoregressiveWrapper(token_model()), (IDS, 2), [*INPUTS, 'seq_start_pos', 'return_mems']),
+    'beam_search': (lambda: AutoregressiveWrapper(token_model()), (IDS, 2), [*INPUTS, 'seq_start_pos']),
+    'segments': (lambda: XLAutoregressiveWrapper(token_model(max_mem_len=4)), (IDS,), ['mask', 'cache', 'return_mems']),
+    'latents': (lambda: XMLatentDecoder(token_model()), (IDS,), ['prepend_embeds', 'excise_prepend_embeds', 'cache']),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', TAKERS)
+def test_none_is_no_input_of_any_class(name):
+    make, args, names = TAKERS[name]
+    net = make().eval()
+    call = getattr(net, name.rpartition('.')[2]) if hasattr(net, name.rpartition('.')[2]) else net
+
+    def run(**inputs):
+        random.seed(0)
+        torch.manual_seed(0)
+        return call(*args, **inputs)
+
+    wanted, given = run(), [p.name for p in parameters(getattr(call, 'forward', call)) if p.default is None]
+    for one in {*names, *given}:
+        torch.testing.assert_close(run(**{one: None}), wanted, msg=one)
 
 
 def test_token_ids_may_be_whole_floating_point_numbers():

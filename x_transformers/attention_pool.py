@@ -66,7 +66,7 @@ class AttentionPool(Configurable):
         """Pool `context` (b n dim_context), with `queries` (b k dim) or (k dim) of the caller or the learned ones."""
         check_vectors(context, 'context', 'b', 'n', self.dim_context)
         mask = as_mask(mask, 'mask', *context.shape[:2], like=context)
-        if 'context_mask' in inputs:
+        if inputs.pop('context_mask', None) is not None:
             raise ValueError('`context_mask` cannot be given to AttentionPool: it is its `mask`')
         if queries is None:
             queries = self.queries

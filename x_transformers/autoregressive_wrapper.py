@@ -162,10 +162,10 @@ HEADLESS = {
 
 
 def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
-    """Refuse keywords of the net that only the wrapper can set, or that it knows nothing of."""
+    """Refuse keywords of the net that only the wrapper can set, or that it knows nothing of; None is taken out."""
     own = ONE_DOCUMENT | own
-    for name, value in inputs.items():
-        if value is not None and (name in own or name.startswith('return_')):
+    for name in [name for name in inputs if name in own or name.startswith('return_')]:
+        if inputs.pop(name) is not None:
             raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
 
 

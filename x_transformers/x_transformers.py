@@ -1259,7 +1259,7 @@ class XTransformer(Configurable):
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
         check_ids(seq_in, self.encoder.num_tokens, 'seq_in')
         for name in ('context', 'context_mask'):
-            if name in kwargs:
+            if kwargs.pop(name, None) is not None:
                 raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
         with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
