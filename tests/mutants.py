@@ -32,7 +32,7 @@ BUGS = {
         ('a hidden key in one piece weighs something', 'max(lowest(k) / 2, -1e30)', '-5.0', 'test_kernels.py'),
         ('the choice of backends is ignored', 'if call.backends is None:', 'if True:', 'test_scores.py test_sources.py test_attention.py'),
         ('an edited pair keeps states of another length', 'if state.length == self.past.length', 'if True', 'test_regressions.py test_sources.py test_known_defects.py'),
-        ('log probabilities of the first key, not of the chosen', 'intermediates.post_softmax_attn.argmax(dim=-1, keepdim=True)', 'intermediates.post_softmax_attn.argmin(dim=-1, keepdim=True)', 'test_scores.py test_stack.py test_known_defects.py'),
+        ('log probabilities of the first key, not of the chosen', 'intermeds.post_softmax_attn.argmax(dim=-1, keepdim=True)', 'intermeds.post_softmax_attn.argmin(dim=-1, keepdim=True)', 'test_scores.py test_stack.py test_known_defects.py'),
     ]),
     'attending.py': ('test_attend.py', [
         ('what stands between layer and operator is not heard', 'changed = [name for name, value in arguments.items() if value is not known.arguments[name]]', 'changed = []'),
@@ -160,7 +160,7 @@ BUGS = {
     'entropy_based_tokenizer.py': ('test_entropy_based_tokenizer.py', [
         ('a threshold that is met does not end a token', 'return entropies >= self.entropy_threshold', 'return entropies > self.entropy_threshold'),
         ('a token is cut one too late', '(place - start_of(ends) + 1) % self.max_token_size == 0', '(place - start_of(ends)) % self.max_token_size == 0'),
-        ('small entropies count', 'entropies.masked_fill(entropies < self.ignore_entropy_below, 0.0)', 'entropies + 0.0'),
+        ('small entropies count', 'entropies.masked_fill(entropies < ignore_entropy_below, 0.0)', 'entropies + 0.0'),
     ]),
     'features/contextual.py': ('test_scores.py', [
         ('contextual positions count hidden keys', '.sigmoid().masked_fill(hidden, 0.0)', '.sigmoid()'),
@@ -359,6 +359,9 @@ BUGS = {
         ('a latent has no noise', '(0.5 * log_var).exp() * torch.randn_like(mean)', '0.0 * log_var'),
         ('latents are dropped in evaluation', '(self.latents_dropout_prob if self.training else 0.0)', 'self.latents_dropout_prob'),
     ]),
+    'elsewhere.py': ('test_names.py', [
+        ('names with a meaning of their own have the common one', "(HELPERS if place == 'helpers' else place, there or name)", '(HELPERS, name)'),
+    ]),
     'helpers.py': ('test_compat.py', [
         ('padding goes to the last axis', 'axes_behind = t.ndim - 1 - (dim % t.ndim)', 'axes_behind = 0'),
         ('a mean of what is masked divides by all', 'mask.to(t.dtype).sum(dim=axes, keepdim=keepdim)', 'torch.ones_like(t).sum(dim=axes, keepdim=keepdim)', 'test_names.py test_compat.py'),
@@ -518,7 +521,7 @@ BUGS = {
         ('all segments count alike', 'return total / (targets != self.ignore_index).sum().clamp(min=1)', 'return total / targets.numel()'),
     ]),
     'xm_latent_decoder.py': ('test_xm_latent_decoder.py', [
-        ('latents are dropped in evaluation', 'dropped = self.training and random.random() < drop_prob', 'dropped = random.random() < drop_prob'),
+        ('latents are dropped in evaluation', 'dropped = self.training and random() < drop_prob', 'dropped = random() < drop_prob'),
         ('latents are dropped without a share', 'loss - weight * repulsion(logits, valid)', 'loss + weight * repulsion(logits, valid)'),
         ('the active latent is that of the row', 'latents[:, :, slot] = torch.randn_like(latents[:, :, slot])', 'latents = latents + 0.0'),
         ('rows without targets count', 'share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)', 'share = torch.ones_like(valid[:, 0]) + 0'),
