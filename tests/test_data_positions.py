@@ -257,13 +257,13 @@ def test_rotated_heads_of_a_stack():
     stack(rotary_pos_emb=True, rotate_num_heads=4, attn_kv_heads=2)
 
 
-@pytest.mark.parametrize('width', [4, 5, 6, 7])
-def test_narrow_and_odd_heads_are_rotated_by_pairs(width):
+@pytest.mark.parametrize(('width', 'pairs'), [(4, 1), (5, 1), (6, 2), (7, 2)])
+def test_narrow_and_odd_heads_are_rotated_by_pairs(width, pairs):
     net = Decoder(dim=12, depth=1, heads=2, attn_dim_head=width, rotary_pos_emb=True, verbose=False)
-    assert net.rotary_pos_emb.dim == 2
+    assert (net.rotary_pos_emb.dim, len(net.rotary_pos_emb.inv_freq)) == (width // 2, pairs)
     assert net(torch.randn(1, N, 12)).isfinite().all()
-    with pytest.raises(ConfigError, match='even'):
-        Decoder(dim=12, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True, rotary_emb_dim=3, verbose=False)
+    with pytest.raises(ConfigError, match='pairs'):
+        Decoder(dim=12, depth=1, heads=2, attn_dim_head=3, rotary_pos_emb=True, rotary_emb_dim=3, verbose=False)
 
 
 # polar
