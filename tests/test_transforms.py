@@ -154,6 +154,7 @@ def test_gradients_of_every_row(case):
     check_rows(case)
 
 
+@pytest.mark.filterwarnings('ignore:There is a performance drop:UserWarning')  # a GRU row by row
 @every([case for case in CASES if case not in FEW])
 def test_gradients_of_every_row_for_every_flag(case):
     check_rows(case)
@@ -175,7 +176,6 @@ def check_fake(case):
         net = build(case).eval()
         inputs = singles(inputs_for(net, case))
         out = run(net, inputs)
-        run(net.train(), inputs)
         grads = torch.autograd.grad(out.sum(), [*net.parameters()], allow_unused=True)
     assert (out.shape, out.dtype) == (wanted, torch.float32)
     for (name, p), grad in zip(net.named_parameters(), grads, strict=True):
@@ -188,7 +188,11 @@ def test_fake_tensors(case):
     check_fake(case)
 
 
-@every([case for case in ONE_EACH if case not in FEW])
+# a module of the user's own, made outside of the mode, has values
+WITH_VALUES = {'token_emb', 'to_logits', 'continuous.project_in', 'continuous.project_out', 'attn_hybrid_module'}
+
+
+@every([case for case in ONE_EACH if case not in FEW and case.name not in WITH_VALUES])
 def test_fake_tensors_for_every_feature(case):
     check_fake(case)
 
