@@ -405,7 +405,7 @@ def test_what_is_no_loss(loss, error, message):
 
     with pytest.raises(error, match=message):
         stack_of(features=(*ATTENTION, Wrong))(vectors())
-    assert room.gathering.open == ()
+    assert not room.gathering.open
 
 
 def test_threads_gather_for_themselves():

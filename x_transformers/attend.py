@@ -116,10 +116,10 @@ def wants_maps(module: nn.Module, call: Call) -> bool:
 def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
     """A function that gives the maps of a call whenever it is asked: with the parameters, masks, mode, precision and
     gradients of the call. Parameters of few numbers are copied; a change of others in place is refused."""
+    if torch.compiler.is_compiling():
+        return lambda: attention_maps(q, k, call.gather(), on)
     own = copy.copy(call)
     own.trace = None  # no circle, which would keep queries and keys alive
-    if torch.compiler.is_compiling():
-        return lambda: attention_maps(q, k, own.gather(), on)
     kept = None
     if not on.at.keys().isdisjoint(EAGER_STAGES):
         hosts = hosts_of(on)

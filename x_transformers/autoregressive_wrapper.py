@@ -326,9 +326,9 @@ class AutoregressiveWrapper(Configurable):
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
         wanted = return_outputs or self.add_attn_z_loss or looped
         asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
-        asked |= dict(return_next_embed_pred=predicts)
-        kwargs |= {name: True for name, ask in asked.items() if ask}
-        kwargs |= {} if return_outputs else later(self.net)
+        asked['return_next_embed_pred'] = predicts
+        kwargs.update({name: True for name, ask in asked.items() if ask})
+        kwargs.update({} if return_outputs else later(self.net))
         with AuxLosses() as aux:
             out = self.net(ids, return_intermediates=wanted, **kwargs)
         out, intermediates = out if wanted else (out, None)

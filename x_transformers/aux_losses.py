@@ -23,10 +23,10 @@ __all__ = ['AuxLosses']
 
 
 class Gathering(threading.local):
-    """Who gathers losses in this thread."""
+    """Who gathers losses in this thread. The list stays, its entries change: compilers of early torch can follow that."""
 
     def __init__(self) -> None:
-        self.open: tuple[AuxLosses, ...] = ()
+        self.open: list[AuxLosses] = []
 
 
 gathering = Gathering()
@@ -40,15 +40,15 @@ class AuxLosses:
 
     def __init__(self, joins: bool = False) -> None:
         self.by_name: dict[str, Tensor] = {}
-        self.joins, self.around = joins, ()
+        self.joins, self.around = joins, []
 
     def __enter__(self) -> AuxLosses:
-        self.around = gathering.open
-        gathering.open = (*self.around, self) if self.joins else (self,)
+        self.around = gathering.open.copy()
+        gathering.open[:] = [*self.around, self] if self.joins else [self]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        gathering.open = self.around
+        gathering.open[:] = self.around
 
     def add(self, name: str, value: Tensor) -> None:
         self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
@@ -74,7 +74,8 @@ class Unheard(AuxLosses):
     """Around what is computed a second time, to be looked at: its losses were counted."""
 
     def __enter__(self) -> AuxLosses:
-        self.around, gathering.open = gathering.open, ()
+        self.around = gathering.open.copy()
+        gathering.open.clear()
         return self
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.again import Kept, again, batched, differentiated, hosts_of, itself, outside_of_vmap
-from x_transformers.checks import check_scores
+from x_transformers.checks import check_scores, first_of
 from x_transformers.derivatives import transformed
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ def by_rows(
 
 def table_and_rest(call: Call) -> tuple[Diagonals | None, list[Rows]]:
     """The bias that is a table of distances, and the others."""
-    table = next((bias for bias in call.biases if isinstance(bias, Diagonals)), None)
+    table = first_of(bias for bias in call.biases if isinstance(bias, Diagonals))
     return table, [bias for bias in call.biases if bias is not table]
 
 

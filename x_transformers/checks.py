@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from x_transformers.flags.inputs import refused
 
 if TYPE_CHECKING:
     from x_transformers.cache import Buffer, Cache
+
+T = TypeVar('T')
 
 # inputs that every stack takes, whatever its features
 STACK_INPUTS = ('pos', 'attn_bias')
@@ -142,6 +144,13 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
         raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
     check_digits(t, name, to)
+
+
+def first_of(found: Iterable[T]) -> T | None:
+    """The first, or None: `next` with a default, which the compiler of torch 2.5 cannot follow."""
+    for one in found:
+        return one
+    return None
 
 
 def check_weight(x: Tensor, weight: Any) -> None:

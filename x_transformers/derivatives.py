@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointError
 
 # the hooks that pack what is saved for the backward pass, from torch 2.8 on
 packing_hooks = getattr(torch._C._autograd, '_top_saved_tensors_default_hooks', lambda ignore_is_tracing: None)
@@ -91,7 +92,10 @@ def by_formula(
     node: Any = torch._C._current_autograd_node()
     if node._saved_dropout_p:
         return None  # its noise is the kernel's own: torch says that there is no derivative
-    q, k, v, (grad, *_) = node._saved_query, node._saved_key, node._saved_value, grad_outputs
+    try:
+        q, k, v, (grad, *_) = node._saved_query, node._saved_key, node._saved_value, grad_outputs
+    except CheckpointError:
+        return None  # torch before 2.8, in a checkpoint: it hands out each tensor once, and the kernel had it
     mask = next((getattr(node, name) for name in ('_saved_attn_mask', '_saved_attn_bias') if hasattr(node, name)), None)
     with torch.autocast(q.device.type, enabled=False):
         found = sdpa_gradients(grad, q, k, v, mask, node._saved_is_causal, node._saved_scale)

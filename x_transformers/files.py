@@ -7,6 +7,7 @@ torch.save  the content
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import os
 import re
@@ -73,6 +74,29 @@ def write_content(content: dict[str, Any], path: str | os.PathLike[str], kind: s
         file.write(header(kind, hashing.digest.hexdigest()))
 
 
+class Rest(io.RawIOBase):
+    """What a file holds from here on, as a file: early torch looks for an archive from the beginning."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self.file, self.start = file, file.tell()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self.file.seek(offset + (self.start if whence == io.SEEK_SET else 0), whence) - self.start
+
+    def tell(self) -> int:
+        return self.file.tell() - self.start
+
+    def readinto(self, buffer: Any) -> int:
+        return self.file.readinto(buffer)
+
+
 def read_content(
     path: str | os.PathLike[str],
     device: torch.device | str | None,
@@ -97,7 +121,7 @@ def read_content(
             )
         file.seek(start)
         try:
-            return build(torch.load(file, map_location=device, weights_only=True))
+            return build(torch.load(Rest(file), map_location=device, weights_only=True))
         except Exception as error:  # what is no pickle may fail anywhere in the unpickler
             raise ValueError(f'`{path}` cannot be read as a {name}: {error}') from error
 

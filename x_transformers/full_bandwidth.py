@@ -421,7 +421,7 @@ class FullBandwidth(Configurable):
         if kwargs.get('seq_start_pos') is not None:
             check_lengths(kwargs['seq_start_pos'], 'seq_start_pos', seq.shape[0], seq.shape[1])
         if return_loss and not return_all_pass_logits:
-            kwargs |= later(self.net)
+            kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss):
             done = self.passes(inputs.masked_fill(inputs == self.ignore_index, 0), count, transition, kwargs)
         # what stands in front of the tokens is no target

@@ -51,6 +51,7 @@ from x_transformers.checks import (
     check_vectors,
     check_weight,
     cleared,
+    first_of,
     input_names,
 )
 from x_transformers.elsewhere import also
@@ -382,7 +383,7 @@ class FeedForward(Configurable):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
-        check_weight(x, next(self.ff.parameters(), None))
+        check_weight(x, first_of(self.ff.parameters()))
         out = self.ff(x)
         if deep_embed is None:
             return out

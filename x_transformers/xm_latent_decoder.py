@@ -237,7 +237,7 @@ class XMLatentDecoder(Configurable):
         slot = self.slot(active_latent_index)
         keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
         if return_loss and not keeps and (dropped or weight == 0):
-            kwargs |= later(self.net)
+            kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss) as aux:
             if dropped:
                 out, latents, trace = self.net(ids, **kwargs), None, None
