@@ -64,7 +64,7 @@ BUGS = {
         ('a loss counts again where layers run again', 'if self.training and not in_backward():', 'if self.training:'),
         ('the second loss of a name takes the place of the first', 'self.by_name[name] + value if name in self.by_name else value', 'value'),
         ('a part counts in full', 'self.add(name, value * share)', 'self.add(name, value)'),
-        ('the loss of an inner wrapper counts twice', '(*self.around, self) if self.joins else (self,)', '(*self.around, self)'),
+        ('the loss of an inner wrapper counts twice', '[*self.around, self] if self.joins else [self]', '[*self.around, self]'),
         ('what is looked at counts again', 'self.around, gathering.open = gathering.open, ()', 'self.around = gathering.open'),
         ('all threads gather into one', 'class Gathering(threading.local):', 'class Gathering:'),
         ('a loss of some rows passes', 'if self.in_part:', 'if False:'),

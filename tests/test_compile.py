@@ -167,12 +167,17 @@ OFTEN = pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::Future
 
 
 @OFTEN
+STANCES = pytest.mark.skipif(not hasattr(torch.compiler, 'set_stance'), reason='needs torch 2.6')
+
+
+@STANCES
 @pytest.mark.parametrize('name', ['plain', *QUICK])
 def test_some_training_steps(name):
     assert training_status(BY_NAME[name]) == written()[name][0]
 
 
 @OFTEN
+@STANCES
 @pytest.mark.parametrize('name', ['plain', 'num_memory_tokens'])
 def test_some_decoding(name):
     assert decoding_status(BY_NAME[name]) == written()[name][1]
@@ -184,6 +189,7 @@ ONE_EACH = CASES if ALL else one_of_each(CASES)
 
 
 @OFTEN
+@STANCES
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ONE_EACH, ids=str)
 def test_training_step(case):
@@ -191,6 +197,7 @@ def test_training_step(case):
 
 
 @OFTEN
+@STANCES
 @pytest.mark.slow
 @pytest.mark.parametrize('case', ONE_EACH, ids=str)
 def test_decoding(case):

@@ -257,14 +257,14 @@ class StackCall(AddsLosses):
         own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
         if start is not None and self.memories:
             own['index'] = self.row_positions()
-        own |= dict(attn_bias=self.over_keys(self.inputs.get('attn_bias'), 0.0), causal=causal)
-        own |= dict(clean=True if clean and self.real is not None else None)
+        own['attn_bias'], own['causal'] = self.over_keys(self.inputs.get('attn_bias'), 0.0), causal
+        own['clean'] = True if clean and self.real is not None else None
         if self.inputs.get('pos') is not None:
             own['pos'] = self.user_positions(self.inputs['pos'], x)
-        self.shared['a'] |= {name: value for name, value in own.items() if value is not None}
+        self.shared['a'].update({name: value for name, value in own.items() if value is not None})
         hides = self.real is not None or context_mask is not None
         across = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
-        self.shared['c'] |= {name: value for name, value in across.items() if value is not None}
+        self.shared['c'].update({name: value for name, value in across.items() if value is not None})
 
 
 def check_stack_inputs(

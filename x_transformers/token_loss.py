@@ -548,7 +548,8 @@ class Readout:
 
     def of(self, hidden: Tensor) -> Readout:
         """The readout of other hidden states."""
-        return replace(self, hidden=hidden)
+        # not by `replace`, which the compiler of torch 2.5 cannot follow
+        return Readout(hidden, self.read, self.linears, self.classes, self.whole, self.modules, self.without)
 
     def __getitem__(self, at: Any) -> Readout:
         """The readout of some of the tokens."""

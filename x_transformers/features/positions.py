@@ -729,7 +729,7 @@ class RotaryPositions(StackFeature):
         if call.memories:
             before, _ = self.angles(call.key_positions(x)[..., : call.memories])
             everything = torch.cat((before.expand(everything.shape[0], -1, -1), everything), dim=1)
-        call.shared['a'] |= {'rotary_pos_emb': (for_one_pass(everything), 1.0), 'kept_angles': kept}
+        call.shared['a'].update(rotary_pos_emb=(for_one_pass(everything), 1.0), kept_angles=kept)
 
 
 def uses(stack: Any, name: str) -> bool:
