@@ -40,6 +40,7 @@ ONE, AGAIN, NO_CACHE = 'one graph', 'recompiles', 'no cache'
 BREAKS = {name: 'breaks: the layers that run are drawn anew in each call' for name in ('layer_dropout',)}
 RANDOM = ('dropout', 'gumbel', 'recycl')
 HEADER = '# case | training step of any length | decoding, token by token\n'
+STANCES = pytest.mark.skipif(not hasattr(torch.compiler, 'set_stance'), reason='needs torch 2.6')
 
 
 def compile_errors():
@@ -167,9 +168,6 @@ OFTEN = pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::Future
 
 
 @OFTEN
-STANCES = pytest.mark.skipif(not hasattr(torch.compiler, 'set_stance'), reason='needs torch 2.6')
-
-
 @STANCES
 @pytest.mark.parametrize('name', ['plain', *QUICK])
 def test_some_training_steps(name):
