@@ -23,7 +23,7 @@ __all__ = ['AuxLosses']
 
 
 class Gathering(threading.local):
-    """Who gathers losses in this thread. The list stays, its entries change: compilers of early torch can follow that."""
+    """Who gathers losses in this thread. The list stays and its entries change: early compilers follow that."""
 
     def __init__(self) -> None:
         self.open: list[AuxLosses] = []
