@@ -1267,7 +1267,6 @@ class XTransformer(Configurable):
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
 
 
-remember(__package__)
-
-
 __getattr__, __dir__ = also(__name__)
+
+remember(__package__)
