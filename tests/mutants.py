@@ -342,6 +342,7 @@ BUGS = {
         ('weights fade with the loss of their own pass', '(excess.cumsum(dim=-1) - excess)', 'excess.cumsum(dim=-1)'),
     ]),
     'generation.py': ('test_generate.py test_beam_search.py', [
+        ('the first to leave eval mode decides', 'if not HELD[module]:', 'if True:', 'test_generate.py'),
         ('unfinished beams count as ended', 'live = self.scores if made == seq_len else torch.full_like(self.scores, -torch.inf)', 'live = self.scores', 'test_beam_search.py'),
         ('a slid window keeps one token too many', 'kept = None if start == 0 else self.window - (length - self.seen)', 'kept = None if start == 0 else self.window - (length - self.seen) + 1'),
         ('log probabilities after the end are kept', 'new.masked_fill(self.ends > 0, 0.0)', 'new', 'test_generation_options.py'),

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import pickle
+import threading
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from toy_nets import (
 from x_transformers import PrefixDecoder, TransformerWrapper, autoregressive_wrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.flags import warn_once
+from x_transformers.generation import HELD, evaluating
 from x_transformers.sampling import FILTER_LOGITS_FN, contrastive_decode_fn, top_k
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
@@ -688,3 +690,21 @@ def test_a_model_comes_back_from_its_config_and_from_a_pickle():
     expected = model.generate(prompts, 6, temperature=0.0)
     for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(other.generate(prompts, 6, temperature=0.0), expected)
+
+
+def test_threads_that_generate_keep_a_model_in_eval_mode_together():
+    net, inside, leave = nn.Sequential(nn.Linear(1, 1), nn.Dropout().eval()), threading.Event(), threading.Event()
+
+    def other():
+        with evaluating(list(net.modules())):
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    with evaluating(list(net.modules())):
+        thread.start()
+        inside.wait()
+    assert not any(module.training for module in net.modules())
+    leave.set()
+    thread.join()
+    assert [module.training for module in net.modules()] == [True, True, False] and not HELD

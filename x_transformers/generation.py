@@ -5,6 +5,7 @@ Wrappers around models of tokens, of vectors and of several streams all read thr
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,19 +23,30 @@ from x_transformers.plain_step import PlainStep
 from x_transformers.sampling import accurate, contrastive_decode_fn
 from x_transformers.untouched import Private
 
+# modules that were training, and in how many places, threads among them, they are held in eval mode
+HELD: dict[nn.Module, int] = {}
+COUNTING = threading.Lock()
+
 
 @contextmanager
 def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Without gradients and in eval mode inside; afterwards each module has its own training flag back."""
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
+    """Without gradients and in eval mode inside. Each module that was training is so again when the last of those who
+    hold it in eval mode, in any thread, has left."""
+    with COUNTING:
+        own = [module for module in modules if module.training or (HELD and module in HELD)]
+        for module in own:
+            HELD[module] = HELD.get(module, 0) + 1
+            module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        for module in training:
-            module.training = True
+        with COUNTING:
+            for module in own:
+                HELD[module] -= 1
+                if not HELD[module]:
+                    del HELD[module]
+                    module.training = True
 
 
 # reading

@@ -97,7 +97,8 @@ class Polar(AttentionFeature):
 
 def apply_polar_pos_emb(t: Tensor, freqs: Tensor) -> Tensor:
     """Queries or keys ([b h] n d) turned by the last n angles ([b] n d):  [b h] n 2d"""
-    return Polar.turned(t, with_heads(freqs[..., freqs.shape[-2] - t.shape[-2] :, :], t))
+    n = t.shape[-2]
+    return Polar.turned(t, with_heads(freqs.narrow(-2, freqs.shape[-2] - n, n), t))
 
 
 class InfusedPositions(AttentionFeature):
