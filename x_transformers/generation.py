@@ -30,16 +30,22 @@ COUNTING = threading.Lock()
 
 @contextmanager
 def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Without gradients and in eval mode inside. Each module that was training is so again when the last of those who
-    hold it in eval mode, in any thread, has left."""
+    """Without gradients and in eval mode inside."""
+    with in_eval_mode(modules), torch.no_grad():
+        yield
+
+
+@contextmanager
+def in_eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Each module that was training is so again when the last of those who hold it in eval mode, in any thread, has
+    left."""
     with COUNTING:
         own = [module for module in modules if module.training or (HELD and module in HELD)]
         for module in own:
             HELD[module] = HELD.get(module, 0) + 1
             module.training = False
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         with COUNTING:
             for module in own:

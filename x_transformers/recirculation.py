@@ -28,6 +28,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.generation import in_eval_mode
 from x_transformers.sampling import check_ids, require
 from x_transformers.token_loss import Readout, later, next_token_loss, overheard
 
@@ -294,20 +295,14 @@ class Recirculation(Configurable):
         parameters = list(self.learned_mixers.parameters())
         given = dict(lr=3e-4, weight_decay=1e-4) if optimizer_kwargs is None else optimizer_kwargs
         optimizer = optimizer_cls(parameters, **given)
-        training = [module for module in self.modules() if module.training]
-        self.eval()
-        try:
-            with torch.enable_grad():
-                for _ in range(steps):
-                    loss = self.loss(x[torch.randint(len(x), (batch_size,), device=x.device)])
-                    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
-                    for parameter, grad in zip(parameters, grads, strict=True):
-                        parameter.grad = grad
-                    optimizer.step()
-                    optimizer.zero_grad()
-        finally:
-            for module in training:
-                module.training = True
+        with in_eval_mode(list(self.modules())), torch.enable_grad():
+            for _ in range(steps):
+                loss = self.loss(x[torch.randint(len(x), (batch_size,), device=x.device)])
+                grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+                for parameter, grad in zip(parameters, grads, strict=True):
+                    parameter.grad = grad
+                optimizer.step()
+                optimizer.zero_grad()
         return loss.item()
 
     def loss(self, x: Tensor) -> Tensor:
