@@ -18,9 +18,7 @@ KNOWN = {
     r'`par_ratio` got \d+, (it must be at most the number|which leaves no room).*': 'layers are few',
     r'`sandwich_coef` got \d+, it must be at most `depth`, \d+': 'layers are few',
     r'`\w+` needs a causal stack': 'memory tokens stand between tokens',
-    r'`(attn_inverted_attention|attn_orthog_projected_values_over_sequence)` does not go with (`causal`|a causal stack): .*': (
-        'order'
-    ),
+    r'`(attn_inverted_attention|attn_orthog_projected_values_over_sequence)` does not go with .*causal.*: .*': 'order',
     r'`orthog_residual_over_sequence` does not go with a causal stack: .*': 'order',
     r'`(alibi|rel)_pos_bias` does not go with `attn_data_dependent_alibi`: one position bias at a time': 'two levels',
     r'`position_infused_attn` does not go with `attn_use_latent_kv`: values share .*': 'two levels',
