@@ -99,8 +99,6 @@ BUGS = {
         ('memories stand at positions from 0 on', 'torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)', 'torch.arange(self.memories + self.seen + self.new, device=x.device)', 'test_laws.py::test_memories_of_an_earlier_segment'),
         ('a mask of all tokens hides the memories', 'own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))', 'own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, False))', 'test_stack.py test_layouts.py test_regressions.py test_known_defects.py test_known_defects_of_layers.py'),
         ('left padding does not hide its keys', 'kv_mask = self.real if kv_mask is None else begun & kv_mask', 'kv_mask = kv_mask', 'test_laws.py::test_left_padding'),
-        ('tokens in front stay in front of the padding', 'moved = torch.where(place < start, place + self.leading, place - start)', 'moved = place + 0 * start', 'test_laws.py::test_left_padding test_model_features.py'),
-        ('the mask of cached tokens is forgotten', 'return torch.cat((known, new), dim=1)', 'return torch.cat((torch.ones_like(known), new), dim=1)', 'test_laws.py::test_cache_with_padding'),
         ('a fork shares its notes', 'notes={name: own_copy(note) for name, note in self.notes.items()}', 'notes=self.notes', 'test_recompute.py'),
         ('masked memories are seen', 'front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask', 'front = keep.new_ones(self.batch, self.memories)', 'test_laws.py::test_masked_memories'),
     ]),
@@ -377,6 +375,10 @@ BUGS = {
         ('the z-loss is not weighted', 'return loss.sum() / counts.sum().clamp(min=1) * weight', 'return loss.sum() / counts.sum().clamp(min=1)', 'test_layouts.py test_model_features.py'),
         ('padding is kept first', 'scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)', 'scores = scores + 0.0', 'test_layouts.py test_known_defects_of_wrappers.py'),
         ('the share of real tokens is rounded down', '.ceil()\n', '.floor()\n', 'test_layouts.py test_known_defects_of_wrappers.py'),
+    ]),
+    'model_calls.py': ('test_model_features.py', [
+        ('tokens in front stay in front of the padding', 'moved = torch.where(place < start, place + self.leading, place - start)', 'moved = place + 0 * start', 'test_laws.py::test_left_padding test_model_features.py'),
+        ('the mask of cached tokens is forgotten', 'return torch.cat((known, new), dim=1)', 'return torch.cat((torch.ones_like(known), new), dim=1)', 'test_laws.py::test_cache_with_padding'),
     ]),
     'multi_input.py': ('test_multi_input.py', [
         ('streams are weighed alike', 'loss = sum(self.loss_weights[name] * one for name, one in losses.items())', 'loss = sum(losses.values())'),

@@ -14,8 +14,7 @@ from torch import Generator, Tensor, nn
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
-from x_transformers.cache import Cache, LayerIntermediates, cache_of
-from x_transformers.calls import model_call
+from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.checks import a_tensor, as_mask, check_lengths, check_vectors, cleared
 from x_transformers.elsewhere import also
 from x_transformers.features.documents import DocumentsInModel
@@ -42,6 +41,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.model_calls import begun
 from x_transformers.sampling import require, shift_right
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
@@ -93,9 +93,6 @@ class ContinuousTransformerWrapper(Wrapper):
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
         self.features = self.compose(features, flags).setup()
-        self.num_memory_tokens = next(
-            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
-        )
 
         def projection(width_in: int, width_out: int) -> nn.Module:
             same = use_identity_if_same_dim and width_in == width_out
@@ -129,11 +126,8 @@ class ContinuousTransformerWrapper(Wrapper):
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
             check_lengths(lens, 'lens', *x.shape[:2])
             mask = torch.arange(x.shape[1], device=x.device) < lens.unsqueeze(-1)
-        read = {name for feature in self.features.active for name in feature.takes}
-        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
-        inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, x.shape[0])
-        call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
+        call = begun(self, x, mask, cache, input_not_include_cache, kwargs)
+        call.like_tokens = x[:, x.shape[1] - call.new :]
         x = self.project_in(call.cleared(call.like_tokens))
         x = call.cleared(sum(call.on.gather('embed', call), x))
         x = call.on.down('embedded', x, call)

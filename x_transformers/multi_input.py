@@ -21,9 +21,8 @@ from x_transformers.autoregressive_wrapper import (
     refuse_own,
 )
 from x_transformers.aux_losses import AuxLosses
-from x_transformers.cache import Cache, LayerIntermediates, cache_of
-from x_transformers.calls import ModelCall, model_call
-from x_transformers.checks import a_list, check_ids, check_lengths
+from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.checks import a_list, check_ids, check_lengths, check_returns
 from x_transformers.elsewhere import also
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -52,6 +51,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.losses import attn_z_loss, entropy
+from x_transformers.model_calls import ModelCall, begun
 from x_transformers.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
@@ -115,9 +115,6 @@ class MultiInputTransformerWrapper(Wrapper):
         self.attn_layers = attn_layers
         self.embeds = by_name({f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in self.num_tokens.items()})
         self.features = self.compose(features, flags).setup()
-        self.num_memory_tokens = next(
-            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
-        )
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
@@ -144,20 +141,13 @@ class MultiInputTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        batch, n = check_streams(x, self.num_tokens)
+        _, n = check_streams(x, self.num_tokens)
         wants_logits = return_logits_and_embeddings or return_logit_entropies
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
-        if return_embeddings and return_logits_and_embeddings:
-            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         wants_all = return_intermediates or return_attn_z_loss or return_logit_entropies
-        if return_mems and return_attn and not wants_all:
-            raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
-        read = {name for feature in self.features.active for name in feature.takes}
-        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
-        inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, n, cache_of(cache), input_not_include_cache, batch)
-        call.shown = mask
+        check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
+        call = begun(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]

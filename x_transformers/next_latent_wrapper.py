@@ -18,7 +18,6 @@ from x_transformers.again import Kept, itself
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
 from x_transformers.aux_losses import AuxLosses
-from x_transformers.calls import model_call
 from x_transformers.elsewhere import also
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
@@ -38,6 +37,7 @@ from x_transformers.flags import (
 )
 from x_transformers.helpers import masked_mean
 from x_transformers.losses import each_head
+from x_transformers.model_calls import model_call
 from x_transformers.sampling import check_ids
 from x_transformers.token_loss import by_chunks, later, reads_whole
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from x_transformers import cache as caches
 from x_transformers.attend import eager, fused
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates
-from x_transformers.calls import ModelCall
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.positions import AbsolutePositionalEmbedding, RotaryPositions, for_one_pass
+from x_transformers.model_calls import ModelCall
 from x_transformers.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain
 from x_transformers.plain import (
     PlainAttention,

@@ -7,7 +7,7 @@ order of the tuples below. `features/levels.py` lists the stages, `model.explain
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -26,11 +26,9 @@ from x_transformers.blocks import taken, to_4d
 from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
 from x_transformers.calls import (
     Call,
-    ModelCall,
     StackCall,
     Views,
     check_stack_inputs,
-    model_call,
     open_stack,
     placed,
 )
@@ -87,6 +85,7 @@ from x_transformers.flags import (
 from x_transformers.generation import evaluating
 from x_transformers.hooks import is_hooked, is_watched
 from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
+from x_transformers.model_calls import ModelCall, begun
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import UpdatesStack, largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.plain import PlainLayers, ShortCuts
@@ -787,6 +786,11 @@ class Wrapper(UpdatesStack, Configurable):
 
     catalogue = MODEL
 
+    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+        on = super().compose(features, flags)
+        self.num_memory_tokens = next((f.num_memory_tokens for f in on.active if 'num_memory_tokens' in f.flags), 0)
+        return on
+
     def run_stack(
         self, x: Tensor, call: ModelCall, mask: Tensor | None, mems: Any, keeps: bool, kwargs: dict[str, Any]
     ) -> Tensor:
@@ -916,9 +920,6 @@ class TransformerWrapper(Wrapper):
         self.token_emb = self.embedding(token_emb)
         self.refuse_stack_flags(flags)
         self.features = self.compose(features, flags).setup()
-        self.num_memory_tokens = next(
-            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
-        )
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         self.to_logits = self.head(to_logits)
@@ -996,21 +997,18 @@ class TransformerWrapper(Wrapper):
         wants_all = (
             return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
         )
-        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in self.features.takes}
-        started = inputs | {'seq_start_pos': kwargs.get('seq_start_pos')}
-        call = model_call(self, started, x.shape[1], cache_of(cache), only_new, x.shape[0])
+        call = begun(self, x, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
-        call.notes['later'], call.shown = return_readout, mask
+        call.notes['later'] = return_readout
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
         check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
         x = self.run_stack(x, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
         trace = call.trace
-        prefix = (
-            inputs['prepend_embeds'].shape[1] if inputs.get('prepend_embeds') is not None and not call.continues else 0
-        )
+        front = None if call.continues else call.inputs.get('prepend_embeds')
+        prefix = 0 if front is None else front.shape[1]
         pooled = call.on.down('pool', x, call)
         # what is read from all tokens, or from others, has no prefix
         x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled

@@ -13,8 +13,7 @@ from torch import Generator, Tensor, nn
 from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
-from x_transformers.cache import Cache, LayerIntermediates, cache_of
-from x_transformers.calls import ModelCall, model_call
+from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.checks import a_tensor, as_mask, check_device, check_ids, cleared
 from x_transformers.elsewhere import also
 from x_transformers.features.embeddings import (
@@ -39,6 +38,7 @@ from x_transformers.flags import (
     number,
     size,
 )
+from x_transformers.model_calls import ModelCall, begun
 from x_transformers.sampling import align_right, check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
@@ -110,9 +110,6 @@ class XValTransformerWrapper(Wrapper):
         self.attn_layers = attn_layers
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
         self.features = self.compose(features, flags).setup()
-        self.num_memory_tokens = next(
-            (f.num_memory_tokens for f in self.features.active if 'num_memory_tokens' in f.flags), 0
-        )
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         self.to_logits = self.features.choose('readout', self.new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
@@ -140,11 +137,8 @@ class XValTransformerWrapper(Wrapper):
     ) -> Any:
         check_ids(x, self.num_tokens)
         check_numbers(x_num, 'x_num', x)
-        read = {name for feature in self.features.active for name in feature.takes}
-        inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in read}
-        inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
-        call = model_call(self, inputs, x.shape[1], cache_of(cache), input_not_include_cache, x.shape[0])
-        call.like_tokens, call.shown = x[:, x.shape[1] - call.new :], mask
+        call = begun(self, x, mask, cache, input_not_include_cache, kwargs)
+        call.like_tokens = x[:, x.shape[1] - call.new :]
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
         h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
         h = self.project_emb(call.on.down('embedded', h, call))
