@@ -19,7 +19,17 @@ from test_plain import ordinary
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, attend, cache, calls, untouched
+from x_transformers import (
+    AutoregressiveWrapper,
+    Decoder,
+    Encoder,
+    TransformerWrapper,
+    attend,
+    cache,
+    calls,
+    model_calls,
+    untouched,
+)
 from x_transformers import x_transformers as core
 from x_transformers.attend import Intermediates
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
@@ -140,7 +150,7 @@ def part_named(net, wanted):
 OWN = sorted({(flags, name, method) for flags in FLAGS for name, part in parts_of(made(flags))
               for _, method in methods_of(type(part))})  # fmt: skip
 KINDS = {kind for flags in FLAGS for _, part in parts_of(made(flags)) for kind in type(part).__mro__}
-KINDS |= {calls.Call, calls.StackCall, calls.ModelCall, cache.Cache, cache.KeysValues, cache.Buffer, Features}
+KINDS |= {calls.Call, calls.StackCall, model_calls.ModelCall, cache.Cache, cache.KeysValues, cache.Buffer, Features}
 OF_CLASSES = sorted({(base, name) for kind in KINDS for base, name in methods_of(kind)}, key=str)
 
 
@@ -192,7 +202,8 @@ def test_a_method_of_a_class_counts(kind, names):
     assert {name: vars(kind)[name] for name in names if vars(kind)[name] is not WRITTEN[kind][name]} == {}
 
 
-FUNCTIONS = [(module, name) for module in (core, attend, calls, cache) for name, value in vars(module).items()
+MODULES = (core, attend, calls, model_calls, cache)
+FUNCTIONS = [(module, name) for module in MODULES for name, value in vars(module).items()
              if inspect.isfunction(value) and value.__module__.startswith('x_transformers')]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers import cache as caches
+from x_transformers import model_calls
 from x_transformers.attend import eager, fused
 from x_transformers.cache import Buffer, Cache, KeysValues, LayerIntermediates
 from x_transformers.features.embeddings import TokenEmbedding
@@ -99,7 +100,7 @@ class PlainStep:
     def __init__(self, net: Any, packs: bool) -> None:
         stack = net.attn_layers
         self.net, self.packs = net, packs
-        code = (Cache, Buffer, KeysValues, LayerIntermediates, ModelCall, caches)
+        code = (Cache, Buffer, KeysValues, LayerIntermediates, ModelCall, caches, model_calls)
         self.seen, self.code = snapshot(net, stack, net, code)
         self.layers = [stack.layers[index] for index in stack.layers_execute_order]
         self.steps: dict[int, tuple[list[Any], Any, Any]] = {}
