@@ -31,6 +31,7 @@ from x_transformers.flags import (
     probability,
     size,
 )
+from x_transformers.precision import accurate
 from x_transformers.sampling import filter_with, min_p, padded_prompts, require, sample
 from x_transformers.token_loss import (
     Linear,
@@ -229,7 +230,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:
         losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction='none')
-        return losses.reshape(targets.shape).to(torch.promote_types(losses.dtype, torch.float32))
+        return accurate(losses.reshape(targets.shape))
 
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.precision import accurate
+
 
 def each_head(function: Callable[[Tensor], Tensor], logits: Any) -> Any:
     return tuple(map(function, logits)) if isinstance(logits, tuple) else function(logits)
@@ -31,7 +33,7 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     if not pre_softmax_attns:
         return torch.zeros(()) if mask is None else torch.zeros((), device=mask.device)
     dtypes = [z.dtype for z in pre_softmax_attns]
-    pre_softmax_attns = [z.to(torch.promote_types(z.dtype, torch.float32)) for z in pre_softmax_attns]
+    pre_softmax_attns = [accurate(z) for z in pre_softmax_attns]
     # hidden logits are -inf, or the lowest finite number
     seen = [(z > torch.finfo(dtype).min / 2).any(dim=-1) for z, dtype in zip(pre_softmax_attns, dtypes, strict=True)]
     total = sum(

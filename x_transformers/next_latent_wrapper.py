@@ -38,6 +38,7 @@ from x_transformers.flags import (
 from x_transformers.helpers import masked_mean
 from x_transformers.losses import each_head
 from x_transformers.model_calls import model_call
+from x_transformers.precision import accurate
 from x_transformers.sampling import check_ids
 from x_transformers.token_loss import by_chunks, later, reads_whole
 
@@ -87,7 +88,7 @@ def sigreg_loss(
 
     Balestriero and LeCun 2025, arXiv:2511.08544
     """
-    x = x.to(torch.promote_types(x.dtype, torch.float32)).flatten(0, -2)
+    x = accurate(x).flatten(0, -2)
     directions = F.normalize(torch.randn(x.shape[-1], num_slices, device=x.device, dtype=x.dtype), dim=0)
     t = torch.linspace(*domain, num_knots, device=x.device, dtype=x.dtype)
     normal = (-t.square() / 2).exp()

@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from x_transformers.checks import check_range, numbers_of
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
+from x_transformers.precision import accurate
 
 # below this, the argument of a logarithm is taken for this
 TINY = 1e-20
@@ -44,11 +45,6 @@ def check_logits(logits: Tensor, name: str = 'logits') -> None:
         )
     if logits.ndim == 0 or logits.shape[-1] == 0:
         raise ValueError(f'`{name}` got the shape {tuple(logits.shape)}, the last axis must be a vocabulary')
-
-
-def accurate(logits: Tensor) -> Tensor:
-    """Half precision as float32: sums over a vocabulary need the digits."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def probabilities(logits: Tensor) -> Tensor:

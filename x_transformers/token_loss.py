@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from x_transformers.again import Kept, again, batched, differentiated, itself
 from x_transformers.derivatives import transformed
 from x_transformers.flags import is_int, is_number, shown
+from x_transformers.precision import at_least_float
 
 __all__ = ['Readout', 'linear_cross_entropy', 'next_token_loss', 'token_losses', 'weighted_token_loss']
 
@@ -49,14 +50,10 @@ class Terms(NamedTuple):
     is_log_prob: bool = False
 
 
-def precise(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
 def tokens_at_a_time(classes: int, like: Tensor) -> int:
     """How many tokens have their logits computed together."""
     wanted = CHUNK_BYTES.get(like.device.type, CHUNK_BYTES_ELSEWHERE)
-    tokens = wanted // (classes * precise(like.dtype).itemsize)
+    tokens = wanted // (classes * at_least_float(like.dtype).itemsize)
     return max(tokens - tokens % TILE, FEWEST_TOKENS)
 
 
@@ -64,9 +61,9 @@ def cross_entropies(logits: Tensor, targets: Tensor, terms: Terms) -> Tensor:
     """The loss of each target (...) under logits (... l), in float32 at least; the plain formula."""
     shape, logits = targets.shape, logits.flatten(0, -2)
     targets = targets.flatten()
-    log_probs = logits if terms.is_log_prob else logits.log_softmax(dim=-1, dtype=precise(logits.dtype))
+    log_probs = logits if terms.is_log_prob else logits.log_softmax(dim=-1, dtype=at_least_float(logits.dtype))
     losses = F.nll_loss(log_probs, targets, ignore_index=terms.ignore_index, reduction='none')
-    losses = losses.to(precise(losses.dtype))
+    losses = losses.to(at_least_float(losses.dtype))
     ignored = targets == terms.ignore_index
     if terms.label_smoothing:
         even = -log_probs.mean(dim=-1).masked_fill(ignored, 0.0)
@@ -84,7 +81,7 @@ def shared(losses: Tensor, shares: Tensor) -> Tensor:
 
 def mean_shares(valid: Tensor, like: Tensor) -> Tensor:
     """What each target counts in the mean over the valid ones."""
-    return valid.to(precise(like.dtype)) / valid.sum().clamp(min=1)
+    return valid.to(at_least_float(like.dtype)) / valid.sum().clamp(min=1)
 
 
 # the fused loss of a linear head
@@ -129,7 +126,7 @@ def run(
     if autocasts(hidden):
         with torch.autocast(hidden.device.type, enabled=False):
             return run(hidden, weight, bias, targets, shares, terms, dtype, forms)
-    (n, classes), exact = (hidden.shape[0], weight.shape[0]), precise(hidden.dtype)
+    (n, classes), exact = (hidden.shape[0], weight.shape[0]), at_least_float(hidden.dtype)
     size = max(min(n, tokens_at_a_time(classes, hidden)), 1)
     losses = hidden.new_empty(n, dtype=exact)
     ignored = targets == terms.ignore_index
@@ -314,7 +311,7 @@ def weighted_loss_op(hidden, weight, bias, targets, shares, ignore_index, smooth
 
 @weighted_loss_op.register_fake
 def _(hidden, weight, bias, targets, shares, ignore_index, smoothing, z_weight, dtype, forms):
-    exact = precise(hidden.dtype)
+    exact = at_least_float(hidden.dtype)
     shapes = (hidden.shape, weight.shape, weight.shape[:1])
     grads = (hidden.new_empty(shape if form else 0, dtype=exact) for shape, form in zip(shapes, forms, strict=True))
     return hidden.new_empty((), dtype=exact), *grads
@@ -353,12 +350,12 @@ def fused_losses(
     dtype, inputs = autocast_dtype(hidden), (hidden, weight, bias)
     needs = tuple(t is not None and t.requires_grad and torch.is_grad_enabled() for t in inputs)
     if compiling:
-        shares = shares.to(precise(hidden.dtype))
+        shares = shares.to(at_least_float(hidden.dtype))
         return weighted_loss_op(*inputs, targets, shares, *terms[:3], dtype, list(needs))[0]
     if hidden.device.type == 'cpu':
         check_targets(targets, weight.shape[0], terms.ignore_index)
     if shares is not None:
-        shares = shares.detach().to(precise(hidden.dtype))
+        shares = shares.detach().to(at_least_float(hidden.dtype))
     if any(needs):
         return (SingleLosses if shares is None else WeightedLoss).apply(*inputs, targets, shares, terms, dtype)
     with torch.no_grad():

@@ -12,16 +12,12 @@ from x_transformers.attend import lowest
 from x_transformers.features.documents import begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, size
+from x_transformers.precision import at_least_float
 
 
 def is_hidden(sim: Tensor) -> Tensor:
     """Which logits the mask has hidden: they hold the lowest finite number."""
     return sim <= lowest(sim)
-
-
-def at_least_float(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to add up many numbers in."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def real_queries(call: Any) -> Tensor | None:

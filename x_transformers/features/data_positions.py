@@ -16,11 +16,7 @@ from x_transformers.blocks import Pointwise, Rows, taken
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import distances
 from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
-
-
-def precise(t: Tensor) -> Tensor:
-    """In float32 at least: sums over a long sequence need the digits."""
-    return t.to(torch.promote_types(t.dtype, torch.float32))
+from x_transformers.precision import accurate
 
 
 def split_heads(t: Tensor, heads: int) -> Tensor:
@@ -49,7 +45,7 @@ class DataDependentAlibi(nn.Module):
 
     def remembered(self, x: Tensor) -> Tensor:
         """What stays of each token, its gates:  b n d -> b h n 1, or b h n 2 for both directions."""
-        gates = F.logsigmoid(precise(self.to_forget_gates(x))) * self.post_log_scale
+        gates = F.logsigmoid(accurate(self.to_forget_gates(x))) * self.post_log_scale
         directions = gates.unflatten(-1, (-1, self.heads))  # b n (1 or 2) h
         return directions.permute(0, 3, 1, 2)
 
@@ -60,7 +56,7 @@ class DataDependentAlibi(nn.Module):
         """
         if real is not None:
             gates = gates.masked_fill(~real[:, None, :, None], 0.0)
-        sums = precise(gates).cumsum(dim=-2).unbind(dim=-1)
+        sums = accurate(gates).cumsum(dim=-2).unbind(dim=-1)
         first = gates.shape[-2] - x.shape[1]
         place = torch.arange(gates.shape[-2], device=x.device)
         own = place[first:] if at is None else at
@@ -131,7 +127,7 @@ class PerRowDataDependentAlibi(nn.Module):
             counts = counts if counts.ndim == 2 else counts.unsqueeze(1)
             if real is not None:
                 counts = counts & real[:, None, None, keys]
-            gates = (F.logsigmoid(precise(logits)) * post).masked_fill(~counts, 0.0)
+            gates = (F.logsigmoid(accurate(logits)) * post).masked_fill(~counts, 0.0)
             return gates.flip(-1).cumsum(dim=-1).flip(-1)
 
         return Rows(of, learns=small.requires_grad)

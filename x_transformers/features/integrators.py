@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import ConfigError, a_mapping, flag, is_int, none
+from x_transformers.precision import at_least_float
 
 
 class LoRALinear(nn.Module):
@@ -100,8 +101,7 @@ class AttentionResidual(nn.Module):
         latest = stacked[-1]
         queries = latest.unsqueeze(-2) + self.to_query(latest).unflatten(-1, (self.num_views, -1))
         logits = torch.einsum('bnvd,lbnd->bnvl', self.norm(queries), self.to_keys(stacked)) * self.scale
-        precise = logits.dtype if logits.dtype == torch.float64 else torch.float32
-        return mixed(logits.softmax(dim=-1, dtype=precise).to(stacked.dtype), stacked)
+        return mixed(logits.softmax(dim=-1, dtype=at_least_float(logits.dtype)).to(stacked.dtype), stacked)
 
 
 def mixed(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from x_transformers.blocks import Rows
 from x_transformers.checks import can_look
-from x_transformers.features.contextual import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import RotaryPositions
 from x_transformers.features.residuals import TokenShift
 from x_transformers.features.scores import softclamp
 from x_transformers.flags import Check, ConfigError, flag, positive, shown, warn_once
+from x_transformers.precision import at_least_float
 
 Heads = tuple[Tensor, Tensor, Tensor]
 

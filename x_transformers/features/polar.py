@@ -14,6 +14,7 @@ from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.positions import KeepsPrecision, uses, with_heads
 from x_transformers.flags import ConfigError, flag
 from x_transformers.flags.inputs import is_floating, pair_of
+from x_transformers.precision import at_least_float
 
 
 class PolarEmbedding(KeepsPrecision):
@@ -89,7 +90,7 @@ class Polar(AttentionFeature):
 
     @staticmethod
     def turned(t: Tensor, angles: Tensor) -> Tensor:
-        dtype = torch.promote_types(torch.promote_types(t.dtype, angles.dtype), torch.float32)
+        dtype = at_least_float(torch.promote_types(t.dtype, angles.dtype))
         # in one piece: torch's compiler expects a gradient of softplus laid out as its input, which need not be so
         sizes, angles = F.softplus(t.to(dtype).contiguous()), angles.to(dtype)
         return torch.cat((sizes * angles.cos(), sizes * angles.sin()), dim=-1).to(t.dtype)

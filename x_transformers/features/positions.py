@@ -20,7 +20,6 @@ from x_transformers.blocks import Diagonals, Pointwise, Rows, is_large, of_each,
 from x_transformers.cache import Buffer, KeysValues
 from x_transformers.checks import a_tensor, check_range, overridden_together
 from x_transformers.derivatives import transformed
-from x_transformers.features.contextual import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import (
     Check,
@@ -37,6 +36,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.inputs import rotary_angles, tensor_of
+from x_transformers.precision import at_least_float
 
 
 class KeepsPrecision(nn.Module):
@@ -220,7 +220,7 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     returns  like t, in its dtype; features beyond r are left alone
     """
     length, width = t.shape[-2], freqs.shape[-1]
-    dtype = torch.promote_types(torch.promote_types(t.dtype, freqs.dtype), torch.float32)
+    dtype = at_least_float(torch.promote_types(t.dtype, freqs.dtype))
     if torch.compiler.is_compiling() or t.device.type not in ('cpu', 'cuda') or t.shape[-1] % 2:
         cos, sin = cos_and_sin(freqs, scale, t, dtype)
         even, odd = t[..., :width].unflatten(-1, (-1, 2)).to(dtype).unbind(dim=-1)

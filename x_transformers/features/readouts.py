@@ -8,11 +8,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.features.contextual import at_least_float
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm, RMSNorm
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
+from x_transformers.precision import at_least_float
 from x_transformers.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
 
 

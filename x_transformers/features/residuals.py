@@ -28,6 +28,7 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
+from x_transformers.precision import at_least_float
 
 
 class Residual(nn.Module):
@@ -72,7 +73,7 @@ class GRUGating(Residual):
 
 def orthog_project(x: Tensor, y: Tensor) -> Tensor:
     """The part of each vector of `x` that is orthogonal to that of `y`, over the last axis."""
-    precise = x.dtype if x.dtype == torch.float64 else torch.float32
+    precise = at_least_float(x.dtype)
     along = F.normalize(y.to(precise), dim=-1)
     x, dtype = x.to(precise), x.dtype
     return (x - (x * along).sum(dim=-1, keepdim=True) * along).to(dtype)

@@ -17,10 +17,11 @@ from x_transformers.attend import lowest, softmax
 from x_transformers.blocks import noise_state, replayed, to_4d
 from x_transformers.checks import check_scores
 from x_transformers.derivatives import transformed
-from x_transformers.features.contextual import at_least_float, real_queries
+from x_transformers.features.contextual import real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
 from x_transformers.flags.inputs import floating
+from x_transformers.precision import at_least_float
 
 
 def softclamp(t: Tensor, value: float) -> Tensor:

@@ -1,0 +1,14 @@
+"""Digits enough to add up many numbers: float32 at least."""
+
+import torch
+from torch import Tensor
+
+
+def at_least_float(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to add up many numbers of this one in."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def accurate(t: Tensor) -> Tensor:
+    """Half precision as float32; anything wider stays as it is."""
+    return t.to(at_least_float(t.dtype))
