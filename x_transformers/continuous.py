@@ -41,7 +41,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.model_calls import begun
+from x_transformers.model_calls import open_model
 from x_transformers.sampling import require, shift_right
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
 
@@ -126,7 +126,7 @@ class ContinuousTransformerWrapper(Wrapper):
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
             check_lengths(lens, 'lens', *x.shape[:2])
             mask = torch.arange(x.shape[1], device=x.device) < lens.unsqueeze(-1)
-        call = begun(self, x, mask, cache, input_not_include_cache, kwargs)
+        call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         x = self.project_in(call.cleared(call.like_tokens))
         x = call.cleared(sum(call.on.gather('embed', call), x))

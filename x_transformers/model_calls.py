@@ -189,7 +189,7 @@ def model_call(
     return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
 
 
-def begun(
+def open_model(
     model: Wrapper, x: Tensor, mask: Tensor | None, cache: Any, only_new: bool, kwargs: dict[str, Any]
 ) -> ModelCall:
     """The call of a model with tokens `x` (b n ...). What its features take leaves `kwargs`."""

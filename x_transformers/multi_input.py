@@ -51,7 +51,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.losses import attn_z_loss, entropy
-from x_transformers.model_calls import ModelCall, begun
+from x_transformers.model_calls import ModelCall, open_model
 from x_transformers.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
@@ -147,7 +147,7 @@ class MultiInputTransformerWrapper(Wrapper):
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
         wants_all = return_intermediates or return_attn_z_loss or return_logit_entropies
         check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
-        call = begun(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
+        call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         if mems := a_list(mems, 'mems'):
             mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]

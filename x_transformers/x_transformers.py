@@ -85,7 +85,7 @@ from x_transformers.flags import (
 from x_transformers.generation import evaluating
 from x_transformers.hooks import is_hooked, is_watched
 from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
-from x_transformers.model_calls import ModelCall, begun
+from x_transformers.model_calls import ModelCall, open_model
 from x_transformers.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.optim import UpdatesStack, largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
 from x_transformers.plain import PlainLayers, ShortCuts
@@ -997,7 +997,7 @@ class TransformerWrapper(Wrapper):
         wants_all = (
             return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
         )
-        call = begun(self, x, mask, cache, only_new, kwargs)
+        call = open_model(self, x, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.notes['later'] = return_readout

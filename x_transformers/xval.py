@@ -38,7 +38,7 @@ from x_transformers.flags import (
     number,
     size,
 )
-from x_transformers.model_calls import ModelCall, begun
+from x_transformers.model_calls import ModelCall, open_model
 from x_transformers.sampling import align_right, check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
 from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
@@ -137,7 +137,7 @@ class XValTransformerWrapper(Wrapper):
     ) -> Any:
         check_ids(x, self.num_tokens)
         check_numbers(x_num, 'x_num', x)
-        call = begun(self, x, mask, cache, input_not_include_cache, kwargs)
+        call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
         h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
