@@ -242,6 +242,12 @@ def test_alibi_positions_and_slopes_of_the_user():
     assert_close(alibi.forward_custom_pos(pos).double(), oracles.alibi_bias(pos, pos, [0.3, 7.0], 3), tolerance=1e-6)
 
 
+@pytest.mark.parametrize('dtype', [torch.float8_e5m2, torch.float16, torch.bfloat16])
+def test_alibi_of_few_digits_is_made_of_more(dtype):
+    alibi, wanted = AlibiPositionalBias(3), AlibiPositionalBias(3)(1, 5)
+    assert_close(alibi.to(dtype)(1, 5), wanted, tolerance=0)
+
+
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('sizes', [(32, 128), (8, 20), (6, 6)])
 @pytest.mark.parametrize(('i', 'j'), [(1, 1), (1, 7), (7, 7), (3, 150)])

@@ -671,6 +671,13 @@ def test_a_module_that_is_imported_later_changes_nothing(monkeypatch):
     assert not Private(model()).holds()
 
 
+@pytest.mark.parametrize('module, name', [(calls, 'open_stack'), (model_calls, 'open_model')])
+def test_calls_opened_by_others_are_seen(module, name, monkeypatch):
+    own = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args: own(*args))
+    assert not Private(model()).holds()
+
+
 # what is kept of angles
 
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 def at_least_float(dtype: torch.dtype) -> torch.dtype:
     """The dtype to add up many numbers of this one in."""
-    return torch.promote_types(dtype, torch.float32)
+    # torch does not promote floating point of one byte
+    return torch.float32 if dtype.itemsize == 1 else torch.promote_types(dtype, torch.float32)
 
 
 def accurate(t: Tensor) -> Tensor:

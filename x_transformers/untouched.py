@@ -202,7 +202,8 @@ class Private:
         self.ours = self.ours and all(map(is_ours, features))
         if self.ours:
             self.seen = Snapshot(net, features, modules)
-            names = {kind.__module__ for kind in self.seen.kinds} | {f'{__package__}.{n}' for n in ('attend', 'calls')}
+            of_all = {f'{__package__}.{name}' for name in ('attend', 'calls', 'model_calls')}
+            names = of_all | {kind.__module__ for kind in self.seen.kinds}
             self.code = Code((*self.seen.kinds, *map(sys.modules.get, sorted(names))))
 
     def holds(self) -> bool:
