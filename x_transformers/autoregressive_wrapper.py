@@ -50,6 +50,7 @@ from x_transformers.helpers import (  # noqa: F401  names that other code import
     modify_cached_kv,
     pad_at_dim,
 )
+from x_transformers.losses import readable
 from x_transformers.prompt_cache import PromptCache
 from x_transformers.sampling import (
     FILTER_LOGITS_FN,
@@ -359,7 +360,7 @@ class AutoregressiveWrapper(Configurable):
         if lens is not None:
             check_lengths(lens, 'lens', b, n)
             x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
-        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))
         if first is not None:  # no document says how the next one begins

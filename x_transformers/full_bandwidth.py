@@ -41,6 +41,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation import Reader, evaluating
+from x_transformers.losses import readable
 from x_transformers.sampling import check_ids, padded_prompts, require, top_k
 from x_transformers.token_loss import later
 
@@ -423,7 +424,7 @@ class FullBandwidth(Configurable):
         if return_loss and not return_all_pass_logits:
             kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss):
-            done = self.passes(inputs.masked_fill(inputs == self.ignore_index, 0), count, transition, kwargs)
+            done = self.passes(readable(inputs, self.ignore_index), count, transition, kwargs)
         # what stands in front of the tokens is no target
         logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]
         name, value, breakdown = 'logits', logits[-1], None

@@ -28,7 +28,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.helpers import masked_mean
-from x_transformers.losses import each_head
+from x_transformers.losses import each_head, readable
 from x_transformers.model_calls import model_call
 from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
 from x_transformers.sampling import check_ids
@@ -163,7 +163,7 @@ class LatentAutoregressive(Configurable):
         check_ids(x, 'x', self.num_rollouts + 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
         x = x.long()
-        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        ids = readable(x, self.ignore_index, self.pad_value)
         with AuxLosses() as aux:
             hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
         index = self.predictor_input_hiddens_index

@@ -16,6 +16,11 @@ def each_head(function: Callable[[Tensor], Tensor], logits: Any) -> Any:
     return tuple(map(function, logits)) if isinstance(logits, tuple) else function(logits)
 
 
+def readable(ids: Tensor, ignore_index: int, pad_value: int = 0) -> Tensor:
+    """Token ids as a net reads them: what stands for "no target" in a batch is no token."""
+    return ids.masked_fill(ids == ignore_index, pad_value)
+
+
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of the distribution over the last axis, in nats."""
     log_probs = logits.log_softmax(dim=-1)

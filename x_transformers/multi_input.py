@@ -50,7 +50,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.losses import attn_z_loss, entropy
+from x_transformers.losses import attn_z_loss, entropy, readable
 from x_transformers.model_calls import ModelCall, open_model
 from x_transformers.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Readout, later, overheard
@@ -302,7 +302,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss
-        ids = {name: t.masked_fill(t == self.ignore_index, self.pad_value) for name, t in x.items()}
+        ids = {name: readable(t, self.ignore_index, self.pad_value) for name, t in x.items()}
         asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
         with AuxLosses() as aux:
             out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))

@@ -36,7 +36,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.helpers import masked_mean
-from x_transformers.losses import each_head
+from x_transformers.losses import each_head, readable
 from x_transformers.model_calls import model_call
 from x_transformers.precision import accurate
 from x_transformers.sampling import check_ids
@@ -261,7 +261,7 @@ class NextLatentWrapper(Configurable):
         check_ids(x, 'x', self.num_rollouts + 2)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
         x = x.long()
-        ids = x.masked_fill(x == self.ignore_index, self.pad_value)
+        ids = readable(x, self.ignore_index, self.pad_value)
         with AuxLosses() as aux:
             logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
         ce = self.token_loss(logits, x)

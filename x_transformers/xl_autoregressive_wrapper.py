@@ -35,6 +35,7 @@ from x_transformers.flags import (
     positive,
     size,
 )
+from x_transformers.losses import readable
 from x_transformers.sampling import check_ids, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.test_time_training import (
     InnerStep,
@@ -229,7 +230,7 @@ class XLAutoregressiveWrapper(Configurable):
         if ttt_recurrent_steps > 1 and not self.has_ttt:
             raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
         x = x.long()
-        ids, targets = x[:, :-1].masked_fill(x[:, :-1] == self.ignore_index, self.pad_value), x[:, 1:]
+        ids, targets = readable(x[:, :-1], self.ignore_index, self.pad_value), x[:, 1:]
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
         total = 0.0
         with self.rows(x.shape[0]):

@@ -31,6 +31,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation import evaluating, rows_of
+from x_transformers.losses import readable
 from x_transformers.sampling import accurate, check_ids, require
 from x_transformers.token_loss import Readout, Terms, later, single_losses
 
@@ -221,7 +222,7 @@ class XMLatentDecoder(Configurable):
         rules = self.winner_fns if given is None else self.one_each(given)
         seq = seq.long()
         inputs = seq[:, :-1] if return_loss else seq
-        ids = inputs.masked_fill(inputs == self.ignore_index, 0)
+        ids = readable(inputs, self.ignore_index)
         if mask is not None:
             kwargs['mask'] = mask[:, : ids.shape[1]]
         for name, value, check in (

@@ -38,6 +38,7 @@ from x_transformers.flags import (
     number,
     size,
 )
+from x_transformers.losses import readable
 from x_transformers.model_calls import ModelCall, open_model
 from x_transformers.sampling import align_right, check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
@@ -244,7 +245,7 @@ class XValAutoregressiveWrapper(Configurable):
         returns                       scalar; 0 if there is no target
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
-        known = x.masked_fill(x == self.ignore_index, 0) if torch.is_tensor(x) else x
+        known = readable(x, self.ignore_index) if torch.is_tensor(x) else x
         check_ids(known, self.net.num_tokens)
         check_numbers(x_num, 'x_num', x)
         b, n = x.shape
