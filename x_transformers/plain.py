@@ -24,7 +24,7 @@ from x_transformers.derivatives import differentiable_sdpa
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.positions import Rotary, is_one
 from x_transformers.features.residuals import Residual
-from x_transformers.untouched import Code, Snapshot, is_known, says_plain
+from x_transformers.untouched import Code, Snapshot, is_known
 
 if TYPE_CHECKING:
     from x_transformers.calls import StackCall
@@ -143,7 +143,7 @@ class PlainFeedForward(PlainLayer):
 
 
 def are_plain(features: Iterable[Feature]) -> bool:
-    return all(map(says_plain, features))
+    return all(map(is_known, features))
 
 
 def holds_known(module: nn.Module) -> bool:
@@ -168,7 +168,7 @@ def is_plain(stack: AttentionLayers) -> bool:
         own = type(branch.attend) is core.Attend and branch.attend.layer is branch
         return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
 
-    if not (says_plain(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
+    if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
         return False
     turns = all(layer[1].features.find(Rotary) for layer in stack.layers if layer.kind == 'a')
     return turns and all(are_plain(acting(layer[1])) for layer in stack.layers)

@@ -33,7 +33,7 @@ from x_transformers.plain import (
     part,
     snapshot,
 )
-from x_transformers.untouched import says_plain
+from x_transformers.untouched import is_known
 
 
 class AttentionStep(PlainAttention):
@@ -137,7 +137,7 @@ class PlainStep:
         if type(net) is not core.TransformerWrapper or not isinstance(net.attn_layers, core.AttentionLayers):
             return False
         stack = net.attn_layers
-        if not (are_plain(acting(net)) and holds_known(net) and says_plain(stack) and is_plain(stack)):
+        if not (are_plain(acting(net)) and holds_known(net) and is_known(stack) and is_plain(stack)):
             return False
         attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
         known = all(a.can_cache_kv and a.causal and a.kernel in (fused, eager) for a in attention)

@@ -140,11 +140,6 @@ class Code:
         return self.known
 
 
-def says_plain(thing: Any) -> bool:
-    """Whether exactly the class of a feature or module opts in, with this instance as it is."""
-    return 'plain' in vars(type(thing)) and thing.plain is True and runs_its_class(thing)
-
-
 def runs_its_class(thing: Any) -> bool:
     """Whether an instance has no methods of its own, such as a `forward` put in front of that of its class."""
     kind, own = type(thing), vars(thing).keys()
@@ -152,13 +147,15 @@ def runs_its_class(thing: Any) -> bool:
     return not any(name == '_compiled_call_impl' or callable(getattr(kind, name)) for name in shadows)
 
 
-def is_known(module: nn.Module) -> bool:
-    """Whether a module runs no code but its class's: of torch, or of one of ours that opts in."""
-    return runs_its_class(module) if type(module).__module__.startswith(TORCHS) else says_plain(module)
+def is_known(thing: Any) -> bool:
+    """Whether a module or feature runs no code but its class's: of torch, or of exactly a class that opts in."""
+    kind = type(thing)
+    known = kind.__module__.startswith(TORCHS) or ('plain' in vars(kind) and thing.plain is True)
+    return known and runs_its_class(thing)
 
 
 def is_ours(thing: Any) -> bool:
-    """Whether a module or feature runs no code but its class's: of torch, or any of ours."""
+    """The same, of torch or any class of ours."""
     return type(thing).__module__.startswith((TORCHS, f'{__package__}.')) and runs_its_class(thing)
 
 
