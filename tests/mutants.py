@@ -109,7 +109,7 @@ BUGS = {
         ('the constant of queries counts once', 'old.qk_norm_scale**3 * t.shape[-1] ** 0.5', 'old.qk_norm_scale * t.shape[-1] ** 0.5'),
     ]),
     'checks.py': ('test_bad_input.py test_stack.py test_attention.py test_flags.py test_regressions.py test_known_defects.py test_known_defects_of_wrappers.py', [
-        ('an id of the size of the vocabulary passes', "check_range(x, name, 0, num_tokens - 1, 'token ids')", "check_range(x, name, 0, num_tokens, 'token ids')"),
+        ('an id of the size of the vocabulary passes', "check_range(others, name, 0, num_tokens - 1, 'token ids')", "check_range(others, name, 0, num_tokens, 'token ids')"),
         ('a mask of numbers is taken for booleans', 'if mask.is_floating_point() or mask.is_complex():', 'if mask.is_complex():'),
         ('memories of several lengths pass', 'any(length != lengths[0] for', 'any(length < 0 for'),
         ('what is no number stays in padding', 'return t.masked_fill(~(real | (largest < most)).unsqueeze(-1), 0.0)', 'return t + 0.0', 'test_padding.py'),

@@ -155,7 +155,7 @@ def test_loss_of_half_precision_logits_is_summed_in_float32(dtype):
     [
         (torch.zeros(2, 1).long(), ValueError, r'`x` got the shape \(2, 1\), it must be \(b, n\) with n of at least 2'),
         (torch.zeros(4).long(), ValueError, r'`x` got the shape \(4,\)'),
-        (torch.zeros(2, 4), TypeError, r'`x` must hold integer token ids, got torch.float32'),
+        (torch.full((2, 4), 0.5), TypeError, r'`x` must hold integer token ids, got torch.float32'),
         ([[1, 2]], TypeError, r'`x` got \[\[1, 2\]\], it must be a tensor'),
     ],
 )

@@ -306,7 +306,7 @@ def test_refusals():
     model, (x, x_num) = wrapped(), data(2, 9)
     for call, error, words in (
         (lambda: model.net(x, x_num[:, 1:]), ValueError, r'`x_num` got shape \(2, 8\), it must be \(2, 9\)'),
-        (lambda: model.net(x, x), TypeError, r'`x_num` must be a floating point tensor, got torch.int64'),
+        (lambda: model.net(x, x > 2), TypeError, r'`x_num` must be a tensor of real numbers, got torch.bool'),
         (lambda: model.net(x + V, x_num), ValueError, r'`x` got token ids from 7 to'),
         (lambda: model(x - 1, x_num), ValueError, r'`x` got token ids from -1'),
         (lambda: model(x[:, :1], x_num[:, :1]), ValueError, r'n must be at least 2'),

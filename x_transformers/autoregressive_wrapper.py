@@ -315,13 +315,13 @@ class AutoregressiveWrapper(Configurable):
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
-        check_ids(x, 'x', 2)
+        x = check_ids(x, 'x', 2)
         beside = {name for name in FILLS_INTERMEDIATES if kwargs.get(name)}
         known = {*beside, 'document_ids'}
         if beside and not return_outputs:
             raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
         refuse_own({name: v for name, v in kwargs.items() if name not in known}, 'the loss', SET_BY_LOSS)
-        ids, x = self.split(x.long(), lens, kwargs)
+        ids, x = self.split(x, lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))

@@ -147,8 +147,8 @@ class BeliefStateWrapper(Configurable):
         """
         beyond = self.beyond(seq, lens)
         seq = seq.masked_fill(beyond, 0)
-        check_ids(seq, self.num_tokens, 'seq')
-        (b, n), seq = seq.shape, seq.long()
+        seq = check_ids(seq, self.num_tokens, 'seq')
+        b, n = seq.shape
         if n < 2:
             raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
         with AuxLosses() as aux:
@@ -325,7 +325,7 @@ class BeliefStateWrapper(Configurable):
 def rows_of_ids(ids: Any, name: str, batch: int, num_tokens: int) -> Tensor:
     """Ids (m,), (1, m) or (b, m) for every row of a batch."""
     ids = ids[None] if torch.is_tensor(ids) and ids.ndim == 1 else ids
-    check_ids(ids, num_tokens, name)
+    ids = check_ids(ids, num_tokens, name)
     if ids.shape[0] not in (1, batch):
         raise ValueError(f'`{name}` got {ids.shape[0]} rows, it must have {batch}, or be the same for all')
     return ids.expand(batch, -1)

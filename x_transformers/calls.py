@@ -24,17 +24,19 @@ from x_transformers.checks import (
     STACK_INPUTS,
     a_tensor,
     as_mask,
+    as_precise,
     boolean_mask,
     check_device,
+    check_digits,
     check_inputs,
     check_lengths,
     check_maker,
     check_memories,
     check_past,
-    check_precision,
     check_range,
     check_vectors,
     cleared,
+    for_each_row,
 )
 from x_transformers.flags import is_int, shown
 
@@ -112,6 +114,9 @@ class StackCall(AddsLosses):
     def check_past(self, x: Tensor) -> None:
         """Refuse a cache or memories of another model or batch."""
         check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
+        for at, mem in enumerate(self.mems):
+            if mem is not None:
+                check_digits(mem, f'mems[{at}]', x)
         if self.cache is not None:
             check_maker(self.cache, [kind for kind in self.kinds if kind != 'f'], self.trace.made_by)
         for layer in self.cache.layers if self.cache else ():
@@ -155,15 +160,19 @@ class StackCall(AddsLosses):
         return torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)
 
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
-        """Positions given by the user, for all cached and new tokens, with those of memories in front."""
+        """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
+        times, and lie between whole numbers; one head's are those of all."""
         check_device(a_tensor(pos, 'pos'), 'pos', x)
         if pos.ndim in (2, 3) and pos.shape[0] not in (1, x.shape[0]):
             raise ValueError(f'`pos` got {pos.shape[0]} rows, the input has {x.shape[0]}')
-        if pos.is_floating_point() or pos.is_complex() or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
+        if pos.is_complex() or pos.dtype == torch.bool or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
             raise ValueError(
                 f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
-                f'it must be whole numbers, ({self.tokens},) or (b, {self.tokens})'
+                f'it must be numbers, ({self.tokens},) or (b, {self.tokens})'
             )
+        pos = pos.squeeze(1) if pos.ndim == 3 and pos.shape[1] == 1 else pos
+        # what can hold places in half precision cannot hold distances, nor short integers angles
+        pos = pos.to(torch.promote_types(pos.dtype, torch.float32)) if pos.is_floating_point() else pos.long()
         memories = torch.arange(-self.memories, 0, device=pos.device)
         return torch.cat((memories.expand(*pos.shape[:-1], -1), pos), dim=-1)
 
@@ -272,13 +281,13 @@ def check_stack_inputs(
     attn_mask: Tensor | None,
     context_mask: Tensor | None,
     inputs: dict[str, Any],
-) -> None:
-    """Refuse what does not go with the stack."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The input in the precision of the stack, context and mask for each of its rows; or a refusal."""
     check_inputs(inputs, stack.features, STACK_INPUTS, stack)
     check_vectors(x, 'x', 'b', 'n', stack.dim)
-    if not torch.compiler.is_compiling():
-        check_precision(x, stack)
+    x = as_precise(x, stack)
     if context is not None and stack.cross_attend:
+        context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
         check_vectors(context, 'context', x.shape[0], 'j', stack.dim_context, like=x)
         as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
     if stack.cross_attend and context is None:
@@ -295,6 +304,7 @@ def check_stack_inputs(
         raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
     if cache is not None and stack.training and not stack.can_cache_kv_in_training:
         raise ValueError('`cache` does not go with training this stack: layers that are left out keep no past')
+    return x, context, context_mask
 
 
 def open_stack(

@@ -167,14 +167,24 @@ def check_digits(t: Tensor, name: str, like: Tensor) -> None:
         raise ValueError(f'`{name}` got {t.dtype}, the input is {like.dtype}: convert one of them, or use autocast')
 
 
-def check_precision(x: Tensor, module: nn.Module, name: str = 'x') -> None:
-    """Refuse an input in another precision than the weights, outside of autocast."""
+def as_precise(x: Tensor, module: nn.Module, name: str = 'x') -> Tensor:
+    """An input in the precision of the weights, which must hold all of its digits, outside of autocast."""
+    if torch.compiler.is_compiling():
+        return x
     first = a_parameter(module)
     if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
-        return
+        return x
     kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    if kinds == {first.dtype}:
+    if kinds != {first.dtype}:
+        return x
+    if torch.promote_types(x.dtype, first.dtype) != first.dtype:
         raise ValueError(f'`{name}` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
+    return x.to(first.dtype)
+
+
+def for_each_row(t: Any, rows: int) -> Any:
+    """A tensor (b ...) for so many rows, if it is one row for all of them; anything else as it is."""
+    return t.expand(rows, *t.shape[1:]) if torch.is_tensor(t) and t.ndim > 1 and t.shape[0] == 1 else t
 
 
 def a_parameter(module: nn.Module) -> Tensor | None:
@@ -242,13 +252,14 @@ def as_whole(x: Any) -> Any:
     return x if can_look(x) and bool((x != x.floor()).any()) else x.long()
 
 
-def check_ids(x: Any, num_tokens: int, name: str = 'x', besides: int | None = None) -> None:
-    """Refuse what is no batch of token ids; `besides` is one more id that may occur."""
+def check_ids(x: Any, num_tokens: int, name: str = 'x', besides: int | None = None) -> Tensor:
+    """Token ids (b n) as integers, or a refusal; `besides` is one more id that may occur."""
+    x = as_whole(x)
     if a_tensor(x, name).ndim != 2 or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise ValueError(f'`{name}` got {x.dtype} of shape {tuple(x.shape)}, it must be token ids (b, n)')
-    if besides is not None and can_look(x):
-        x = x[x != besides]
-    check_range(x, name, 0, num_tokens - 1, 'token ids')
+    others = x[x != besides] if besides is not None and can_look(x) else x
+    check_range(others, name, 0, num_tokens - 1, 'token ids')
+    return x.long()
 
 
 def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> None:

@@ -15,7 +15,7 @@ from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
 from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.checks import a_tensor, as_mask, check_lengths, check_vectors, cleared
+from x_transformers.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared
 from x_transformers.elsewhere import also
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
@@ -120,7 +120,7 @@ class ContinuousTransformerWrapper(Wrapper):
         **kwargs: Any,
     ) -> Any:
         width = getattr(self.project_in, 'in_features', self.dim if isinstance(self.project_in, nn.Identity) else 'd')
-        check_vectors(x, 'x', 'b', 'n', width)
+        x = as_precise(check_vectors(x, 'x', 'b', 'n', width), self)
         if lens is not None:
             if mask is not None:
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')

@@ -58,7 +58,7 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
     bag_of_words    0
     """
     check_scheme(scheme)
-    check_ids(tokens, 'tokens', 1)
+    tokens = check_ids(tokens, 'tokens', 1)
     n = tokens.shape[1]
     if lengths.shape != (len(tokens),):
         raise ValueError(f'`lengths` got shape {tuple(lengths.shape)}, it must be ({len(tokens)},)')
@@ -74,7 +74,7 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
     elif scheme == 'bidirectional':
         roles = (lengths - 1) * lengths // 2 + place
     elif scheme == 'wickel':
-        fillers = tokens.long().masked_fill(~real, num_fillers)
+        fillers = tokens.masked_fill(~real, num_fillers)
         edge = F.pad(fillers, (1, 1), value=num_fillers)
         roles = edge[:, :-2] * (num_fillers + 1) + edge[:, 2:]
     else:
@@ -113,8 +113,7 @@ class TPREncoder(Configurable):
     @checked
     def state(self, tokens: Tensor, role_ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """The sum (b d), of the tokens where `mask` (b n) is True; others may have any id."""
-        for name, t in (('tokens', tokens), ('role_ids', role_ids)):
-            check_ids(t, name, 1)
+        tokens, role_ids = check_ids(tokens, 'tokens', 1), check_ids(role_ids, 'role_ids', 1)
         if role_ids.shape != tokens.shape:
             raise ValueError(f'`role_ids` got shape {tuple(role_ids.shape)}, it must be {tuple(tokens.shape)}')
         mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
@@ -153,7 +152,7 @@ class TPREncoder(Configurable):
             require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
         for name, value in (('lr', lr), ('ema_decay', ema_decay)):
             require(is_number(value) and value >= 0, name, value, 'a number of at least 0')
-        check_ids(tokens, 'tokens', 1)
+        tokens, role_ids = check_ids(tokens, 'tokens', 1), check_ids(role_ids, 'role_ids', 1)
         if role_ids.shape != tokens.shape:
             raise ValueError(f'`role_ids` got shape {tuple(role_ids.shape)}, it must be {tuple(tokens.shape)}')
         mask = as_mask(mask, 'mask', *tokens.shape, like=tokens)
@@ -218,10 +217,10 @@ class DiscoverDecoder(Configurable):
         return self.decoder.attn_layers.dim
 
     def check(self, tokens: Tensor, name: str) -> Tensor:
-        check_ids(tokens, name, 1)
+        tokens = check_ids(tokens, name, 1)
         if tokens.shape[1] > self.max_seq_len:
             raise ValueError(f'`{name}` got {tokens.shape[1]} tokens, more than `max_seq_len`, {self.max_seq_len}')
-        return tokens.long()
+        return tokens
 
     @checked
     def encode(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -81,9 +81,10 @@ class DPO(Configurable):
         raises                           ValueError or TypeError for inputs of another shape or kind
         """
         names = ('preferred_seq', 'unpreferred_seq')
-        for name, seq in zip(names, (preferred_seq, unpreferred_seq), strict=True):
-            check_ids(seq, name, 2)
-            check_device(seq, name, preferred_seq)
+        preferred_seq, unpreferred_seq = (
+            check_ids(seq, name, 2) for name, seq in zip(names, (preferred_seq, unpreferred_seq), strict=True)
+        )
+        check_device(unpreferred_seq, 'unpreferred_seq', preferred_seq)
         if preferred_seq.shape != unpreferred_seq.shape:
             raise ValueError(
                 f'`unpreferred_seq` got the shape {tuple(unpreferred_seq.shape)}, it must be that of `preferred_seq`, '
@@ -93,7 +94,7 @@ class DPO(Configurable):
         if prompt is None:
             raise ValueError('`prompt_mask` got None, it must say which tokens are the prompt')
         # both in one pass
-        seq = torch.cat((preferred_seq, unpreferred_seq)).long()
+        seq = torch.cat((preferred_seq, unpreferred_seq))
         masks = zip(names, (preferred_seq_mask, unpreferred_seq_mask), (preferred_seq, unpreferred_seq), strict=True)
         real = [self.real_tokens(mask, f'{name}_mask', seq) for name, mask, seq in masks]
         if all(mask is None for mask in real):

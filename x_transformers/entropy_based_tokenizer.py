@@ -82,7 +82,7 @@ class EntropyBasedTokenizer(Configurable):
         """
         alone = torch.is_tensor(seq) and seq.ndim == 1
         rows = seq.unsqueeze(0) if alone else seq
-        check_ids(rows, 'seq', 1)
+        ids = check_ids(rows, 'seq', 1)
         if lens is not None:
             if alone:
                 raise ValueError('`lens` goes with a batch, `seq` got one row')
@@ -90,7 +90,7 @@ class EntropyBasedTokenizer(Configurable):
         inputs = dict(decoder_forward_kwargs or {})
         refuse_own(inputs, 'the tokenizer', {})
         with evaluating(list(self.decoder.modules())):
-            entropies = entropy(accurate(self.decoder(rows, **inputs)))
+            entropies = entropy(accurate(self.decoder(ids, **inputs)))
         place = torch.arange(rows.shape[1], device=rows.device)
         lens = rows.new_full((len(rows),), rows.shape[1], dtype=torch.long) if lens is None else lens.to(rows.device)
         real = place < lens[:, None]

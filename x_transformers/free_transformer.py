@@ -185,13 +185,13 @@ class FreeTransformer(Configurable):
         seq_for_latents    b m   the text from which one code is drawn, in place of `seq`
         return_all_losses        also return `(next-token loss, loss of codes)`, before their weights
         """
-        check_ids(seq, 'seq', 2)
+        seq = check_ids(seq, 'seq', 2)
         inputs, targets = seq[:, :-1], seq[:, 1:]
         with AuxLosses() as aux:
             hidden, mask = self.read_head(inputs), inputs != self.pad_id
             told, per_token = hidden, self.per_token_latents
             if seq_for_latents is not None:
-                check_ids(seq_for_latents, 'seq_for_latents', 1)
+                seq_for_latents = check_ids(seq_for_latents, 'seq_for_latents', 1)
                 if seq_for_latents.shape[0] != seq.shape[0]:
                     raise ValueError(f'`seq_for_latents` got {seq_for_latents.shape[0]} rows, `seq` has {seq.shape[0]}')
                 told, mask, per_token = (
@@ -202,7 +202,7 @@ class FreeTransformer(Configurable):
             latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
             condition = self.from_latent_to_condition(self.latent_dropout(latents))
             readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
-        loss = next_token_loss(readout, targets.long(), ignore_index=self.pad_id)
+        loss = next_token_loss(readout, targets, ignore_index=self.pad_id)
         total = aux.added_to(loss + self.kl_loss_weight * kl_loss)
         return (total, (loss, kl_loss)) if return_all_losses else total
 

@@ -413,9 +413,8 @@ class FullBandwidth(Configurable):
                                        constructor's
         """
         count = self.count_of(temporal_parallel_passes)
-        check_ids(token_ids, 'token_ids', (3 if count > 1 else 2) if return_loss else 1)
+        seq = check_ids(token_ids, 'token_ids', (3 if count > 1 else 2) if return_loss else 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | OWN)
-        seq = token_ids.long()
         inputs = seq[:, :-1] if return_loss else seq
         if kwargs.get('mask') is not None:
             kwargs['mask'] = as_mask(kwargs['mask'], 'mask', seq.shape[0], None, like=seq)[:, : inputs.shape[1]]

@@ -160,9 +160,8 @@ class LatentAutoregressive(Configurable):
         return_loss_breakdown        also return the `Losses`, before their weights
         **kwargs                     to the net: `mask` (b n), `context`, ...
         """
-        check_ids(x, 'x', self.num_rollouts + 1)
+        x = check_ids(x, 'x', self.num_rollouts + 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
-        x = x.long()
         ids = readable(x, self.ignore_index, self.pad_value)
         with AuxLosses() as aux:
             hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)

@@ -112,9 +112,8 @@ class GPTVAE(Configurable):
         seq_for_latents    b m   the text to encode, in place of `seq`
         return_all_losses        also return `(next-token loss, divergence)`, before their weights
         """
-        check_ids(seq, 'seq', 2)
-        told = seq if seq_for_latents is None else seq_for_latents
-        check_ids(told, 'seq_for_latents', 1)
+        seq = check_ids(seq, 'seq', 2)
+        told = seq if seq_for_latents is None else check_ids(seq_for_latents, 'seq_for_latents', 1)
         if told.shape[0] != seq.shape[0]:
             raise ValueError(f'`seq_for_latents` got {told.shape[0]} rows, `seq` has {seq.shape[0]}')
         with AuxLosses() as aux:
@@ -147,9 +146,8 @@ class GPTVAE(Configurable):
         batch = len(prompts) if isinstance(prompts, (list, tuple)) else prompts.shape[:-1].numel()
         with evaluating(list(self.modules())):
             if seq_for_latents is not None:
-                check_ids(seq_for_latents[None] if seq_for_latents.ndim == 1 else seq_for_latents, 'seq_for_latents', 1)
-                texts = seq_for_latents.reshape(-1, seq_for_latents.shape[-1])
-                latents = self.encode_to_latents(texts)
+                texts = seq_for_latents[None] if seq_for_latents.ndim == 1 else seq_for_latents
+                latents = self.encode_to_latents(check_ids(texts, 'seq_for_latents', 1))
             if latents is not None:
                 latents = numbers_of(latents, 'latents').to(self.device, next(self.parameters()).dtype)
                 latents = latents[None] if latents.ndim == 1 else latents

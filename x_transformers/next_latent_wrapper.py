@@ -258,9 +258,8 @@ class NextLatentWrapper(Configurable):
         return_loss_breakdown        also return the `Losses`, before their weights
         **kwargs                     to the net: `mask` (b n), `context`, ...
         """
-        check_ids(x, 'x', self.num_rollouts + 2)
+        x = check_ids(x, 'x', self.num_rollouts + 2)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
-        x = x.long()
         ids = readable(x, self.ignore_index, self.pad_value)
         with AuxLosses() as aux:
             logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))

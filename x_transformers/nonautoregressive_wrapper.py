@@ -175,7 +175,7 @@ class NonAutoregressiveWrapper(Configurable):
         returns                             `Losses(loss, generator_loss, critic_loss)`
         raises                              ValueError or TypeError for inputs of another shape or kind
         """
-        check_ids(x, self.num_tokens)
+        x = check_ids(x, self.num_tokens)
         if self.max_seq_len and x.shape[1] != self.max_seq_len:
             raise ValueError(f'`x` got {x.shape[1]} tokens, it must have {self.max_seq_len}, the `max_seq_len`')
         if only_train_generator and only_train_critic:
@@ -183,7 +183,7 @@ class NonAutoregressiveWrapper(Configurable):
         if only_train_critic and self.token_critic is None:
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
-        x, real = x.long(), as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
+        real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
         time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
         shown, given = self.corrupted(x, hidden), dict(kwargs)

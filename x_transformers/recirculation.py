@@ -237,7 +237,7 @@ class Recirculation(Configurable):
         **kwargs                to the net: `context`, ...
         returns                 logits, or with `return_intermediates` also what the last token left behind
         """
-        check_ids(x, 'x', 1)
+        x = check_ids(x, 'x', 1)
         refuse_own(kwargs, 'Recirculation', NOT_HERE)
         cache = cache_of(cache)
         held = 0 if cache is None else cache.length - cache.leading
@@ -287,7 +287,7 @@ class Recirculation(Configurable):
 
         optimizer_kwargs   `lr=3e-4, weight_decay=1e-4` if None
         """
-        check_ids(x, 'x', 2)
+        x = check_ids(x, 'x', 2)
         require(is_int(steps) and steps >= 1, 'steps', steps, 'an integer of at least 1')
         require(is_int(batch_size) and batch_size >= 1, 'batch_size', batch_size, 'an integer of at least 1')
         if self.learned_mixers is None:

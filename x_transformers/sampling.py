@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from x_transformers.checks import check_range, numbers_of
+from x_transformers.checks import as_whole, check_range, numbers_of
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
 from x_transformers.precision import accurate
 
@@ -391,16 +391,18 @@ def shift_right(t: Tensor, places: Tensor, pad_id: float = 0) -> Tensor:
 # prompts
 
 
-def check_ids(x: Any, name: str, least: int, num_tokens: int | None = None) -> None:
-    """Token ids (b n) with n of at least `least`, or a TypeError or ValueError that says what is wrong."""
+def check_ids(x: Any, name: str, least: int, num_tokens: int | None = None) -> Tensor:
+    """Token ids (b n) as integers, n of at least `least`, or a TypeError or ValueError that says what is wrong."""
     if not torch.is_tensor(x):
         raise TypeError(f'`{name}` must be a tensor of token ids, got {type(x).__name__}')
+    x = as_whole(x)
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f'`{name}` must hold integer token ids, got {x.dtype}')
     if x.ndim != 2 or x.shape[1] < least:
         raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be (b, n) with n of at least {least}')
     if num_tokens is not None:
         check_range(x, name, 0, num_tokens - 1, 'token ids')
+    return x.long()
 
 
 def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tensor, Tensor | None, torch.Size]:
@@ -418,8 +420,7 @@ def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tens
 
     leading = prompts.shape[:-1]
     ids = prompts.reshape(leading.numel(), prompts.shape[-1])
-    check_ids(ids, 'prompts', 1)
-    ids = ids.long()
+    ids = check_ids(ids, 'prompts', 1)
     if prompt_lens is None:
         return ids, None, leading
 

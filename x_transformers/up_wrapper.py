@@ -96,7 +96,7 @@ class SyntheticDataGenerator(Configurable):
 
     @checked
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
-        check_ids(input, 'input', 1, self.num_tokens)
+        input = check_ids(input, 'input', 1, self.num_tokens)
         hidden, state = self.net(self.embed(input), hiddens)
         return self.to_logits(hidden), state
 
@@ -118,10 +118,8 @@ class SyntheticDataGenerator(Configurable):
         require(is_int(length) and length >= 0, 'length', length, 'an integer of at least 0')
         if seed is None and condition is None:
             raise ValueError('`seed` is missing: give it, or a `condition`')
-        for name, ids in (('seed', seed), ('condition', condition)):
-            if ids is not None:
-                check_ids(ids, name, 1)
-        parts = [ids.long() for ids in (seed, condition) if ids is not None]
+        given = (('seed', seed), ('condition', condition))
+        parts = [check_ids(ids, name, 1) for name, ids in given if ids is not None]
         if len({ids.shape[0] for ids in parts}) > 1:
             raise ValueError(f'`condition` got {condition.shape[0]} rows, `seed` has {seed.shape[0]}')
         new, state = torch.cat(parts, dim=1), None

@@ -36,7 +36,7 @@ from x_transformers.checks import (
     a_list,
     a_tensor,
     as_mask,
-    as_whole,
+    as_precise,
     boolean_mask,
     check_broadcast,
     check_digits,
@@ -623,7 +623,7 @@ class AttentionLayers(Routing):
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
         on = self.features.given(inputs)
-        check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
+        x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
         call.training = self.training
@@ -1070,8 +1070,7 @@ class TransformerWrapper(Wrapper):
                 raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
             return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
-            x = as_whole(x)
-            check_ids(x, self.token_emb.emb.num_embeddings)
+            x = check_ids(x, self.token_emb.emb.num_embeddings)
         return x
 
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
@@ -1144,7 +1143,7 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
         side = self.patch_size
-        patches = rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side)
+        patches = rearrange(as_precise(img, self, 'img'), 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side)
         x = self.patch_to_embedding(patches)
         x = self.dropout(self.post_emb_norm(x + self.pos_embedding[:, : x.shape[1]]))
         count = x.shape[1]
@@ -1232,8 +1231,8 @@ class XTransformer(Configurable):
         tgt_mask: Tensor | None = None,
     ) -> Tensor:
         """The next-token loss of the target."""
-        check_ids(src, self.encoder.num_tokens, 'src')
-        check_ids(tgt, self.decoder.net.num_tokens, 'tgt', besides=self.decoder.ignore_index)
+        src = check_ids(src, self.encoder.num_tokens, 'src')
+        tgt = check_ids(tgt, self.decoder.net.num_tokens, 'tgt', besides=self.decoder.ignore_index)
         tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
         with AuxLosses() as aux:
             context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
@@ -1256,7 +1255,7 @@ class XTransformer(Configurable):
         **kwargs: Any,
     ) -> Tensor:
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
-        check_ids(seq_in, self.encoder.num_tokens, 'seq_in')
+        seq_in = check_ids(seq_in, self.encoder.num_tokens, 'seq_in')
         for name in ('context', 'context_mask'):
             if kwargs.pop(name, None) is not None:
                 raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')

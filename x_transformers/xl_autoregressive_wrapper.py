@@ -128,7 +128,7 @@ class EpisodicMemoryWrapper(Configurable):
 
     @checked
     def forward(self, x: Tensor, **kwargs: Any) -> Any:
-        check_ids(x, 'x', 1)
+        x = check_ids(x, 'x', 1)
         if kwargs.get('self_attn_additional_kv') is not None:
             raise ValueError('`self_attn_additional_kv` cannot be given beside `episodic_mem_len`, which uses it')
         return self.net(x, self_attn_additional_kv=self.get_additional_kv(x.shape[0]), **kwargs)
@@ -224,12 +224,11 @@ class XLAutoregressiveWrapper(Configurable):
         returns                      scalar; 0 if there is no target
         raises                       ValueError or TypeError for inputs of another shape or kind
         """
-        self.check(x, mems, kwargs)
+        x = self.check(x, mems, kwargs)
         require(is_int(ttt_recurrent_steps) and ttt_recurrent_steps >= 1, 'ttt_recurrent_steps', ttt_recurrent_steps,
                 'an integer of at least 1')  # fmt: skip
         if ttt_recurrent_steps > 1 and not self.has_ttt:
             raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
-        x = x.long()
         ids, targets = readable(x[:, :-1], self.ignore_index, self.pad_value), x[:, 1:]
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
         total = 0.0
@@ -245,11 +244,13 @@ class XLAutoregressiveWrapper(Configurable):
                     self.ttt.detach()
         return total / (targets != self.ignore_index).sum().clamp(min=1)
 
-    def check(self, x: Any, mems: Any, kwargs: dict[str, Any]) -> None:
-        check_ids(x, 'x', 2)
+    def check(self, x: Any, mems: Any, kwargs: dict[str, Any]) -> Tensor:
+        """The ids as integers, where all that came in fits."""
+        x = check_ids(x, 'x', 2)
         refuse_own(kwargs, 'segments', SET_BY_SEGMENTS)
         if mems is not None and not isinstance(mems, (list, tuple)):
             raise TypeError(f'`mems` got {type(mems).__name__}, it must be a list with one entry per self-attention')
+        return x
 
     def rows(self, batch: int) -> AbstractContextManager:
         """Around a batch: its rows learn for themselves."""

@@ -214,13 +214,12 @@ class XMLatentDecoder(Configurable):
         return_loss                False: `(logits (b k n l), latents (b k m d))`, of a dropped batch `(b 1 n l, None)`
         **kwargs                   to the net: `context`, ...; further arguments take the place of the constructor's
         """
-        check_ids(seq, 'seq', 2 if return_loss else 1)
+        seq = check_ids(seq, 'seq', 2 if return_loss else 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | SET_HERE)
         if mask is not None and mask.shape != seq.shape:
             raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(seq.shape)}')
         given = winner_fn if winner_fns is None else winner_fns
         rules = self.winner_fns if given is None else self.one_each(given)
-        seq = seq.long()
         inputs = seq[:, :-1] if return_loss else seq
         ids = readable(inputs, self.ignore_index)
         if mask is not None:
@@ -317,7 +316,7 @@ class XMLatentDecoder(Configurable):
                               if None, the constructor's rule chooses by the loss of the prompts
         return_best_latents   return `(tokens, (candidates (b k m d), winners (b)))`
         """
-        check_ids(start_tokens, 'start_tokens', 1)
+        start_tokens = check_ids(start_tokens, 'start_tokens', 1)
         given, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
         rules = self.winner_fns if given is None else self.one_each(given)
         rows = torch.arange(start_tokens.shape[0], device=start_tokens.device)
@@ -328,7 +327,7 @@ class XMLatentDecoder(Configurable):
                 mask = torch.arange(start_tokens.shape[1], device=lens.device) < lens[:, None]
             inputs = {} if mask is None else {'mask': mask}
             inputs |= {name: kwargs[name] for name in ('context', 'context_mask') if name in kwargs}
-            logits, trace = self.read(start_tokens.long(), latents, self.max_batch_size, given is None, inputs)
+            logits, trace = self.read(start_tokens, latents, self.max_batch_size, given is None, inputs)
             told = (logits,)
             if given is None:
                 losses, _ = self.losses(

@@ -38,7 +38,6 @@ from x_transformers.flags import (
     number,
     size,
 )
-from x_transformers.losses import readable
 from x_transformers.model_calls import ModelCall, open_model
 from x_transformers.sampling import align_right, check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
@@ -136,8 +135,8 @@ class XValTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        check_ids(x, self.num_tokens)
-        check_numbers(x_num, 'x_num', x)
+        x = check_ids(x, self.num_tokens)
+        x_num = check_numbers(x_num, 'x_num', x)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
@@ -174,14 +173,15 @@ class XValTransformerWrapper(Wrapper):
         }
 
 
-def check_numbers(x_num: Any, name: str, x: Tensor) -> None:
-    """Refuse what is not one floating point number per token."""
-    if not torch.is_tensor(x_num) or not x_num.is_floating_point():
+def check_numbers(x_num: Any, name: str, x: Tensor) -> Tensor:
+    """One floating point number per token, or a refusal; whole numbers in the default precision."""
+    if not torch.is_tensor(x_num) or x_num.is_complex() or x_num.dtype == torch.bool:
         got = x_num.dtype if torch.is_tensor(x_num) else type(x_num).__name__
-        raise TypeError(f'`{name}` must be a floating point tensor, got {got}')
+        raise TypeError(f'`{name}` must be a tensor of real numbers, got {got}')
     if x_num.shape != x.shape:
         raise ValueError(f'`{name}` got shape {tuple(x_num.shape)}, it must be {tuple(x.shape)}, one number per token')
     check_device(x_num, name, x)
+    return x_num if x_num.is_floating_point() else x_num.to(torch.get_default_dtype())
 
 
 # training and generation
@@ -245,14 +245,13 @@ class XValAutoregressiveWrapper(Configurable):
         returns                       scalar; 0 if there is no target
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
-        known = readable(x, self.ignore_index) if torch.is_tensor(x) else x
-        check_ids(known, self.net.num_tokens)
-        check_numbers(x_num, 'x_num', x)
+        x = check_ids(x, self.net.num_tokens, besides=self.ignore_index)
+        x_num = check_numbers(x_num, 'x_num', x)
         b, n = x.shape
         if n < 2:
             raise ValueError(f'`x` got shape {(b, n)}, n must be at least 2')
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
-        x, ignored = x.long(), x == self.ignore_index
+        ignored = x == self.ignore_index
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
         counts = ~ignored[:, 1:]
         if kwargs.get('mask') is not None:
@@ -317,7 +316,7 @@ class XValAutoregressiveWrapper(Configurable):
         require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
-        check_numbers(start_numbers, 'start_numbers', start_tokens)
+        start_numbers = check_numbers(start_numbers, 'start_numbers', start_tokens)
         check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)
         start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], -1)[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)

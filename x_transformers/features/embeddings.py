@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.checks import check_ids, check_vectors, cleared
+from x_transformers.checks import a_tensor, check_ids, check_vectors, cleared
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
@@ -102,7 +102,7 @@ class AbsolutePositions(ModelFeature):
             return None
         if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and pos.shape[0] not in (1, call.like_tokens.shape[0]))):
             raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({call.like_tokens.shape[0]}, n)')
-        pos = None if pos is None else call.only_new(pos, 'pos')
+        pos = None if pos is None else call.only_new(pos, 'pos').long()
         return self.host.pos_emb(
             call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
         )
@@ -126,8 +126,7 @@ class ExtraIds(ModelFeature):
             raise TypeError(f'`embed_ids` got {shown(ids)}, it must be a dict from names to ids')
         if set(ids) != set(self.embed_num_tokens):
             raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
-        for name, t in ids.items():
-            check_ids(t, self.embed_num_tokens[name], f'embed_ids[{name!r}]')
+        ids = {name: check_ids(t, self.embed_num_tokens[name], f'embed_ids[{name!r}]') for name, t in ids.items()}
         return sum(self.tables[f'{name}_embed'](call.only_new(t, f'embed_ids[{name!r}]')) for name, t in ids.items())
 
 
@@ -141,6 +140,8 @@ class SumEmbeds(ModelFeature):
         given = call.inputs.get('sum_embeds')
         if given is None:
             return None
+        if 0 < a_tensor(given, 'sum_embeds').ndim < 3:  # the same for all rows, or for all tokens
+            given = given[(None,) * (3 - given.ndim)]
         check_vectors(given, 'sum_embeds', 'b', 'n', self.host.emb_dim)
         return call.only_new(given, 'sum_embeds')
 

@@ -319,6 +319,8 @@ class Condition(StackFeature):
                 f'({x.shape[0]}, n, {self.given_width})'
             )
         check_digits(condition, 'condition', x)
+        if torch.promote_types(condition.dtype, x.dtype) == x.dtype:
+            condition = condition.to(x.dtype)
         condition = call.only_new(per_token(condition), 'condition')
         if call.memories and condition.shape[1] != 1:
             raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')

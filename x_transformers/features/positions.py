@@ -338,7 +338,7 @@ class AlibiPositionalBias(Placed, PositionBias):
         return slopes + between[: heads - below]
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        return distance.abs().unsqueeze(-1) * -constant(self.each, distance.device, self.place[1])
+        return distance.abs().unsqueeze(-1).to(self.place[1]) * -constant(self.each, distance.device, self.place[1])
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
         """For one head and one distance:  h, q - k -> bias"""
@@ -372,6 +372,8 @@ class RelativePositionBias(PositionBias):
         return first + torch.where(distance < exact, distance, far)
 
     def of_distance(self, distance: Tensor) -> Tensor:
+        if distance.is_floating_point():
+            raise ValueError(f'`pos` got {distance.dtype}, it must be whole numbers: distances are sorted into buckets')
         return self.relative_attention_bias(self.bucket(distance)) * self.scale
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
@@ -513,7 +515,10 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) 
         return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
 
     knows = (
-        pos.ndim < 3 and hasattr(module, 'entry') and overridden_together(type(module), 'entry', 'of_distance', 'at')
+        pos.ndim < 3
+        and not pos.is_floating_point()
+        and hasattr(module, 'entry')
+        and overridden_together(type(module), 'entry', 'of_distance', 'at')
     )
     return Rows(
         lambda rows, keys: rel_pos.then.at(own[..., rows], pos[..., keys]),
