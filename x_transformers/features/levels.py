@@ -6,7 +6,7 @@ A stage is a `ring` (value in, value out, in the order of the catalogue, or in r
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from x_transformers.flags import Feature
 
