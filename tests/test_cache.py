@@ -188,3 +188,16 @@ def test_ids_no_longer_than_the_cache_end_with_the_new_token(flags):
     x = torch.randn(2, 6, 4)
     _, cache = vectors(x[:, :5], return_intermediates=True)
     torch.testing.assert_close(vectors(x[:, 2:], cache=cache), vectors(x)[:, 5:])
+
+
+def test_inputs_beside_ids_no_longer_than_the_cache_end_with_those_of_the_new_token():
+    stack = Decoder(dim=16, depth=1, heads=2)
+    net = TransformerWrapper(num_tokens=9, max_seq_len=16, attn_layers=stack, embed_num_tokens=dict(kind=3)).eval()
+    ids, kinds, added = torch.randint(0, 9, (2, 6)), torch.randint(0, 3, (2, 6)), torch.randn(2, 6, 16)
+
+    def inputs(part):
+        return dict(x=ids[:, part], embed_ids=dict(kind=kinds[:, part]), sum_embeds=added[:, part])
+
+    _, cache = net(**inputs(slice(5)), return_intermediates=True)
+    for start in (2, 5):
+        torch.testing.assert_close(net(**inputs(slice(start, 6)), cache=cache), net(**inputs(slice(6)))[:, 5:])

@@ -185,7 +185,7 @@ def model_call(
     sizes = (given, given, given - held, held)
     if only_new or given <= held:
         new = given if only_new else min(given, 1)
-        sizes = (held + new, new, new, cache.seen - cache.leading)
+        sizes = (held + new, given, new, cache.seen - cache.leading)
     return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
 
 
