@@ -233,6 +233,7 @@ def test_z_loss_of_a_model():
 
 @pytest.mark.slow
 def test_the_loss_compiles_to_one_graph():
+    torch._dynamo.reset()
     model, x = language_model(**ROTARY), ids_of(2, 6, vocab=11)
     lens = torch.tensor([6, 3])
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')

@@ -302,6 +302,7 @@ def test_early_masks_are_accepted_with_a_warning(pair, logged):
 
 @pytest.mark.slow
 def test_early_masks_are_compiled_into_one_graph(pair):
+    torch._dynamo.reset()
     masks = dict(src_mask=real(1, LENGTH), tgt_mask=torch.arange(LENGTH)[None] < 7)
     source, target = ids(), ids()
     loss = torch.compile(pair, backend='eager', fullgraph=True)(source, target, **masks)
