@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -667,3 +668,15 @@ def gradients(net: Wrapper, inputs: Values, **options: Any) -> dict[str, Tensor 
     names, parameters = zip(*net.named_parameters(), strict=True)
     loss = weighted(run(net, inputs, **options))
     return dict(zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True))
+
+
+def sweep(check, cases):
+    """All cases, or those named on the command line: what fails, in a line each."""
+    failed = []
+    for case in [BY_NAME[name] for name in sys.argv[1:]] or cases:
+        try:
+            check(case)
+        except Exception as error:
+            failed.append(case.name)
+            print(case.name, str(error).split('\n')[:3], sep=' | ')
+    print(f'{len(failed)} fail: {failed}')

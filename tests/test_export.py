@@ -6,7 +6,6 @@ the tests try a few.
 
 import copy
 import random
-import sys
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from law_cases import (
     refused,
     run,
     shallow,
+    sweep,
 )
 from oracles import assert_close
 from packaging.version import Version
@@ -213,11 +213,4 @@ def test_decoding_with_a_cache(stack):
 
 
 if __name__ == '__main__':
-    failed = []
-    for case in [BY_NAME[name] for name in sys.argv[1:]] or CASES:
-        try:
-            check(case)
-        except Exception as error:
-            failed.append(case.name)
-            print(case.name, str(error).split('\n')[:3], sep=' | ')
-    print(f'{len(failed)} do not export: {failed}')
+    sweep(check, CASES)

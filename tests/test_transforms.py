@@ -7,7 +7,6 @@ construction, traced programs. Every flag, case by case; what differs is in a ta
 import functools
 import operator
 import random
-import sys
 
 import pytest
 import torch
@@ -28,6 +27,7 @@ from law_cases import (
     refused,
     run,
     shallow,
+    sweep,
     weighted,
 )
 from oracles import assert_close
@@ -296,11 +296,4 @@ def test_programs_and_jacobians_of_others():
 
 
 if __name__ == '__main__':
-    failed = []
-    for case in [BY_NAME[name] for name in sys.argv[1:]] or CASES:
-        try:
-            check_both(case)
-        except Exception as error:
-            failed.append(case.name)
-            print(case.name, str(error).split('\n')[:3], sep=' | ')
-    print(f'{len(failed)} fail: {failed}')
+    sweep(check_both, CASES)

@@ -68,6 +68,20 @@ def perceptron(dim: int, dim_out: int) -> nn.Sequential:
     )
 
 
+def check_hiddens_index(net: nn.Module, index: int | None) -> None:
+    """Refuse a layer that the net does not have, or whose input holds other states than those of tokens."""
+    layers = net.attn_layers.layer_types.count('a')
+    if index is not None and not -layers <= index < layers:
+        raise ConfigError(
+            f'`predictor_input_hiddens_index` got {index}, `net` has {layers} self-attention layers, from 0'
+        )
+    if index is not None and getattr(net, 'memory_tokens_interspersed_every', None):
+        raise ConfigError(
+            '`predictor_input_hiddens_index` must be None with `memory_tokens_interspersed_every`: between the '
+            'states of tokens are others'
+        )
+
+
 class LatentAutoregressive(Configurable):
     """A model of tokens that learns to foretell its latents:  ids b n -> loss.
 
@@ -120,17 +134,7 @@ class LatentAutoregressive(Configurable):
             raise ConfigError(
                 '`predict_next_embed_with_action` and `predict_next_embed_no_action` are both off: nothing is foretold'
             )
-        layers = net.attn_layers.layer_types.count('a')
-        index = predictor_input_hiddens_index
-        if index is not None and not -layers <= index < layers:
-            raise ConfigError(
-                f'`predictor_input_hiddens_index` got {index}, `net` has {layers} self-attention layers, from 0'
-            )
-        if index is not None and getattr(net, 'memory_tokens_interspersed_every', None):
-            raise ConfigError(
-                '`predictor_input_hiddens_index` must be None with `memory_tokens_interspersed_every`: between the '
-                'states of tokens are others'
-            )
+        check_hiddens_index(net, predictor_input_hiddens_index)
         weights = (1.0,) * num_rollouts if rollout_loss_weights is None else tuple(rollout_loss_weights)
         if len(weights) != num_rollouts or sum(weights) <= 0:
             raise ConfigError(
