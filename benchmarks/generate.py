@@ -49,6 +49,9 @@ CASES = [
     ('rotary, batch 1, prompt 1024', {**SMALL, 'rotary': True}, 1, 1024, 256, (), '>= 3.6'),
     ('rotary, batch 8, prompt 1024', {**SMALL, 'rotary': True}, 8, 1024, 256, ('original flash',), '>= 7.5'),
     ('dim 768, depth 8, batch 1, prompt 64', LARGE, 1, 64, 256, ('original flash',), '>= 1.3'),
+    ('like Llama, batch 1, prompt 64', {**SMALL, 'like': 'Llama'}, 1, 64, 256, (), '>= 2, 1.4 H'),
+    ('like Qwen3, batch 1, prompt 64', {**SMALL, 'like': 'Qwen3'}, 1, 64, 256, (), '>= 2, 1.4 H'),
+    ('ALiBi, batch 1, prompt 64', {**SMALL, 'bias': 'ALiBi'}, 1, 64, 256, (), '>= 2'),
     ('the prompt itself, 1024 tokens', SMALL, 1, 1024, 1, (), '>= 2.7'),
 ]
 

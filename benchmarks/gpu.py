@@ -81,11 +81,13 @@ def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
 
 def layer(column: str, case: dict[str, Any], settings: Settings) -> Work:
     """Forward and backward of attention with one flag. A kernel that does not run is refused, not replaced."""
-    from x_transformers import Decoder, blocks, flex
+    from x_transformers import Decoder
+    from x_transformers.core import rows
+    from x_transformers.kernels import flex
 
     device, dtype = settings.device, getattr(torch, settings.dtype)
     flex.DEVICES, flex.LEARNED = (device,) if column == 'ours flex' else (), True
-    blocks.LARGE = dict.fromkeys(blocks.LARGE, 0)
+    rows.LARGE = dict.fromkeys(rows.LARGE, 0)
     kinds = {'custom_layers': ('a',), 'verbose': False}
     net = Decoder(dim=case['dim'], heads=case['heads'], attn_dim_head=64, **kinds, **FLAGS[case['flag']]).to(device)
     x = torch.randn(1, case['length'], case['dim'], device=device, requires_grad=device != 'cpu')

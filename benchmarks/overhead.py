@@ -25,6 +25,15 @@ from peers import Sizes, build
 
 NAMES = ('original', 'original flash', 'minimal', 'huggingface', 'ours')
 HEADS = {'R default': 'original', 'R flash': 'original flash', 'M': 'minimal', 'H': 'huggingface', 'ours': 'ours'}
+# what, sizes, goal as a share of the original's
+KINDS: list[tuple[str, dict[str, Any], str]] = [
+    ('like Llama: rotary, RMS norm, gated, grouped heads', {'like': 'Llama'}, '<= 0.40, 0.7 H'),
+    ('like Qwen3: queries and keys normed too', {'like': 'Qwen3'}, '<= 0.40, 0.7 H'),
+    ('ALiBi', {'bias': 'ALiBi'}, '<= 0.40'),
+    ('T5 bias', {'bias': 'T5'}, '<= 0.40'),
+    ('value residuals', {'like': 'value residuals'}, '<= 0.40'),
+    ('a padding mask', {'masked': True}, '<= 1.1 of plain'),
+]
 IMPORT = """
 import time
 import torch
@@ -87,6 +96,10 @@ def rows(options: argparse.Namespace) -> list[Row]:
         per_layer = sides.numbers(
             'overhead per layer, tiny model, forward, microseconds', layers, unit='us', goal='<= 100'
         )
+        kinds = [
+            sides.numbers(f'the same, {what}', {**layers, 'sizes': {**tiny, **more}}, unit='us', goal=goal)
+            for what, more, goal in KINDS
+        ]
         imports = sides.numbers(
             'import, milliseconds over torch', {'what': 'import'}, unit='s', among=packages, goal='<= 200'
         )
@@ -97,7 +110,7 @@ def rows(options: argparse.Namespace) -> list[Row]:
             {'what': 'construction', 'sizes': large},
             goal='<= R default',
         )
-    return [per_layer, imports, construction]
+    return [per_layer, *kinds, imports, construction]
 
 
 def show(rows: Sequence[Row]) -> str:

@@ -14,7 +14,7 @@
 | minimal | below: what one writes by hand in plain torch, SDPA and a cache that is allocated once |
 | minimal chunked | the same, with the loss of some rows at a time, whose gradient is formed at once |
 | packed | the same with weights laid out for few rows |
-| huggingface, huggingface static | GPT-2, or GPT-NeoX for rotary positions, with SDPA; a growing or a static cache |
+| huggingface, huggingface static | GPT-2, GPT-NeoX for rotary positions, or like `LIKE`; a growing or a static cache |
 | floor | the matrix products of the minimal model alone |
 
 Heads have 64 features, the default of both packages and the size of GPT-2, so dim / 64 heads unless `head` says else.
@@ -42,6 +42,8 @@ class Sizes:
     rotary: bool = False
     head: int = 0  # features of a head, 0 for dim / heads
     bias: str = ''  # of positions, a name in BIASES
+    like: str = ''  # a model of the field, a name in LIKE
+    masked: bool = False  # a forward is told that all tokens are real
 
     @property
     def dim_head(self) -> int:
@@ -54,6 +56,13 @@ class Sizes:
 
 
 BIASES = {'T5': 'rel_pos_bias', 'dynamic': 'dynamic_pos_bias', 'ALiBi': 'alibi_pos_bias'}  # flags of both packages
+LLAMA: dict[str, Any] = dict(rotary_pos_emb=True, use_rmsnorm=True, ff_swish=True, ff_glu=True, ff_no_bias=True)
+LIKE = {
+    'Llama': LLAMA,
+    'Qwen3': {**LLAMA, 'attn_qk_rmsnorm': True},
+    'value residuals': {'add_value_residual': True},
+}
+GROUPED = ('Llama', 'Qwen3')  # two query heads share a key head
 
 
 def build(name: str, sizes: Sizes, device: str = 'cpu', dtype: str = 'float32') -> Any:
@@ -75,7 +84,11 @@ def build(name: str, sizes: Sizes, device: str = 'cpu', dtype: str = 'float32') 
 class Peer:
     """What peers share."""
 
+    by_hand = True
+
     def __init__(self, sizes: Sizes, variant: str = '') -> None:
+        if self.by_hand and (sizes.like or sizes.masked):
+            raise NotImplementedError(f'no {sizes.like or "masked"} model by hand')
         self.sizes, self.variant = sizes, variant
         self.module = self.make(sizes)
 
@@ -88,6 +101,14 @@ class Peer:
 
     def logits(self, ids: Tensor) -> Tensor:
         return self.module(ids)
+
+    def masks(self, ids: Tensor, name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+        """A mask of real tokens, if the case has one. It hides one: a mask of ones may be dropped."""
+        if not self.sizes.masked:
+            return {}
+        mask = torch.ones_like(ids, dtype=dtype)
+        mask[:, -1] = 0
+        return {name: mask}
 
     def step(
         self, ids: Tensor, optimizer: torch.optim.Optimizer, loss: Callable[[Tensor], Tensor] | None = None
@@ -104,26 +125,26 @@ class Peer:
 class Package(Peer):
     """Ours and the original: the same names, from different folders."""
 
+    by_hand = False
+
     def make(self, sizes: Sizes) -> nn.Module:
         from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
         flags = {'attn_flash': True} if self.variant == 'flash' else {}
         if sizes.bias:
             flags[BIASES[sizes.bias]] = True
-        stack = Decoder(
-            dim=sizes.dim,
-            depth=sizes.depth,
-            heads=sizes.heads,
-            attn_dim_head=sizes.dim_head,
-            rotary_pos_emb=sizes.rotary,
-            **flags,
-        )
+        if sizes.rotary:
+            flags['rotary_pos_emb'] = True
+        if sizes.like in GROUPED:
+            flags['attn_kv_heads'] = sizes.heads // 2
+        flags |= LIKE.get(sizes.like, {})
+        stack = Decoder(dim=sizes.dim, depth=sizes.depth, heads=sizes.heads, attn_dim_head=sizes.dim_head, **flags)
         return AutoregressiveWrapper(
             TransformerWrapper(num_tokens=sizes.tokens, max_seq_len=sizes.length, attn_layers=stack)
         )
 
     def logits(self, ids: Tensor) -> Tensor:
-        return self.module.net(ids)
+        return self.module.net(ids, **self.masks(ids, 'mask', dtype=torch.bool))
 
     def loss(self, ids: Tensor) -> Tensor:
         return self.module(ids)
@@ -134,7 +155,9 @@ class Package(Peer):
 
 
 class HuggingFace(Peer):
-    """GPT-2 or, for rotary positions, GPT-NeoX with blocks in sequence, random weights."""
+    """GPT-2 or, for rotary positions, GPT-NeoX with blocks in sequence; Llama or Qwen3. Random weights."""
+
+    by_hand = False
 
     def make(self, sizes: Sizes) -> nn.Module:
         import transformers
@@ -148,6 +171,15 @@ class HuggingFace(Peer):
             'eos_token_id': None,
             'pad_token_id': 0,
         }
+        if sizes.bias or sizes.like not in ('', *GROUPED):
+            raise NotImplementedError(f'no model with {sizes.bias or sizes.like}')
+        if sizes.like:
+            made = {'Llama': ('LlamaConfig', 'LlamaForCausalLM'), 'Qwen3': ('Qwen3Config', 'Qwen3ForCausalLM')}
+            config, model = (getattr(transformers, name) for name in made[sizes.like])
+            return model(config(
+                max_position_embeddings=sizes.length, hidden_size=sizes.dim, num_hidden_layers=sizes.depth,
+                num_attention_heads=sizes.heads, num_key_value_heads=sizes.heads // 2, head_dim=sizes.dim_head,
+                intermediate_size=4 * sizes.dim, **shared))  # fmt: skip
         if sizes.rotary:
             config = transformers.GPTNeoXConfig(
                 max_position_embeddings=sizes.length,
@@ -176,7 +208,7 @@ class HuggingFace(Peer):
         return transformers.GPT2LMHeadModel(config)
 
     def logits(self, ids: Tensor) -> Tensor:
-        return self.module(ids, use_cache=False).logits
+        return self.module(ids, use_cache=False, **self.masks(ids, 'attention_mask', torch.long)).logits
 
     def generate(self, ids: Tensor, tokens: int) -> Tensor:
         static = {'cache_implementation': 'static', 'disable_compile': True} if self.variant == 'static' else {}

@@ -505,6 +505,7 @@ def train_step(run: Run) -> float:
     run.scaler.step(run.optimizer)
     run.scaler.update()
     run.optimizer.zero_grad(set_to_none=True)
+    run.model.stepped(min(1.0, (run.step + 1) / run.config.steps))  # for features that change in the course of training
     # a scaler meets infinite gradients by leaving out the step
     return loss.item() if run.scaler.is_enabled() or norm.isfinite() else math.nan
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from oracles import assert_close
 from torch import Tensor, nn
 
 from x_transformers import (
@@ -127,6 +128,7 @@ class Neighbours(nn.Module):
 # cases of flags, from the catalogue
 
 HYBRID = dict(attn_hybrid_module=Neighbours())
+EXPERTS = dict(ff_moe_experts=4, ff_glu=True, ff_swish=True, ff_no_bias=True)
 LATENT_KV = dict(attn_use_latent_kv=True, attn_dim_latent_kv=6)
 # what a flag needs beyond the switch of its own feature
 SETTINGS: dict[str, Values] = {
@@ -136,11 +138,15 @@ SETTINGS: dict[str, Values] = {
     'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
     'cross_residual_attn': dict(cross_attend=True),
+    **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
     'rotary_emb_dim': dict(attn_dim_head=16),
     'ff_glu_gate_softclamp_value': dict(ff_glu_softclamp=True),
     'ff_glu_up_softclamp_value': dict(ff_glu_softclamp=True),
+    'ff_moe_groups': dict(ff_moe_kind='sigmoid'),
+    'ff_moe_top_groups': dict(ff_moe_kind='sigmoid', ff_moe_groups=2),
+    'ff_moe_score_bias': dict(ff_moe_kind='sigmoid'),
     'hyper_conn_sinkhorn_iters': dict(num_residual_streams=2),
     'hyper_conn_residual_mix': dict(num_residual_streams=2),
     'gated_multi_residual': dict(num_residual_streams=2, residual_fn_kwargs=dict(read_gate_rank=3)),
@@ -157,6 +163,11 @@ SETTINGS: dict[str, Values] = {
     'attn_use_latent_kv': LATENT_KV,
     'attn_latent_rope_subheads': dict(**LATENT_KV, rotary_pos_emb=True),
     'attn_data_dependent_alibi_per_row_dim_head': dict(attn_data_dependent_alibi_per_row=True),
+    # what rules out the fused kernel is said by its name
+    **{key: dict(attn_shaw_rel_values=True) for key in ('attn_shaw_rel_pos', 'attn_shaw_max_distance')},
+    **{key: dict(shaw_rel_values=True) for key in ('shaw_rel_pos', 'shaw_max_distance')},
+    'attn_shaw_rel_values': dict(attn_shaw_rel_pos=True),
+    'shaw_rel_values': dict(shaw_rel_pos=True),
     'attn_hybrid_module': HYBRID,
     'attn_hybrid_mask_kwarg': HYBRID,
     'attn_hybrid_fold_axial_dim': HYBRID,
@@ -196,6 +207,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_max_attend_past': (0, (2, 4)),
     'attn_sparse_topk': (1, 50),
     'attn_num_mem_kv': ((1, 3),),
+    'ff_moe_kind': ('topk_softmax',),
     'sandwich_coef': (2,),
     'layers_execute_order': ((0, 1, 1, 0),),
 }
@@ -337,6 +349,7 @@ WITHOUT_CASE = {
 
 # cases of inputs
 
+SHAW = dict(shaw_rel_pos=True, shaw_rel_values=True)
 INPUT_CASES = (
     Case('condition per row', stack=dict(use_adaptive_rmsnorm=True), inputs=('condition_per_row',)),
     Case('condition with layerscale', stack=dict(use_adaptive_rmsnorm=True, use_adaptive_layerscale=True)),
@@ -345,6 +358,12 @@ INPUT_CASES = (
     Case('pos, xpos', stack=dict(rotary_xpos=True), inputs=('pos',)),
     Case('pos, alibi', stack=dict(alibi_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, T5', stack=dict(rel_pos_bias=True), inputs=('pos',)),
+    Case('differential, alibi', stack=dict(attn_differential=True, alibi_pos_bias=True, attn_talking_heads=True)),
+    Case('differential, key heads', stack=dict(attn_differential=True, attn_kv_heads=2, rotary_pos_emb=True)),
+    Case('differential, sinks', stack=dict(attn_differential=True, attn_head_learned_sink=True, attn_num_mem_kv=2)),
+    Case('pos, shaw', stack=SHAW, inputs=('pos',)),
+    Case('shaw, further keys', stack=dict(**SHAW, attn_num_mem_kv=2, attn_head_learned_sink=True)),
+    Case('shaw, key heads', stack=dict(**SHAW, attn_kv_heads=2, attn_value_dim_head=5)),
     Case('pos, dynamic bias', stack=dict(dynamic_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, memory tokens', stack=dict(rotary_pos_emb=True), model=dict(num_memory_tokens=2), inputs=('pos',)),
     Case('sum_embeds', inputs=('sum_embeds',)),
@@ -373,6 +392,9 @@ INPUT_CASES = (
     Case('rotary, T5', stack=dict(rotary_pos_emb=True, rel_pos_bias=True)),
     Case('polar, dynamic bias', stack=dict(polar_pos_emb=True, dynamic_pos_bias=True)),
     Case('polar, further keys', stack=dict(polar_pos_emb=True, attn_num_mem_kv=2, attn_kv_heads=2)),
+    Case('experts, sigmoid, shared', stack=dict(**EXPERTS, ff_moe_kind='sigmoid', ff_moe_groups=2, ff_moe_shared=1)),
+    Case('experts, softmax of the best', stack=dict(**EXPERTS, ff_moe_kind='topk_softmax', ff_moe_router_bias=True)),
+    Case('experts, plain layers between', stack=dict(depth=3, ff_moe_experts=(None, 3, None), ff_moe_shared=1)),
     Case('latents, value residual', stack=dict(**LATENT_KV, add_value_residual=True)),
     Case('self_attn_kv_residuals', inputs=('self_attn_kv_residuals',)),
     Case('cross_attn_kv_residuals', stack=CROSS, inputs=('cross_attn_kv_residuals',)),
@@ -387,7 +409,15 @@ INPUT_CASES = (
 )
 
 # inputs of single layers, which the stack gives them
-GIVEN_BY_THE_STACK = {'prev_attn', 'value_residual', 'rel_pos', 'mem', 'mem_mask', 'context_rotary_pos_emb'}
+GIVEN_BY_THE_STACK = {
+    'deep_embed',
+    'prev_attn',
+    'value_residual',
+    'rel_pos',
+    'mem',
+    'mem_mask',
+    'context_rotary_pos_emb',
+}
 GIVEN_BY_THE_STACK |= {'kept_angles'}
 # inputs that go with a single layer, or a single row: see test_scores
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
@@ -402,9 +432,9 @@ GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs', 'tran
 
 
 def in_cross_attention(case: Case) -> Case:
-    flags = case.feature.flags
-    switches = (case.feature.switches or tuple(flags)[:1]) if case.feature.not_across else ()
-    own = {f'cross_attn_{name}': flags[name].default for name in switches}
+    on = dict.fromkeys((case.feature, *(cls for prefix, name, cls in ALL_FLAGS if prefix + name in case.stack)))
+    gone = [cls for cls in on if cls.not_across and cls in ATTENTION]
+    own = {f'cross_attn_{n}': cls.flags[n].default for cls in gone for n in cls.switches or tuple(cls.flags)[:1]}
     return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS, **own}, inputs=('context_mask',))
 
 
@@ -434,8 +464,12 @@ def randomise(net: nn.Module, seed: int = 0, scale: float = 0.4) -> nn.Module:
 
 @functools.cache
 def model_of(case: Case) -> Wrapper:
-    """The randomised model of a case, in float64. Shared between tests: copy it before changing it."""
-    return randomise(build(case).double())
+    """The randomised model of a case, in float64. Shared between tests: copy it before changing it.
+
+    The first of them may ask in inference mode, whose tensors would lose gradients and tangents in the others.
+    """
+    with torch.inference_mode(False):
+        return randomise(build(case).double())
 
 
 def one_of_each(cases):
@@ -661,6 +695,20 @@ def per_token(net: Wrapper, inputs: Values, **options: Any) -> Tensor:
 def weighted(out: Tensor) -> Tensor:
     """A scalar of an output with a gradient for each entry, different in sign and size."""
     return (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out).sin()).sum()
+
+
+def compiled_step_law(case: Case) -> None:
+    """A training step is one compiled graph, with the gradients of the step that is not compiled."""
+    torch._dynamo.reset()
+    net = copy.deepcopy(model_of(case)).train()
+    inputs, parameters = inputs_for(net, case), list(net.parameters())
+    wanted = torch.autograd.grad(weighted(net(**inputs)), parameters, allow_unused=True)
+    graph = torch.compile(net, fullgraph=True, backend='aot_eager')
+    found = torch.autograd.grad(weighted(graph(**inputs)), parameters, allow_unused=True)
+    assert any(grad is not None for grad in wanted)
+    for grad, other in zip(wanted, found, strict=True):
+        if grad is not None:
+            assert_close(other, grad, 'gradient')
 
 
 def gradients(net: Wrapper, inputs: Values, **options: Any) -> dict[str, Tensor | None]:

@@ -30,9 +30,14 @@ KNOWN = {
     r'`attn_(gate_values|output_gate)_rank` does not go with `attn_(gate_values|output_gate)_headwise`: .*': 'a gate',
     r'`attn_gate_values_bias` (does not go with `attn_gate_values_rank`|needs `attn_gate_values`): .*': 'two gates',
     r'`ff_glu_softclamp` needs GELU or `ff_swish`, .*': 'of other activations there is no linear factor',
+    r'`ff_moe_top_k` got \d+, (it must be at most `ff_moe_experts`, |the best \d+ of `ff_moe_groups` .*)\d+': 'sizes',
+    r'`ff_moe_(groups|score_bias)` needs `ff_moe_kind=.*': 'groups and biases are of sigmoids',
     r'`gated_multi_residual` needs `residual_fn_kwargs` with `read_gate_rank`, .*': 'an argument of the residual',
     r'`rel_pos_kwargs` got .*': 'arguments of another bias',
     r'`(pre_and_post_norm|sandwich_norm|use_dynamic_tanh)` needs `pre_norm`: .*': 'of an argument',
+    r'`act_halting` does not go with `\w+`: .*': 'said by `needs_all` of the other',
+    r'`reversible` needs (`pre_norm`|attention and feedforwards): .*': 'of an argument',
+    r'`reversible` does not go with `scale_residual(_constant)?`, got .*': 'an argument of the residual',
     r'`tie_embedding` needs embeddings as wide as the stack: .*': 'sizes',
     r'`tie_embedding` needs a TokenEmbedding, .*': 'of an argument',
     r'`logits_dim` got \d+, with `tie_embedding` it is `num_tokens`, \d+': 'sizes',
@@ -45,10 +50,13 @@ KNOWN = {
 # what a call refuses
 COUNTED = 'inputs of the user are those of the tokens, without what a model puts in front'
 IN_CALLS = {
+    r'`\w+` does not go with (`of_tokens`|queries that `views` puts elsewhere): .*': 'it needs all tokens',
     r'`\w+` does not go with `memory_tokens_interspersed_every`': 'it counts the tokens between',
     r'`in_attn_cond` does not go with `reinject_input`: .*': 'both join the input of branches',
     r'`prev_attn` got logits for \d+ keys, the layer has \d+: .*': 'keys that features add differ',
     r'`use_cope` got queries of width \d+, its positions have \d+: .*': 'polar positions double it',
+    r'`differential` does not go with `polar_pos_emb`: .*': 'two levels',
+    r'`shaw_rel_pos` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
     r'`(deep_embeds_and_ids|in_attn_cond|self_attn_kv_residuals)` got \d+ tokens, it must have \d+, .*': COUNTED,
     r'`attn_bias` got shape .*, its last axis must be \d+, the number of keys': COUNTED,
@@ -60,7 +68,8 @@ IN_CALLS = {
 def names_a_flag(words, flags):
     """Whether a refusal names one of the flags, with or without the prefix of a branch."""
     bare = [name.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_') for name in flags]
-    return any(f'`{name}' in words for name in (*flags, *bare))
+    through = [f'attn_{name}' for name in flags]  # of a stack, for its layers
+    return any(f'`{name}' in words for name in (*flags, *bare, *through))
 
 
 def is_declared(words):

@@ -424,15 +424,18 @@ def test_hooks_see_pairs_inside_a_stack(flags):
     torch.manual_seed(0)
     net = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, cross_attend=True, **flags).eval()
     x, context = torch.randn(1, 5, 16), torch.randn(1, 3, 16)
-    plain = net(x, context=context)
+    plain, checked = net(x, context=context), []
     for layer in net.layers:
         for module in layer[1].modules():
             if isinstance(module, Attention) or (module is layer[1] and layer.kind != 'f'):
+                checked.append(type(module).__name__)
                 out, left = outputs_seen(module, lambda: torch.testing.assert_close(net(x, context=context), plain))
                 assert out.shape == x.shape and isinstance(left, Intermediates)
                 assert left.post_softmax_attn.sum(dim=-1).allclose(torch.tensor(1.0))
             elif type(module).__name__ == 'FeedForward':
+                checked.append('FeedForward')
                 assert torch.is_tensor(outputs_seen(module, lambda: net(x, context=context)))
+    assert checked.count('Attention') == 4 and checked.count('FeedForward') == 2
     assert torch.is_tensor(outputs_seen(net, lambda: net(x, context=context)))
 
 

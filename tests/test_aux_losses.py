@@ -29,11 +29,11 @@ from x_transformers import (
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
 )
-from x_transformers import aux_losses as room
-from x_transformers.aux_losses import AuxLosses
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
+from x_transformers.core import aux_losses as room
+from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.features.catalogue import ATTENTION, MODEL, STACK
-from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.gpt_lejepa import LatentAutoregressive
@@ -261,15 +261,14 @@ def test_every_wrapper_adds_the_losses_of_features_once(case, monkeypatch):
             torch.testing.assert_close(grad, bare[p])
 
 
-@pytest.mark.parametrize('case', WRAPPERS)
+@pytest.mark.parametrize('case', [case for case in WRAPPERS if case != 'segments that learn'])
 def test_no_wrapper_adds_them_in_evaluation(case, monkeypatch):
     build, *_ = WRAPPERS[case]
     model, of = seeded(build)
     model.eval()
-    if case != 'segments that learn':
-        loss, _ = run(model, of)
-        monkeypatch.setattr(room.AddsLosses, 'add_loss', lambda *_: None)
-        assert loss == run(model, of)[0]
+    loss, _ = run(model, of)
+    monkeypatch.setattr(room.AddsLosses, 'add_loss', lambda *_: None)
+    assert loss == run(model, of)[0]
 
 
 def test_passes_without_a_gradient_count_too():
@@ -319,6 +318,33 @@ def test_gradients_through_the_stream(stack):
     if not stack:  # what hooks saw is of the graph of the pass
         expected = torch.autograd.grad(by_hand + balance, [named[name] for name in grads])
         torch.testing.assert_close(list(grads.values()), list(expected))
+
+
+class InFeedForward(FeedForwardFeature):
+    """Adds (sum w)^2, in every feedforward."""
+
+    def setup(self, host):
+        self.price = nn.Parameter(torch.linspace(0.1, 0.4, host.dim))
+
+    def result(self, out, call):
+        call.add_loss('of feedforwards', self.price.sum().square())
+        return out
+
+
+@pytest.mark.parametrize('stack', [{}, dict(checkpoint_layers=True), dict(reversible=True)], ids=str)
+def test_feedforwards_add_losses_too(stack):
+    net = net_of(stack=dict(depth=2, features=(InFeedForward,), **stack), features=None, max_mem_len=4, max_seq_len=3)
+    ids, prices = ids_of(2, LENGTH), [p for name, p in net.named_parameters() if name.endswith('price')]
+    wanted = sum(price.detach().sum() ** 2 for price in prices)
+    for model in (XLAutoregressiveWrapper(net), language(net)):
+        ids = ids if isinstance(model, XLAutoregressiveWrapper) else ids[:, :4]
+        model.train()
+        loss, grads = run(model, lambda model, ids=ids: model(ids))
+        torch.testing.assert_close(loss - model.eval()(ids).detach(), wanted)
+        for price in prices:
+            torch.testing.assert_close(grads[price], torch.full_like(price, 2 * price.sum().item()))
+    _, (_, trace) = model.train()(ids, return_outputs=True)
+    torch.testing.assert_close(trace.aux_losses, {'of feedforwards': wanted}, check_dtype=False)
 
 
 def test_outputs_name_each_loss():
@@ -378,7 +404,7 @@ def test_a_loss_of_a_part_is_refused(monkeypatch):
             call.add_loss('logits', logits.square().mean())
             return logits
 
-    monkeypatch.setattr('x_transformers.attending.is_large', lambda *_: True)
+    monkeypatch.setattr('x_transformers.kernels.operators.is_large', lambda *_: True)
     net = net_of(stack=dict(features=(*ATTENTION, ByRows)), features=None)
     message = 'the loss `{}` was added from a part of the rows: a feature with a loss at this stage must be neither'
     with pytest.raises(ValueError, match=message.format('scores')):

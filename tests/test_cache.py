@@ -8,7 +8,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from x_transformers import ContinuousTransformerWrapper, CrossAttender, Decoder, TransformerWrapper
-from x_transformers.cache import Buffer, Cache
+from x_transformers.cache import Cache
+from x_transformers.core.buffers import Buffer
 
 
 def net(dim=16, **stack):
@@ -22,6 +23,10 @@ def ids_of(*shape):
 
 def cache_of(model, length=5, rows=2, **inputs):
     return model(ids_of(rows, length), return_intermediates=True, **inputs)[1].cache
+
+
+def hidden_of(cache):
+    return [layer.states['hybrid_hidden'].value for layer in cache.layers]
 
 
 RECURRENT = dict(attn_hybrid_module=nn.GRU(16, 16, batch_first=True))
@@ -58,7 +63,7 @@ def test_mistakes_are_refused(mistake):
 @pytest.mark.parametrize('operation', ['crop', 'keep_last'])
 def test_a_recurrent_state_is_not_cut(operation):
     cache = cache_of(net(**copy.deepcopy(RECURRENT)))
-    with pytest.raises(ValueError, match=f'`{operation}` got a cache with the state of a recurrent module'):
+    with pytest.raises(ValueError, match=f'`{operation}` got a cache with the running state `hybrid_hidden`, which'):
         getattr(cache, operation)(3)
     assert getattr(cache, operation)(5).length == 5  # nothing is cut
 
@@ -66,11 +71,11 @@ def test_a_recurrent_state_is_not_cut(operation):
 def test_recurrent_states_go_with_their_pass_and_leave_their_graph():
     model = net(**copy.deepcopy(RECURRENT))
     passes = [cache_of(model), cache_of(model, length=4)]
-    states = [tree_leaves(cache.recurrent) for cache in passes]
+    states = [tree_leaves(hidden_of(cache)) for cache in passes]
     assert all(t.requires_grad for each in states for t in each) and not torch.equal(states[0][0], states[1][0])
     for part, wanted in zip(Cache.joined(passes).split(2), states, strict=True):
-        assert all(map(torch.equal, tree_leaves(part.recurrent), wanted))
-    assert not any(t.requires_grad for t in tree_leaves(passes[0].detach().recurrent))
+        assert all(map(torch.equal, tree_leaves(hidden_of(part)), wanted))
+    assert not any(t.requires_grad for t in tree_leaves(hidden_of(passes[0].detach())))
 
 
 # models whose keys and values have the same shapes

@@ -51,6 +51,15 @@ def test_the_loss(loss_type, lens):
         assert_close(model(beyond, lens=lens), torch.cat(each).mean())
 
 
+def test_any_length_without_absolute_positions():
+    model, x = model_of(max_seq_len=None, rotary_pos_emb=True), randn(2, 15, WIDTH)
+    assert not any('pos_emb.emb' in name for name in model.state_dict())
+    latents = model.encode(x)
+    for row, latent, out in zip(x, latents, model.decode(latents, 15), strict=True):
+        assert_close(outputs_by_hand(model, out, latent), out)
+        assert_close(model(row[None]), (outputs_by_hand(model, row, latent) - row).square().mean())
+
+
 def test_b7_no_vector_sees_itself(monkeypatch):
     model, x = model_of(), randn(1, 6, WIDTH)
     seen = {}

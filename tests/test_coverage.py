@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from x_transformers import Attention, AttentionLayers, FeedForward
-from x_transformers.routing import SETTLED
+from x_transformers.core.routing import SETTLED
 
 # keyword: default; ... is required
 ATTENTION = {

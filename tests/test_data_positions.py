@@ -309,6 +309,9 @@ def test_polar(kv_heads, rows, flash):
         q, module.mem_k.expand(4, -1, -1, -1), pos, torch.zeros(2, dtype=torch.long), positions.learned_bias, 6**-0.5
     )
     assert_close(inter.pre_softmax_attn[..., :2], memory)
+    angles, shift = positions(pos)
+    longer = torch.cat((randn(*angles.shape[:-2], 3, 6), angles), dim=-2)
+    assert_close(module(x, polar_pos_emb=(longer, shift)), module(x, polar_pos_emb=(angles, shift)))
 
 
 def test_polar_scores_depend_on_distances_only():

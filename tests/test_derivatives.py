@@ -11,7 +11,8 @@ from packaging.version import Version
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers.derivatives import (
+from x_transformers.kernels import derivatives
+from x_transformers.kernels.derivatives import (
     by_formula,
     differentiable_sdpa,
     register,
@@ -59,6 +60,24 @@ def test_forward_mode(options):
     forward = dict(check_forward_ad=True, check_backward_ad=False, check_batched_forward_grad=True, **defined)
     assert gradcheck(attend, qkv(), **forward)
     assert gradgradcheck(attend, qkv(), fast_mode=True, check_fwd_over_rev=True, check_rev_over_rev=False, **defined)
+
+
+@each_option
+def test_heads_that_are_laid_side_by_side(options, monkeypatch):
+    """Many rows: the same numbers, derivatives included, from heads that stand apart."""
+    monkeypatch.setattr(derivatives, 'SIDE_BY_SIDE', 3)
+
+    def attend(*merged):
+        return differentiable_sdpa(*(t.transpose(1, 2) for t in merged), **options)
+
+    merged = tuple(t.detach().transpose(1, 2).contiguous().requires_grad_() for t in qkv())
+    taken, kernel = [], F.scaled_dot_product_attention
+    with monkeypatch.context() as watched:
+        watched.setattr(F, 'scaled_dot_product_attention', lambda *t, **o: taken.append(t) or kernel(*t, **o))
+        out = attend(*merged)
+    assert all(t.is_contiguous() for t in taken[0]) and len(taken) == 1
+    assert_close(out, kernel(*(t.transpose(1, 2) for t in merged), **options))
+    assert gradgradcheck(attend, merged, fast_mode=True)
 
 
 @each_option

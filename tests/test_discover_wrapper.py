@@ -130,13 +130,15 @@ def test_surgery_adds_the_difference():
     model = model_of()
     tpr = randomised(TPREncoder(dim=DIM, num_fillers=FILLERS, num_roles=MOST), scale=0.5)
     old, new = ids_of(3, 6), ids_of(3, 6, seed=1)
-    roles = torch.arange(6).expand(3, 6)
+    roles, lengths = torch.arange(6).expand(3, 6), LENGTHS.flip(0)
+    assert not torch.equal(lengths, LENGTHS)
     encodings = model.encode(padded(old))
-    for row, length in enumerate(LENGTHS.tolist()):
-        cut = slice(row, row + 1), slice(0, length)
-        encodings[row] += (tpr(new[cut], roles[cut]) - tpr(old[cut], roles[cut]))[0]
-    found = model.surgery(padded(old), padded(new), roles, roles, tpr)
-    assert torch.equal(found, model.decode(encodings, LENGTHS))
+    for row, (before, after) in enumerate(zip(LENGTHS.tolist(), lengths.tolist(), strict=True)):
+        gone, come = (slice(row, row + 1), slice(0, before)), (slice(row, row + 1), slice(0, after))
+        encodings[row] += (tpr(new[come], roles[come]) - tpr(old[gone], roles[gone]))[0]
+    edited = new.masked_fill(torch.arange(6) >= lengths[:, None], model.pad_id)
+    found = model.surgery(padded(old), edited, roles, roles, tpr)
+    assert torch.equal(found, model.decode(encodings, lengths))
 
 
 def test_fitting_finds_a_sum_that_there_is():
@@ -148,6 +150,19 @@ def test_fitting_finds_a_sum_that_there_is():
     loss = model.fit(tokens, roles, targets, steps=300, lr=0.02)
     assert isinstance(loss, float) and loss < 0.05 * mean
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_loss_of_fitting_is_a_running_mean():
+    tpr = randomised(TPREncoder(dim=5, num_fillers=FILLERS, num_roles=4))
+    tokens, roles, targets = ids_of(64, 4), torch.arange(4).expand(64, 4), randn(64, 5)
+    torch.manual_seed(3)
+    found = tpr.fit(tokens, roles, targets, steps=4, batch_size=2, lr=0.0, ema_decay=0.75)
+    torch.manual_seed(3)
+    losses = [F.mse_loss(tpr(tokens[rows], roles[rows]), targets[rows]) for rows in torch.randint(64, (4, 2))]
+    wanted = losses[0]
+    for loss in losses[1:]:
+        wanted = 0.75 * wanted + 0.25 * loss
+    assert found == pytest.approx(wanted.item(), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ from x_transformers import (
     ViTransformerWrapper,
     XTransformer,
 )
-from x_transformers.attend import Intermediates
 from x_transformers.cache import LayerIntermediates
+from x_transformers.core.traces import Intermediates
 
 pytestmark = [
     pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning'),  # its own

@@ -153,7 +153,7 @@ BAD_VALUES = [
     (
         stack,
         dict(custom_layers=('a', 'x')),
-        "`custom_layers` got ('a', 'x'), it must be a tuple with one entry per layer, each 'a', 'c' or 'f' or None",
+        "`custom_layers` has layers of kind 'x', it must be of 'a', 'c', 'f', or what you add to `KINDS`",
     ),
     (model, dict(attn_layers=3), 'TransformerWrapper: `attn_layers` got 3, it must be an instance of AttentionLayers'),
     (model, dict(emb_frac_gradient=0), '`emb_frac_gradient` got 0, it must be a number in (0, 1]'),

@@ -15,13 +15,15 @@ from oracles import assert_close, randn
 from test_kernels import MODULES, N, blocked, layer, layer_outcome
 from torch.utils.checkpoint import checkpoint
 
-from x_transformers import Attention, Decoder, Encoder, attend, attending, blocks, flex
+from x_transformers import Attention, Decoder, Encoder
+from x_transformers.core import rows
 from x_transformers.features.catalogue import ATTENTION, STACK
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import AlibiPositionalBias
 from x_transformers.features.scores import SoftclampLogits
 from x_transformers.flags import flag, warn_once
-from x_transformers.flex import try_out
+from x_transformers.kernels import dense, flex, operators
+from x_transformers.kernels.flex import try_out
 
 # torch warns where it runs uncompiled, and of what it looks at itself
 pytestmark = [
@@ -31,9 +33,11 @@ pytestmark = [
 
 # what acts on scores and has no form for FlexAttention; of the forget gates, those per row
 WITHOUT_FORM = {
+    'ShawKeys',  # where values have vectors too
+    'ShawPositions',
     'PreScalePostTalkingHeads', 'PreTalkingHeads', 'PostTalkingHeads', 'TalkingHeads', 'UseCoPE', 'Selective',
-    'CogSigned', 'InvertedAttention', 'SparseTopk', 'SigmoidAttention', 'HardAttention', 'GumbelSoftmax', 'Entmax15',
-    'CustomNormaliser', 'RelativeProjectedBias', 'DataDependentBias', 'ResidualAttention',
+    'Differential', 'CogSigned', 'InvertedAttention', 'SparseTopk', 'SigmoidAttention', 'HardAttention', 'Entmax15',
+    'GumbelSoftmax', 'CustomNormaliser', 'RelativeProjectedBias', 'DataDependentBias', 'ResidualAttention',
 }  # fmt: skip
 WITH_FORM = {
     'SoftclampLogits',
@@ -74,7 +78,7 @@ class Flexing:
         self.static.__enter__()
         # there it refuses gradients, although the definition has them
         self.patch.setattr(flex.flex, '_validate_device', lambda *_: None, raising=False)
-        self.patch.setattr(blocks, 'LARGE', {'cpu': 0, 'cuda': 0})
+        self.patch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
         return self
 
     def __exit__(self, *_):
@@ -285,8 +289,8 @@ def test_autocast_and_half_precision(flexing):
     assert_close(out.float(), wanted, tolerance=0.03)
     assert_close(half.float(), wanted, tolerance=0.03)
     learned = torch.zeros(2, dtype=torch.bfloat16, requires_grad=True)  # many gradients are summed up in each entry
-    assert blocks.summable(learned).dtype == torch.float32
-    assert blocks.summable(learned.detach()).dtype == torch.bfloat16
+    assert rows.summable(learned).dtype == torch.float32
+    assert rows.summable(learned.detach()).dtype == torch.bfloat16
 
 
 # which calls
@@ -309,7 +313,7 @@ def test_which_features_have_a_form(flexing):
         if 'attn_flash_pack_seq' not in case.stack:
             inputs['attn_mask'] = torch.ones(7, 7, dtype=torch.bool).tril(2)
         with flexing, torch.no_grad():
-            flexing.patch.setattr(attending, 'fits', lambda *args, given=given: given.append(fits(*args)))
+            flexing.patch.setattr(operators, 'fits', lambda *args, given=given: given.append(fits(*args)))
             run(net, inputs)
         answers[bool(given) and all(given)].add(case.feature.__name__)
     assert answers[False] - OF_KERNELS == WITHOUT_FORM
@@ -372,9 +376,9 @@ def test_choice(flexing):
         assert not goes(plain, x, **bias)
         flexing.patch.setattr(flex, 'MOST_ENTRIES', N * N + 1)
         assert goes(plain, x, **bias)
-        flexing.patch.setattr(blocks, 'LARGE', {'cpu': 2 * 2 * N * N, 'cuda': 0})
+        flexing.patch.setattr(rows, 'LARGE', {'cpu': 2 * 2 * N * N, 'cuda': 0})
         assert not goes(plain, x, **bias)
-        flexing.patch.setattr(blocks, 'LARGE', {'cpu': 0, 'cuda': 0})
+        flexing.patch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
         flexing.patch.setattr(flex, 'flex', None)
         assert not goes(plain, x, **bias)
     assert not flexing.said
@@ -436,7 +440,7 @@ def test_what_fails_goes_another_way(flexing, logged, backwards):
         tries.append(1)
         if not backwards:
             raise RuntimeError('no kernel\nfor this')
-        return Fails.apply(attend.eager(q, k, v, call.gather(), on))
+        return Fails.apply(dense.eager(q, k, v, call.gather(), on))
 
     with flexing:
         flexing.patch.setattr(flex, 'warn_once', warn_once)
@@ -554,7 +558,7 @@ def test_in_a_checkpoint(flexing, flags):
 
     def counted(q, k, v, call, on, forms):  # in place of FlexAttention: uncompiled, that saves what its compiler traces
         flexing.calls += 1
-        return attend.fused(q, k, v, call.gather(), on)
+        return dense.fused(q, k, v, call.gather(), on)
 
     flexing.values |= dict(flexed=counted, try_out=try_out)
     compare(flexing, outcome, module, randn(2, N, 12))

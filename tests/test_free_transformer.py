@@ -158,6 +158,9 @@ def test_it_continues_given_a_code(cached):
         (torch.tensor([1, 6]), one_hot[[1, 6]]),
         (dense, dense.expand(2, -1)),
         (one_hot[[3, 4]], one_hot[[3, 4]]),
+        ([[1], [6]], one_hot[[1, 6]]),
+        (one_hot[[3, 4], None], one_hot[[3, 4]]),
+        (dense[None, None], dense.expand(2, -1)),
     ]:
         out = model.generate(ids, 9, latents=latents, temperature=0.0, use_kv_cache=cached)
         assert torch.equal(out, greedy(model, ids, 9, weights))

@@ -33,8 +33,8 @@ from toy_nets import (
 from x_transformers import PrefixDecoder, TransformerWrapper, autoregressive_wrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.flags import warn_once
-from x_transformers.generation import HELD, evaluating
-from x_transformers.sampling import FILTER_LOGITS_FN, contrastive_decode_fn, top_k
+from x_transformers.generation.engine import HELD, evaluating
+from x_transformers.generation.sampling import FILTER_LOGITS_FN, contrastive_decode_fn, top_k
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 
@@ -508,6 +508,7 @@ def test_old_spellings_are_accepted_with_a_warning(logged):
         (dict(eos_token=1.5), '`eos_token` got 1.5, it must be a token id or None'),
         (dict(filter_logits_fn='topp'), "`filter_logits_fn` got 'topp'"),
         (dict(cache=3), '`cache` cannot be given to generate, it keeps its own'),
+        (dict(prompt_lens=torch.tensor([True])), '`prompt_lens` got .*, it must hold 1 integers'),
         (dict(seq_start_pos=3), '`seq_start_pos` cannot be given to generate, give `prompt_lens`'),
         (dict(return_hiddens=True), '`return_hiddens` cannot be given to generate'),
     ],

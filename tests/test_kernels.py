@@ -24,13 +24,16 @@ from law_cases import (
 )
 from oracles import assert_close, randn
 from refusals import refusal
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from x_transformers import Attention, Decoder, Encoder, TransformerWrapper, attend, blocks
+from x_transformers import Attention, Decoder, Encoder, TransformerWrapper
+from x_transformers.core import rows
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
 from x_transformers.flags import flag
+from x_transformers.kernels import dense
 
 # flags whose weights of a row depend on other rows, or that keep the maps
 WHOLE = ('attn_inverted_attention', 'residual_attn', 'cross_residual_attn')
@@ -43,13 +46,13 @@ class blocked:
         self.values = dict(LARGE={'cpu': 0, 'cuda': 0}, BLOCK={'cpu': 1, 'cuda': 1}, FEWEST_ROWS=height)
 
     def __enter__(self):
-        self.before = {name: getattr(blocks, name) for name in self.values}
+        self.before = {name: getattr(rows, name) for name in self.values}
         for name, value in self.values.items():
-            setattr(blocks, name, value)
+            setattr(rows, name, value)
 
     def __exit__(self, *_):
         for name, value in self.before.items():
-            setattr(blocks, name, value)
+            setattr(rows, name, value)
 
 
 @pytest.fixture
@@ -368,6 +371,17 @@ def test_torch_func_runs_the_whole(in_blocks):
     assert_close(torch.func.vmap(module)(x), wanted)
 
 
+@pytest.mark.filterwarnings('ignore:.*torch.jit.script.*:DeprecationWarning')
+def test_forward_mode_runs_the_whole(in_blocks):
+    """Without `torch.func`: by dual numbers."""
+    module, x, tangent = layer(causal=True, max_attend_past=2), randn(1, N, 12), randn(1, N, 12)
+    _, wanted = torch.func.jvp(module, (x,), (tangent,))
+    in_blocks(2)
+    with forward_ad.dual_level():
+        out = module(forward_ad.make_dual(x, tangent))
+        assert_close(forward_ad.unpack_dual(out).tangent, wanted)
+
+
 SLOPES = [dict(max_attend_past=2), dict(num_mem_kv=1, kv_heads=2), dict(laser=True)]
 
 
@@ -437,7 +451,7 @@ def kernel_names(module, x, monkeypatch, **inputs):
     """The kernels that a call ran."""
     ran = []
     for name in ('eager', 'fused', 'additive', 'folded', 'by_rows', 'grouped_sdpa'):
-        monkeypatch.setattr(attend, name, functools.partial(spied, getattr(attend, name), ran))
+        monkeypatch.setattr(dense, name, functools.partial(spied, getattr(dense, name), ran))
     module(x, **inputs)
     monkeypatch.undo()
     return ran
@@ -614,9 +628,9 @@ def test_a_bias_is_computed_once_for_all_layers(in_blocks, monkeypatch):
 def test_large_calls_are_cut_by_default():
     """Nothing has to be switched on, and small calls stay whole."""
     x = torch.zeros(1, 1, 1)
-    assert blocks.is_large(x, 1, 8, 1024, 1024)
-    assert not blocks.is_large(x, 4, 8, 256, 256)
-    assert not blocks.is_large(x, 64, 64, 1, 10**6)
+    assert rows.is_large(x, 1, 8, 1024, 1024)
+    assert not rows.is_large(x, 4, 8, 256, 256)
+    assert not rows.is_large(x, 64, 64, 1, 10**6)
 
 
 def test_default_blocks_in_a_model():
@@ -629,9 +643,9 @@ def test_default_blocks_in_a_model():
     ).double()
     inputs = dict(x=torch.randint(0, 9, (1, 700), generator=torch.Generator().manual_seed(0)))
     found = outcome(net, inputs)
-    blocks.LARGE['cpu'], before = 2**40, blocks.LARGE['cpu']
+    rows.LARGE['cpu'], before = 2**40, rows.LARGE['cpu']
     wanted = outcome(net, inputs)
-    blocks.LARGE['cpu'] = before
+    rows.LARGE['cpu'] = before
     assert_close(found[0], wanted[0])
     for name, grad in wanted[1].items():
         assert_close(found[1][name], grad, what=name)

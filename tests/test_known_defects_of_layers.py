@@ -280,10 +280,11 @@ def initial_values_reach_every_projection_of_a_stack():
         sizes = dict(dim=24, depth=2, verbose=False, **shape)
         net = Decoder(zero_init_branch_output=True, pre_norm_has_final_norm=False, **sizes)
         weights = [p for name, p in net.named_parameters() if 'to_out' in name or '.ff.2.' in name]
-        assert not any(weight.any() for weight in weights)
+        assert weights and not any(weight.any() for weight in weights)
         net = Decoder(depth_scale_residual=True, **sizes)
         for index in range(4):
             weights = [p for n, p in net.layers[index].named_parameters() if 'to_out' in n or 'ff.2.weight' in n]
+            assert len(weights) == (index % 2 == 1 or 'attn_on_attn' in shape)
             for weight in weights:
                 assert abs(weight.std() * (2 * weight.shape[1] * (index // 2 + 1)) ** 0.5 - 1) < 0.15
 

@@ -166,6 +166,11 @@ NO_EFFECT = {
     'attn_flash=False': 'kernels give the same numbers: law 7',
     'attn_sparse_topk=50': 'there are fewer keys',
     'cross, attn_sparse_topk=50': 'there are fewer keys',
+    'act_dense': 'tokens that have halted keep their state: see test_halting',
+    'act_ponder_weight': 'the weight of a loss: see test_halting',
+    'ff_moe_kind=topk_softmax': 'a softmax of the chosen is the whole one renormalised',
+    'ff_moe_score_bias': 'it starts at zero: see test_experts',
+    'ff_moe_balance_loss': 'wrappers add it: see test_experts',
     'checkpoint_layers': 'layers that run again give the same numbers: see test_recompute',
     'attn_onnxable': 'the triangle can always be exported',
     'cross, attn_onnxable': 'the triangle can always be exported',
@@ -431,6 +436,10 @@ def branching_law(case):
     wholes = [per_token(net, i) for i in (inputs, other)]
     _, trace = steps(net, inputs, (5,))
     in_front = trace.cache.length - 5
+    if trace.cache.cannot('crop', 2):  # what runs is known where a call has ended
+        with pytest.raises(ValueError, match=r'`crop` got a cache with the .* state `'):
+            trace.cache.crop(in_front + 3)
+        _, trace = steps(net, inputs, (3, 2))
     cropped = trace.cache.crop(in_front + 3)
     assert (trace.cache.length, cropped.length) == (in_front + 5, in_front + 3)
     caches = [cropped, cropped]
@@ -469,14 +478,18 @@ def test_cache_reordered_and_expanded(case):
     reordering_law(case)
 
 
-@each()
-def test_cache_saved_and_loaded(case, tmp_path):
+def saving_law(case, tmp_path):
     if found := cacheable(case):
         net, inputs = found
         _, trace = steps(net, inputs, (4,))
         trace.cache.save(tmp_path / 'cache')
         out, _ = steps(net, inputs, (3,), cache=Cache.load(tmp_path / 'cache'), start=4)
         assert_close(out, per_token(net, inputs)[:, 4:])
+
+
+@each()
+def test_cache_saved_and_loaded(case, tmp_path):
+    saving_law(case, tmp_path)
 
 
 @each([case for case in INPUT_CASES if 'prepend_embeds' in case.inputs])
@@ -521,6 +534,10 @@ def test_cache_of_a_window(case):
     if found := cacheable(case):
         net, inputs = found
         whole, (_, trace) = per_token(net, inputs), steps(net, inputs, (4,))
+        if trace.cache.cannot('keep_last', 2):
+            with pytest.raises(ValueError, match=r'`keep_last` got a cache with the .* state `'):
+                trace.cache.keep_last(2)
+            return
         for start in range(4, LENGTH):
             cache = trace.cache.keep_last(2)
             assert cache.length == 2
@@ -708,7 +725,8 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
             assert blind.sum() > 10
             if case.flag not in MIXES_HEADS and 'hybrid' not in case.flag:  # a module beside attention sees
                 assert (heads[blind] == 0).all()
-            assert (trace.post_softmax_attn[blind] == 0).all()
+            maps = trace.post_softmax_attn.unflatten(1, (-1, 4)).movedim(1, -1)
+            assert (maps[blind] == 0).all()
         assert grad.isfinite().all()
         if wanted is not None:
             assert_close(out, wanted[0])
@@ -722,7 +740,7 @@ def switched_on(layer, *stages):
 
 
 def changes_the_sum(layer):
-    return switched_on(layer, 'keys', 'mix', 'leave', 'attended', 'output', 'past')
+    return switched_on(layer, 'keys', 'mix', 'gathered', 'leave', 'attended', 'output', 'past')
 
 
 @each(LAYER_CASES)
@@ -734,7 +752,11 @@ def test_maps_times_values_are_the_output(case, flash):
     layer, inputs = built
     out, trace = layer(**inputs, return_intermediates=True)
     weights, logits, values = trace.post_softmax_attn, trace.pre_softmax_attn, trace.cached_kv[1]
-    assert weights.shape == logits.shape and weights.shape[:3] == (2, 4, 6)
+    assert weights.shape == logits.shape and weights.shape[:3] == (
+        2,
+        layer.query_heads if layer.query_heads > 4 else 4,
+        6,
+    )
     assert (weights[..., -6:].triu(1) == 0).all()
     if not layer.features.at.get('normaliser'):
         assert_close(weights.abs(), logits.softmax(dim=-1))  # some give them a sign
@@ -848,8 +870,10 @@ def as_dtype(inputs, dtype):
 # cases that multiply what half precision rounds, some 0.01 of the norm elsewhere, by more than 3
 LOUD = (
     'adaptive_condition_mlp', 'gate_residual', 'looped', 'attn_qk_norm_groups', 'attn_l2_distance', 'use_derf',
-    'rotary_pos_emb, of a stack without any',
+    'rotary_pos_emb, of a stack without any', 'differential, sinks',
 )  # fmt: skip
+# of two experts that fit nearly as well, rounding may choose the other
+CHOOSY = [case.name for case in CASES if 'ff_moe_experts' in case.stack]
 
 
 def half_law(case, cast):
@@ -866,7 +890,9 @@ def half_law(case, cast):
     assert half.isfinite().all()
     assert all(g.isfinite().all() for g in grads.values() if g is not None)
     error = (half.float() - out).norm() / out.norm()
-    assert error < (0.1 if case.name in LOUD else 0.03), f'off by {error:.3f} of the norm'
+    assert error < (0.3 if case.name in CHOOSY else 0.1 if case.name in LOUD else 0.03), (
+        f'off by {error:.3f} of the norm'
+    )
 
 
 @each(CASES)

@@ -20,6 +20,7 @@ from x_transformers import (
     ViTransformerWrapper,
     XTransformer,
 )
+from x_transformers.core.notes import TakesNotes
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import ConfigError
 from x_transformers.x_transformers import calc_z_loss
@@ -182,8 +183,8 @@ def test_every_pass_of_a_loop_has_a_cache_of_its_own(flags):
         outs.append(out)
     assert_close(torch.cat(outs, dim=1), whole)
     cropped = cache.cache.crop(4)
-    assert torch.equal(cache.cache.exits, torch.full((1, 4), 2)) and torch.equal(cropped.exits, cache.cache.exits)
-    assert torch.equal(cache.cache.detach().exits, cache.cache.exits)
+    for one in (cache.cache, cropped, cache.cache.detach()):
+        assert torch.equal(one.model_states['exits'].value, torch.full((1, 4), 2))
     assert_close(net(ids(), cache=cropped, return_intermediates=True, **extra)[0], whole[:, 4:])
 
 
@@ -381,6 +382,7 @@ def test_deep_embeds_beside_interspersed_memory_tokens():
                 lambda module, args, kwargs: seen.append(kwargs['deep_embed']), with_kwargs=True
             )
     net(ids(), prepend_embeds=vectors(2, 1, 16))
+    assert len(seen) == 2
     for number, scale in enumerate(seen):
         chunks = scale.unflatten(1, (3, 5))
         assert (chunks[:, :, :2] == 1).all()
@@ -758,7 +760,8 @@ def test_class_and_memory_tokens_are_taken_off():
 def test_a_mixture_has_the_digits_of_single_precision():
     net = model(mixture_of_softmax=True, mixture_of_softmax_k=2).bfloat16()
     (feature,) = net.features.at['spread']
-    call = type('Call', (), {'notes': {'mixture': vectors(2, 3, 2).float().log_softmax(dim=-1)}})
+    call = TakesNotes()
+    call.own(feature).mixture = vectors(2, 3, 2).float().log_softmax(dim=-1)
     logits = (8 * vectors(2, 3, 2, 500, seed=2)).bfloat16()
-    wanted = (call.notes['mixture'].unsqueeze(-1) + logits.float().log_softmax(dim=-1)).logsumexp(dim=-2)
+    wanted = (call.own(feature).mixture.unsqueeze(-1) + logits.float().log_softmax(dim=-1)).logsumexp(dim=-2)
     assert torch.equal(feature.logits(logits, call), wanted.clamp(min=math.log(1e-20)).bfloat16())

@@ -153,9 +153,9 @@ def test_loss_of_half_precision_logits_is_summed_in_float32(dtype):
 @pytest.mark.parametrize(
     'x, error, words',
     [
-        (torch.zeros(2, 1).long(), ValueError, r'`x` got the shape \(2, 1\), it must be \(b, n\) with n of at least 2'),
+        (torch.zeros(2, 1).long(), ValueError, r'\(2, 1\), it must be token ids \(b, n\) with n of at least 2'),
         (torch.zeros(4).long(), ValueError, r'`x` got the shape \(4,\)'),
-        (torch.full((2, 4), 0.5), TypeError, r'`x` must hold integer token ids, got torch.float32'),
+        (torch.full((2, 4), 0.5), TypeError, r'`x` got torch.float32, it must hold integer token ids'),
         ([[1, 2]], TypeError, r'`x` got \[\[1, 2\]\], it must be a tensor'),
     ],
 )
@@ -291,6 +291,7 @@ def test_later_tokens_never_reach_earlier_predictions():
         (Encoder, {}, r'`net` must be causal, .* its stack is Encoder, use Decoder'),
         (Decoder, dict(return_only_embed=True), r'it has no head \(`return_only_embed` is set\)'),
         (Decoder, dict(average_pool_embed=True), r'one vector for the whole sequence \(`average_pool_embed` is set\)'),
+        (Decoder, dict(attn_pool=True), r'it pools its output \(`attn_pool` is set\)'),
         (Decoder, dict(use_cls_token=True), r'from the cls tokens \(`use_cls_token` is set\)'),
     ],
 )

@@ -12,6 +12,7 @@ from training_laws import check_copies, check_half_precision, fit
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError, warn_once
+from x_transformers.generation.sampling import gumbel_noise
 from x_transformers.nonautoregressive_wrapper import (
     NonAutoregressiveWrapper,
     cosine_schedule,
@@ -19,7 +20,6 @@ from x_transformers.nonautoregressive_wrapper import (
     hidden_part,
     linear_schedule,
 )
-from x_transformers.sampling import gumbel_noise
 
 V, N, D, MASK = 11, 12, 16, 10
 PLAIN = dict(no_replace_prob=0.0, random_token_prob=0.0, use_simple_mdlm_loss_weight=False)
@@ -366,7 +366,7 @@ def test_refusals_and_warnings():
     model, x = wrapped(), ids()
     for call, error, words in (
         (lambda: model(x[:, :5]), ValueError, r'`x` got 5 tokens, it must have 12'),
-        (lambda: model(x + 0.5), ValueError, r'`x` got torch.float32'),
+        (lambda: model(x + 0.5), TypeError, r'`x` got torch.float32'),
         (lambda: model(x + 5), ValueError, r'`x` got token ids from 5'),
         (lambda: model(x, mask=REAL[:, 1:]), ValueError, r'`mask` got shape \(3, 11\)'),
         (lambda: model(x, sum_embeds=x), ValueError, r'`sum_embeds` cannot be given to the loss'),

@@ -1,6 +1,9 @@
 """Features of the user's own: how they are listed, what their values mean per layer, and when they act."""
 
+import ast
+import importlib
 import inspect
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -8,12 +11,28 @@ import torch
 from law_cases import randomise
 from oracles import assert_close
 
-from x_transformers import Attention, Decoder, TransformerWrapper, XTransformer
+from x_transformers import (
+    Attention,
+    AutoregressiveWrapper,
+    ContinuousTransformerWrapper,
+    Decoder,
+    Encoder,
+    FeedForward,
+    MultiInputTransformerWrapper,
+    TransformerWrapper,
+    XLAutoregressiveWrapper,
+    XTransformer,
+    XValTransformerWrapper,
+)
+from x_transformers.core import rows
 from x_transformers.features import (
     ATTENTION,
     FEEDFORWARD,
+    KINDS,
     STACK,
     AttentionFeature,
+    FeedForwardFeature,
+    Kind,
     ModelFeature,
     PerLayer,
     StackFeature,
@@ -229,6 +248,227 @@ def test_features_of_stacks_and_models_wait():
     assert_close(net(ids, paint=torch.zeros(2, 5, 16)), bare(ids))
 
 
+# notes
+
+
+class Leaning(AttentionFeature):
+    """Scores plus the mean of their query. What it noted of all queries, each block cuts for itself."""
+
+    row_wise = True
+
+    def enter(self, qkv, call):
+        call.own(self).queries = qkv[0]
+        return qkv
+
+    def rows(self, sim, call):
+        own = call.own(self)
+        own.queries = call.cut_rows(own.queries)
+        return sim + own.queries.mean(dim=-1, keepdim=True) * sim.isfinite()
+
+    def weights(self, attn, call):
+        return attn * (1 + call.own(self).queries[..., :1].tanh())
+
+
+class LeaningTwice(Leaning):
+    def weights(self, attn, call):
+        return super().weights(super().weights(attn, call), call)
+
+
+class Overheard(AttentionFeature):
+    """Notes under the same name, and reads what another has left."""
+
+    def enter(self, qkv, call):
+        call.own(self).queries = 3 * qkv[0]
+        return qkv
+
+    def leave(self, out, call):
+        other = getattr(call.own(Leaning), 'queries', torch.zeros(()))
+        return out + call.own(self).queries * other
+
+
+class Average(StackFeature):
+    """Branches read the mean of the stream so far."""
+
+    def open(self, x, call):
+        call.own(self).seen = []
+        return x
+
+    def read(self, x, layer, call):
+        seen = call.own(self).seen
+        seen.append(x)
+        return sum(seen) / len(seen)
+
+
+@pytest.mark.parametrize('height', [1, 3])
+def test_blocks_have_notes_of_their_own(monkeypatch, height):
+    module, x = attention((Leaning,)), stream(2, 7, 16)
+    whole = module(x)
+    for name, value in dict(LARGE={'cuda': 0}, BLOCK={'cuda': 1}, FEWEST_ROWS=height).items():
+        monkeypatch.setattr(rows, name, value)
+    assert_close(module(x), whole)
+
+
+def test_notes_are_of_one_feature():
+    x = stream(2, 7, 16)
+    alone, silent, both, heir = (
+        attention(features) for features in ((Leaning,), (Overheard,), (Leaning, Overheard), (LeaningTwice, Overheard))
+    )
+    plain = attention(())
+    assert_close(silent(x), plain(x))
+    assert not torch.allclose(heir(x), both(x))
+    q = plain.to_q(x).unflatten(-1, (2, 8)).transpose(1, 2)
+    assert_close(both(x) - alone(x), plain.to_out((3 * q * q).transpose(1, 2).flatten(2)))
+    twice = attention((LeaningTwice,))
+    assert_close(heir(x) - twice(x), both(x) - alone(x))
+
+
+def attention(features):
+    return seeded(lambda dim, heads, **_: Attention(dim, heads=heads, dim_head=8, features=features or None))
+
+
+def test_what_runs_again_has_notes_as_they_were():
+    x = stream(2, 5, 16).requires_grad_()
+    nets = [seeded(features=(Average,), checkpoint_layers=again).train() for again in (False, True)]
+    found = [torch.autograd.grad(net(x).square().sum(), (x, *net.parameters())) for net in nets]
+    for one, other in zip(*found, strict=True):
+        assert_close(one, other)
+
+
+# what is kept of a segment
+
+
+def compressed(mems, hiddens, most=4):
+    """The last hidden states as they are, and in front of them those before, two at a time."""
+    kept = []
+    for old, new in zip(mems or [None] * len(hiddens), hiddens, strict=True):
+        rows = [*([] if old is None else old.unbind(dim=1)), *new.unbind(dim=1)]
+        while len(rows) > most:
+            rows = [(one + other) / 2 for one, other in zip(rows[:-2:2], rows[1:-2:2], strict=False)] + rows[-2:]
+        kept.append(torch.stack(rows, dim=1))
+    return kept
+
+
+class Compressed(ModelFeature):
+    """Memories of earlier segments, compressed to the mean of pairs."""
+
+    compressed = flag(False, 'older memories are means of pairs')
+
+    def remember(self, mems, hiddens, call):
+        return compressed(mems, hiddens)
+
+
+def test_compressed_memories():
+    def model(**flags):
+        torch.manual_seed(0)
+        stack = Decoder(**SIZES, depth=2, rel_pos_bias=True)
+        sizes = dict(num_tokens=7, max_seq_len=3, max_mem_len=4, attn_layers=stack)
+        return randomise(TransformerWrapper(**sizes, features=(Compressed,), **flags).double()).eval()
+
+    net, plain = model(compressed=True), model()
+    ids, mems, wanted = torch.arange(12)[None] % 7, None, None
+    losses = []
+    for start in (0, 3, 6, 9):
+        segment = ids[:, start : start + 3]
+        logits, mems = net(segment, mems=mems, return_mems=True)
+        by_hand, trace = plain(segment, mems=wanted, return_intermediates=True)
+        wanted = compressed(wanted, trace.hiddens)
+        assert_close(logits, by_hand)
+        assert [mem.shape[1] for mem in mems] == [3, 4, 4, 4][start // 3 : start // 3 + 1] * 2
+        for mem, other in zip(mems, wanted, strict=True):
+            assert_close(mem, other)
+        targets = ids[:, start + 1 : start + 4]
+        losses.append(torch.nn.functional.cross_entropy(by_hand[0, : targets.shape[1]], targets[0], reduction='sum'))
+    wrapper = XLAutoregressiveWrapper(net)
+    assert_close(wrapper(ids), sum(losses) / 11)
+    assert not torch.allclose(wrapper(ids), XLAutoregressiveWrapper(plain)(ids))
+    known, mems = ids[:, :5], None
+    for _ in range(3):  # greedily, each token from the segments before it
+        for start in range(0, known.shape[1] - (known.shape[1] - 1) % 3 - 1, 3):
+            mems = net(known[:, start : start + 3], mems=mems, return_mems=True)[1]
+        begun = (known.shape[1] - 1) // 3 * 3
+        known, mems = torch.cat((known, net(known[:, begun:], mems=mems)[:, -1:].argmax(dim=-1)), dim=1), None
+    assert wrapper.generate(ids[:, :5], 3, temperature=0.0).tolist() == known[:, 5:].tolist()
+
+
+# steps of the optimiser
+
+
+class Averaged(FeedForwardFeature):
+    """Keeps a moving average of its outputs' size."""
+
+    averaged = flag(False, 'keep an average')
+
+    def setup(self, host):
+        self.seen, self.steps = [], []
+
+    def stepped(self, progress):
+        assert not torch.is_grad_enabled()
+        self.steps.append(progress)
+
+
+class Warmed(AttentionFeature):
+    """An output that comes in slowly."""
+
+    warmed = flag(False, 'begin without attention')
+
+    def setup(self, host):
+        self.share = torch.zeros(())
+
+    def result(self, out, call):
+        return out * self.share
+
+    def stepped(self, progress):
+        self.share.fill_(progress)
+
+
+def test_features_hear_of_steps():
+    net = Decoder(**SIZES, depth=2, checkpoint_layers=True, features=(Averaged, Warmed), averaged=True, warmed=True)
+    model = AutoregressiveWrapper(TransformerWrapper(num_tokens=7, max_seq_len=8, attn_layers=net)).double()
+    steps = [layer[1].features.find(Averaged).steps for layer in net.layers if layer.kind == 'f']
+    ids = torch.arange(6)[None]
+    model(ids).backward()
+    assert steps == [[], []]  # a pass is none, computed twice or not
+    before = model(ids).item()
+    for progress in (0.5, 1):
+        model.stepped(progress)
+    assert steps == [[0.5, 1], [0.5, 1]] and model(ids).item() != before
+    assert all(layer[1].share == 1 for layer in net.layers if layer.kind == 'a')
+    for wrong, error in ((1.5, ValueError), (-1, ValueError), ('half', TypeError), (float('nan'), ValueError)):
+        with pytest.raises(error, match='`progress` got'):
+            model.stepped(wrong)
+
+
+# attributes of the host
+
+
+class Scaled(AttentionFeature):
+    scaled = flag(0.0, 'the factor of logits', example=0.5)
+    settles = ('logit_scale',)
+
+    def setup(self, host):
+        host.logit_scale = self.scaled
+
+
+def test_two_features_do_not_settle_one_attribute():
+    assert seeded(features=(Scaled,), scaled=0.5).layers[0][1].logit_scale == 0.5
+    with pytest.raises(ConfigError, match='`attn_qk_norm` and `attn_scaled` both settle `logit_scale`, set only one'):
+        seeded(attn_qk_norm=True, features=(Scaled,), scaled=0.5)
+
+
+@pytest.mark.parametrize('room', sorted((Path(rows.__file__).parent.parent / 'features').glob('*.py')), ids=str)
+def test_attributes_of_hosts_are_declared(room):
+    tree = ast.parse(room.read_text(encoding='utf-8'))
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        written = {
+            node.attr
+            for node in ast.walk(kind)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            and ast.unparse(node.value) in ('host', 'self.host')
+        }  # fmt: skip
+        module = importlib.import_module(f'x_transformers.features.{room.stem}')
+        assert written <= set(getattr(getattr(module, kind.name), 'settles', ())), kind.name
+
+
 # words
 
 
@@ -282,11 +522,7 @@ class Doubled(AttentionFeature):
     ('flags', 'name'),
     [
         (dict(attn_talking_heads=True), 'attn_talking_heads'),
-        (dict(attn_pre_talking_heads=True), 'attn_pre_talking_heads'),
-        (dict(attn_head_learned_sink=True), 'attn_head_learned_sink'),
-        (dict(attn_use_cope=True, attn_cope_max_pos=4), 'attn_use_cope'),
-        (dict(alibi_pos_bias=True), 'alibi_pos_bias'),
-        (dict(rel_pos_bias=True), 'rel_pos_bias'),
+        (dict(attn_post_talking_heads=True), 'attn_post_talking_heads'),
     ],
 )
 def test_what_counts_heads_is_refused_by_name_beside_more_query_heads(flags, name):
@@ -294,9 +530,275 @@ def test_what_counts_heads_is_refused_by_name_beside_more_query_heads(flags, nam
         Decoder(**SIZES, depth=1, features=(Doubled,), **flags)
 
 
-@pytest.mark.parametrize('flags', [{}, dict(attn_head_scale=True), dict(rotary_pos_emb=True), dict(attn_kv_heads=1)])
+SCORES = [dict(attn_pre_talking_heads=True), dict(attn_head_learned_sink=True), dict(attn_use_cope=True)]
+SCORES += [dict(alibi_pos_bias=True), dict(rel_pos_bias=True), dict(attn_data_dependent_alibi=True)]
+OTHERS = [{}, dict(attn_head_scale=True), dict(rotary_pos_emb=True), dict(attn_kv_heads=1), *SCORES]
+
+
+@pytest.mark.parametrize('flags', [*OTHERS, dict(attn_talking_heads=True), dict(attn_post_talking_heads=True)], ids=str)
 def test_more_query_heads(flags):
-    net = seeded(features=(Doubled,), **flags)
+    features = extend(ATTENTION, Doubled, before=SoftclampLogits) if flags in OTHERS else (Doubled, *ATTENTION)
+    net = seeded(features=features, **flags)
     out = net(stream(2, 5, 16))
     assert out.shape == (2, 5, 16) and out.isfinite().all()
     assert net.layers[0][1].to_q.weight.shape == (32, 16)
+
+
+# a feedforward at run time
+
+
+class Parts(FeedForwardFeature):
+    """A few tokens at a time."""
+
+    tokens_at_once = flag(None, 'how many', Check('a number', lambda v: v is None or v > 0), example=2)
+
+    def run(self, x, call):
+        return torch.cat([self.host.ff(part) for part in x.split(self.tokens_at_once, dim=-2)], dim=-2)
+
+
+class Told(FeedForwardFeature):
+    """Keeps what it is told, and adds an input."""
+
+    takes: ClassVar = {'boost': 'to b n d'}
+    calls: ClassVar = []
+
+    def enter(self, x, call):
+        self.calls.append(call)
+        return x + call.inputs['boost'] if 'boost' in call.inputs else x
+
+    def result(self, out, call):
+        call.add_loss('size', call.real(out).square().mean())
+        return out * 2
+
+
+@pytest.mark.parametrize(
+    'flags', [{}, dict(ff_glu=True, ff_sublayer_dropout=0.5, macaron=True), dict(use_layerscale=True)]
+)
+def test_a_feedforward_in_parts(flags):
+    plain, parts = seeded(**flags), seeded(features=(Parts,), tokens_at_once=2, **flags)
+    x = stream(2, 5, 16)
+    assert_close(parts(x), plain(x))
+    inner, seen = next(m for m in parts.modules() if isinstance(m, FeedForward)), []
+    inner.ff.register_forward_hook(lambda module, args, out: seen.append(args[0].shape[1]))
+    parts(x)
+    assert seen == [2, 2, 1]
+
+
+@pytest.mark.parametrize('flags', [{}, dict(use_layerscale=True, shift_tokens=1)])
+def test_what_a_feedforward_is_told(flags):
+    Told.calls.clear()
+    net, x, real = seeded(features=(Told,), **flags), stream(2, 5, 16), torch.arange(5) < torch.tensor([[5], [3]])
+    net(x)
+    assert [(call.layer, call.kind, call.mask) for call in Told.calls] == [(1, 'f', None), (3, 'f', None)]
+    Told.calls.clear()
+    whole, trace = net(x, mask=real, return_hiddens=True)
+    assert all(torch.equal(call.mask, real) for call in Told.calls) and not trace.aux_losses
+    Told.calls.clear()
+    _, cache = net(x[:, :3], mask=real[:, :3], return_hiddens=True)
+    new, _ = net(x, mask=real, cache=cache, return_hiddens=True)
+    assert torch.equal(Told.calls[-1].mask, real[:, 3:])
+    assert_close(new[0], whole[0, 3:])
+    trace = net.train()(x, mask=real, return_hiddens=True)[1]
+    assert trace.aux_losses.keys() == {'size'}
+
+
+def test_inputs_of_a_feedforward():
+    Told.calls.clear()
+    x, ff, plain = stream(2, 5, 16), FeedForward(16, features=(Told,)).double(), FeedForward(16).double()
+    plain.load_state_dict(ff.state_dict())
+    boost, scale = stream(1, 1, 16), stream(2, 5, 1)
+    assert_close(ff(x, boost=boost), plain(x + boost) * 2)
+    assert_close(ff(x, scale), plain(x) * scale * 2)
+    for given, words in (
+        (dict(bost=boost), 'unexpected input `bost`, did you mean `boost`'),
+        (dict(deep=1), 'unexpected'),
+    ):
+        with pytest.raises(TypeError, match=words):
+            ff(x, **given)
+    with pytest.raises(ValueError, match=r'`mask` got shape \(5, 2\), it must be \(2, 5\): True is a real token'):
+        ff(x, mask=torch.ones(5, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r'`deep_embed` got shape \(3, 5, 16\), it must broadcast to \(2, 5, 16\)'):
+        ff(x, deep_embed=torch.ones(3, 5, 16, dtype=torch.float64))
+
+
+# what is returned
+
+
+class Answered(ModelFeature):
+    """Return how many memories there are beside the output."""
+
+    answered = flag(False, 'say it')
+
+    def answer(self, out, x, call):
+        assert x.shape[:2] == (2, 5)
+        return out, len(call.trace.mems)
+
+
+IDS = torch.arange(10).reshape(2, 5) % 7
+ASKED = dict(max_seq_len=8, max_mem_len=4, features=(Answered,), answered=True)
+NUMBERS = dict(num_tokens=7, numerical_token_id=6)
+
+
+def streams_of(stack):
+    return MultiInputTransformerWrapper(num_tokens=dict(a=7), attn_layers=stack, **ASKED)
+
+
+READ = {
+    'tokens': (lambda stack: TransformerWrapper(num_tokens=7, attn_layers=stack, **ASKED), (IDS,)),
+    'vectors': (lambda stack: ContinuousTransformerWrapper(attn_layers=stack, **ASKED), (torch.ones(2, 5, 16),)),
+    'numbers': (lambda stack: XValTransformerWrapper(attn_layers=stack, **NUMBERS, **ASKED), (IDS, IDS.float())),
+    'streams': (
+        streams_of,
+        (dict(a=IDS),),
+    ),
+}
+
+
+@pytest.mark.parametrize('name', READ)
+def test_a_feature_answers_for_every_model(name):
+    build, inputs = READ[name]
+    (_, count), trace = build(Decoder(dim=16, depth=1, heads=2))(*inputs, return_mems=True, return_intermediates=True)
+    assert count == len(trace.mems) == 1
+
+
+def test_streams_with_an_answer_leave_no_logits_to_the_loss():
+    assert not streams_of(Decoder(dim=16, depth=1, heads=2)).can_return_readout
+
+
+@pytest.mark.parametrize('kind', [AttentionFeature, FeedForwardFeature, StackFeature, ModelFeature])
+def test_help_lists_every_stage(kind):
+    """In running order, with what it takes; on the way out it says so."""
+    lines = [line.split() for line in kind.__doc__.splitlines()]
+    found = {words[0]: words[1] for words in lines if len(words) > 2 and words[0] in kind.stages}
+    assert found == kind.stages and list(found) == list(kind.stages)
+    assert ('ring out' in kind.__doc__) == (kind in (AttentionFeature, StackFeature, ModelFeature))
+    assert '{' not in kind.__doc__
+
+
+# what layers add, and what they read beside the stream
+
+
+class AtOnce(StackFeature):
+    """All layers read the same stream, what they add is summed. Nothing is learned from what they read beside it."""
+
+    at_once = flag(False, 'layers side by side')
+
+    def through(self, run, x, call):
+        on, own = self.host.features.given(call.inputs), call.with_beside([t.detach() for t in call.beside()])
+        total = x
+        for own.step, index in enumerate(call.order):
+            total = total + self.host.layers[index].branch(x, own, on)
+        return total
+
+
+def test_layers_side_by_side():
+    flags = dict(cross_attend=True, rel_pos_bias=True, pre_norm_has_final_norm=False)
+    net, plain = seeded(features=(AtOnce,), at_once=True, **flags), seeded(**flags)
+    x, context, mask = (
+        stream(2, 5, 16),
+        stream(2, 3, 16).requires_grad_(),
+        torch.tensor([[True] * 5, [True] * 4 + [False]]),
+    )
+    wanted = x
+    for layer in plain.layers:
+        (norm, *_), branch, _ = layer
+        own = {'a': dict(rel_pos=plain.rel_pos, mask=mask), 'c': dict(context=context, mask=mask), 'f': {}}[layer.kind]
+        wanted = wanted + branch(norm(x), **own)
+    out = net(x, context=context, mask=mask)
+    assert_close(out[mask], wanted[mask])
+    out.sum().backward()
+    assert context.grad is None and net.rel_pos.relative_attention_bias.weight.grad is None
+    assert net.layers[0][1].to_q.weight.grad.any()
+    with pytest.raises(ValueError, match='`tensors` got 0, it must be one for each of the'):
+
+        class Wrong(AtOnce):
+            """Gives nothing."""
+
+            def through(self, run, x, call):
+                return run(x, call.with_beside([]), range(2))
+
+        seeded(features=(Wrong,), at_once=True, **flags)(x, context=context)
+
+
+# layers for some tokens
+
+
+class EverySecond(StackFeature):
+    """Later layers change every second token."""
+
+    every_second = flag('', "how: 'some' computes these alone, 'all' computes all and takes these")
+
+    def through(self, run, x, call):
+        steps = range(len(call.order))
+        half, places = len(steps) // 2, torch.arange(call.seen, call.seen + x.shape[1]) % 2 == 0
+        second = places.expand(x.shape[0], -1)
+        x = run(x, call, steps[:half])
+        if self.every_second == 'some':
+            return run(x, call.of_tokens(second), steps[half:])
+        for step in steps[half:]:
+            x = torch.where(second.unsqueeze(-1), run(x, call, (step,)), x)
+        return x
+
+
+FLAGS = (
+    dict(rotary_pos_emb=True, cross_attend=True, context_pos=True),
+    dict(rotary_pos_emb=True, cross_attend=True, use_adaptive_layernorm=True, dim_condition=4),
+    dict(alibi_pos_bias=True, add_value_residual=True, reinject_input=True, pre_norm=False),
+    dict(rel_pos_bias=True, gate_residual=True, attn_talking_heads=True),
+)
+
+
+@pytest.mark.parametrize('flags', FLAGS, ids=lambda flags: ' '.join(flags))
+def test_layers_for_some_tokens(flags):
+    """Conditions per token, masks, contexts and biases follow; a token that is not changed is still read."""
+    own = {name: value for name, value in flags.items() if name != 'context_pos'}
+    some, whole = (seeded(features=(EverySecond,), every_second=how, depth=4, **own) for how in ('some', 'all'))
+    mask, scores = torch.arange(7) < torch.tensor([[7], [5]]), stream(4, 2, 7, 7)[1]
+    inputs = dict(mask=mask, attn_bias=scores, attn_mask=scores > -1)
+    inputs |= dict(context=stream(2, 3, 16), context_mask=mask[:, 4:]) if 'cross_attend' in flags else {}
+    inputs |= dict(context_pos=torch.arange(3)) if 'context_pos' in flags else {}
+    inputs |= dict(condition=stream(2, 7, 4)) if 'dim_condition' in flags else {}
+    x = stream(2, 7, 16).requires_grad_()
+    found = [torch.autograd.grad(net(x, **inputs)[mask].sin().sum(), [x, *net.parameters()]) for net in (some, whole)]
+    assert_close(some(x, **inputs)[mask], whole(x, **inputs)[mask])
+    for grad, other in zip(*found, strict=True):
+        assert_close(grad, other, 'gradient')
+
+
+def test_some_tokens_with_a_cache():
+    net = seeded(features=(EverySecond,), every_second='some', depth=4, rotary_pos_emb=True)
+    x, (_, trace) = stream(2, 7, 16), net(stream(2, 7, 16)[:, :3], return_hiddens=True)
+    for place in range(3, 7):
+        out, trace = net(x[:, : place + 1], cache=trace, return_hiddens=True)
+        assert_close(out, net(x)[:, place : place + 1])
+
+
+@pytest.mark.parametrize(
+    ('index', 'message'),
+    [
+        (torch.tensor([0, 1]), r'`index` got torch.int64 of shape \(2,\), it must be whole numbers'),
+        (torch.ones(2, 3, dtype=torch.bool), r'`index` got torch.bool of shape \(2, 3\), .* or a mask \(b 5\)'),
+        (torch.tensor([[0], [5]]), '`index` got '),
+        ([0, 1], r'`index` got \[0, 1\], it must be a tensor'),
+    ],
+)
+def test_tokens_that_there_are_not(index, message):
+    class Wrong(EverySecond):
+        """Names wrong tokens."""
+
+        def through(self, run, x, call):
+            return run(x, call.of_tokens(index), range(2))
+
+    with pytest.raises((ValueError, TypeError), match=message):
+        seeded(features=(Wrong,), every_second='some')(stream(2, 5, 16))
+    with pytest.raises(ValueError, match='`shift_tokens` does not go with `of_tokens`: each branch also reads'):
+        seeded(features=(EverySecond,), every_second='some', shift_tokens=1)(stream(2, 5, 16))
+
+
+def test_kinds_that_read_other_tokens(monkeypatch):
+    monkeypatch.setitem(KINDS, 'mix', Kind(lambda stack, index: torch.nn.AvgPool1d(3, 1, 1)))
+    net = seeded(
+        Encoder, features=(EverySecond,), every_second='some', depth=None, custom_layers=('a', 'f', 'a', 'mix')
+    )
+    with pytest.raises(ValueError, match="layers of kind 'mix' do not go with `of_tokens`: they read all tokens"):
+        net(stream(2, 5, 16))

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.fast.packing import PackedLinear, PackedNorm, packable, packs_gain
 from x_transformers.features.norms import LayerNorm
-from x_transformers.generation import Reader
-from x_transformers.packing import PackedLinear, PackedNorm, packable, packs_gain
+from x_transformers.generation.engine import Reader
 
 
 def model(dim=16, length=64, num_memory_tokens=None, **flags):

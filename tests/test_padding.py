@@ -43,8 +43,14 @@ def outputs_and_gradients(module, function):
     return out, dict(zip(names, grads, strict=True))
 
 
-def check(module, function, real=None):
-    """`function(fill)` gives the same for any fill of what is hidden, None being NaN, to the last digit."""
+def check(module, function, real=None, exact=True):
+    """`function(fill)` gives the same for any fill of what is hidden, None being NaN, to the last digit.
+
+    Not `exact`: products of several tokens at once, of which some are hidden, round otherwise.
+    """
+
+    def same(one, other):
+        return torch.equal(one, other) if exact else torch.allclose(one, other, rtol=1e-10, atol=1e-12)
 
     def shown(fill):
         out = function(fill)
@@ -52,10 +58,10 @@ def check(module, function, real=None):
 
     (expected, wanted), (found, grads) = (outputs_and_gradients(module, lambda f=f: shown(f)) for f in (0.0, None))
     assert expected.isfinite().all()
-    assert torch.equal(found, expected)
+    assert same(found, expected)
     for name, grad in grads.items():
         assert (grad is None) == (wanted[name] is None), name
-        assert grad is None or (torch.equal(grad, wanted[name]) and grad.isfinite().all()), name
+        assert grad is None or (same(grad, wanted[name]) and grad.isfinite().all()), name
     for fill in (1.5, 1e300):  # what is finite does not matter either
         assert_close(shown(fill), expected)
 
@@ -88,7 +94,7 @@ def strays_law(case, kind):
                 new[name] = with_strays(inputs[name], inputs[mask], fill)
         return per_token(net, new, mask=REAL)
 
-    check(net, filled, REAL)
+    check(net, filled, REAL, exact='ff_moe_experts' not in case.stack)
 
 
 SOME = (

@@ -8,16 +8,17 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import randomised
+from oracles import assert_close, randomised
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers import x_transformers as core
+from x_transformers.core import rows
+from x_transformers.fast.plain import PlainLayers
 from x_transformers.features.catalogue import STACK
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import flag
-from x_transformers.plain import PlainLayers
 
 
 def stack(kind=Decoder, **flags):
@@ -68,6 +69,19 @@ PLAIN = {
     'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
     'one kv head': dict(attn_one_kv_head=True),
     'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
+    'gated with gains': dict(ff_glu=True, ff_glu_mult_bias=True),
+    'gated and clamped': dict(ff_glu=True, ff_swish=True, ff_glu_softclamp=True),
+    'one gain': dict(use_scalenorm=True),
+    'qk norm': dict(attn_qk_norm=True, rotary_pos_emb=True),
+    'qk norm of groups': dict(attn_qk_norm=True, attn_qk_norm_groups=2, attn_qk_norm_dim_scale=True),
+    'rms norm of heads': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True, attn_value_rmsnorm=True),
+    'rms norm of keys': dict(attn_k_rmsnorm=True),
+    'alibi': dict(alibi_pos_bias=True),
+    'alibi of some heads': dict(alibi_pos_bias=True, alibi_num_heads=2, kind=Encoder, attn_kv_heads=2),
+    't5': dict(rel_pos_bias=True, attn_qk_norm=True),
+    'dynamic': dict(dynamic_pos_bias=True),
+    'value residual': dict(add_value_residual=True, depth=3),
+    'half of the values': dict(add_value_residual=True, learned_value_residual_mix=False, attn_value_rmsnorm=True),
     'norms behind': dict(pre_norm=False),
     'no offset': dict(norm_add_unit_offset=False),
     'sandwich': dict(sandwich_norm=True),
@@ -88,7 +102,8 @@ def test_the_layers_written_out_are_the_layers(flags, training, runs):
     assert runs
     assert_same(own, ordinary(passed, net, x))
     with torch.no_grad():
-        assert_same([net(x), net(x)], [own[0], own[0]])  # the second reads sums that the first has kept
+        first, wanted = net(x), ordinary(net, x)  # with a bias that learns, torch takes another kernel above
+        assert_same([first, net(x)], [wanted, wanted])  # the second reads sums that the first has kept
     count = len(runs)
     with torch.autocast('cpu', torch.bfloat16):
         assert_same(passed(net, x), ordinary(passed, net, x))
@@ -137,16 +152,13 @@ class Louder(StackFeature):
 
 
 ACTING = {
-    'alibi': dict(alibi_pos_bias=True),
     'xpos': dict(rotary_xpos=True),
-    'qk norm': dict(attn_qk_norm=True),
     'memory keys': dict(attn_num_mem_kv=1),
     'top-k': dict(attn_sparse_topk=2),
     'gate': dict(attn_gate_values=True),
     'window': dict(attn_max_attend_past=4),
     'shift': dict(shift_tokens=1),
     'reinject': dict(reinject_input=True),
-    'value residual': dict(add_value_residual=True),
     'residual scale': dict(scale_residual=True),
     'constant scale': dict(scale_residual_constant=0.5),
     'gru': dict(gate_residual=True),
@@ -169,10 +181,38 @@ def test_other_stacks_take_the_ordinary_way(flags, runs):
     assert not runs
 
 
-INPUTS = {
+SEEN = {
     'mask': dict(mask=torch.arange(9) < torch.tensor([[9], [4]])),
-    'attn_mask': dict(attn_mask=torch.ones(9, 9).tril() > 0),
+    'holes': dict(mask=torch.arange(9) % 2 == torch.tensor([[0], [1]])),
+    'nothing is real': dict(mask=torch.zeros(2, 9) > 0),
     'start': dict(seq_start_pos=torch.tensor([0, 3])),
+    'both': dict(seq_start_pos=torch.tensor([2, 0]), mask=torch.arange(9) < torch.tensor([[9], [4]])),
+}
+
+
+@pytest.mark.parametrize('inputs', SEEN.values(), ids=SEEN)
+@pytest.mark.parametrize(
+    'name', ['default', 'encoder', 'kv heads', 'alibi', 't5', 'value residual', 'rms norm of heads']
+)
+def test_what_masks_hide(name, inputs, runs):
+    net, x = stack(**PLAIN[name]), tokens()
+    assert_same(passed(net, x, **inputs), ordinary(passed, net, x, **inputs))
+    assert len(runs) == 1
+    assert not torch.equal(net(x, **inputs), net(x))
+    with torch.no_grad():
+        assert_same([net(x, **inputs)], [ordinary(net, x, **inputs)])
+
+
+def test_scores_that_are_too_many_to_be_held(monkeypatch, runs):
+    monkeypatch.setattr(rows, 'LARGE', dict.fromkeys(('cpu', 'cuda'), 2 * 4 * 9 * 9 - 1))
+    for flags, inputs in ((dict(alibi_pos_bias=True), {}), ({}, SEEN['mask'])):
+        net, x = stack(**flags), tokens()
+        assert_close(net(x, **inputs), ordinary(net, x, **inputs))
+        assert not runs
+
+
+INPUTS = {
+    'attn_mask': dict(attn_mask=torch.ones(9, 9).tril() > 0),
     'kv mask': dict(self_attn_kv_mask=torch.arange(9) < torch.tensor([[9], [4]])),
     'bias': dict(attn_bias=torch.randn(9, 9)),
     'not causal': dict(causal=False),

@@ -9,8 +9,8 @@ from test_plain import ACTING
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
-from x_transformers.generation import Reader
-from x_transformers.plain_step import PlainStep
+from x_transformers.fast.plain_step import PlainStep
+from x_transformers.generation.engine import Reader
 
 
 def model(double=True, wrapper=None, **flags):
@@ -37,6 +37,12 @@ PLAIN = {
     'one kv head': dict(attn_one_kv_head=True),
     'value heads': dict(attn_value_dim_head=4, rotary_pos_emb=True),
     'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
+    'qk norm': dict(attn_qk_norm=True, rotary_pos_emb=True),
+    'qk norm, learned': dict(attn_qk_norm=True, attn_qk_norm_groups=2, attn_qk_norm_dim_scale=True),
+    'rms norm of heads': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True, attn_value_rmsnorm=True),
+    'alibi': dict(alibi_pos_bias=True, attn_kv_heads=2),
+    't5': dict(rel_pos_bias=True),
+    'dynamic': dict(dynamic_pos_bias=True),
     'norms behind': dict(pre_norm=False),
     'sandwich': dict(sandwich_norm=True),
     'no final norm': dict(pre_norm_has_final_norm=False),
@@ -102,6 +108,7 @@ def test_the_plain_step_follows_the_weights(change):
 
 
 OTHERS = ACTING | {
+    'value residual': dict(add_value_residual=True),
     'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),
     'embedding norm': dict(wrapper=dict(post_emb_norm=True)),
     'mixture': dict(wrapper=dict(mixture_of_softmax=True)),

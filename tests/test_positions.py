@@ -6,7 +6,9 @@ import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
 from torch import nn
 
-from x_transformers import Attention, CrossAttender, Decoder, Encoder, blocks
+from x_transformers import Attention, CrossAttender, Decoder, Encoder
+from x_transformers.core import rows
+from x_transformers.features import biases, positions, rotary
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
     AlibiPositionalBias,
@@ -447,9 +449,9 @@ def test_positions_of_each_head(flag, kind, in_blocks, monkeypatch):
     bias = torch.stack([torch.stack([stack.rel_pos.at(p, p)[h] for h, p in enumerate(row)]) for row in pos])
     wanted = bare(x, attn_bias=bias)
     if in_blocks:
-        monkeypatch.setattr(blocks, 'LARGE', {'cpu': 1, 'cuda': 1})
-        monkeypatch.setattr(blocks, 'BLOCK', {'cpu': 2, 'cuda': 2})
-        monkeypatch.setattr(blocks, 'FEWEST_ROWS', 2)
+        monkeypatch.setattr(rows, 'LARGE', {'cpu': 1, 'cuda': 1})
+        monkeypatch.setattr(rows, 'BLOCK', {'cpu': 2, 'cuda': 2})
+        monkeypatch.setattr(rows, 'FEWEST_ROWS', 2)
     assert_close(stack(x, pos=pos), wanted)
     assert not torch.allclose(stack(x, pos=pos), stack(x, pos=pos[:, 0]))
 
@@ -460,3 +462,10 @@ def test_positions_of_each_head_are_for_a_bias_of_distances():
         Decoder(dim=16, depth=1, heads=4, rotary_pos_emb=True)(torch.randn(2, 6, 16), pos=pos)
     with pytest.raises(ValueError, match='`pos` got positions for 3 heads, there are 4'):
         Decoder(dim=16, depth=1, heads=4, alibi_pos_bias=True)(torch.randn(2, 6, 16), pos=pos[:, :3])
+
+
+def test_rotations_and_biases_are_found_beside_the_tables():
+    for room in (biases, rotary):
+        for name, thing in vars(room).items():
+            if isinstance(thing, type) and thing.__module__ == room.__name__:
+                assert getattr(positions, name) is thing

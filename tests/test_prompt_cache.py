@@ -1,20 +1,27 @@
 """A prompt that was read once: continuations are those of the whole prompt, and a file is believed only if it fits."""
 
 import errno
+import io
 import itertools
 import os
 from contextlib import contextmanager
 
+import old_caches
 import pytest
 import torch
+from oracles import assert_close
 from torch import nn
 from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
-from x_transformers import cache, files, prompt_cache
-from x_transformers.cache import Buffer, Cache, KeysValues
-from x_transformers.files import write_content
-from x_transformers.plain_step import PlainStep
-from x_transformers.prompt_cache import PromptCache, checksum, fingerprint
+from x_transformers import AutoregressiveWrapper, cache
+from x_transformers.cache import Cache
+from x_transformers.core import files
+from x_transformers.core.buffers import Buffer, KeysValues
+from x_transformers.core.files import write_content
+from x_transformers.core.state import Sum
+from x_transformers.fast.plain_step import PlainStep
+from x_transformers.generation import prompt_cache
+from x_transformers.generation.prompt_cache import PromptCache, checksum, fingerprint
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 GREEDY = dict(temperature=0.0)
@@ -139,7 +146,7 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     with pytest.raises(ValueError, match='or without a checksum'):
         PromptCache.load(path)
     cache.cache.save(path)
-    with pytest.raises(ValueError, match="is not a prompt cache of this version: 'x-transformers cache 2'"):
+    with pytest.raises(ValueError, match="is not a prompt cache of this version: 'x-transformers cache 3'"):
         PromptCache.load(path)
     with pytest.raises(FileNotFoundError):
         PromptCache.load(tmp_path / 'nothing')
@@ -172,7 +179,7 @@ WRONG = {
     'layers': [None],
     'remembered': [{'a': 1}, {}],
     'states': {'a': torch.zeros(4, 5)},
-    'recurrent': [None] * 3,
+    'model_states': {'a': {'kind': 'ring', 'rows': torch.zeros(2, 4, 5), 'width': 0, 'length': 4}},
     'more': 1,
 }
 
@@ -198,9 +205,41 @@ def test_a_field_that_cannot_be_is_named(tmp_path, field, missing):
 
 def test_rows_of_several_batches_are_refused(tmp_path):
     content = language_model(**ROTARY).read_prompt(ids_of(2, 5, vocab=11)).cache.content()
-    content['states']['a'] = torch.zeros(4, 5, 1)
+    content['states']['a'] = Buffer(torch.zeros(4, 5, 1)).content()
     write_content(content, tmp_path / 'cache', cache.FORMAT)
     with pytest.raises(ValueError, match=r'the cache holds rows of several batches: \[2, 4\]'):
+        cache.Cache.load(tmp_path / 'cache')
+
+
+@pytest.mark.parametrize('name', old_caches.MODELS)
+def test_caches_of_format_2_go_on_with_the_same_numbers(name):
+    net, path = old_caches.model_of(name), old_caches.DATA / f'cache_2.{name}'
+    inputs = old_caches.inputs_of(name, 6)
+    whole = net(old_caches.IDS, **inputs)
+    loaded = cache.Cache.load(path)
+    assert {state.split('.')[-1] for state in loaded.states} <= {'shift'}  # turned keys are written as they were before
+    for only_new in (False, True):
+        ids = old_caches.IDS[:, 4 * only_new :]
+        given = inputs if not only_new else {}  # what was said of cached tokens holds
+        out = net(ids, cache=loaded, input_not_include_cache=only_new, return_intermediates=True, **given)[0]
+        assert_close(out, whole[:, 4:])
+
+
+def test_a_prompt_cache_of_format_2_goes_on():
+    path, net = old_caches.DATA / 'prompt_2.recurrent', old_caches.model_of('recurrent')
+    model = AutoregressiveWrapper(net)
+    again = model.generate(None, 4, prompt_cache=PromptCache.load(path), temperature=0.0)
+    assert torch.equal(again, model.generate(old_caches.IDS[:, :4], 4, temperature=0.0, cache_kv=False))
+
+
+@pytest.mark.parametrize('field', ['recurrent', 'exits', 'states'])
+def test_a_damaged_cache_of_format_2_is_refused(tmp_path, field):
+    with open(old_caches.DATA / 'cache_2.looped', 'rb') as file:
+        file.readline()
+        content = torch.load(io.BytesIO(file.read()), weights_only=True)
+    content[field] = [1, 2, 3, 4, 5]
+    write_content(content, tmp_path / 'cache', 'x-transformers cache 2')
+    with pytest.raises(ValueError, match=rf'cannot be read as a cache: .*{field}'):
         cache.Cache.load(tmp_path / 'cache')
 
 
@@ -337,16 +376,16 @@ def test_gradients_reach_the_past_through_what_is_appended():
 
 def test_files_hold_the_states_of_recurrent_modules(tmp_path):
     cache = cache_by_hand()
-    cache.recurrent = [(vectors_of(1, 2, 3), [vectors_of(1, 2, 4)])]
+    cache.layers[0].states['gru'] = Sum((vectors_of(1, 2, 3), [vectors_of(1, 2, 4)]), 4, batch_first=False)
     cache.save(tmp_path / 'cache')
-    (one, (two,)), (again, (too,)) = cache.recurrent[0], Cache.load(tmp_path / 'cache').recurrent[0]
+    (one, (two,)), (again, (too,)) = (c.layers[0].states['gru'].value for c in (cache, Cache.load(tmp_path / 'cache')))
     assert torch.equal(one, again) and torch.equal(two, too)
 
 
 def test_recurrent_states_lose_their_graph():
     cache = cache_by_hand()
-    cache.recurrent = [vectors_of(1, 2, 3).requires_grad_() * 2]
-    assert not cache.detach().recurrent[0].requires_grad
+    cache.layers[0].states['gru'] = Sum(vectors_of(1, 2, 3).requires_grad_() * 2, 4, (vectors_of(1, 2, 3), 3))
+    assert not cache.detach().layers[0].states['gru'].value.requires_grad
 
 
 def test_a_net_that_cannot_cache_is_refused():

@@ -9,7 +9,8 @@ import torch
 from oracles import assert_close
 from torch import nn
 
-from x_transformers import Attention, Decoder, Encoder, blocks
+from x_transformers import Attention, Decoder, Encoder
+from x_transformers.core import rows
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.positions import AlibiPositionalBias
@@ -36,6 +37,21 @@ class Elsewhere(AttentionFeature):
     def views(self, x):
         places = CHOICES[self.elsewhere](*x.shape[:2])
         return chosen(x, places), x, x, places
+
+
+class Slanted(AttentionFeature):
+    """A bias and a mask of one's own, by positions."""
+
+    slanted = flag(False, 'a bias of the squared distance; what is five tokens away is hidden')
+
+    def bias(self, call):
+        return self.wide(-0.1 * (call.q_pos.unsqueeze(-1) - call.k_pos.unsqueeze(-2)).double() ** 2)
+
+    def mask(self, call):
+        return self.wide(call.q_at.unsqueeze(-1) - call.k_at.unsqueeze(-2) != 5)
+
+    def wide(self, t):
+        return t if t.ndim == 2 else t.unsqueeze(1)
 
 
 def chosen(t, places):
@@ -84,6 +100,7 @@ LAYERS = {
     'talking heads': dict(pre_talking_heads=True, post_talking_heads=True),
     'the best few': dict(sparse_topk=2),
     'sink': dict(head_learned_sink=True),
+    'vectors for distances': dict(shaw_rel_pos=True, shaw_max_distance=3),
     'sigmoid': dict(sigmoid=True),
     'entmax': dict(use_entmax15=True),
     'signed': dict(cog_signed=True),
@@ -136,9 +153,9 @@ def test_in_blocks(monkeypatch, name, choice):
     x, slopes = vectors(B, N, 16), AlibiPositionalBias(2, 2).double()
     cases = ({}, dict(mask=MASK), dict(rel_pos=slopes))
     expected = [chosen(plain(x, **inputs), CHOICES[choice](B, N)) for inputs in cases]
-    monkeypatch.setattr(blocks, 'LARGE', {'cpu': 0, 'cuda': 0})
-    monkeypatch.setattr(blocks, 'BLOCK', {'cpu': 1, 'cuda': 1})
-    monkeypatch.setattr(blocks, 'FEWEST_ROWS', 3)
+    monkeypatch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
+    monkeypatch.setattr(rows, 'BLOCK', {'cpu': 1, 'cuda': 1})
+    monkeypatch.setattr(rows, 'FEWEST_ROWS', 3)
     for inputs, wanted in zip(cases, expected, strict=True):
         assert_close(other(x, **inputs), wanted)
 
@@ -148,8 +165,8 @@ def test_gradients_in_blocks(monkeypatch):
     x, slopes = vectors(B, N, 16), AlibiPositionalBias(2, 2).double()
     loss = chosen(plain(x, rel_pos=slopes), torch.arange(0, N, 2)).square().sum()
     expected = torch.autograd.grad(loss, list(plain.parameters()))
-    monkeypatch.setattr(blocks, 'LARGE', {'cpu': 0, 'cuda': 0})
-    monkeypatch.setattr(blocks, 'FEWEST_ROWS', 3)
+    monkeypatch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
+    monkeypatch.setattr(rows, 'FEWEST_ROWS', 3)
     found = torch.autograd.grad(other(x, rel_pos=slopes).square().sum(), list(other.parameters()))
     for ours, theirs in zip(found, expected, strict=True):
         assert_close(ours, theirs)
@@ -168,8 +185,10 @@ STACKS = {
     'alibi': dict(alibi_pos_bias=True),
     't5': dict(rel_pos_bias=True),
     'dynamic': dict(dynamic_pos_bias=True),
+    'vectors for distances': dict(shaw_rel_pos=True),
     'window': dict(attn_max_attend_past=2),
     'gates': dict(attn_data_dependent_alibi=True),
+    "one's own": dict(slanted=True),
     'gates of rows': dict(attn_data_dependent_alibi_per_row=True, attn_data_dependent_alibi=True),
     'curves': dict(attn_use_rel_proj_pos_bias=True),
     'latents': dict(rotary_pos_emb=True, attn_use_latent_kv=True, attn_dim_latent_kv=6),
@@ -193,7 +212,7 @@ def stacks(choice, kind=Decoder, **flags):
     pair = []
     for own in (None, choice):
         asking = {} if own is None else dict(attn_elsewhere=own if depth == 1 else (None, own))
-        pair.append(kind(**sizes, features=(Elsewhere, *ATTENTION), **asking, **flags).double())
+        pair.append(kind(**sizes, features=(Elsewhere, Slanted, *ATTENTION), **asking, **flags).double())
     pair[1].load_state_dict(randomised(pair[0]).state_dict())
     return pair[0], pair[1].eval()
 

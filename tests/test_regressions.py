@@ -25,9 +25,9 @@ from x_transformers import (
     FeedForward,
     TransformerWrapper,
     XTransformer,
-    blocks,
 )
 from x_transformers.autoregressive_wrapper import min_p, top_a, top_k, top_p
+from x_transformers.core import rows
 from x_transformers.x_transformers import (
     AlibiPositionalBias,
     DynamicPositionBias,
@@ -782,8 +782,8 @@ def test_a_bias_that_hides_all_keys_reveals_none(flash, causal, in_blocks, monke
     """Not those that the triangle hides either: the row gives zeros, with finite gradients."""
     if in_blocks:
         for name, value in (('LARGE', 1), ('BLOCK', 2)):
-            monkeypatch.setattr(blocks, name, {'cpu': value, 'cuda': value})
-        monkeypatch.setattr(blocks, 'FEWEST_ROWS', 2)
+            monkeypatch.setattr(rows, name, {'cpu': value, 'cuda': value})
+        monkeypatch.setattr(rows, 'FEWEST_ROWS', 2)
     layer = Attention(dim=16, heads=2, dim_head=8, causal=causal, flash=flash).double().eval()
     x = torch.randn(1, 5, 16, dtype=torch.double, requires_grad=True)
     bias = torch.zeros(1, 2, 5, 5, dtype=torch.double)

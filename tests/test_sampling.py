@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from x_transformers import sampling
-from x_transformers.sampling import (
+from x_transformers.generation import sampling
+from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
     align_right,
     contrastive_decode_fn,
@@ -307,8 +307,8 @@ def test_prompts_are_padded_on_the_left():
         (torch.zeros(2, 0).long(), None, ValueError, r'`prompts` got the shape \(2, 0\)'),
         (torch.tensor(3), None, TypeError, r'`prompts` must be a tensor with at least one axis'),
         ('abc', None, TypeError, r"`prompts` must be .*got 'abc'"),
-        (torch.full((2, 3), 0.5), None, TypeError, r'`prompts` must hold integer token ids, got torch.float32'),
-        (torch.zeros(2, 3).bool(), None, TypeError, r'`prompts` must hold integer token ids, got torch.bool'),
+        (torch.full((2, 3), 0.5), None, TypeError, r'`prompts` got torch.float32, it must hold integer token ids'),
+        (torch.zeros(2, 3).bool(), None, TypeError, r'`prompts` got torch.bool, it must hold integer token ids'),
         (torch.zeros(2, 3).long(), torch.tensor([1, 4]), ValueError, r'\[1, 4\], it must hold 2 integers from 1 to 3'),
         (torch.zeros(2, 3).long(), torch.tensor([0, 3]), ValueError, r'`prompt_lens` got \[0, 3\]'),
         (torch.zeros(2, 3).long(), torch.tensor([3]), ValueError, r'`prompt_lens` got \[3\]'),

@@ -148,6 +148,7 @@ def test_residuals_of_a_stack(kind, layers):
         if found.kind == kind:
             found[1].register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs), with_kwargs=True)
     whole = net(x, context, **{name: given})
+    assert len(seen) == 2
     for at, kwargs in enumerate(seen):
         assert ('kv_input_residual' in kwargs) == (at < layers)
         assert at >= layers or torch.equal(kwargs['kv_input_residual'], given[at])
@@ -598,7 +599,7 @@ def test_hybrid_of_a_stack_continues_from_a_saved_cache(tmp_path):
     whole, trace = net(x), net(x[:, :4], return_hiddens=True)[1]
     trace.cache.save(tmp_path / 'cache')
     assert_close(net(x, cache=Cache.load(tmp_path / 'cache')), whole[:, 4:])
-    with pytest.raises(ValueError, match='recurrent'):
+    with pytest.raises(ValueError, match='hybrid_hidden'):
         trace.cache.crop(2)
 
 

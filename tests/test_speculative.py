@@ -11,7 +11,7 @@ from toy_nets import MODELS, ROTARY, VOCAB, Fixed, History, diverse, ids_of, lan
 
 from x_transformers import Decoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.speculative import looked_up, shifted
+from x_transformers.generation.speculative import looked_up, shifted
 
 GREEDY = dict(temperature=0.0)
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
@@ -149,7 +149,7 @@ def test_recurrent_states_are_not_taken_back(logged):
     assert diverse(expected)
     assert torch.equal(model.speculative(prompts, 12, **GREEDY), expected)
     assert torch.equal(model.speculative(prompts, 12, model, **GREEDY), expected)
-    assert any('the state of a recurrent module' in text for text in logged)
+    assert any('the running state `hybrid_hidden`' in text for text in logged)
     # rows of such a cache cannot be repeated either
     assert torch.equal(model.generate(prompts, 12, num_samples=2, **GREEDY)[:, 1], expected)
     assert torch.equal(model.beam_search(prompts, 6), model.beam_search(prompts, 6, cache_kv=False))

@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import x_transformers.token_loss as token_loss
+import x_transformers.training.token_loss as token_loss
 from x_transformers import (
     DPO,
     AutoregressiveWrapper,
@@ -35,7 +35,7 @@ from x_transformers.gpt_vae import GPTVAE
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.recirculation import Recirculation
-from x_transformers.token_loss import linear_cross_entropy
+from x_transformers.training.token_loss import linear_cross_entropy
 from x_transformers.xm_latent_decoder import XMLatentDecoder
 from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrapper
 

@@ -19,26 +19,19 @@ from test_plain import ordinary
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from x_transformers import (
-    AutoregressiveWrapper,
-    Decoder,
-    Encoder,
-    TransformerWrapper,
-    attend,
-    cache,
-    calls,
-    model_calls,
-    untouched,
-)
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, attend, cache
 from x_transformers import x_transformers as core
-from x_transformers.attend import Intermediates
+from x_transformers.core import calls, model_calls
+from x_transformers.core.traces import Intermediates
+from x_transformers.fast import untouched
+from x_transformers.fast.plain import PlainLayers
+from x_transformers.fast.plain_step import PlainStep
+from x_transformers.fast.untouched import CALLED, LAZY, WRITTEN, Code, Private
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.flags import Feature, Features
-from x_transformers.generation import Reader
-from x_transformers.plain import PlainLayers
-from x_transformers.plain_step import PlainStep
-from x_transformers.untouched import CALLED, LAZY, WRITTEN, Code, Private
+from x_transformers.generation.engine import Reader
+from x_transformers.kernels import dense
 
 CATALOGUES = {'attention': ATTENTION, 'feedforward': FEEDFORWARD, 'stack': STACK, 'model': MODEL}
 FLAGS = {'default': {}, 'rotary': dict(rotary_pos_emb=True)}
@@ -202,7 +195,7 @@ def test_a_method_of_a_class_counts(kind, names):
     assert {name: vars(kind)[name] for name in names if vars(kind)[name] is not WRITTEN[kind][name]} == {}
 
 
-MODULES = (core, attend, calls, model_calls, cache)
+MODULES = (core, attend, dense, calls, model_calls, cache)
 FUNCTIONS = [(module, name) for module in MODULES for name, value in vars(module).items()
              if inspect.isfunction(value) and value.__module__.startswith('x_transformers')]  # fmt: skip
 
@@ -221,7 +214,7 @@ def test_a_function_of_a_module_counts(module, names):
             assert_counts(made('rotary'), lambda net: patch.setattr(module, name, doubled(old)))  # noqa: B023
 
 
-@pytest.mark.parametrize('module, name', [(core, 'apply_rotary_pos_emb'), (core, 'heads_of'), (attend, 'sdpa')])
+@pytest.mark.parametrize('module, name', [(core, 'apply_rotary_pos_emb'), (core, 'heads_of'), (dense, 'sdpa')])
 def test_a_function_that_a_pass_runs_counts(module, name, monkeypatch):
     def change(net):
         monkeypatch.setattr(module, name, changed)
@@ -502,7 +495,7 @@ from torch import nn
 own = nn.Linear.forward
 nn.Linear.forward = lambda self, x: 2 * own(self, x)
 from x_transformers import Decoder
-from x_transformers.plain import PlainLayers
+from x_transformers.fast.plain import PlainLayers
 stack = Decoder(dim=8, depth=1, heads=2)
 assert PlainLayers.of(stack) is None
 """
@@ -648,7 +641,7 @@ def test_a_watcher_between_two_tokens_gets_maps():
         assert not reader.is_private() and left[0].post_softmax_attn is not None
 
 
-@pytest.mark.parametrize('flag', ['attn_pre_talking_heads', 'residual_attn', 'rel_pos_bias'])
+@pytest.mark.parametrize('flag', ['attn_pre_talking_heads', 'residual_attn', 'attn_gate_values'])
 def test_nobody_else_pays_for_maps(flag):
     """What nobody can read is not kept; who asks for intermediates has them."""
     net = model(**{flag: True, 'depth': 2})
@@ -660,15 +653,6 @@ def test_nobody_else_pays_for_maps(flag):
         step = stepper(net, reader := Reader(net, {}, alone=True))
         assert torch.equal(step(0), brief)
         assert all(one.post_softmax_attn is not None for one in reader.intermediates.attn_intermediates)
-
-
-def test_a_module_that_is_imported_later_changes_nothing(monkeypatch):
-    from x_transformers import flags
-    from x_transformers.flags import config, explain
-
-    assert flags.explain is explain and Private(model()).holds()
-    monkeypatch.setattr(flags, 'explain', config)
-    assert not Private(model()).holds()
 
 
 @pytest.mark.parametrize('module, name', [(calls, 'open_stack'), (model_calls, 'open_model')])

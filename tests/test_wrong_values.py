@@ -40,8 +40,8 @@ from x_transformers import (
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
 )
-from x_transformers.arguments import kind_of
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
+from x_transformers.core.arguments import kind_of
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.flags import ConfigError
 from x_transformers.free_transformer import FreeTransformer
@@ -323,7 +323,7 @@ CALLS = [
      'tensor (n, e) or (b, n, e) or a tensor (b, h, n)'),
     (lambda: net(ids, pos=torch.zeros(2, 6)),
      '`pos` got torch.float32 of shape (2, 6), it must be vectors of width 16, or whole numbers'),
-    (lambda: net(ids.bool()), '`x` got torch.bool of shape (2, 6), it must be token ids (b, n)'),
+    (lambda: net(ids.bool()), '`x` got torch.bool, it must hold integer token ids'),
     (lambda: CASES['ViT'][0](None), '`img` got None, it must be a tensor'),
     (lambda: CASES['ViT'][0](torch.zeros(2, 3, 8, 8).long()), '`img` got torch.int64, it must be floating point'),
     (lambda: FeedForward(8)(None), '`x` got None, it must be a tensor'),

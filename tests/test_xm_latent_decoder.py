@@ -159,6 +159,9 @@ def test_b12_it_continues_given_the_best_latents():
     )
     assert torch.equal(winners, logits[:, :, -1, 0].argmax(dim=-1))
     model.generate_with_candidate_latents(prompts, 2, prompt_lens=torch.tensor([2, 4, 1]))
+    outs = [model.generate_with_candidate_latents(prompts, 2, prompt_lens=lens, latents=latents, temperature=0.0)
+            for lens in (torch.tensor([2, 4, 1]), [2, 4, 1])]  # fmt: skip
+    assert torch.equal(*outs)
 
 
 def test_every_parameter_learns():
@@ -174,6 +177,9 @@ def test_every_parameter_learns():
         (lambda: build()(ids_of(2, 1)), '`seq`'),
         (lambda: build()(ids_of(2, 5), latents=torch.randn(2, 3, DIM)), '`latents` got shape'),
         (lambda: build()(ids_of(2, 5), latents=[None]), '`latents` got 1'),
+        (lambda: build()(ids_of(2, 5), latents=[randn(2, 2, DIM), None, None, None]), r'`latents` got .*\(2, 2, 16\)'),
+        (lambda: build().generate(ids_of(2, 5), 3, latents=[randn(3, DIM)] * 4), r'`latents` got .*\(3, 16\)'),
+        (lambda: build().generate_with_candidate_latents(ids_of(2, 5), 3, prompt_lens=[2]), '`prompt_lens` got'),
         (lambda: build()(ids_of(2, 5), candidates=0), '`candidates`'),
         (lambda: build()(ids_of(2, 5), active_latent_index=4), '`active_latent_index`'),
         (lambda: build()(ids_of(2, 5), winner_fn=lambda losses, _: losses), '`winner_fn` gave'),

@@ -1,14 +1,13 @@
 """A concise, complete and fast transformer library. Every paper is a keyword."""
 
-from x_transformers.attention_pool import AttentionPool
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, PromptCache
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
+from x_transformers.compat.helpers import default_device
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
-from x_transformers.helpers import default_device
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
@@ -16,6 +15,7 @@ from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 from x_transformers.x_transformers import (
     Attention,
     AttentionLayers,
+    AttentionPool,
     CrossAttender,
     Decoder,
     Encoder,

@@ -1,334 +1,419 @@
-"""The attention operator: kernels behind one signature, with one result.
+"""`Attend`, the attention operator as a module, and the choice between its kernels.
 
-    eager     the plain formula, with a place for every feature that changes scores or weights; the definition of truth
-    fused     torch's scaled_dot_product_attention, for additive terms and masks only
-
-Both run on all rows of the queries at once, or where the scores would be many in blocks (`blocks.py`), with the same
-result; on a GPU torch's FlexAttention may take the place of blocks (`flex.py`).
-
-What belongs here: the kernels, the choice between them, and what a call of the operator leaves behind. A kernel gets
-q (b h i d), k and v (b k j d) with k dividing h, the `Call` (bias, mask, triangle, scale) and the features of the
-layer. Query head h reads key head h mod k. A row without any visible key gives zeros, on every kernel.
+What belongs here: what stands between an attention layer and the `kernels`. A layer hands its `Attend` a `Call`, whose
+masks and biases may never be formed. Whoever takes the place of that module, changes its `forward`, or hooks what it is
+called with, sees the plain arguments instead: q, k, v, one mask, one bias.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from x_transformers.again import COPIED, MAPS, Kept, Surroundings, hosts_of
-from x_transformers.aux_losses import Unheard
-from x_transformers.blocks import additive, by_rows, can_add
-from x_transformers.cache import KeysValues
-from x_transformers.derivatives import differentiable_sdpa
-from x_transformers.elsewhere import also
-from x_transformers.helpers import default_device, pack_one, unpack_one
-from x_transformers.hooks import is_hooked
-
-if TYPE_CHECKING:
-    from x_transformers.calls import Call
-    from x_transformers.flags import Feature, Features
-
-# a feature at one of these stages sees what the fused kernel never forms
-EAGER_STAGES = (
-    'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix'
-)  # fmt: skip
-
-
-PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
-
-
-def lowest(t: Tensor) -> float:
-    """The most negative finite number of a tensor's dtype."""
-    return torch.finfo(t.dtype).min
+from x_transformers.compat.elsewhere import also
+from x_transformers.compat.helpers import default_device, pack_one, unpack_one
+from x_transformers.core.calls import Call
+from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
+from x_transformers.core.rows import Rows, to_4d
+from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
+from x_transformers.features.catalogue import ATTEND
+from x_transformers.features.contextual import UseCoPE, real_queries
+from x_transformers.features.operands import ALL_BACKENDS
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    Feature,
+    Features,
+    a_mapping,
+    boolean,
+    none,
+    number,
+    size,
+)
+from x_transformers.kernels.dense import eager, fused, maps_later, tile_heads, wants_maps
+from x_transformers.kernels.operators import FUSED, OPERATORS, SCORES, Operator, attend_by
 
 
-def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
-    """Softmax over keys, in float32 if the logits are in half precision."""
-    half = sim.dtype in (torch.float16, torch.bfloat16)
-    return sim.softmax(dim=-1, dtype=torch.float32 if half else sim.dtype)
+class ChoosesKernel:
+    """What decides how scores are computed, from `features` and `flash`."""
+
+    features: Features
+    flash: bool | None
+
+    def choose_kernel(self) -> None:
+        """The operators that may run, in order of preference, and what stands against the others."""
+        on, formula = self.features, self.flash is False
+        reasons = {operator: operator.unsupported(None, on) for operator in OPERATORS}
+        if self.flash and reasons[FUSED] is not None:
+            raise ConfigError(f'`flash=True` does not go with {reasons[FUSED]}')
+        if formula:
+            reasons |= dict.fromkeys([o for o in OPERATORS if not o.by_formula], '`flash=False`: the formula is wanted')
+        self.against = {operator.name: reason for operator, reason in reasons.items() if reason is not None}
+        always = any(f.flags or not f.takes for f in on.at.get('attend', ()))
+        self.operators: tuple[Operator, ...] = tuple([o for o in OPERATORS if reasons[o] is None])[
+            : 1 if always else None
+        ]
+        self.eager_inputs = {
+            name: f.falls_back
+            for f in on.active
+            if not f.fuses and not f.flags and SCORES & set(f.runs_at())
+            for name in f.takes
+        }
+        self.kernel = eager if reasons[FUSED] is not None else fused
+
+    @property
+    def kernel_words(self) -> str:
+        """Which operators are asked, in which order, and what stands against the fused one, for `explain()`."""
+        names, reason = ', '.join([operator.name for operator in self.operators]), self.against.get(FUSED.name)
+        return names if reason is None else f'{names}; not {FUSED.name} ({reason})'
+
+    def refuse_unfused(self, inputs: Mapping[str, Any]) -> None:
+        """Refuse inputs that need scores where the fused kernel is demanded."""
+        refused = [name for name, falls_back in self.eager_inputs.items() if not falls_back and self.flash]
+        for name in refused:
+            if inputs.get(name) is not None:
+                raise ValueError(f'`{name}` does not go with `flash=True`: the fused kernel forms no scores')
 
 
-def heads_of(t: Tensor, width: int) -> Tensor:
-    """Split the last axis into heads of a width:  b n (h d) -> b h n d."""
-    return t.view(*t.shape[:2], t.shape[-1] // width, width).transpose(1, 2)
+# what queries see
 
 
-def tile_heads(t: Tensor, heads: int) -> Tensor:
-    """Repeat key heads so that query head h finds key head h mod k:  b k j d -> b h j d."""
-    if t.shape[1] == heads:
-        return t
-    return t.expand(-1, heads, -1, -1) if t.shape[1] == 1 else t.repeat(1, heads // t.shape[1], 1, 1)
+def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Settle what every query sees, with which bias, and put in front the keys that features add."""
+    q, k, v = qkv
+    keys, call.bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
+    added = sum(k.shape[-2] for k, _ in (*keys, *call.bare_keys))
+    call.total_keys = call.keys + added
+    masks = [*terms(on, 'mask', call), *call.order(), *masks]
+    call.masks = [call.term(mask, 'attn_mask') for mask in masks]
+    call.biases = terms(on, 'bias', call)
+    hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
+    call.may_be_blind = hides and (not added or call.hides_added)
+    return on.down('enter', (q, *in_front(keys, k, v)), call)
 
 
-def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
-    """Scaled similarities:  b h i d, b k j d -> b h i j."""
-    return (q * call.scale) @ tile_heads(k, q.shape[1]).transpose(-1, -2)
+def terms(on: Features, stage: str, call: Call) -> list[Rows]:
+    """The masks or biases of features, each with the name of its feature for an operator that cannot take it."""
+    found = []
+    for feature in on.at.get(stage, ()):
+        term = getattr(feature, stage)(call)
+        if term is not None:
+            found.append(call.term(term, f'attn_{stage}'))
+            found[-1].name = feature.title
+    return found
 
 
-# eager
+def in_front(terms: Sequence[tuple[Tensor, Tensor]], k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Put further keys and values in front; of different head counts, the fewer are repeated."""
+    for extra_k, extra_v in terms:
+        k, v = joined(extra_k.to(k.dtype), k), joined(extra_v.to(v.dtype), v)
+    return k, v
 
 
-def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
-    """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
-    sim = similarities = sum(on.gather('prior', call), on.choose('similarity', dot_product)(q, k, call))
-    sim = on.down('scores', sim, call)
-    if call.bias is not None:
-        sim = sim + call.bias.to(sim.dtype)
-    sim = on.down('logits', sim, call)
-    seen = on.choose('sight', lambda call: call.seen())(call)
-    if seen is not None:
-        sim = sim.masked_fill(~seen, lowest(sim))
-    sim = on.down('rows', sim, call)
-    normalise = on.down('normalising', on.choose('normaliser', softmax))
-    attn = on.up('weights', normalise(sim, call).to(q.dtype), call)
-    if call.may_be_blind:
-        attn = attn.masked_fill(call.blind(), 0.0)
-    return similarities, sim, attn
+def joined(front: Tensor, rest: Tensor) -> Tensor:
+    heads = max(front.shape[1], rest.shape[1])
+    return torch.cat((tile_heads(front, heads), tile_heads(rest, heads)), dim=-2)
 
 
-unread: ContextVar[bool] = ContextVar('unread', default=False)
+# the module
 
 
-@contextmanager
-def without_maps() -> Iterator[None]:
-    """Passes inside keep nothing to compute maps from, for callers who know that nobody reads them."""
-    token = unread.set(True)
-    try:
-        yield
-    finally:
-        unread.reset(token)
+@dataclass
+class Handed:
+    """A call that goes to `Attend` by way of plain arguments: whoever stands between may change them."""
+
+    call: Call
+    on: Features
+    arguments: dict[str, Any]
+    sizes: tuple[Any, ...]
 
 
-def wants_maps(module: nn.Module, call: Call) -> bool:
-    """Whether somebody may read the maps of a call."""
-    return is_hooked(module) or (call.keeps and (torch.compiler.is_compiling() or not unread.get()))
+handed: ContextVar[Handed | None] = ContextVar('handed', default=None)
 
 
-def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
-    """A function that gives the maps of a call whenever it is asked: with the parameters, masks, mode, precision and
-    gradients of the call. Parameters of few numbers are copied; a change of others in place is refused."""
-    if torch.compiler.is_compiling():
-        return lambda: attention_maps(q, k, call.gather(), on)
-    own = copy.copy(call)
-    own.trace = None  # no circle, which would keep queries and keys alive
-    kept = None
-    if not on.at.keys().isdisjoint(EAGER_STAGES):
-        hosts = hosts_of(on)
-        # no stage of scores computes with these
-        found = (getattr(host, name, None) for host in hosts for name in PROJECTIONS)
-        projections = [module for module in found if isinstance(module, nn.Linear)]
-        kept = Kept(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
-    reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
-    surroundings = Surroundings(q.device.type)
+@dataclass(frozen=True)
+class HeadCount:
+    """How many heads there are, for features with parameters for each of them."""
 
-    def compute() -> tuple[Tensor, Tensor, Tensor]:
-        if any(t._version != version for t, version in reads):
-            raise RuntimeError(f'a mask, bias or other input of the call was changed in place after it: {MAPS}')
-        with surroundings, own.precision():
-            return attention_maps(q, k, copy.copy(own).gather(), on if kept is None else kept.now(on))
+    given: int | None
 
-    return compute
+    @property
+    def heads(self) -> int:
+        if self.given is None:
+            raise ConfigError('`heads` is missing: a flag has parameters for every head')
+        return self.given
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-    """Attention by its formula, every stage open to the features."""
-    maps = attention_maps(q, k, call, on)
-    call.keep_maps(maps)
-    attn = on.up('mix', maps[-1], call)
-    out = attn @ tile_heads(v, attn.shape[1])
-    if call.may_be_blind and on.at.get('mix'):  # where heads mix, a blind row may have got weights from another head
-        out = out.masked_fill(call.blind(), 0.0)
-    return out
+@dataclass(frozen=True)
+class Host:
+    """An attention layer as its features see it, with another `attend`."""
+
+    layer: Any
+    attend: nn.Module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__') or 'layer' not in self.__dict__:  # while it is copied
+            raise AttributeError(name)
+        return getattr(self.layer, name)
 
 
-def at_work(call: Call, on: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
-    """The features that act at these stages, in running order, once for each."""
-    found = [f for stage in stages for f in on.at.get(stage, ())]
-    return [f for f in found if f.flags or not f.takes or any(call.inputs.get(name) is not None for name in f.takes)]
+class Attend(Configurable, ChoosesKernel):
+    """Attention of queries to keys, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
 
+    q             b h i d
+    k, v          b k j d, where k divides h: query head h reads key head h mod k; or b j d for one head
+    returns       (b h i d, Intermediates)
 
-def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-    """The same in blocks. Every feature at work must be `row_wise`."""
-    acting = at_work(call, on)
-    whole_rows, carries = any(f.counts_hidden for f in acting), any(f.carries for f in acting)
-    return by_rows(eager, q, k, v, call, on, whole_rows, carries)
-
-
-# fused
-
-
-def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-    """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
-    if call.bias is None and call.mask is None and triangle_fits(call):
-        return grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)
-    seen = call.seen()
-    if seen is None:
-        return grouped_sdpa(q, k, v, call.bias.to(q.dtype), call)
-    sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
-    if sighted is not None:
-        seen = seen | ~sighted  # a blind row looks everywhere, for finite gradients, and is zeroed below
-    mask = seen if call.bias is None else call.bias.to(q.dtype).masked_fill(~seen, lowest(q) / 2)
-    out = grouped_sdpa(q, k, v, mask, call)
-    return out if sighted is None else out.masked_fill(~sighted, 0.0)
-
-
-def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-    """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
-    # torch has one kernel for the CPU that forms no scores, without dropout
-    flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
-    if is_plain(call) and (flash or q.device.type != 'cpu'):
-        return folded(q, k, v, call)
-    if can_add(q, k, v, call):
-        return additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
-    return by_rows(fused, q, k, v, call, on)
-
-
-def is_plain(call: Call) -> bool:
-    """Whether whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
-    return not call.biases and triangle_fits(call) and all(mask.of_keys for mask in call.masks)
-
-
-def triangle_fits(call: Call) -> bool:
-    """Whether the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
-    return not call.triangle or call.rows == call.keys == call.total_keys
-
-
-def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-    """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
-    logits of hidden keys so low that they weigh nothing."""
-    width = v.shape[-1]
-    visible = call.gather().mask
-    if visible is not None:
-        lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, max(lowest(k) / 2, -1e30))
-        q = torch.cat((q, torch.ones_like(q[..., :1])), dim=-1)
-        k = torch.cat((k, lowered.expand(-1, k.shape[1], -1, -1)), dim=-1)
-    if q.device.type == 'cpu' and q.shape[-1] != width:  # its kernel wants one width
-        most = max(q.shape[-1], width)
-        q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
-    out = grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)[..., :width]
-    if visible is None or not call.may_be_blind:
-        return out
-    sighted = visible.cumsum(dim=-1).mT > 0 if call.triangle else visible.any(dim=-1, keepdim=True)
-    return out.masked_fill(~sighted, 0.0)
-
-
-def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, is_causal: bool = False) -> Tensor:
-    """SDPA with fewer key than query heads. A single query per head folds its group into the rows instead of
-    copying the keys."""
-    heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
-    options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
-    if kv_heads == v.shape[1] < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
-        folded = q.unflatten(1, (heads // kv_heads, kv_heads)).squeeze(-2).transpose(1, 2)
-        out = sdpa(call, folded, k, v, attn_mask=mask, **options)
-        return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
-    if mask is not None:
-        mask = mask.expand(-1, -1, rows, -1)
-    k, v = tile_heads(k, heads), tile_heads(v, heads)
-    return sdpa(call, q, k, v, attn_mask=mask, is_causal=is_causal, **options)
-
-
-def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:
-    """Torch's kernel, chosen among the backends that the layer allows."""
-    if call.backends is None:
-        return differentiable_sdpa(*qkv, **options)
-    with sdpa_kernel([getattr(SDPBackend, name) for name in call.backends]):
-        return differentiable_sdpa(*qkv, **options)
-
-
-# what a call leaves behind
-
-
-def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:
-    """The log probability, under the softmax, of the key that each query chose:  b h i."""
-    chosen = intermeds.post_softmax_attn.argmax(dim=-1, keepdim=True)
-    return intermeds.pre_softmax_attn.log_softmax(dim=-1).gather(-1, chosen).squeeze(-1)
-
-
-class Intermediates:
-    """What one attention call leaves behind.
-
-    The maps are computed when they are first read, from the queries and keys that were kept, so that asking for the
-    cache costs nothing.
-
-        qk_similarities     b h i j    scaled similarities, before biases and masks
-        pre_softmax_attn    b h i j    the logits that enter the softmax; hidden ones hold the lowest finite number
-        post_softmax_attn   b h i j    the weights, before dropout
-        values              b k j d    values as projected
-        cached_kv           (b k n d, b k n d)    keys (not yet rotated) and values of all tokens so far
-        layer_type          'a' or 'c', and the index of the layer in its stack, `layer_index`
+    Every attention layer has one, as `attend`, which keeps the parameters of features that act on scores.
     """
+
+    catalogue = ATTEND
+    plain = True
+    layer: Any = None  # the attention layer that it is a part of
 
     def __init__(
         self,
-        qk_similarities: Tensor | None = None,
-        pre_softmax_attn: Tensor | None = None,
-        post_softmax_attn: Tensor | None = None,
-        values: Tensor | None = None,
-        cached_kv: tuple[Tensor, Tensor] | KeysValues | None = None,
-        layer_type: str | None = None,
-        hybrid_hidden: Any = None,
-        log_probs: Tensor | None = None,
         *,
-        compute_maps: Callable[[], tuple[Tensor, Tensor, Tensor]] | None = None,
+        heads: Annotated[
+            int | None, 'number of query heads; needed by what has parameters per head', size | none
+        ] = None,
+        causal: Annotated[bool, 'a query sees only keys up to its own place, counted from the last', boolean] = False,
+        flash: Annotated[
+            bool | None, 'None: the fastest exact kernel; True: the fused one; False: the formula', boolean | none
+        ] = None,
+        scale: Annotated[float | None, 'factor of the logits; d ** -0.5 if None', number | none] = None,
+        qk_norm: Annotated[bool, 'accepted; the softmax is exact for normed queries and keys too', boolean] = False,
+        sdp_kwargs: Annotated[dict, 'backends of the fused kernel', a_mapping] = ALL_BACKENDS,
+        features: Sequence[type[Feature]] | None = None,
+        **flags: Any,
     ) -> None:
-        self.compute_maps = compute_maps
-        self.maps = [qk_similarities, pre_softmax_attn, post_softmax_attn]
-        self.values, self.layer_type, self.layer_index = values, layer_type, None
-        self.hybrid_hidden, self.log_probs = hybrid_hidden, log_probs
-        self.past = KeysValues.of(cached_kv)
+        super().__init__()
+        self.shape, self.causal, self.flash, self.scale = HeadCount(heads), bool(causal), flash, scale
+        self.logit_scale, self.dropout, self.sdp_backends = scale, 0.0, None
+        backends = {} if sdp_kwargs == ALL_BACKENDS else {'attend_sdp_kwargs': sdp_kwargs}
+        self.features = self.compose(features, backends | flags).setup()
+        self.choose_kernel()
 
-    def map(self, index: int) -> Tensor | None:
-        if self.maps[index] is None and self.compute_maps is not None:
-            with Unheard():
-                computed = self.compute_maps()
-            self.maps = [given if given is not None else map for given, map in zip(self.maps, computed, strict=True)]
-            self.compute_maps = None
-        return self.maps[index]
-
-    def set_map(self, index: int, value: Tensor | None) -> None:
-        self.maps = [value if i == index else map for i, map in enumerate(self.maps)]
-
-    qk_similarities = property(lambda self: self.map(0), lambda self, value: self.set_map(0, value))
-    pre_softmax_attn = property(lambda self: self.map(1), lambda self, value: self.set_map(1, value))
-    post_softmax_attn = property(lambda self: self.map(2), lambda self, value: self.set_map(2, value))
-
-    @property
-    def cached_kv(self) -> tuple[Tensor, Tensor] | None:
-        if self.past is None:
-            return None
-        self.past = self.past.plain()  # kept so, since what is read here may be edited in place
-        return self.past.pair
-
-    @cached_kv.setter
-    def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
-        states = {} if self.past is None else self.past.plain().states
-        self.past = KeysValues.of(pair)
-        if self.past is not None:  # of another length, they no longer fit, and the layer says so when it needs them
-            self.past.states = {n: state for n, state in states.items() if state.length == self.past.length}
-
-    def __copy__(self) -> Intermediates:
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
+    @classmethod
+    def of(cls, layer: nn.Module) -> Attend:
+        """The operator of an attention layer, with the features of that layer."""
+        new = cls.__new__(cls)
+        nn.Module.__init__(new)
+        new.__dict__['layer'] = layer
         return new
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickle and deepcopy: the maps themselves, since what computes them holds the layer."""
-        known = self.maps
-        self.map(0)
-        maps = known if self.maps is known else [None if t is None else t.detach() for t in self.maps]
-        return self.__dict__ | {'maps': [*maps], 'compute_maps': None}
+    @property
+    def query_heads(self) -> int:
+        return self.shape.heads
 
-    def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn
+    @property
+    def attend(self) -> Attend:
+        """Features keep what acts on scores in `attend` of their host."""
+        return self
 
+    def remember_flag(self, name: str, value: Any, feature: type[Feature] | None) -> None:
+        modules = () if feature is None else feature.stored_as.values()
+        super().remember_flag(name, None if f'attend.{name}' in modules else value, feature)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        prev_attn: Tensor | None = None,
+        attn_delta: Tensor | None = None,
+        row_mask: Tensor | None = None,
+        flash_pack_seq_kwargs: Mapping[str, Any] | None = None,
+        causal: bool | None = None,
+        *,
+        call: Call | None = None,
+        on: Features | None = None,
+    ) -> tuple[Tensor, Intermediates]:
+        """`mask` is (b, j), or broadcasts to b h i j, True may be attended; `row_mask` says which queries are real,
+        (b, i). `call` and `on` come from the layer around."""
+        if call is None:
+            arguments = dict(
+                mask=mask,
+                attn_bias=attn_bias,
+                prev_attn=prev_attn,
+                attn_delta=attn_delta,
+                row_mask=row_mask,
+                flash_pack_seq_kwargs=flash_pack_seq_kwargs,
+                causal=causal,
+            )
+            q, k, v, call, on = self.opened(q, k, v, arguments)
+        k, v = in_front(call.bare_keys, k, v)
+        q, k = on.down('meet', (q, k), call)
+        if wants_maps(self, call):
+            call.trace.compute_maps = maps_later(q, k, call, on)
+        with call.precision():
+            out = attend_by((self.layer or self).operators, q, k, v, call, on)
+        return out, call.trace
+
+    def opened(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+        """The call for plain arguments: that of the layer, with what was changed on the way here, or a new one."""
+        known = handed.get()
+        if known is None or self.layer is None or known.sizes != sizes_of(q, k, v):
+            q, k, v, call, on = self.anew(q, k, v, arguments)
+            return q, k, v, call, self.mine(on)
+        changed = [name for name, value in arguments.items() if value is not known.arguments[name]]
+        call = known.call
+        if changed:
+            call = copy.copy(call)
+            amend(call, k, arguments)
+        return q, k, v, call, self.mine(known.on)
+
+    def mine(self, on: Features) -> Features:
+        """The features of the layer, reading the parameters kept here, if this is inside of what took its place."""
+        inside = self.layer is not None and self.layer.attend is not self
+        return on.rebound(Host(self.layer, self)) if inside else on
+
+    def anew(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+        """A call that no layer made."""
+        host = self.layer or self
+        k, v = (t.unsqueeze(1) if a_tensor(t, name).ndim == 3 else t for t, name in ((k, 'k'), (v, 'v')))
+        check_operands(q, k, v)
+        inputs = {name: arguments[name] for name in ('attn_bias', 'prev_attn', 'attn_delta', 'flash_pack_seq_kwargs')}
+        inputs = {name: value for name, value in inputs.items() if value is not None}
+        on = of_scores(host.features.given(inputs))
+        unread = inputs.keys() - on.takes
+        if unread:
+            raise ValueError(
+                f'`{min(unread)}` was given, but nothing reads it: see the keywords of {type(self).__name__}'
+            )
+        host.refuse_unfused(inputs)
+        causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
+        scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
+        dropout = host.dropout if self.training else 0.0
+        real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
+        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, dropout, inputs, None, Intermediates(), keeps=True)
+        call.backends, call.keys = host.sdp_backends, k.shape[-2]
+        q, k, v = settle(on, call, (q, k, v), [] if arguments['mask'] is None else [key_mask(arguments['mask'])])
+        return q, k, v, call, on
+
+
+def of_scores(on: Features) -> Features:
+    """The features of a layer that act in its operator."""
+    new = copy.copy(on)
+    own, stages = (*ATTEND, UseCoPE), SCORES | {'attend'}
+    new.active = tuple(f for f in on.active if isinstance(f, own) or stages & set(f.runs_at()))
+    new.arrange()
+    return new
+
+
+def key_mask(mask: Tensor) -> Tensor:
+    """A mask of keys (b, j), or of scores, as one of scores."""
+    mask = boolean_mask(mask, 'mask')
+    if not 2 <= mask.ndim <= 4:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be (b, j), (h, i, j) or (b, h, i, j)')
+    return mask[:, None, None] if mask.ndim == 2 else to_4d(mask)
+
+
+def check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Refuse queries, keys and values that do not go together."""
+    for t, name in ((q, 'q'), (k, 'k'), (v, 'v')):
+        if a_tensor(t, name).ndim != 4 or not t.is_floating_point() or t.shape[0] != q.shape[0]:
+            raise ValueError(f'`{name}` got {t.dtype} of shape {tuple(t.shape)}, it must be numbers, (b, h, n, d)')
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f'`k` got heads of width {k.shape[-1]}, they must have that of `q`, {q.shape[-1]}')
+    if k.shape[1:3] != v.shape[1:3] or q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f'`k` and `v` got shapes {tuple(k.shape)} and {tuple(v.shape)}: they must have as many heads and keys as '
+            f'each other, and their heads must divide the {q.shape[1]} of `q`'
+        )
+
+
+# a layer and its operator
+
+
+def sizes_of(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+    return q.shape[:-1], k.shape[:-1], v.shape[:-1]
+
+
+def attended(layer: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """What the operator of a layer makes of queries, keys and values; what it leaves behind goes to the call."""
+    attend = layer.attend
+    if isinstance(attend, Attend) and attend.layer is not None and attend.layer is not layer:
+        attend.__dict__['layer'] = layer  # a replica of the layer has replicas of its modules
+    if takes_calls(attend):
+        answer = attend(q, k, v, call=call, on=on)
+    else:
+        arguments = plain_arguments(call)
+        token = handed.set(Handed(call, on, arguments, sizes_of(q, k, v)))
+        try:
+            answer = attend(q, k, v, **arguments)
+        finally:
+            handed.reset(token)
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise TypeError(f'`attend` gave {type(answer).__name__}, it must give a pair: the output and Intermediates')
+    out, left = answer
+    if left is not call.trace:
+        take_maps(call.trace, left)
+    return out
+
+
+def takes_calls(attend: nn.Module) -> bool:
+    """Whether nobody needs to see the plain arguments."""
+    if type(attend).forward is not WRITTEN or 'forward' in attend.__dict__ or attend.layer is None:
+        return False
+    return not (attend._forward_pre_hooks_with_kwargs or attend._forward_hooks_with_kwargs)
+
+
+def plain_arguments(call: Call) -> dict[str, Any]:
+    """Masks and biases in one piece, without the keys that `Attend` adds itself."""
+    bare = sum(k.shape[-2] for k, _ in call.bare_keys)
+    added = call.total_keys - call.keys - bare
+    call.gather()
+    # behind keys that every query sees, a triangle of few keys is no longer one
+    crooked = call.triangle and added > 0 and call.keys < call.rows
+    mask, inputs = call.seen() if crooked else call.mask, call.inputs
+    mask, bias = (t if t is None or t.shape[-1] == 1 else t[..., bare:] for t in (mask, call.bias))
+    delta = inputs.get('attn_delta')
+    if delta is not None and added and delta.shape[-1] == call.keys:
+        delta = nn.functional.pad(delta, (added, 0))
+    return dict(
+        mask=mask,
+        attn_bias=bias,
+        prev_attn=inputs.get('prev_attn'),
+        attn_delta=delta,
+        row_mask=real_queries(call),
+        flash_pack_seq_kwargs=inputs.get('flash_pack_seq_kwargs'),
+        causal=call.causal and call.places is None and not crooked,
+    )
+
+
+def amend(call: Call, k: Tensor, arguments: dict[str, Any]) -> None:
+    """Let a call be as plain arguments say."""
+    call.inputs = {**call.inputs, **{name: arguments[name] for name in ('prev_attn', 'attn_delta')}}
+    call.query_mask = arguments['row_mask']
+    call.causal = bool(arguments['causal'])
+    call.keys, call.total_keys = k.shape[-2], k.shape[-2] + sum(k.shape[-2] for k, _ in call.bare_keys)
+    call.positions = {}
+    mask, bias = arguments['mask'], arguments['attn_bias']
+    call.masks = [] if mask is None else [call.term(key_mask(mask), 'mask')]
+    call.biases = [] if bias is None else [call.term(bias, 'attn_bias')]
+    call.may_be_blind = not call.bare_keys and (mask is not None or (call.triangle and call.keys < call.rows))
+
+
+def take_maps(trace: Intermediates, left: Any) -> None:
+    """Take over the maps that another operator than ours has left behind."""
+    if isinstance(left, Intermediates):
+        trace.maps, trace.compute_maps = left.maps, left.compute_maps
+    elif left is not None:
+        trace.maps = [
+            getattr(left, name, None) for name in ('qk_similarities', 'pre_softmax_attn', 'post_softmax_attn')
+        ]
+
+
+WRITTEN = Attend.forward
 
 __getattr__, __dir__ = also(__name__)

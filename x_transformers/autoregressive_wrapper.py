@@ -1,7 +1,6 @@
 """Language models: the next-token loss, and generation.
 
-What belongs here: `AutoregressiveWrapper`. What its generation is made of stands in `generation.py` (readers, decoding,
-beams), `choice.py` (from logits to a token, and where rows end), `speculative.py` and `prompt_cache.py`.
+What belongs here: `AutoregressiveWrapper`. What its generation is made of stands in the room `generation`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,25 @@ import torch.nn.functional as F
 from einops import pack, rearrange, unpack
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import LayerIntermediates
-from x_transformers.checks import check_lengths
-from x_transformers.choice import Choice, Endings, vocabulary_of
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.compat.helpers import (  # noqa: F401  names that other code imports from here
+    cast_tuple,
+    cross_entropy,
+    default,
+    exists,
+    identity,
+    join,
+    lens_to_mask,
+    log,
+    masked_mean,
+    modify_cached_kv,
+    pad_at_dim,
+)
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.documents import begins, check_documents
 from x_transformers.flags import (
     ConfigError,
@@ -36,27 +48,13 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
-from x_transformers.generation import Beams, Decoding, Generated, Reader, evaluating
-from x_transformers.helpers import (  # noqa: F401  names that other code imports from here
-    cast_tuple,
-    cross_entropy,
-    default,
-    exists,
-    identity,
-    join,
-    lens_to_mask,
-    log,
-    masked_mean,
-    modify_cached_kv,
-    pad_at_dim,
-)
-from x_transformers.losses import readable
-from x_transformers.prompt_cache import PromptCache
-from x_transformers.sampling import (
+from x_transformers.generation.choice import Choice, Endings, vocabulary_of
+from x_transformers.generation.engine import Beams, Decoding, Generated, Reader, evaluating
+from x_transformers.generation.prompt_cache import PromptCache
+from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
     accurate,
     align_right,
-    check_ids,
     check_mask,
     contrastive_decode_fn,
     filter_with,
@@ -69,8 +67,9 @@ from x_transformers.sampling import (
     top_k,
     top_p,
 )
-from x_transformers.speculative import SpeculativeStats, speculation
-from x_transformers.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
+from x_transformers.generation.speculative import SpeculativeStats, speculation
+from x_transformers.training.losses import readable
+from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
 
 __all__ = [
     'FILTER_LOGITS_FN',
@@ -128,61 +127,10 @@ def with_old_spellings(fn: Callable[..., Any]) -> Callable[..., Any]:
     return inner
 
 
-# checks
-
-
-def check_net(net: nn.Module) -> None:
-    """Refuse what cannot learn the next token: models that see it, or give no output for each place."""
-    name = type(net).__name__
-    if not hasattr(net, 'max_seq_len'):
-        raise ValueError(
-            f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
-        )
-    stack = getattr(net, 'attn_layers', None)
-    # the stack of a prefix language model is not causal itself, it is called with a mask that is
-    is_prefix = any(kind.__name__ == 'PrefixDecoder' for kind in type(stack).__mro__)
-    if not getattr(stack, 'causal', True) and not is_prefix:
-        raise ValueError(
-            f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
-        )
-    if getattr(net, 'logits_dim', None) == 1:
-        raise ValueError('`net` must give logits of a vocabulary, it has `logits_dim=1`')
-    features = getattr(getattr(net, 'features', None), 'active', ())
-    switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
-    for flag, reason in HEADLESS.items():
-        if flag in switched_on or getattr(net, flag, False) is True:
-            raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
-
-
-HEADLESS = {
-    'return_only_embed': 'it has no head',
-    'average_pool_embed': 'it gives one vector for the whole sequence',
-    'use_cls_token': 'it reads its output from the cls tokens',
-    'attn_pool': 'it pools its output',
-}
-
-
-def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
-    """Refuse keywords of the net that only the wrapper can set, or that it knows nothing of; None is taken out."""
-    own = ONE_DOCUMENT | own
-    for name in [name for name in inputs if name in own or name.startswith('return_')]:
-        if inputs.pop(name) is not None:
-            raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
+# loss
 
 
 FILLS_INTERMEDIATES = ('return_mems', 'return_logit_entropies', 'return_attn_z_loss')
-SET_BY_LOSS = {'cache': ': a cache is for generation', 'input_not_include_cache': ': a cache is for generation'}
-ONE_DOCUMENT = {'document_ids': ': it knows one document per row'}
-SET_BY_GENERATION = {
-    'cache': ', it keeps its own: see `cache_kv`',
-    'input_not_include_cache': ', it keeps its own cache: see `cache_kv`',
-    'seq_start_pos': ', give `prompt_lens` or a list of prompts',
-    'self_attn_kv_mask': ', give `mask`',
-    'logits_to_keep': ', it reads those that it needs',
-}
-
-
-# loss
 
 
 def looped_loss(
@@ -513,14 +461,8 @@ class AutoregressiveWrapper(Configurable):
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
             inputs['looped_inference'] = True  # one row may stop early, several run all passes
-        reader = functools.partial(
-            Reader,
-            inputs=inputs,
-            cache_kv=cache_kv,
-            restrict=restrict_to_max_seq_len,
-            slides=slide_cache,
-            brief=True,
-        )
+        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
+        reader = functools.partial(Reader, inputs=inputs, **reading)
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
             prompt_cache.resume(expert, len(ids))

@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.again import itself
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import HEADLESS, Decoding, Reader, evaluating
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import check_ids, check_lengths
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import Decoding, Reader, evaluating
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.again import itself
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.nets import HEADLESS
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -31,9 +33,8 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.precision import accurate
-from x_transformers.sampling import filter_with, min_p, padded_prompts, require, sample
-from x_transformers.token_loss import (
+from x_transformers.generation.sampling import filter_with, min_p, padded_prompts, require, sample
+from x_transformers.training.token_loss import (
     Linear,
     Readout,
     Terms,
@@ -147,7 +148,7 @@ class BeliefStateWrapper(Configurable):
         """
         beyond = self.beyond(seq, lens)
         seq = seq.masked_fill(beyond, 0)
-        seq = check_ids(seq, self.num_tokens, 'seq')
+        seq = check_ids(seq, 'seq', num_tokens=self.num_tokens)
         b, n = seq.shape
         if n < 2:
             raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
@@ -272,7 +273,7 @@ class BeliefStateWrapper(Configurable):
         temperature       0 ..    0 takes the most probable token
         cache_kv                  use the cache, if the decoder can
         suffix            [b] m   ids of how the text ends, the same for all rows or for each; none if None
-        filter_logits_fn          a filter of `sampling.py` by name, or a callable
+        filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
         filter_kwargs             its keywords; `min_p=0.1` by default
         decode_backwards          the tokens before the prompts, the last one first
         prefix            [b] m   ids of how the text begins, if decoding backwards; one drawn token if None
@@ -325,7 +326,7 @@ class BeliefStateWrapper(Configurable):
 def rows_of_ids(ids: Any, name: str, batch: int, num_tokens: int) -> Tensor:
     """Ids (m,), (1, m) or (b, m) for every row of a batch."""
     ids = ids[None] if torch.is_tensor(ids) and ids.ndim == 1 else ids
-    ids = check_ids(ids, num_tokens, name)
+    ids = check_ids(ids, name, num_tokens=num_tokens)
     if ids.shape[0] not in (1, batch):
         raise ValueError(f'`{name}` got {ids.shape[0]} rows, it must have {batch}, or be the same for all')
     return ids.expand(batch, -1)

@@ -1,182 +1,54 @@
 """The state of a running model: keys, values, and whatever else its features remember of the past.
 
-What belongs here: buffers that grow along the tokens, and the `Cache` that holds those of a whole model. Appending
-writes into memory allocated ahead, so a token costs no copy of its past. A cache is a value: crop, reorder and their
-like return a new one, and continuing twice from the same cache gives two independent continuations.
+What belongs here: the `Cache` that holds the buffers of a whole model, and what a stack leaves behind. A cache is a
+value: crop, reorder and their like return a new one, and continuing twice from the same cache gives two independent
+continuations.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
-from x_transformers.checks import a_tensor, check_range
-from x_transformers.files import check_fields, is_count, read_content, write_content
+from x_transformers.core.buffers import Buffer, KeysValues, State, lasting
+from x_transformers.core.checks import a_tensor, check_range
+from x_transformers.core.files import all_are, check_fields, is_count, read_content, write_content
+from x_transformers.core.notes import own_copy
+from x_transformers.core.old_caches import of_format_2
+from x_transformers.core.state import is_content, is_rows, state_of
+from x_transformers.core.traces import Intermediates
 
-FORMAT = 'x-transformers cache 2'
-CLAIMING = threading.Lock()
-
-
-class Storage:
-    """Memory shared by all buffers that continue one another; `filled` tells how far it has been written."""
-
-    __slots__ = ('filled', 'tensor')
-
-    def __init__(self, tensor: Tensor, filled: int) -> None:
-        self.tensor, self.filled = tensor, filled
-
-    def takes(self, start: int, count: int) -> bool:
-        """Whether `count` tokens may be written from `start` on: by one caller only, whatever other threads do."""
-        if torch.compiler.is_compiling():
-            return self.claimed(start, start + count)
-        with CLAIMING:
-            return self.claimed(start, start + count)
-
-    def claimed(self, start: int, end: int) -> bool:
-        free = self.filled == start and end <= self.tensor.shape[-2] and not is_frozen(self.tensor)
-        if free:
-            self.filled = end
-        return free
-
-
-class Buffer:
-    """Rows of tokens, (..., n, d), that grow at the end. The tokens start at `start` of the storage."""
-
-    __slots__ = ('length', 'start', 'storage')
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.storage, self.start, self.length = Storage(tensor, tensor.shape[-2]), 0, tensor.shape[-2]
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.storage.tensor.narrow(-2, self.start, self.length)
-
-    def part(self, start: int, length: int) -> Buffer:
-        """A window on the same memory."""
-        new = object.__new__(Buffer)
-        new.storage, new.start, new.length = self.storage, self.start + start, length
-        return new
-
-    def append(self, new: Tensor) -> Buffer:
-        """This buffer followed by `new` (..., m, d), in place where nobody else has continued it."""
-        old, count = self.storage.tensor, new.shape[-2]
-        if count == 0:
-            return self
-        if torch.is_grad_enabled() and (new.requires_grad or old.requires_grad):
-            return Buffer(torch.cat((self.tensor, new), dim=-2))
-        fits = self.storage.takes(self.start + self.length, count)
-        grown = self.part(0, self.length) if fits else self.moved(2 * (self.length + count))
-        end = grown.start + grown.length
-        grown.storage.tensor.narrow(-2, end, count).copy_(new)
-        grown.storage.filled = end + count
-        grown.length += count
-        return grown
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Those of a row, (... d)."""
-        *leading, _, width = self.storage.tensor.shape
-        return (*leading, width)
-
-    def moved(self, capacity: int) -> Buffer:
-        """A copy in memory of its own, with room for `capacity` tokens."""
-        *leading, _, width = self.storage.tensor.shape
-        new = Buffer(self.storage.tensor.new_empty(*leading, capacity, width))
-        new.tensor.narrow(-2, 0, self.length).copy_(self.tensor)
-        new.storage.filled = new.length = self.length
-        return new
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Buffer:
-        return Buffer(function(self.tensor))
-
-
-def is_frozen(t: Tensor) -> bool:
-    """Whether a tensor cannot be written to, made in inference mode and met outside of it."""
-    return not torch.compiler.is_compiling() and t.is_inference() and not torch.is_inference_mode_enabled()
-
-
-class KeysValues:
-    """The past of one attention layer, for all tokens so far: its keys and values, of which the latter may be absent
-    (None), and the rows (b ... n d) that its features remember beside them, by name.
-
-    The keys may be kept as the kernel multiplies them, turned by their positions: then `turned_by` is the feature that
-    turned them, and the state 'angles' (b n r) is how far.
-    """
-
-    __slots__ = ('buffers', 'states', 'turned_by')
-
-    def __init__(
-        self, buffers: tuple[Buffer | None, ...], states: dict[str, Buffer] | None = None, turned_by: Any = None
-    ) -> None:
-        self.buffers, self.states, self.turned_by = buffers, states or {}, turned_by
-
-    def __reduce__(self) -> Any:
-        own = self.plain()  # without the feature, which holds its layer
-        return KeysValues, (own.buffers, own.states)
-
-    @classmethod
-    def of(cls, pair: Any) -> KeysValues | None:
-        """From a pair of tensors, as users hold it."""
-        if pair is None or isinstance(pair, KeysValues):
-            return pair
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f'`cached_kv` got {type(pair).__name__}, it must be a pair of tensors (b k n d)')
-        return cls(tuple(None if t is None else Buffer(t) for t in pair))
-
-    @property
-    def pair(self) -> tuple[Tensor, ...]:
-        return tuple(None if b is None else b.tensor for b in self.buffers)
-
-    @property
-    def length(self) -> int:
-        return self.buffers[0].length
-
-    def append(self, *new: Tensor | None) -> KeysValues:
-        buffers = tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True))
-        return KeysValues(buffers, turned_by=self.turned_by)
-
-    def each(self, function: Callable[[Buffer], Buffer]) -> KeysValues:
-        states = {name: function(state) for name, state in self.states.items()}
-        return KeysValues(tuple(None if b is None else function(b) for b in self.buffers), states, self.turned_by)
-
-    def plain(self) -> KeysValues:
-        """With the keys as they were before they were turned by their positions."""
-        if self.turned_by is None:
-            return self
-        states = dict(self.states)
-        k = self.turned_by.turned(self.buffers[0].tensor, -states.pop('angles').tensor)
-        return KeysValues((Buffer(k), *self.buffers[1:]), states)
+FORMAT = 'x-transformers cache 3'
+OLDER = {'x-transformers cache 2': of_format_2}
 
 
 @dataclass
 class Cache:
     """What a model remembers of the tokens it has seen.
 
-    layers    one per executed attention, in order
-    kinds     'a' for self-attention, 'c' for cross-attention, one per layer
-    states    what features remember, by name; rows of tokens, like keys
-    seen      tokens processed so far; the position of the next one
-    leading   how many of them stood in front of the sequence: memory, class and prepended tokens
-    recurrent   hidden states of recurrent modules, one per layer, None where there is none; they cannot be cut
-    exits     of a looped model, the last pass of each call so far, (1, calls)
-    made_by   the flags of the stack that decide what keys and values are, if known
+    layers         one per executed attention, in order, each with the states of its features
+    kinds          'a' for self-attention, 'c' for cross-attention, one per layer
+    states         what features of the stack remember, by name
+    seen           tokens processed so far; the position of the next one
+    leading        how many of them stood in front of the sequence: memory, class and prepended tokens
+    model_states   what features of the model remember
+    made_by        the flags of the stack that decide what keys and values are, if known
+
+    An operation that some state cannot do exactly is refused, and names it; `cannot` says so beforehand.
     """
 
     layers: list[KeysValues | None] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
-    states: dict[str, Buffer] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)
     seen: int = 0
     leading: int = 0
-    recurrent: list[Any] = field(default_factory=list)
-    exits: Tensor | None = None
+    model_states: dict[str, State] = field(default_factory=dict)
     made_by: Sequence[str] | None = None
 
     @property
@@ -189,22 +61,32 @@ class Cache:
         ]
         if own:
             return own[0]
-        states = [state.length for state in self.states.values()]
+        states = [state.length for state in (*self.states.values(), *self.model_states.values())]
         return max(states) if states else self.seen
 
     @property
     def batch(self) -> int | None:
         """How many rows it holds, None if nothing is held."""
-        layers = [layer.buffers[0] for layer in self.layers if layer is not None]
-        held = [*layers, *self.states.values()]
-        return held[0].sizes[0] if held else None
+        held = [layer.buffers[0].batch for layer in self.layers if layer is not None]
+        held += [state.batch for _, state in self.named() if state.batch is not None]
+        return held[0] if held else None
 
-    def intermediates(self, index: int) -> Any:
+    def named(self) -> Iterator[tuple[str, State]]:
+        """All that features remember, in layers, stack and model."""
+        tables = [layer.states for layer in self.layers if layer is not None]
+        for table in (*tables, self.states, self.model_states):
+            yield from table.items()
+
+    def buffers(self) -> Iterator[Buffer]:
+        """The memory behind it."""
+        for layer in self.layers:
+            yield from () if layer is None else (buffer for buffer in layer.buffers if buffer is not None)
+        for _, state in self.named():
+            yield from state.buffers()
+
+    def intermediates(self, index: int) -> Intermediates:
         """The past of one executed attention, as that layer takes it."""
-        from x_transformers.attend import Intermediates
-
-        hidden = self.recurrent[index] if self.recurrent else None
-        return Intermediates(cached_kv=self.layers[index], hybrid_hidden=hidden)
+        return Intermediates(cached_kv=self.layers[index])
 
     def split(self, passes: int) -> list[Cache]:
         """The caches of the passes of a stack that runs several times."""
@@ -215,8 +97,7 @@ class Cache:
         for number in range(passes):
             mark, own = f'pass {number}: ', slice(number * per_pass, (number + 1) * per_pass)
             states = {n.removeprefix(mark): state for n, state in self.states.items() if n.startswith(mark)}
-            recurrent = self.recurrent[own]
-            held = self.layers[own], self.kinds[own], states, self.seen, self.leading, recurrent
+            held = self.layers[own], self.kinds[own], states, self.seen, self.leading
             parts.append(Cache(*held, made_by=self.made_by))
         return parts
 
@@ -224,32 +105,32 @@ class Cache:
     def joined(cls, parts: list[Cache]) -> Cache:
         """The way back from `split`."""
         states = {f'pass {i}: {name}': state for i, part in enumerate(parts) for name, state in part.states.items()}
-        layers, kinds, recurrent = ([one for part in parts for one in getattr(part, name)] for name in
-                                    ('layers', 'kinds', 'recurrent'))  # fmt: skip
+        layers, kinds = ([one for part in parts for one in getattr(part, name)] for name in ('layers', 'kinds'))
         last = parts[-1]
-        return cls(layers, kinds, states, last.seen, last.leading, recurrent, made_by=last.made_by)
+        return cls(layers, kinds, states, last.seen, last.leading, made_by=last.made_by)
 
     def caught_up(self, other: Cache, new: int) -> Cache:
         """This cache with the last `new` tokens of another."""
+        self.refuse('caught_up')
 
-        def extended(own: Buffer, others: Buffer) -> Buffer:
-            return own.append(others.tensor[..., others.length - new :, :])
+        def extended(own: dict[str, State], others: dict[str, State]) -> dict[str, State]:
+            return {name: state.caught_up(others[name], new) for name, state in own.items()}
 
         layers = []
         for own, others, kind in zip(self.layers, other.layers, self.kinds, strict=True):
-            buffers = (b if b is None else extended(b, o) for b, o in zip(own.buffers, others.buffers, strict=True))
-            states = {name: extended(state, others.states[name]) for name, state in own.states.items()}
-            layers.append(own if kind == 'c' else KeysValues(tuple(buffers), states, own.turned_by))
-        states = {name: extended(state, other.states[name]) for name, state in self.states.items()}
-        return replace(self.with_parts(layers, states), seen=other.seen, leading=other.leading, exits=None)
+            pairs = zip(own.buffers, others.buffers, strict=True)
+            buffers = own.buffers if kind == 'c' else [b if b is None else b.caught_up(o, new) for b, o in pairs]
+            layers.append(KeysValues(tuple(buffers), extended(own.states, others.states), own.changed_by))
+        states = extended(self.states, other.states)
+        return replace(self, layers=layers, kinds=list(self.kinds), states=states, seen=other.seen,
+                       leading=other.leading, model_states={})  # fmt: skip
 
     def crop(self, length: int) -> Cache:
         """Keep the first `length` tokens: take back the last ones.  Raises ValueError outside 0..length."""
         held = self.length
         self.check('length', length, held)
-        if length < held:
-            self.refuse_recurrent('crop')
-        cropped = self.each_own(lambda buffer: buffer.part(0, max(buffer.length - (held - length), 0)))
+        self.refuse('crop', held - length)
+        cropped = self.changed(lambda state: state.crop(held - length), of_context=False)
         cropped.seen = self.seen - (held - length)
         return cropped
 
@@ -257,13 +138,11 @@ class Cache:
         """Keep the last `count` tokens: a sliding window, whose positions are counted from its start."""
         held = self.length
         self.check('count', count, held)
-        if count < held:
-            self.refuse_recurrent('keep_last')
-        drop = held - count
-        # keys turned by their old positions would be at the wrong ones
-        whole = self if drop == 0 else self.plain()
-        kept = whole.each_own(lambda buffer: buffer.part(min(drop, buffer.length), max(buffer.length - drop, 0)))
-        kept.seen, kept.leading = count, max(self.leading - drop, 0)
+        self.refuse('keep_last', count)
+        # keys changed by their old positions would be at the wrong ones
+        whole = self if count == held else self.plain()
+        kept = whole.changed(lambda state: state.keep_last(count), of_context=False)
+        kept.seen, kept.leading = count, max(self.leading - (held - count), 0)
         return kept
 
     def reorder(self, rows: Tensor) -> Cache:
@@ -276,50 +155,57 @@ class Cache:
                 f'`rows` got {rows.dtype} of shape {tuple(rows.shape)}, it must be a list of row numbers (k,)'
             )
         check_range(rows, 'rows', 0, None if self.batch is None else self.batch - 1, 'row numbers')
-        self.refuse_recurrent('reorder')
-        return self.each(lambda buffer: buffer.map(lambda t: t.index_select(0, rows.to(t.device))))
+        self.refuse('reorder')
+        return self.mapped(lambda t: t.index_select(0, rows.to(t.device)))
 
     def expand(self, beams: int) -> Cache:
         """Repeat each row of the batch `beams` times, side by side.  Raises ValueError for less than once."""
         if isinstance(beams, bool) or not isinstance(beams, int) or beams < 1:
             raise ValueError(f'`beams` got {beams!r}, it must be an integer of at least 1')
-        self.refuse_recurrent('expand')
-        return self.each(lambda buffer: buffer.map(lambda t: t.repeat_interleave(beams, dim=0)))
+        self.refuse('expand')
+        return self.mapped(lambda t: t.repeat_interleave(beams, dim=0))
 
     def detach(self) -> Cache:
-        detached = self.each(lambda buffer: buffer.map(Tensor.detach))
-        detached.recurrent = [tree_map_only(Tensor, Tensor.detach, hidden) for hidden in self.recurrent]
-        return detached
+        return self.mapped(Tensor.detach)
 
     def to(self, device: torch.device | str) -> Cache:
-        moved = self.plain().each(lambda buffer: buffer.map(lambda t: t.to(device)))
-        moved.recurrent = [tree_map_only(Tensor, lambda t: t.to(device), hidden) for hidden in self.recurrent]
-        return moved
+        return self.plain().mapped(lambda t: t.to(device))
 
-    def each(self, function: Callable[[Buffer], Buffer]) -> Cache:
-        """A cache with `function` applied to every buffer."""
-        layers = [None if layer is None else layer.each(function) for layer in self.layers]
-        return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Cache:
+        """A cache with `function` applied to all tensors of rows."""
+        return self.changed(lambda state: state.map(function))
 
     def each_own(self, function: Callable[[Buffer], Buffer]) -> Cache:
-        """The same, leaving alone the keys of a context."""
+        """A cache with `function` applied to what has a row for each token, leaving alone the keys of a context."""
+        return self.changed(lambda state: state.each(function), of_context=False)
+
+    def changed(self, function: Callable[[Any], Any], of_context: bool = True) -> Cache:
+        """A cache with `function` applied to keys, values and states; to keys of a context only if that is wanted."""
         layers = [
-            layer if layer is None or kind == 'c' else layer.each(function)
+            None if layer is None else layer.each(function, of_context or kind != 'c')
             for layer, kind in zip(self.layers, self.kinds, strict=True)
         ]
-        return self.with_parts(layers, {name: function(state) for name, state in self.states.items()})
+        states, of_model = (
+            {name: function(state) for name, state in table.items()} for table in (self.states, self.model_states)
+        )
+        return replace(self, layers=layers, kinds=list(self.kinds), states=states, model_states=of_model)
 
     def plain(self) -> Cache:
-        """With keys as they were before they were turned by their positions."""
-        states = {name: state for name, state in self.states.items() if name not in ('positions', 'angles')}
-        return self.with_parts([None if layer is None else layer.plain() for layer in self.layers], states)
+        """With keys as they were before features changed them by their positions, and without what is derived."""
+        layers = [None if layer is None else layer.plain() for layer in self.layers]
+        return replace(self, layers=layers, kinds=list(self.kinds), states=lasting(self.states))
 
-    def with_parts(self, layers: list[KeysValues | None], states: dict[str, Buffer]) -> Cache:
-        return replace(self, layers=layers, kinds=list(self.kinds), states=states, recurrent=list(self.recurrent))
+    def cannot(self, operation: str, count: int = 0) -> str | None:
+        """Which state cannot do an operation exactly, and why; None if all can. Of `crop` and `keep_last`, `count` is
+        how many tokens are taken back, or stay; 'shift' moves rows by different places."""
+        for name, state in self.named():
+            if reason := state.cannot(operation, count):
+                return f'the {state.kind} state `{name}`, {reason}'
+        return None
 
-    def refuse_recurrent(self, operation: str) -> None:
-        if any(hidden is not None for hidden in self.recurrent):
-            raise ValueError(f'`{operation}` got a cache with the state of a recurrent module, which cannot be cut')
+    def refuse(self, operation: str, count: int = 0) -> None:
+        if reason := self.cannot(operation, count):
+            raise ValueError(f'`{operation}` got a cache with {reason}')
 
     def check(self, name: str, value: int, held: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= held:
@@ -328,6 +214,10 @@ class Cache:
     def content(self) -> dict[str, Any]:
         """All that is held, in plain containers, for a file."""
         whole = self.plain()
+
+        def contents(states: dict[str, State]) -> dict[str, Any]:
+            return {name: state.content() for name, state in states.items()}
+
         return {
             'seen': self.seen,
             'leading': self.leading,
@@ -336,13 +226,9 @@ class Cache:
                 None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
                 for layer in whole.layers
             ],
-            'remembered': [
-                {} if layer is None else {name: state.tensor.contiguous() for name, state in layer.states.items()}
-                for layer in whole.layers
-            ],
-            'states': {name: state.tensor.contiguous() for name, state in whole.states.items()},
-            'recurrent': self.recurrent,
-            'exits': self.exits,
+            'remembered': [{} if layer is None else contents(layer.states) for layer in whole.layers],
+            'states': contents(whole.states),
+            'model_states': contents(whole.model_states),
             'made_by': None if self.made_by is None else list(self.made_by),
         }
 
@@ -350,13 +236,22 @@ class Cache:
     def of_content(cls, content: dict[str, Any]) -> Cache:
         """The way back from `content`.  Raises ValueError that names a field which cannot be."""
         check_content(content)
+
+        def states_of(contents: dict[str, Any]) -> dict[str, State]:
+            return {name: state_of(one) for name, one in contents.items()}
+
         layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
         for layer, remembered in zip(layers, content['remembered'], strict=True):
             if layer is not None:
-                layer.states = {name: Buffer(t) for name, t in remembered.items()}
-        states = {name: Buffer(t) for name, t in content['states'].items()}
-        rest = (content[name] for name in ('seen', 'leading', 'recurrent', 'exits', 'made_by'))
-        return cls(layers, content['kinds'], states, *rest)
+                layer.states = states_of(remembered)
+        of_model = states_of(content['model_states'])
+        held = layers, content['kinds'], states_of(content['states']), content['seen'], content['leading']
+        cache = cls(*held, of_model, content['made_by'])
+        batches = {b.batch for layer in layers if layer is not None for b in layer.buffers if b is not None}
+        batches |= {state.batch for _, state in cache.named()}
+        if len(batches - {1, None}) > 1:
+            raise ValueError(f'the cache holds rows of several batches: {sorted(batches - {None})}')
+        return cache
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the cache to a file, atomically."""
@@ -365,18 +260,7 @@ class Cache:
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str | None = None) -> Cache:
         """Read a cache from a file.  Raises ValueError if the file is not a cache, or is damaged."""
-        return read_content(path, device, FORMAT, 'cache', cls.of_content)
-
-
-def all_are(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A test of lists, or of dicts with texts as keys, by their values."""
-    return lambda value: all(map(test, value)) if isinstance(value, list) else (
-        isinstance(value, dict) and all(isinstance(k, str) and test(v) for k, v in value.items())
-    )  # fmt: skip
-
-
-def is_rows(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim >= 3
+        return read_content(path, device, FORMAT, 'cache', cls.of_content, OLDER)
 
 
 def is_pair(value: Any) -> bool:
@@ -390,24 +274,19 @@ CONTENT: dict[str, Callable[[Any], bool]] = {
     'leading': is_count,
     'kinds': all_are(lambda kind: kind in ('a', 'c')),
     'layers': all_are(lambda pair: pair is None or is_pair(pair)),
-    'remembered': all_are(all_are(is_rows)),
-    'states': all_are(is_rows),
-    'recurrent': lambda value: isinstance(value, list),
-    'exits': lambda value: value is None or isinstance(value, Tensor),
+    'remembered': all_are(all_are(is_content)),
+    'states': all_are(is_content),
+    'model_states': all_are(is_content),
     'made_by': lambda value: value is None or (isinstance(value, list) and all(isinstance(n, str) for n in value)),
 }
 
 
 def check_content(content: dict[str, Any]) -> None:
     """Refuse what `Cache.content` cannot have given.  Raises ValueError."""
-    layers, states = check_fields(content, CONTENT, 'cache')['layers'], content['states']
-    of_layers = {name: len(content[name]) for name in ('layers', 'kinds', 'remembered', 'recurrent')}
-    if {*of_layers.values()} - {0, len(layers)}:
+    layers = check_fields(content, CONTENT, 'cache')['layers']
+    of_layers = {name: len(content[name]) for name in ('layers', 'kinds', 'remembered')}
+    if {*of_layers.values()} - {len(layers)}:
         raise ValueError(f'the cache holds so many of each, which must be the same: {of_layers}')
-    held = [t for pair in layers if pair is not None for t in pair if t is not None]
-    held += [t for remembered in (*content['remembered'], states) for t in remembered.values()]
-    if len({len(t) for t in held} - {1}) > 1:
-        raise ValueError(f'the cache holds rows of several batches: {sorted({len(t) for t in held})}')
 
 
 @dataclass
@@ -423,6 +302,7 @@ class LayerIntermediates:
     passes               the caches of all passes, if the stack ran more than once
     whole                why no token can follow, if none can
     made_by              the flags of the stack that decide what keys and values are
+    states, model_states   what features of the stack and of the model remember
     """
 
     hiddens: list[Tensor] | None = None
@@ -444,11 +324,12 @@ class LayerIntermediates:
     block_hiddens: list[Tensor] | None = None
     cache_length: int = 0
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
-    states: dict[str, Buffer] = field(default_factory=dict)
+    states: dict[str, State] = field(default_factory=dict)
     leading: int = 0
     passes: list[Cache] | None = None
     whole: str = ''
     made_by: Sequence[str] | None = None
+    model_states: dict[str, State] = field(default_factory=dict)
 
     @property
     def cache(self) -> Cache:
@@ -460,9 +341,8 @@ class LayerIntermediates:
             raise ValueError(f'`cache` cannot be continued: {self.whole}')
         if self.passes:
             joined = Cache.joined(self.passes)
-            joined.exits = self.exit_indices
             joined.seen, joined.leading, joined.made_by = self.cache_length, self.leading, self.made_by
-            joined.states |= self.states
+            joined.model_states = dict(self.model_states)
             return joined
         return self.of_last_pass
 
@@ -471,9 +351,8 @@ class LayerIntermediates:
         attended = self.attn_intermediates or []
         layers = [inter.past for inter in attended]
         kinds = [inter.layer_type for inter in attended]
-        recurrent = [inter.hybrid_hidden for inter in attended]
-        states, made_by = dict(self.states), self.made_by
-        return Cache(layers, kinds, states, self.cache_length, self.leading, recurrent, made_by=made_by)
+        states, of_model = dict(self.states), dict(self.model_states)
+        return Cache(layers, kinds, states, self.cache_length, self.leading, of_model, self.made_by)
 
     def fork(self) -> LayerIntermediates:
         """The same, with lists and tables that may grow apart."""
@@ -489,11 +368,6 @@ class LayerIntermediates:
         return new
 
 
-def own_copy(value: Any) -> Any:
-    """A list or table that may grow by itself; anything else as it is."""
-    return list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
-
-
 def cache_of(given: Any) -> Cache | None:
     """The cache in what a user passes as `cache`.  Raises TypeError for anything else."""
     if given is None or isinstance(given, Cache):
@@ -505,3 +379,18 @@ def cache_of(given: Any) -> Cache | None:
             )
         return given.cache
     raise TypeError(f'`cache` got {type(given).__name__}, it must be the intermediates of an earlier call, or a Cache')
+
+
+def check_maker(cache: Cache, kinds: list[str], made_by: Sequence[str]) -> None:
+    """Refuse the cache of a stack with other layers or flags, as far as it is known who made it."""
+    if len(cache.layers) != len(kinds):
+        raise ValueError(f'`cache` holds {len(cache.layers)} attention layers, the stack runs {len(kinds)}')
+    if any(own is not None and own != kind for own, kind in zip(cache.kinds, kinds, strict=True)):
+        raise ValueError(
+            f"`cache` holds layers of the kinds {cache.kinds}, the stack runs {kinds}: 'a' for self-attention, 'c' for "
+            'cross-attention'
+        )
+    if cache.made_by is not None and set(cache.made_by) != set(made_by):
+        sides = [sorted(set(one) - set(other)) for one, other in ((cache.made_by, made_by), (made_by, cache.made_by))]
+        ours, theirs = (', '.join(f'`{name}`' for name in side) or 'nothing' for side in sides[::-1])
+        raise ValueError(f'`cache` is of another model: only there is {theirs} set, only here {ours}')

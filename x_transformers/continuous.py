@@ -11,12 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
-from x_transformers.aux_losses import AuxLosses
+from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared
+from x_transformers.core.model_calls import Wants, open_model
+from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -41,9 +43,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.model_calls import open_model
-from x_transformers.sampling import require, shift_right
-from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
+from x_transformers.generation.sampling import require, shift_right
+from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
@@ -126,20 +127,15 @@ class ContinuousTransformerWrapper(Wrapper):
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
             check_lengths(lens, 'lens', *x.shape[:2])
             mask = torch.arange(x.shape[1], device=x.device) < lens.unsqueeze(-1)
+        wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         x = self.project_in(call.cleared(call.like_tokens))
         x = call.cleared(sum(call.on.gather('embed', call), x))
         x = call.on.down('embedded', x, call)
-        x = call.on.down(
-            'pool',
-            self.run_stack(x, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs),
-            call,
-        )
+        x = call.on.down('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
-        if return_mems:
-            call.trace.mems = self.new_mems(call.trace, mems, detach_mems)
-        return returned(out, call.trace, return_intermediates, return_mems, return_attn)
+        return self.returned(out, wants, call, mems, None, x)
 
     def read(self, x: Tensor) -> Tensor:
         """The output; with `probabilistic` its even channels are means, and the odd ones logarithms of variances."""

@@ -8,12 +8,12 @@ import torch
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Reader, evaluating
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import check_lengths, check_vectors
+from x_transformers.compat.elsewhere import also
 from x_transformers.continuous import ContinuousTransformerWrapper
-from x_transformers.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_lengths, check_vectors
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -24,7 +24,7 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.sampling import require
+from x_transformers.generation.sampling import require
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
 __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 'VariationalLatentBottleneck']
@@ -83,7 +83,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         dim: Annotated[int, 'width of both stacks', size],
         enc_depth: Annotated[int, 'blocks of the encoder', size],
         dec_depth: Annotated[int, 'blocks of the decoder', size],
-        max_seq_len: Annotated[int, 'longest sequence', size],
+        max_seq_len: Annotated[int | None, 'longest sequence; None for no absolute positions', size | none],
         dim_input: Annotated[int | None, 'width of the vectors, `dim` if None', size | none] = None,
         dim_latent: Annotated[int | None, 'width of the latent, `dim` if None', size | none] = None,
         bottleneck: Annotated[
@@ -196,8 +196,9 @@ class ContinuousTransformerAutoencoder(Configurable):
     def decode(self, latents: Tensor, seq_len: int, cache_kv: bool = True) -> Tensor:
         """Sequences (b s d) from latents (b l) alone, vector by vector. Without gradients, in eval mode."""
         check_vectors(latents, 'latents', 'b', self.dim_latent)
-        require(is_int(seq_len) and 0 <= seq_len <= self.max_seq_len, 'seq_len', seq_len,
-                f'an integer from 0 to {self.max_seq_len}')  # fmt: skip
+        longest = self.max_seq_len
+        require(is_int(seq_len) and 0 <= seq_len and (longest is None or seq_len <= longest), 'seq_len', seq_len,
+                'an integer of at least 0' if longest is None else f'an integer from 0 to {longest}')  # fmt: skip
         with evaluating(list(self.modules())):
             token = self.from_latent_to_prepend_token(latents)
             reader = Reader(self.decoder, dict(prepend_embeds=token), cache_kv=cache_kv, restrict=False)

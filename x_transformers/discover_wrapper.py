@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
-from x_transformers.checks import as_mask
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.nets import check_net
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -25,7 +26,7 @@ from x_transformers.flags import (
     one_of,
     size,
 )
-from x_transformers.sampling import check_ids, require
+from x_transformers.generation.sampling import require
 
 __all__ = ['ROLE_SCHEMES', 'DiscoverDecoder', 'TPREncoder', 'num_roles_for_scheme', 'role_ids_for_tokens']
 

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import as_mask, check_device
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, check_device, check_ids
+from x_transformers.core.nets import check_net
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
-from x_transformers.sampling import check_ids
-from x_transformers.token_loss import Terms, later, single_losses
+from x_transformers.training.token_loss import Terms, later, single_losses
 
 __all__ = ['DPO']
 

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, check_net, evaluating, refuse_own
-from x_transformers.checks import check_lengths
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -24,8 +25,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.losses import entropy
-from x_transformers.sampling import accurate, check_ids
+from x_transformers.generation.sampling import accurate
+from x_transformers.training.losses import entropy
 
 __all__ = ['EntropyBasedTokenizer']
 

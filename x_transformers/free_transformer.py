@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import Decoding, evaluating
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import check_range, numbers_of
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, check_range, numbers_of
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -31,8 +31,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.sampling import check_ids, filter_with, padded_prompts, require, sample, top_p
-from x_transformers.token_loss import Readout, next_token_loss
+from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_p
+from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
 __all__ = ['BinaryMapper', 'FreeTransformer']
@@ -229,9 +229,9 @@ class FreeTransformer(Configurable):
 
         prompts           ... n   ids with any leading axes
         seq_len                   length of the prompts with what is generated
-        latents                   one code for the whole text: its number, or one of each row (b,), or weights of
-                                  all codes (c,) or (b, c); no condition if None
-        filter_logits_fn          a filter of `sampling.py` by name, or a callable
+        latents                   one code for the whole text: its number, or one of each row (b,) or (b, 1), or
+                                  weights of all codes (c,), (b, c) or (b, 1, c); no condition if None
+        filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
         logit_filter_kwargs       its keywords; `thres=0.9` by default
         temperature       0 ..    0 takes the most probable token
         returns           ... s   the prompts with the new tokens
@@ -265,7 +265,10 @@ class FreeTransformer(Configurable):
         """What is added to keys and values (b 1 d)."""
         codes = self.binary_mapper.num_codes
         latents = numbers_of(latents, 'latents').to(self.device)
-        if not latents.is_floating_point() and latents.ndim <= 1:
+        numbers = not latents.is_floating_point()
+        if latents.ndim == (2 if numbers else 3) and latents.shape[1] == 1:
+            latents = latents[:, 0]  # one code for all tokens of a row
+        if numbers and latents.ndim <= 1:
             check_range(latents, 'latents', 0, codes - 1, 'code numbers')
             latents = F.one_hot(latents.long(), codes)
         latents = latents.to(self.from_latent_to_condition.weight.dtype)

@@ -9,18 +9,13 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import (
-    SET_BY_LOSS,
-    AutoregressiveWrapper,
-    check_net,
-    next_token_loss,
-    refuse_own,
-)
-from x_transformers.aux_losses import AuxLosses
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, next_token_loss
 from x_transformers.cache import LayerIntermediates
-from x_transformers.checks import as_mask, check_lengths
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, check_ids, check_lengths
+from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -40,10 +35,10 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation import Reader, evaluating
-from x_transformers.losses import readable
-from x_transformers.sampling import check_ids, padded_prompts, require, top_k
-from x_transformers.token_loss import later
+from x_transformers.generation.engine import Reader, evaluating
+from x_transformers.generation.sampling import padded_prompts, require, top_k
+from x_transformers.training.losses import readable
+from x_transformers.training.token_loss import later
 
 __all__ = [
     'RECIRC_SHORTCUTS',

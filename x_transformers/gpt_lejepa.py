@@ -9,10 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import SET_BY_LOSS, check_net, next_token_loss, refuse_own
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import next_token_loss
+from x_transformers.compat.elsewhere import also
+from x_transformers.compat.helpers import masked_mean
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids
+from x_transformers.core.model_calls import model_call
+from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -27,12 +31,9 @@ from x_transformers.flags import (
     none,
     size,
 )
-from x_transformers.helpers import masked_mean
-from x_transformers.losses import each_head, readable
-from x_transformers.model_calls import model_call
 from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
-from x_transformers.sampling import check_ids
-from x_transformers.token_loss import later, readout_of
+from x_transformers.training.losses import each_head, readable
+from x_transformers.training.token_loss import later, readout_of
 
 __all__ = ['LatentAutoregressive', 'Losses']
 

@@ -8,12 +8,12 @@ import torch
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import numbers_of
+from x_transformers.compat.elsewhere import also
 from x_transformers.continuous_autoencoder import gaussian_divergence
-from x_transformers.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, numbers_of
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -25,7 +25,6 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.sampling import check_ids
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
 
 __all__ = ['GPTVAE']

@@ -10,20 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import (
-    SET_BY_GENERATION,
-    SET_BY_LOSS,
-    Reader,
-    check_net,
-    evaluating,
-    next_token_loss,
-    refuse_own,
-)
-from x_transformers.aux_losses import AuxLosses
+from x_transformers.autoregressive_wrapper import Reader, evaluating, next_token_loss
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.checks import a_list, check_ids, check_lengths, check_returns
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,
@@ -50,11 +44,10 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.losses import attn_z_loss, entropy, readable
-from x_transformers.model_calls import ModelCall, open_model
-from x_transformers.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
-from x_transformers.token_loss import Readout, later, overheard
-from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
+from x_transformers.generation.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
+from x_transformers.training.losses import readable
+from x_transformers.training.token_loss import Readout, later, overheard
+from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 
@@ -145,34 +138,27 @@ class MultiInputTransformerWrapper(Wrapper):
         wants_logits = return_logits_and_embeddings or return_logit_entropies
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
-        wants_all = return_intermediates or return_attn_z_loss or return_logit_entropies
-        check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
+        asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
+        wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
+        wants.check(return_embeddings, return_logits_and_embeddings)
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
-        if mems := a_list(mems, 'mems'):
-            mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
-        h = self.run_stack(h, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
-        h, trace = call.on.down('pool', h, call), call.trace
+        mems = self.shifted(mems)
+        h = call.on.down('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):
             read = functools.partial(Readout.through, h) if return_readout else lambda head: head(h)
             logits = {name: read(head) for name, head in self.to_logits.items()}
-            trace.logits = None if return_readout else logits
-        if return_logit_entropies:
-            trace.logit_entropies = {name: entropy(t) for name, t in logits.items()}
-        if return_attn_z_loss:
-            weight = self.attn_z_loss_weight if attn_z_loss_weight is None else attn_z_loss_weight
-            trace.attn_z_loss = attn_z_loss(trace, weight, h)
-        if return_mems:
-            trace.mems = self.new_mems(trace, mems, detach_mems)
+            call.trace.logits = None if return_readout else logits
         only_embed = return_embeddings or self.return_only_embed
         out = (logits, h) if return_logits_and_embeddings else h if only_embed else logits
-        return returned(out, trace, wants_all, return_mems, return_attn)
+        return self.returned(out, wants, call, mems, logits, h)
 
     @property
     def can_return_readout(self) -> bool:
         """Whether a loss may read the hidden states itself, with `return_readout`: nobody listens to the output."""
         own = type(self).forward is MultiInputTransformerWrapper.forward
+        own = own and all(feature.by_token for feature in self.features.at.get('answer', ()))
         return own and self.to_logits is not None and not overheard(self)
 
     def embed(self, x: dict[str, Tensor], call: ModelCall) -> Tensor:
@@ -204,8 +190,7 @@ def check_streams(x: Any, known: Mapping[str, int], name: str = 'x', ignored: in
     """Refuse what is not a batch of ids of equal size for each stream; the size. An id may be `ignored`."""
     check_names(x, name, known)
     for stream, ids in x.items():
-        held = ids.masked_fill(ids == ignored, 0) if ignored is not None and torch.is_tensor(ids) else ids
-        check_ids(held, known[stream], f'{name}[{stream!r}]')
+        check_ids(ids, f'{name}[{stream!r}]', 0, known[stream], besides=ignored)
     shapes = {stream: tuple(ids.shape) for stream, ids in x.items()}
     first = next(iter(shapes.values()))
     if any(shape != first for shape in shapes.values()):
@@ -338,7 +323,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         seq_len                           number of steps to generate
         temperature       0 ..            0 takes the most probable token of each stream, without a filter
         prompt_lens       b               number of real steps of each prompt, padded on the right
-        filter_logits_fn                  a filter of `sampling.py` by name, or a callable
+        filter_logits_fn                  a filter of `generation/sampling.py` by name, or a callable
         filter_kwargs                     its keywords
         restrict_to_max_seq_len           read only the last `max_seq_len` steps
         cache_kv                          use the cache, if the net can

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.checks import check_vectors
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import check_vectors
 from x_transformers.flags import ConfigError, Configurable, a_mapping, count, none, size
 from x_transformers.x_transformers import Encoder
 

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import HEADLESS, evaluating, refuse_own
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import as_mask, check_ids
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import evaluating
+from x_transformers.compat.elsewhere import also
+from x_transformers.compat.helpers import coin_flip
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.nets import HEADLESS, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -30,10 +32,9 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.helpers import coin_flip
-from x_transformers.sampling import accurate, gumbel_noise, in_range, require
-from x_transformers.sampling import top_k as keep_largest
-from x_transformers.token_loss import Terms, later, weighted_token_loss
+from x_transformers.generation.sampling import accurate, gumbel_noise, in_range, require
+from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 
 __all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
 
@@ -175,7 +176,7 @@ class NonAutoregressiveWrapper(Configurable):
         returns                             `Losses(loss, generator_loss, critic_loss)`
         raises                              ValueError or TypeError for inputs of another shape or kind
         """
-        x = check_ids(x, self.num_tokens)
+        x = check_ids(x, num_tokens=self.num_tokens)
         if self.max_seq_len and x.shape[1] != self.max_seq_len:
             raise ValueError(f'`x` got {x.shape[1]} tokens, it must have {self.max_seq_len}, the `max_seq_len`')
         if only_train_generator and only_train_critic:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import check_net, refuse_own
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
-from x_transformers.checks import check_lengths
-from x_transformers.elsewhere import also
+from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -28,9 +28,9 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation import in_eval_mode
-from x_transformers.sampling import check_ids, require
-from x_transformers.token_loss import Readout, later, next_token_loss, overheard
+from x_transformers.generation.engine import in_eval_mode
+from x_transformers.generation.sampling import require
+from x_transformers.training.token_loss import Readout, later, next_token_loss, overheard
 
 __all__ = ['Recirculation', 'RecirculationMixer', 'norm_matched']
 
@@ -316,18 +316,10 @@ def tupled(value: Any) -> tuple:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def buffers_of(cache: Cache) -> Iterator[Buffer]:
-    for layer in cache.layers:
-        if layer is not None:
-            yield from (buffer for buffer in layer.buffers if buffer is not None)
-            yield from layer.states.values()
-    yield from cache.states.values()
-
-
 def take_back(kept: Cache | None, read: Cache) -> None:
     """Free the room behind `kept` that `read` has taken there, and that nobody needs any more."""
-    taken = {id(buffer.storage) for buffer in buffers_of(read)}
-    for buffer in () if kept is None else buffers_of(kept):
+    taken = {id(buffer.storage) for buffer in read.buffers()}
+    for buffer in () if kept is None else kept.buffers():
         if id(buffer.storage) in taken:
             buffer.storage.filled = buffer.start + buffer.length
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import check_ids
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -24,7 +25,7 @@ from x_transformers.flags import (
     none,
     size,
 )
-from x_transformers.sampling import check_ids, require, sample
+from x_transformers.generation.sampling import require, sample
 
 __all__ = ['SyntheticDataGenerator', 'UniversalPretrainWrapper', 'random_sequences']
 

@@ -17,47 +17,64 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
 
-from x_transformers.arguments import checked
-from x_transformers.attend import Intermediates, heads_of
-from x_transformers.attending import Attend, ChoosesKernel, attended, settle
+from x_transformers.attend import Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.blocks import taken, to_4d
-from x_transformers.cache import Buffer, Cache, LayerIntermediates, cache_of
-from x_transformers.calls import (
+from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.compat.elsewhere import also
+from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.buffers import Buffer
+from x_transformers.core.calls import (
     Call,
+    FeedForwardCall,
     StackCall,
     Views,
     check_stack_inputs,
     open_stack,
     placed,
 )
-from x_transformers.checks import (
+from x_transformers.core.checks import (
     a_list,
     a_tensor,
     as_mask,
     as_precise,
     boolean_mask,
-    check_broadcast,
     check_digits,
     check_ids,
     check_inputs,
     check_model_inputs,
     check_prefix,
     check_range,
-    check_returns,
     check_vectors,
     check_weight,
     cleared,
     first_of,
     input_names,
 )
-from x_transformers.elsewhere import also
+from x_transformers.core.hooks import is_hooked, is_watched
+from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds
+from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.routing import (
+    Routing,
+    flags_of_strangers,
+    hidden_targets,
+    model_flags,
+    renamed_mask,
+    split_model_flags,
+)
+from x_transformers.core.rows import taken, to_4d
+from x_transformers.core.some import refuse_kind, refuse_some
+from x_transformers.core.traces import Intermediates
+from x_transformers.fast.plain import PlainLayers, ShortCuts
+from x_transformers.fast.untouched import remember
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
+from x_transformers.features.levels import IN_FEEDFORWARD
 from x_transformers.features.norms import LayerNorm
+from x_transformers.features.pooling import Pool
 from x_transformers.features.residuals import Residual
 from x_transformers.flags import (
     ConfigError,
@@ -82,23 +99,18 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.generation import evaluating
-from x_transformers.hooks import is_hooked, is_watched
-from x_transformers.losses import attn_z_loss, dropout_seq, each_head, entropy
-from x_transformers.model_calls import ModelCall, open_model
-from x_transformers.names import *  # noqa: F403  names that other code imports from here
-from x_transformers.optim import UpdatesStack, largest_logits, muon_parameters, qk_clip_, stack_qk_clip_, weights_of
-from x_transformers.plain import PlainLayers, ShortCuts
-from x_transformers.routing import (
-    Routing,
-    flags_of_strangers,
-    hidden_targets,
-    model_flags,
-    renamed_mask,
-    split_model_flags,
+from x_transformers.generation.engine import evaluating
+from x_transformers.kernels.dense import heads_of
+from x_transformers.training.losses import attn_z_loss, dropout_seq, each_head, entropy
+from x_transformers.training.optim import (
+    UpdatesStack,
+    largest_logits,
+    muon_parameters,
+    qk_clip_,
+    stack_qk_clip_,
+    weights_of,
 )
-from x_transformers.token_loss import may_read_later, readout_of
-from x_transformers.untouched import remember
+from x_transformers.training.token_loss import may_read_later, readout_of
 
 # attention
 
@@ -138,7 +150,8 @@ class Attention(Configurable, ChoosesKernel):
     """
 
     catalogue = ATTENTION
-    own_inputs = ('keep_maps', 'index', 'clean')
+    own_inputs = ('keep_maps', 'index', 'clean', 'at')
+    layer_number = 0  # which of the layers of its kind it is, as its stack says
     plain = True
 
     def __init__(
@@ -177,7 +190,9 @@ class Attention(Configurable, ChoosesKernel):
         self.features = self.compose(features, flags)
         widths = self.features.down('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         refuse_other_heads(self.features, widths.query_heads, heads)
-        self.dim_key, self.query_heads = widths.dim_key, widths.query_heads
+        # projections may give fewer: one for all heads, or some from elsewhere
+        self.query_heads, self.key_heads = max(widths.query_heads, heads), max(widths.key_heads, kv_heads)
+        self.dim_key = widths.dim_key
         self.to_q = nn.Linear(widths.q, widths.query_heads * self.dim_key, bias=False)
         self.to_k = nn.Linear(widths.kv, widths.key_heads * self.dim_key, bias=False)
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
@@ -216,7 +231,7 @@ class Attention(Configurable, ChoosesKernel):
             'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
             'place': 'keys and values of the cache come in front of the new ones',
             'enter': 'causal: a query sees itself and what came before' if self.causal else 'a query sees all keys',
-            'similarity': f'{self.kernel.__name__} kernel, scores times {self.logit_scale:.4g}',
+            'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
             'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
 
@@ -235,7 +250,7 @@ class Attention(Configurable, ChoosesKernel):
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
         on, shape = self.features.given(inputs), self.shape
-        views, places = placed(on.choose('views', lambda x: (x, x, x))(x), x)
+        views, places = placed(on.choose('views', lambda x: (x, x, x))(x), x, on, inputs.get('at'))
         call = self.open(views, places, context, mask, causal, cache, inputs)
         call.keeps = return_intermediates
         self.refuse_unfused(inputs)
@@ -304,11 +319,17 @@ class Attention(Configurable, ChoosesKernel):
         causal = self.causal if causal is None else causal
         dropout = self.dropout if self.training else 0.0
         trace = Intermediates()
-        call = Call(x, self.heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
-        call.backends, call.training = self.sdp_backends, self.training
+        query_heads = self.query_heads
+        call = Call(x, query_heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
+        call.backends, call.training, call.maps = self.sdp_backends, self.training, query_heads // self.heads
         call.tokens, call.places = views[1], places if context is None else None
-        call.recurrent = None if cache is None else cache.hybrid_hidden
+        call.old_states, call.declared = None if cache is None else cache.states, self.features.remembers
+        trace.loose = call.new_states
         return call
+
+    def turned(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
+        """Rows turned by their positions, with the function of this module, where users have always replaced it."""
+        return apply_rotary_pos_emb(t, angles, scale)  # noqa: F405
 
     def muon_parameters(self) -> list[nn.Parameter]:
         """The matrices that values and outputs are made with."""
@@ -334,6 +355,7 @@ class FeedForward(Configurable):
     """Two linear layers with an activation between them:  b n dim -> b n dim_out.  arXiv:1706.03762"""
 
     catalogue = FEEDFORWARD
+    own_inputs = ('mask', 'layer', 'kind', 'stack')
     plain = True
 
     def __init__(
@@ -351,15 +373,21 @@ class FeedForward(Configurable):
         self.dim, self.dim_out, self.dim_inner = dim, dim_out or dim, int(dim * mult)
         if self.dim_inner < 1:
             raise ConfigError(f'`mult` got {mult}, which leaves no inner features of {dim}')
-        self.no_bias = bool(no_bias)
+        self.no_bias, self.dropout = bool(no_bias), dropout
         on = self.features = self.compose(features, flags).setup()
-        widened = on.choose('widen', self.widen)(on.choose('activation', nn.GELU)())
-        inner = [feature.inner() for feature in on.at.get('inner', ())]
-        output = nn.Linear(self.dim_inner, self.dim_out, bias=not no_bias)
-        behind = [feature.behind() for feature in on.at.get('behind', ())]
-        self.ff = nn.Sequential(widened, *inner, nn.Dropout(dropout), output, *behind)
+        self.ff = on.choose('layers', self.layers)()
         for feature in on.at.get('initialise', ()):
             feature.initialise()
+        self.acts = any(not feature.plain for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
+
+    def layers(self) -> nn.Sequential:
+        """The linear layers, and what stands between and behind them."""
+        on = self.features
+        widened = on.choose('widen', self.widen)(on.choose('activation', nn.GELU)())
+        inner = [feature.inner() for feature in on.at.get('inner', ())]
+        output = nn.Linear(self.dim_inner, self.dim_out, bias=not self.no_bias)
+        behind = [feature.behind() for feature in on.at.get('behind', ())]
+        return nn.Sequential(widened, *inner, nn.Dropout(self.dropout), output, *behind)
 
     def widen(self, activation: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
@@ -368,26 +396,46 @@ class FeedForward(Configurable):
         return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
 
     @property
-    def output(self) -> nn.Linear:
-        """The projection back."""
-        return next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))
+    def output(self) -> nn.Module:
+        """The projection back; of experts, all of theirs."""
+        return self.outputs[0]
+
+    @property
+    def outputs(self) -> list[nn.Module]:
+        """All projections back."""
+        return self.features.choose('outputs', self.last)()
+
+    def last(self) -> list[nn.Module]:
+        return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
 
     def muon_parameters(self) -> list[nn.Parameter]:
-        return weights_of((self.ff,))
+        return weights_of((self,))
 
     @checked
-    def forward(self, x: Tensor, deep_embed: Tensor | None = None) -> Tensor:
-        """With `deep_embed`, broadcasting to b n dim_out, the output is multiplied by it."""
+    def forward(self, x: Tensor, deep_embed: Tensor | None = None, **inputs: Any) -> Tensor:
+        """With `deep_embed`, broadcasting to b n dim_out, the output is multiplied by it.
+
+        A stack also says, if features act, which tokens are real (`mask`), and which `layer` of what `kind` this is.
+        """
         if x.ndim == 0 or x.shape[-1] != self.dim:
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')
         check_weight(x, first_of(self.ff.parameters()))
-        out = self.ff(x)
-        if deep_embed is None:
-            return out
-        check_broadcast(deep_embed, 'deep_embed', out)
-        return out * deep_embed
+        if deep_embed is not None:
+            inputs['deep_embed'] = deep_embed
+        if not (inputs or self.acts):
+            return self.ff(x)
+        return self.in_stages(x, inputs)
+
+    def in_stages(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """A pass in which features act."""
+        check_inputs(inputs, self.features, self.own_inputs, self)
+        on, call = self.features.given(inputs), FeedForwardCall.of(x, inputs, self.training)
+        call.declared = self.features.remembers
+        x = on.down('enter', x, call)
+        out = on.choose('run', lambda x, call: self.ff(x))(x, call)
+        return on.down('result', out, call)
 
 
 # a layer
@@ -408,24 +456,53 @@ class Layer(ModuleList):
         self.kind, self.index = kind, index
 
     def forward(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
-        (before, after, outside), branch, residual = self
+        if call.only is not None:
+            return self.change(x, call, on)
+        norms, _, residual = self
         x, skip, extra = residual.prepare(x)
         if call.keeps:
             call.keep('hiddens', x if x.ndim == 3 else x[1], self.kind == 'a')  # of three views, that of the keys
             call.keep('layer_hiddens', x)
+        out = self.branch(x, call, on)
+        return call.norm(norms[2], residual(out, skip, call=call, **extra))
+
+    def branch(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
+        """What the layer adds to the stream, of which it reads `x`: its norms included, without the residual."""
+        (before, after, _), branch, _ = self
         x = on.down('read', x, self, call)
         x = call.norm(before, x)
-        inputs = on.down('inputs', call.branch_inputs(self, before), self, call)
-        if self.kind == 'f' or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
+        inputs = call.branch_inputs(self, before)
+        given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
+        inputs = on.down('inputs', inputs, self, given)
+        if not attends(self.kind) or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
             intermediates.layer_type, intermediates.layer_index = self.kind, self.index
             call.keep('attn_intermediates', intermediates)
             on.gather('attended', self, intermediates, call)
-        out = call.norm(after, out)
-        on.gather('joined', self, out, call)
-        return call.norm(outside, residual(out, skip, call=call, **extra))
+        out = given.norm(after, out)
+        on.gather('joined', self, out, given)
+        return out
+
+    def change(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
+        """Run for the tokens of `call.of_tokens` alone. Attention reads the keys of all."""
+        refuse_some(on)
+        refuse_kind(self.kind)
+        norms, _, residual = self
+        among, old = call.among(), call.some(x)
+        read, skip, extra = residual.prepare(x)
+        call.keep('hiddens', read, self.kind == 'a')
+        call.keep('layer_hiddens', read)
+        own, skip, extra = residual.prepare(old)
+        out = self.branch(read, call, on) if self.kind == 'a' else self.branch(own, among, on)
+        call.attended += self.kind == 'c'
+        return call.put(x, old, among.norm(norms[2], residual(out, skip, call=among, **extra)))
+
+    def fill(self, x: Tensor, call: 'StackCall', on: Features) -> None:
+        """Leave keys and values for the cache, and change no token."""
+        if attends(self.kind):
+            self.change(x, call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device)), on)
 
 
 # the stack
@@ -493,7 +570,8 @@ class AttentionLayers(Routing):
         self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
         self.final_norm = self.new_norm() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
-        self.can_cache_kv = all(f.can_cache for f in on.active) and all(layer.can_cache_kv for layer in attention)
+        recalls = not any(KINDS[kind].joins_tokens for kind in self.layer_types)
+        self.can_cache_kv = recalls and all(f.can_cache for f in on.active) and all(a.can_cache_kv for a in attention)
         self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
         self.input_names, self.short_cuts = input_names(self), ShortCuts()
         self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
@@ -516,6 +594,7 @@ class AttentionLayers(Routing):
             raise ConfigError('`depth` is missing: it must be the number of blocks')
         kinds = on.choose('layout', lambda block, depth: block * depth)(block, depth)
         kinds = on.down('kinds', list(kinds))
+        check_kinds(kinds)
         self.has_custom_layer_types = any(not f.keeps_blocks for f in on.active)
         self.len_default_block = 1 if self.has_custom_layer_types else len(block)
         if 'c' in kinds and not cross_attend:
@@ -531,7 +610,7 @@ class AttentionLayers(Routing):
 
     def build_layer(self, index: int, kind: str) -> Layer:
         on = self.features
-        branch = on.down('wrap', self.build_branch(kind, self.layer_types[:index].count(kind)), kind, index)
+        branch = on.down('wrap', KINDS[kind].build(self, index), kind, index)
         options = on.down('residual_options', dict(self.residual_fn_kwargs))
         build = on.choose('residual', Residual)
         try:
@@ -543,14 +622,16 @@ class AttentionLayers(Routing):
         outside = self.new_norm() if self.norm_outside else None
         return Layer(kind, index, (before, after, outside), branch, residual)
 
-    def build_branch(self, kind: str, number: int) -> Attention | FeedForward:
-        """The n-th branch of a kind."""
-        with naming(dict(self.all_written(kind))):
+    def build_branch(self, index: int) -> Attention | FeedForward:
+        """The branch of a layer, of a kind of the library."""
+        kind, number = self.layer_types[index], self.layer_types[:index].count(self.layer_types[index])
+        with naming(functools.partial(self.all_written, kind)):
             flags = self.features.down('branch_flags', self.flags_for(kind, number), kind, number)
             if kind == 'f':
                 return FeedForward(self.dim, features=self.given_features, **flags)
             causal = self.causal and kind == 'a'
             branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
+            branch.layer_number = number
         lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
         if lost is not None:
             switches = lost.switches or tuple(lost.flags)[:1]
@@ -579,6 +660,11 @@ class AttentionLayers(Routing):
 
     def outline(self) -> dict[str, str]:
         order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
+        order += ''.join(
+            f', {kind} is {type(self.layers[self.layer_types.index(kind)][1]).__name__}'
+            for kind in dict.fromkeys(self.layer_types)
+            if kind not in self.branches
+        )
         norm = 'before each branch' if self.pre_norm else 'after each residual'
         return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
 
@@ -626,7 +712,7 @@ class AttentionLayers(Routing):
         x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
-        call.training = self.training
+        call.training, call.declared = self.training, self.features.remembers
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
@@ -648,8 +734,8 @@ class AttentionLayers(Routing):
     def run_layers(self, on: Features, transform: Any, x: Tensor, call: StackCall, steps: Sequence[int]) -> Tensor:
         """Run those layers whose turn it is in `steps`."""
         plain = PlainLayers.of(self) if transform is None else None
-        if plain is not None and plain.takes(call, on):
-            return plain(x, call, steps)
+        if plain is not None and plain.takes(x, call, on):
+            return plain(x, call, on, steps)
         layers, block = tuple(self.layers), self.len_default_block
         for call.step in steps:
             layer = layers[call.order[call.step]]
@@ -682,6 +768,10 @@ class AttentionLayers(Routing):
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has one of its own')
             return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
         return self.layers_execute_order if given is None else checked_order(given, len(self.layers))
+
+
+KINDS.update(dict.fromkeys('ac', Kind(AttentionLayers.build_branch, attends=True)))
+KINDS['f'] = Kind(AttentionLayers.build_branch, remembers={})
 
 
 class Encoder(AttentionLayers):
@@ -781,10 +871,18 @@ class TransformerBlock(AttentionLayers):
 # the model around a stack
 
 
+class AttentionPool(Pool):
+    __doc__ = Pool.__doc__
+    attention, blocks = Attention, CrossAttender
+
+
 class Wrapper(UpdatesStack, Configurable):
     """What models around a stack share: running it with what stands in front, memories, and return values."""
 
     catalogue = MODEL
+    own_states = ('real',)  # which of the cached tokens are real
+    shift_mem_down = 0
+    attention_pool = AttentionPool
 
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         on = super().compose(features, flags)
@@ -802,7 +900,7 @@ class Wrapper(UpdatesStack, Configurable):
         check_model_inputs(self, kwargs)
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
-        keeps = call.notes['keeps'] = keeps or is_hooked(self.attn_layers)
+        keeps = call.keeps = keeps or is_hooked(self.attn_layers)
         x = on.down('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
@@ -831,7 +929,8 @@ class Wrapper(UpdatesStack, Configurable):
             x, trace = on.choose('passes', lambda run, x, call: run(x))(run, x, call)
         trace.aux_losses = call.losses.by_name
         if real is not None:
-            trace.states['real'] = Buffer(real.unsqueeze(-1))
+            call.new_states['real'] = Buffer(real.unsqueeze(-1))
+        trace.model_states = call.new_states
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
         x = on.up('shorten', x if call.continues else call.before_padding(x), call)
         trace.last_layer_hiddens = x
@@ -854,14 +953,40 @@ class Wrapper(UpdatesStack, Configurable):
             kwargs = {**kwargs, 'self_attn_kv_mask': call.behind_padding(kv_mask)}
         return kwargs
 
-    def new_mems(self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool) -> list[Tensor]:
-        """The last `max_mem_len` hidden states of each self-attention layer, earlier memories included."""
-        longer = trace.hiddens
-        if mems:
-            pairs = itertools.zip_longest(mems[: len(longer)], longer)
-            longer = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
-        kept = [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in longer]
+    def shifted(self, mems: Sequence[Tensor | None] | None) -> Sequence[Tensor | None] | None:
+        """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
+        return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
+
+    def new_mems(
+        self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool, call: Any = None
+    ) -> list[Tensor]:
+        """What is kept of a segment: the last `max_mem_len` hidden states of each self-attention layer, earlier
+        memories included, or as a feature chooses. Without a `call` the segment was read in several."""
+        kept = self.features.choose('remember', self.last_hiddens)(mems, trace.hiddens, call)
         return [t.detach() for t in kept] if detach else kept
+
+    def last_hiddens(self, mems: Sequence[Tensor | None] | None, hiddens: list[Tensor], call: Any) -> list[Tensor]:
+        if mems:
+            pairs = itertools.zip_longest(mems[: len(hiddens)], hiddens)
+            hiddens = [new if old is None else torch.cat((old, new), dim=1) for old, new in pairs]
+        return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]
+
+    def returned(self, out: Any, wants: Wants, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
+        """The output, with what was asked for beside it: of `mems` before, the logits, and hidden states `x`."""
+        trace = call.trace
+        if wants.entropies:
+            trace.logit_entropies = each_head(entropy, logits)
+        if wants.z_loss:
+            weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
+            trace.attn_z_loss = attn_z_loss(trace, weight, x)
+        if wants.mems:
+            trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
+        out = call.on.down('answer', out, x, call)
+        if wants.trace:
+            return out, trace
+        if wants.mems:
+            return out, trace.mems
+        return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if wants.maps else out
 
     @property
     def can_cache_kv(self) -> bool:
@@ -994,19 +1119,17 @@ class TransformerWrapper(Wrapper):
     ) -> Any:
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
         x = self.check(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
-        wants_all = (
-            return_intermediates or return_embeddings_and_intermediates or return_logit_entropies or return_attn_z_loss
-        )
+        intermediates = return_intermediates or return_embeddings_and_intermediates
+        asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
+        wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
         call = open_model(self, x, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
-        call.notes['later'] = return_readout
+        call.later = return_readout
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
-        check_returns(return_embeddings, return_logits_and_embeddings, return_mems and not wants_all, return_attn)
-        if mems := a_list(mems, 'mems'):
-            mems = [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]]
-        x = self.run_stack(x, call, mask, mems, wants_all or return_mems or return_attn, kwargs)
-        trace = call.trace
+        wants.check(return_embeddings, return_logits_and_embeddings)
+        mems = self.shifted(mems)
+        x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]
         pooled = call.on.down('pool', x, call)
@@ -1017,17 +1140,9 @@ class TransformerWrapper(Wrapper):
         if not only_embed or return_logits_and_embeddings:
             kept = x if logits_to_keep is None else x[:, -logits_to_keep:]
             logits = self.read_later(kept, call, to_logits_kwargs or {})
-        trace.logits = None if return_readout else logits
-        if return_logit_entropies:
-            trace.logit_entropies = each_head(entropy, logits)
-        if return_attn_z_loss:
-            weight = self.attn_z_loss_weight if attn_z_loss_weight is None else attn_z_loss_weight
-            trace.attn_z_loss = attn_z_loss(trace, weight, x)
-        if return_mems:
-            trace.mems = self.new_mems(trace, mems, detach_mems)
+        call.trace.logits = None if return_readout else logits
         out = (logits, x) if return_logits_and_embeddings else x if only_embed else logits
-        out = call.on.down('answer', out, x, call)
-        return returned(out, trace, wants_all, return_mems, return_attn)
+        return self.returned(out, wants, call, mems, logits, x)
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
@@ -1036,7 +1151,7 @@ class TransformerWrapper(Wrapper):
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
-        if call.notes['later']:
+        if call.later:
             return readout_of(self, x, call, to_logits_kwargs)
         return self.read_out(x, call, to_logits_kwargs)
 
@@ -1070,7 +1185,7 @@ class TransformerWrapper(Wrapper):
                 raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
             return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
-            x = check_ids(x, self.token_emb.emb.num_embeddings)
+            x = check_ids(x, num_tokens=self.token_emb.emb.num_embeddings)
         return x
 
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
@@ -1081,17 +1196,6 @@ class TransformerWrapper(Wrapper):
         x = call.on.down('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
-
-
-def returned(out: Any, trace: LayerIntermediates, wants_all: bool, wants_mems: bool, wants_maps: bool) -> Any:
-    """The output, with what was asked for beside it."""
-    if wants_all:
-        return out, trace
-    if wants_mems:
-        return out, trace.mems
-    if wants_maps:
-        return out, [inter.post_softmax_attn for inter in trace.attn_intermediates]
-    return out
 
 
 class ViTransformerWrapper(Configurable):
@@ -1231,8 +1335,8 @@ class XTransformer(Configurable):
         tgt_mask: Tensor | None = None,
     ) -> Tensor:
         """The next-token loss of the target."""
-        src = check_ids(src, self.encoder.num_tokens, 'src')
-        tgt = check_ids(tgt, self.decoder.net.num_tokens, 'tgt', besides=self.decoder.ignore_index)
+        src = check_ids(src, 'src', num_tokens=self.encoder.num_tokens)
+        tgt = check_ids(tgt, 'tgt', 0, self.decoder.net.num_tokens, besides=self.decoder.ignore_index)
         tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
         with AuxLosses() as aux:
             context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
@@ -1255,7 +1359,7 @@ class XTransformer(Configurable):
         **kwargs: Any,
     ) -> Tensor:
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
-        seq_in = check_ids(seq_in, self.encoder.num_tokens, 'seq_in')
+        seq_in = check_ids(seq_in, 'seq_in', num_tokens=self.encoder.num_tokens)
         for name in ('context', 'context_mask'):
             if kwargs.pop(name, None) is not None:
                 raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')

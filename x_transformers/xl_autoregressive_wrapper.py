@@ -1,7 +1,7 @@
 """Language models over segments, each of which remembers those before it: as memories, or as what it learned.
 
 What belongs here: `XLAutoregressiveWrapper` with truncated backpropagation, the reader of its generation, and episodic
-memories. How modules learn at test time is in `test_time_training.py`.
+memories. How modules learn at test time is in `objectives/test_time_training.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import Decoding, check_net, evaluating, refuse_own
-from x_transformers.aux_losses import AuxLosses
+from x_transformers.autoregressive_wrapper import Decoding, evaluating
 from x_transformers.cache import LayerIntermediates
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids
+from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -35,9 +37,8 @@ from x_transformers.flags import (
     positive,
     size,
 )
-from x_transformers.losses import readable
-from x_transformers.sampling import check_ids, filter_with, padded_prompts, require, sample, top_k
-from x_transformers.test_time_training import (
+from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_k
+from x_transformers.objectives.test_time_training import (
     InnerStep,
     LowRankLinear,
     TestTimeTraining,
@@ -47,7 +48,8 @@ from x_transformers.test_time_training import (
     newtonschulz5,
     row_means,
 )
-from x_transformers.token_loss import Terms, later, token_losses, weighted_token_loss
+from x_transformers.training.losses import readable
+from x_transformers.training.token_loss import Terms, later, token_losses, weighted_token_loss
 from x_transformers.x_transformers import Attention
 
 __all__ = [
@@ -327,7 +329,7 @@ class XLAutoregressiveWrapper(Configurable):
             seq_len                   number of tokens to generate; fewer if every row ends before
             eos_token                 id that ends a row: it is kept, `pad_value` follows. In the prompt it does nothing
             temperature       0 ..    0 takes the most probable token
-            filter_logits_fn          a filter of `sampling.py` by name, or a callable
+            filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
             filter_kwargs             its keywords
             mems                      memories of what came before the prompts
             cache_kv                  use the cache within a segment, if the net can
@@ -426,9 +428,7 @@ class SegmentReader:
     def remembered(self) -> list[Tensor]:
         """The memories of the next segment, from those of the present one and its hidden states."""
         hiddens = [torch.cat(layer, dim=1) for layer in zip(*self.hiddens, strict=True)]
-        down, old = getattr(self.net, 'shift_mem_down', 0), self.mems
-        old = None if old is None else [*old[down:], *old[:down]]
-        return self.net.new_mems(LayerIntermediates(hiddens=hiddens), old, True)
+        return self.net.new_mems(LayerIntermediates(hiddens=hiddens), self.net.shifted(self.mems), True)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -10,11 +10,12 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import SET_BY_LOSS, AutoregressiveWrapper, check_net, refuse_own
-from x_transformers.aux_losses import AuxLosses
-from x_transformers.checks import as_mask
-from x_transformers.elsewhere import also
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, check_ids, numbers_of
+from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -30,10 +31,10 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation import evaluating, rows_of
-from x_transformers.losses import readable
-from x_transformers.sampling import accurate, check_ids, require
-from x_transformers.token_loss import Readout, Terms, later, single_losses
+from x_transformers.generation.engine import evaluating, rows_of
+from x_transformers.generation.sampling import accurate, padded_prompts, require
+from x_transformers.training.losses import readable
+from x_transformers.training.token_loss import Readout, Terms, later, single_losses
 
 __all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
 
@@ -131,6 +132,11 @@ class XMLatentDecoder(Configurable):
                 raise TypeError(f'`latents` got {shown(latents)}, it must be a tensor, or a list of tensors and None')
             if len(latents) != self.num_latents:
                 raise ValueError(f'`latents` got {len(latents)} entries, it must have {self.num_latents}, or None each')
+            shapes = [(rows, self.latent_dim) for rows in (1, batch)] + [(self.latent_dim,)]
+            for one in latents:
+                if one is not None and tuple(one.shape) not in shapes:
+                    raise ValueError(f'`latents` got a tensor of shape {tuple(one.shape)} in a list, each must be '
+                                     f'{shapes[1]}, {shapes[2]} or None')  # fmt: skip
             given = [new[:, at] if one is None else one.to(new).expand(new[:, at].shape)
                      for at, one in enumerate(latents)]  # fmt: skip
             return torch.stack(given, dim=1)
@@ -324,6 +330,8 @@ class XMLatentDecoder(Configurable):
             latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot)
             mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
             if lens is not None:
+                padded_prompts(start_tokens, lens, 0)
+                lens = numbers_of(lens, 'prompt_lens').to(start_tokens.device).flatten()
                 mask = torch.arange(start_tokens.shape[1], device=lens.device) < lens[:, None]
             inputs = {} if mask is None else {'mask': mask}
             inputs |= {name: kwargs[name] for name in ('context', 'context_mask') if name in kwargs}

@@ -10,12 +10,14 @@ import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
-from x_transformers.arguments import checked
-from x_transformers.autoregressive_wrapper import SET_BY_GENERATION, Reader, check_net, evaluating, refuse_own
-from x_transformers.aux_losses import AuxLosses
+from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates
-from x_transformers.checks import a_tensor, as_mask, check_device, check_ids, cleared
-from x_transformers.elsewhere import also
+from x_transformers.compat.elsewhere import also
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
+from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -38,10 +40,24 @@ from x_transformers.flags import (
     number,
     size,
 )
-from x_transformers.model_calls import ModelCall, open_model
-from x_transformers.sampling import align_right, check_mask, filter_with, padded_prompts, require, sample, top_k
-from x_transformers.token_loss import Terms, later, may_read_later, readout_of, single_losses, weighted_token_loss
-from x_transformers.x_transformers import AttentionLayers, Wrapper, returned
+from x_transformers.generation.sampling import (
+    align_right,
+    check_mask,
+    filter_with,
+    padded_prompts,
+    require,
+    sample,
+    top_k,
+)
+from x_transformers.training.token_loss import (
+    Terms,
+    later,
+    may_read_later,
+    readout_of,
+    single_losses,
+    weighted_token_loss,
+)
+from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
@@ -135,24 +151,23 @@ class XValTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        x = check_ids(x, self.num_tokens)
+        x = check_ids(x, num_tokens=self.num_tokens)
         x_num = check_numbers(x_num, 'x_num', x)
+        wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
         h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
         h = self.project_emb(call.on.down('embedded', h, call))
         call.trace.initial_embeds = h
-        h = self.run_stack(h, call, mask, mems, return_intermediates or return_mems or return_attn, kwargs)
+        h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
         h = call.on.down('pool', h, call)
         out = h
         if not return_embeddings:
             logits = (readout_of if return_readout else type(self).read_out)(self, h, call, {})
             out = logits, self.to_numerical_output(h)
             call.trace.logits = None if return_readout else logits
-        if return_mems:
-            call.trace.mems = self.new_mems(call.trace, mems, detach_mems)
-        return returned(out, call.trace, return_intermediates, return_mems, return_attn)
+        return self.returned(out, wants, call, mems, None, h)
 
     def read_out(self, h: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Tensor:
         return call.on.down('logits', self.to_logits(h, **to_logits_kwargs), call)
@@ -245,7 +260,7 @@ class XValAutoregressiveWrapper(Configurable):
         returns                       scalar; 0 if there is no target
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
-        x = check_ids(x, self.net.num_tokens, besides=self.ignore_index)
+        x = check_ids(x, num_tokens=self.net.num_tokens, besides=self.ignore_index)
         x_num = check_numbers(x_num, 'x_num', x)
         b, n = x.shape
         if n < 2:
@@ -298,7 +313,7 @@ class XValAutoregressiveWrapper(Configurable):
             start_tokens      [b] n   ids, n of at least 1
             start_numbers     [b] n   numbers, read where the token stands for one
             seq_len                   number of tokens to generate
-            filter_logits_fn          a filter of `sampling.py` by name, or a callable
+            filter_logits_fn          a filter of `generation/sampling.py` by name, or a callable
             filter_kwargs             its keywords
             temperature       0 ..    0 takes the most probable token, without a filter; numbers are never drawn
             prompt_lens       [b]     number of real tokens of each prompt, padded on the right

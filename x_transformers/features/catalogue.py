@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from x_transformers.features.biases import Alibi, AttnBias, DynamicBias, RelativeBias, T5Bias
 from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
+from x_transformers.features.differential import Differential
 from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
 from x_transformers.features.early import GateValuesBias, NormBias, OutputBias, RotateValues
 from x_transformers.features.embeddings import (
@@ -19,8 +21,10 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
     TransformTokens,
 )
+from x_transformers.features.experts import MixtureOfExperts
 from x_transformers.features.feedforward import (
     CustomActivation,
+    DeepEmbed,
     DepthScaledFeedForward,
     GatedLinearUnit,
     PostActivationNorm,
@@ -31,6 +35,7 @@ from x_transformers.features.feedforward import (
     UseSoLU,
     ZeroInitFeedForward,
 )
+from x_transformers.features.halting import ACT
 from x_transformers.features.heads import KeyRMSNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.hybrid import Hybrid
 from x_transformers.features.integrators import AggregatedResiduals, IntegrateLayers, ReceiveViews
@@ -85,17 +90,7 @@ from x_transformers.features.outputs import (
 )
 from x_transformers.features.passes import Looped, Recycling
 from x_transformers.features.polar import InfusedPositions, Polar, PolarPositions, PositionInfused
-from x_transformers.features.positions import (
-    Alibi,
-    AttnBias,
-    DynamicBias,
-    GivenAngles,
-    RelativeBias,
-    Rotary,
-    RotaryPositions,
-    T5Bias,
-    Window,
-)
+from x_transformers.features.positions import Window
 from x_transformers.features.readouts import (
     MixtureOfSoftmax,
     NextEmbedHead,
@@ -106,6 +101,7 @@ from x_transformers.features.readouts import (
     TieEmbedding,
 )
 from x_transformers.features.recompute import CheckpointLayers
+from x_transformers.features.relative import ShawKeys, ShawPositions, ShawValues
 from x_transformers.features.residuals import (
     GateResidual,
     LayerDropout,
@@ -117,6 +113,8 @@ from x_transformers.features.residuals import (
     TokenShift,
     ZeroInitBranches,
 )
+from x_transformers.features.reversible import Reversible
+from x_transformers.features.rotary import GivenAngles, Rotary, RotaryPositions
 from x_transformers.features.scores import (
     AttentionDropout,
     AttnDelta,
@@ -202,12 +200,15 @@ ATTENTION: tuple[type[Feature], ...] = (
     AttnBias,
     DataDependentBias,
     RelativeProjectedBias,
+    ShawKeys,
+    ShawValues,
     Window,
     Documents,
     PackedDocuments,
     CollabHeads,
     L2Distance,
     Laser,
+    Differential,  # before what mixes weights, which so mixes those of both maps
     *SCORES,
     TalkingHeads,
     AttentionDropout,
@@ -248,9 +249,11 @@ FEEDFORWARD: tuple[type[Feature], ...] = (
     GatedLinearUnit,
     SoftclampActivation,
     PostActivationNorm,
+    MixtureOfExperts,
     SublayerDropout,
     DepthScaledFeedForward,
     ZeroInitFeedForward,
+    DeepEmbed,
 )
 
 STACK: tuple[type[Feature], ...] = (
@@ -283,6 +286,7 @@ STACK: tuple[type[Feature], ...] = (
     Alibi,
     T5Bias,
     DynamicBias,
+    ShawPositions,
     AddValueResidual,
     KVResiduals,
     AdditionalKVs,
@@ -310,6 +314,8 @@ STACK: tuple[type[Feature], ...] = (
     HyperConnections,
     SoftclampOutput,
     CheckpointLayers,
+    Reversible,
+    ACT,
 )
 
 MODEL: tuple[type[Feature], ...] = (

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import lowest
-from x_transformers.features.documents import begins
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, size
-from x_transformers.precision import at_least_float
+from x_transformers.kernels.dense import lowest
 
 
 def is_hidden(sim: Tensor) -> Tensor:
@@ -97,7 +97,6 @@ class CoPE(ContextualPositions):
 class UseCoPE(AttentionFeature):
     """Count positions by content: a key is as far away as there are tokens between that its query attends to."""
 
-    per_head = True
     paper = 'Contextual Position Encoding, arXiv:2405.18719'
     use_cope = flag(False, 'positions counted by content')
     cope_max_pos = flag(16, 'number of positions, the last one for all that is further away', size, example=3)
@@ -112,7 +111,7 @@ class UseCoPE(AttentionFeature):
             raise ConfigError(f'`use_cope` needs `causal`: {self.not_across}')
         self.positions = ContextualPositions(
             host.dim_key,
-            host.shape.heads,
+            host.query_heads,
             self.cope_max_pos,
             bool(self.cope_soft_onehot_pos),
             bool(self.cope_talking_heads),
@@ -125,11 +124,11 @@ class UseCoPE(AttentionFeature):
                 f'`use_cope` got queries of width {qkv[0].shape[-1]}, its positions have {self.host.dim_key}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
-        call.notes['queries in place'] = qkv[0]  # `meet` may change them
+        call.own(self).queries = qkv[0]  # `meet` may change them
         return qkv
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
-        return self.positions(call.cut_rows(call.notes['queries in place']), sim)
+        return self.positions(call.cut_rows(call.own(self).queries), sim)
 
 
 class GivenCoPE(AttentionFeature):
@@ -139,17 +138,18 @@ class GivenCoPE(AttentionFeature):
     cope = flag(
         None, 'module, (queries b h i d, logits b h i j) -> logits; hidden ones are the lowest', a_callable | none
     )
+    settles = ('cope',)
 
     def setup(self, host: Any) -> None:
         if isinstance(self.cope, nn.Module):
             host.cope = self.cope
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        call.notes['queries in place'] = qkv[0]  # `meet` may change them
+        call.own(self).queries = qkv[0]  # `meet` may change them
         return qkv
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
-        added = self.host.cope(call.notes['queries in place'], sim)
+        added = self.host.cope(call.own(self).queries, sim)
         return torch.where(is_hidden(sim), sim, sim + added.to(sim.dtype))
 
 
@@ -162,6 +162,7 @@ class Selective(AttentionFeature):
     paper = 'Selective Attention Improves Transformer, arXiv:2410.02703'
     selective = flag(False, 'tokens hide others from later ones')
     not_across = 'a token hides others from later ones of the same sequence'
+    needs_all = 'queries hide keys from those behind them'
     can_cache = False
     row_wise = carries = True
 
@@ -202,7 +203,7 @@ class Selective(AttentionFeature):
         """Which keys a sequence begins with, or stand in front of it, (j) or (b 1 j)."""
         n = call.rows
         first = torch.arange(n, device=call.x.device) == 0
-        documents, real = call.notes.get('documents'), real_queries(call)
+        documents, real = getattr(call.own(TellsDocuments), 'ids', None), real_queries(call)
         first = first if documents is None else begins(documents)
         if real is not None:
             count = real.cumsum(dim=-1)

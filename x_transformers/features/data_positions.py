@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.again import COPIED, Kept
-from x_transformers.blocks import Pointwise, Rows, taken
+from x_transformers.core.again import COPIED, Kept
+from x_transformers.core.precision import accurate
+from x_transformers.core.rows import Pointwise, Rows, taken
+from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.positions import distances
-from x_transformers.flags import ConfigError, a_mapping, flag, none, shown, size
-from x_transformers.precision import accurate
+from x_transformers.flags import ConfigError, PerToken, a_mapping, flag, none, shown, size
 
 
 def split_heads(t: Tensor, heads: int) -> Tensor:
@@ -175,7 +175,6 @@ class RelativeProjPositionalBias(nn.Module):
 class DataDependentBias(AttentionFeature):
     """Forget gates:  bias_ij = the log gates of all tokens from j to i, summed."""
 
-    per_head = True
     paper = 'Forgetting Transformer, arXiv:2503.02130'
     data_dependent_alibi = flag(False, 'a penalty on distance that the tokens in between decide')
     data_dependent_alibi_per_row = flag(False, 'and the query with them')
@@ -185,6 +184,7 @@ class DataDependentBias(AttentionFeature):
     )
     options = {'data_dependent_alibi_per_row_dim_head': 'data_dependent_alibi_per_row'}
     stored_as = {'module': 'data_dependent_alibi'}
+    remembers = {'forget gates': PerToken()}
     not_across = 'it counts gates between two tokens of the same sequence'
 
     def setup(self, host: Any) -> None:
@@ -203,7 +203,7 @@ class DataDependentBias(AttentionFeature):
             raise ValueError(f'`data_dependent_alibi` does not go with a context: {self.not_across}')
         mem = call.inputs.get('mem')
         tokens = call.source if mem is None else torch.cat((mem, call.source), dim=1)
-        kept = call.recall('forget gates', self.module.remembered(tokens))
+        kept = call.state('forget gates').append(self.module.remembered(tokens))
         if call.places is None:
             return self.module.between(call.x, kept, call.real)
         at = call.of_queries(torch.arange(kept.shape[-2], device=kept.device))
@@ -213,7 +213,6 @@ class DataDependentBias(AttentionFeature):
 class RelativeProjectedBias(AttentionFeature):
     """Each query chooses, head by head, how its attention falls with distance."""
 
-    per_head = True
     use_rel_proj_pos_bias = flag(False, 'a bias over distance that the query projects')
     rel_proj_num_distance_basis = flag(16, 'number of curves that it mixes', size, example=3)
     rel_proj_max_dist = flag(1024, 'length of the curves; further back the bias is 0', size, example=4)
@@ -228,10 +227,7 @@ class RelativeProjectedBias(AttentionFeature):
     def bias(self, call: Any) -> Rows:
         if call.context is not None:
             raise ValueError(f'`use_rel_proj_pos_bias` does not go with a context: {self.not_across}')
-        index = call.inputs.get('index')
-        if index is None:
-            index = torch.arange(call.keys, device=call.x.device)
-        own, module = call.of_queries(index), self.module
+        index, own, module = call.k_at, call.q_at, self.module
         weights = split_heads(module.to_distance_weights(call.x), module.heads)
         kept = None if torch.compiler.is_compiling() else Kept(module, copied=COPIED)
 

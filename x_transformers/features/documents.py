@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from x_transformers.blocks import Pointwise, Rows, of_each
-from x_transformers.checks import a_tensor, check_device
+from x_transformers.core.checks import a_tensor, check_device
+from x_transformers.core.kinds import KINDS
+from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import Feature
 
@@ -58,7 +59,11 @@ def refuse_joined(found: Mapping[str, str]) -> None:
         raise ValueError(f'`document_ids` does not go with `{name}`: {reason}')
 
 
-class Documents(AttentionFeature):
+class TellsDocuments(AttentionFeature):
+    """A feature that notes in `ids` which document each query is of, (n) or (b n)."""
+
+
+class Documents(TellsDocuments):
     """A query sees the keys of its own document."""
 
     takes = {'document_ids': 'b n, which document each token is of'}
@@ -72,7 +77,7 @@ class Documents(AttentionFeature):
             raise ValueError('`document_ids` does not go with a context, a cache or memories: documents are whole')
         check_documents(ids, call.source)
         refuse_joined(joined_by(self.host.features.active, call.inputs))
-        call.notes['documents'], own = ids, ids if call.places is None else call.of_queries(ids)
+        call.own(self).ids, own = ids, ids if call.places is None else call.of_queries(ids)
 
         def entry() -> Pointwise:
             of_query, of_key = of_each(own), of_each(ids)
@@ -97,6 +102,7 @@ class DocumentsInStack(StackFeature):
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         found = joined_by(branch.features.active, {}) if kind == 'a' else {}
         self.joined |= {self.host.written(kind, name): reason for name, reason in found.items()}
+        self.joined |= {kind: KINDS[kind].joins_tokens} if KINDS[kind].joins_tokens else {}
         return branch
 
     def open(self, x: Tensor, call: Any) -> Tensor:

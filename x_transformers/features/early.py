@@ -84,9 +84,7 @@ class RotateValues(AttentionFeature):
         own = call.inputs.get('rotary_pos_emb') if call.context is None else call.inputs.get('context_rotary_pos_emb')
         if own is None:
             return qkv
-        from x_transformers import x_transformers as core
-
         q, k, v = qkv
         added = v.shape[-2] - call.keys
-        turned = core.apply_rotary_pos_emb(v[..., added:, :], own[0], 1.0)
+        turned = self.host.turned(v[..., added:, :], own[0], 1.0)
         return q, k, torch.cat((v[..., :added, :], turned), dim=-2)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.checks import a_tensor, check_ids, check_vectors, cleared
+from x_transformers.core.checks import a_tensor, check_ids, check_vectors, cleared
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm
@@ -74,6 +74,7 @@ class AbsolutePositions(ModelFeature):
     must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
     stored_as = {'module': 'pos_emb'}
     options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb'}
+    settles = ('pos_emb',)
     plain = True
 
     @classmethod
@@ -126,7 +127,7 @@ class ExtraIds(ModelFeature):
             raise TypeError(f'`embed_ids` got {shown(ids)}, it must be a dict from names to ids')
         if set(ids) != set(self.embed_num_tokens):
             raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
-        ids = {name: check_ids(t, self.embed_num_tokens[name], f'embed_ids[{name!r}]') for name, t in ids.items()}
+        ids = {name: check_ids(t, f'embed_ids[{name!r}]', 0, self.embed_num_tokens[name]) for name, t in ids.items()}
         return sum(self.tables[f'{name}_embed'](call.only_new(t, f'embed_ids[{name!r}]')) for name, t in ids.items())
 
 
@@ -226,15 +227,16 @@ class ClassTokens(ModelFeature):
         self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, host.dim) * 0.02)
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['behind cls'] = call.leading
+        call.own(self).behind = call.leading
         return call.put_in_front(self.tokens, x)
 
     def shorten(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['cls'], x = call.take_off(x, self.num_cls_tokens, call.notes['behind cls'])
+        own = call.own(self)
+        own.tokens, x = call.take_off(x, self.num_cls_tokens, own.behind)
         return x
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        cls = call.notes['cls']
+        cls = call.own(self).tokens
         return cls.squeeze(1) if self.num_cls_tokens == 1 else cls
 
 
@@ -259,11 +261,11 @@ class MemoryTokens(ModelFeature):
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
         if not self.every:
-            call.notes['behind memory'] = call.leading
+            call.own(self).behind = call.leading
             return call.put_in_front(self.tokens, x)
         if call.inputs.get('seq_start_pos') is not None:
             raise ValueError('`seq_start_pos` does not go with `memory_tokens_interspersed_every`')
-        call.notes['length'] = x.shape[1]
+        call.own(self).length = x.shape[1]
         call.spread = self.interleaved
         memories = self.tokens.expand(x.shape[0], self.chunks(x), -1, -1)
         return torch.cat((memories, self.chunked(x)), dim=2).flatten(1, 2)
@@ -293,10 +295,10 @@ class MemoryTokens(ModelFeature):
         if self.every:
             chunks = x.unflatten(1, (-1, self.num_memory_tokens + self.every))
             call.trace.memory_tokens = chunks[:, :, : self.num_memory_tokens].flatten(0, 1)
-            return chunks[:, :, self.num_memory_tokens :].flatten(1, 2)[:, : call.notes['length']]
+            return chunks[:, :, self.num_memory_tokens :].flatten(1, 2)[:, : call.own(self).length]
         if call.continues:
             return x
-        call.trace.memory_tokens, x = call.take_off(x, self.num_memory_tokens, call.notes['behind memory'])
+        call.trace.memory_tokens, x = call.take_off(x, self.num_memory_tokens, call.own(self).behind)
         return x
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.checks import check_broadcast
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.scores import softclamp
@@ -216,7 +217,8 @@ class DepthScaledFeedForward(FeedForwardFeature):
     plain = True
 
     def initialise(self) -> None:
-        depth_scaled_(self.host.output, self.output_proj_depth)
+        for output in self.host.outputs:
+            depth_scaled_(output, self.output_proj_depth)
 
 
 class ZeroInitFeedForward(FeedForwardFeature):
@@ -226,7 +228,23 @@ class ZeroInitFeedForward(FeedForwardFeature):
     plain = True
 
     def initialise(self) -> None:
-        output = self.host.output
-        nn.init.zeros_(output.weight)
-        if output.bias is not None:
-            nn.init.zeros_(output.bias)
+        for output in self.host.outputs:
+            nn.init.zeros_(output.weight)
+            if output.bias is not None:
+                nn.init.zeros_(output.bias)
+
+
+class DeepEmbed(FeedForwardFeature):
+    """The output times a vector for each token, in a call that gives them."""
+
+    paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
+    takes = {'deep_embed': 'to b n dim_out'}
+    waits = True
+    plain = True
+
+    def result(self, out: Tensor, call: Any) -> Tensor:
+        scale = call.inputs.get('deep_embed')
+        if scale is None:
+            return out
+        check_broadcast(scale, 'deep_embed', out)
+        return out * scale

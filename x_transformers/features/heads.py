@@ -24,6 +24,8 @@ class QKNorm(AttentionFeature):
     qk_norm_dim_scale = flag(False, 'learned scales per feature instead')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
     idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
+    plain = True
+    settles = ('logit_scale',)
 
     def setup(self, host: Any) -> None:
         shape, groups = host.shape, self.qk_norm_groups
@@ -34,8 +36,8 @@ class QKNorm(AttentionFeature):
             )
         if self.qk_norm_dim_scale:
             start = shape.dim_head**0.25
-            self.q_scale = nn.Parameter(torch.full((shape.heads, 1, shape.dim_head), start))
-            self.k_scale = nn.Parameter(torch.full((shape.kv_heads, 1, shape.dim_head), start))
+            self.q_scale = nn.Parameter(torch.full((host.query_heads, 1, shape.dim_head), start))
+            self.k_scale = nn.Parameter(torch.full((host.key_heads, 1, shape.dim_head), start))
         else:
             host.logit_scale = self.qk_norm_scale
 
@@ -52,14 +54,14 @@ class QKNorm(AttentionFeature):
 class QKRMSNorm(AttentionFeature):
     """RMS norm of each query and key head, with learned gains."""
 
-    per_head = True
     paper = 'ViT-22B, arXiv:2302.05442'
     qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
     stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
+    plain = True
 
     def setup(self, host: Any) -> None:
-        self.q_norm = MultiheadRMSNorm(host.shape.dim_head, host.shape.heads)
-        self.k_norm = MultiheadRMSNorm(host.shape.dim_head, host.shape.kv_heads)
+        self.q_norm = MultiheadRMSNorm(host.shape.dim_head, host.query_heads)
+        self.k_norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
 
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -69,13 +71,13 @@ class QKRMSNorm(AttentionFeature):
 class KeyRMSNorm(AttentionFeature):
     """RMS norm of each key head, with learned gains."""
 
-    per_head = True
     k_rmsnorm = flag(False, 'RMS norm of keys, per head')
     clashes = {'qk_rmsnorm': 'it norms the keys already'}
     stored_as = {'norm': 'k_rmsnorm'}
+    plain = True
 
     def setup(self, host: Any) -> None:
-        self.norm = MultiheadRMSNorm(host.shape.dim_head, host.shape.kv_heads)
+        self.norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
 
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
@@ -87,6 +89,7 @@ class ValueRMSNorm(AttentionFeature):
 
     value_rmsnorm = flag(False, 'RMS norm of values, per head')
     stored_as = {'norm': 'value_rmsnorm'}
+    plain = True
 
     def setup(self, host: Any) -> None:
         self.norm = MultiheadRMSNorm(host.shape.dim_value, host.shape.kv_heads)
@@ -100,10 +103,14 @@ def refuse_other_heads(on: Features, query_heads: int, heads: int) -> None:
     """Refuse features with numbers for each of the layer's heads, where another one makes more query heads of them."""
     if query_heads <= heads:
         return
-    widening = on.at.get('widths', ())
-    back = any(set(feature.runs_at()) & {'weights', 'mix', 'leave'} for feature in widening)
+    widening, order = on.at.get('widths', ()), on.active.index
+    back = [f for f in widening if set(f.runs_at()) & {'weights', 'mix', 'leave'}]
+    mixing = max((order(f) for f in back if 'mix' in f.runs_at()), default=len(on.active))
     for feature in on.active:
-        if getattr(feature, 'per_head', False) and not (back and set(feature.runs_at()) <= {'attended', 'output'}):
+        # what mixes weights on the way out mixes those of query heads, if it runs before they become heads again
+        fits = back and set(feature.runs_at()) <= {'attended', 'output'}
+        fits = fits or ('mix' in feature.runs_at() and order(feature) > mixing)
+        if getattr(feature, 'per_head', False) and not fits:
             name = next(iter(feature.flags), type(feature).__name__)
             made = f'{query_heads} query heads of {heads} heads, as {type(widening[0]).__name__} makes them'
             raise ConfigError(f'`{name}` does not go with {made}: it has numbers for each head')

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.norms import MultiheadRMSNorm
-from x_transformers.flags import Check, an_instance, flag, none, size
+from x_transformers.flags import Check, PerToken, Running, an_instance, flag, none, size
 
 
 def folded(t: Tensor, count: int) -> Tensor:
@@ -64,6 +64,7 @@ class Hybrid(AttentionFeature):
     """
 
     paper = 'Hymba, arXiv:2411.13676'
+    needs_all = 'it runs along the tokens in their order'
     hybrid_module = flag(
         None,
         'a module of your own beside attention, b n dim -> b n (h d)',
@@ -79,6 +80,7 @@ class Hybrid(AttentionFeature):
     hybrid_fold_axial_dim = flag(None, 'it runs along every so many-th token', size | none, example=2)
     hybrid_learned_mix = flag(False, 'learn the mix per token and head, else one half')
     stored_as = {'module': 'hybrid_module', 'norms': 'hybrid_norms', 'to_mix': 'hybrid_mix'}
+    remembers = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
     joins_tokens = 'its module runs across documents'
     not_across = 'it runs along one sequence, beside the attention of that sequence to itself'
 
@@ -120,11 +122,12 @@ class Hybrid(AttentionFeature):
     def beside(self, call: Any) -> Tensor:
         """What the module makes of the new tokens."""
         real = None if call.real is None else call.real[:, call.memories :]
-        known = call.past is not None and 'hybrid inputs' in call.past.states
-        if real is None and not known:
-            out, state = self.run(call.x, call, call.recurrent)
-            call.trace.hybrid_hidden = state
-            if state is None and self.can_cache:
+        if real is None and call.state('hybrid inputs').past is None:
+            hidden = call.state('hybrid_hidden')
+            out, state = self.run(call.x, call, hidden.value)
+            if state is not None:
+                hidden.keep(state)
+            elif self.can_cache:
                 self.all_tokens(call)
             return out
         tokens = self.all_tokens(call) if self.can_cache else call.x
@@ -140,7 +143,7 @@ class Hybrid(AttentionFeature):
     def all_tokens(self, call: Any) -> Tensor:
         """The inputs of cached and new tokens."""
         front = F.pad(call.x, (0, 0, call.memories, 0))
-        return call.recall('hybrid inputs', front)[:, call.memories :]
+        return call.state('hybrid inputs').append(front)[:, call.memories :]
 
     def run(self, x: Tensor, call: Any, state: Any, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """The module's output, and its state if it gives one."""

@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import ConfigError, a_mapping, flag, is_int, none
-from x_transformers.precision import at_least_float
+
+MIXES = 'each branch reads the inputs of all branches before it'
 
 
 class LoRALinear(nn.Module):
@@ -129,18 +131,20 @@ class Integrator(StackFeature):
         self.integrators = nn.ModuleList(self.build(index) for index in range(len(host.layer_types)))
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['branch inputs'] = []
+        call.own(self).inputs = []
         return x
 
     def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        call.notes['branch inputs'].append(x)
-        return self.integrators[layer.index](x, call.notes['branch inputs'])
+        inputs = call.own(self).inputs
+        inputs.append(x)
+        return self.integrators[layer.index](x, inputs)
 
 
 class IntegrateLayers(Integrator):
     """Every branch reads a learned mix of all branch inputs; queries, keys and values each have their own."""
 
     paper = 'LIMe, arXiv:2502.09245'
+    needs_all = MIXES
     integrate_layers = flag(False, 'branches read a learned mix of the inputs of all before')
     layer_integrate_use_softmax = flag(True, 'weights of the mix sum to one, else they are ReLUs')
     clashes = {
@@ -168,13 +172,14 @@ class IntegrateLayers(Integrator):
         return super().open(x, call)
 
     def skipped(self, x: Tensor, layer: Any, call: Any) -> None:
-        call.notes['branch inputs'].append(layer[2].prepare(x)[0])
+        call.own(self).inputs.append(layer[2].prepare(x)[0])
 
 
 class AggregatedResiduals(Integrator):
     """Every branch attends to the inputs of all branches before it."""
 
     paper = 'arXiv:2601.21582, arXiv:2603.15031'
+    needs_all = MIXES
     attn_aggregated_residuals = flag(False, 'branches attend to the inputs of all before')
     yields_to = ('integrate_layers',)
     attn_aggregated_residual_kwargs = flag(
@@ -197,6 +202,7 @@ class ReceiveViews(StackFeature):
     """Queries, keys and values of self-attention come from three mixes instead of one."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
+    needs_all = MIXES
     qkv_receive_diff_residuals = flag(False, 'separate inputs of queries, keys and values')
     sources = ('num_residual_streams', 'gated_multi_residual', 'integrate_layers', 'attn_aggregated_residuals')
 

@@ -35,16 +35,15 @@ class RopeSubheads(AttentionFeature):
         if self.latent_rope_subheads == host.shape.heads:  # none is left, and torch warns of layers without outputs
             host.to_k.weight, host.to_k.out_features = nn.Parameter(host.to_k.weight.detach()[:0]), 0
         self.to_keys = nn.Linear(host.dim_kv_in, self.latent_rope_subheads * host.shape.dim_head, bias=False)
-        host.rotate_num_heads = self.latent_rope_subheads
 
     def sources(self, qkv: Sources, call: Any) -> Sources:
         heads = (self.latent_rope_subheads, self.host.shape.dim_head)
-        call.notes['rope keys'] = self.to_keys(qkv[1]).unflatten(-1, heads).transpose(1, 2)
+        call.own(self).keys = self.to_keys(qkv[1]).unflatten(-1, heads).transpose(1, 2)
         return qkv
 
     def heads(self, qkv: Sources, call: Any) -> Sources:
         q, k, v = qkv
-        return q, torch.cat((k, call.notes['rope keys']), dim=1), v
+        return q, torch.cat((k, call.own(LatentKeysValues).rope_keys), dim=1), v
 
 
 class LatentQueries(AttentionFeature):
@@ -86,8 +85,8 @@ class LatentKeysValues(AttentionFeature):
         self.to_latent = nn.Linear(host.dim_kv_in, self.dim_latent_kv, bias=False)
 
     def sources(self, qkv: Sources, call: Any) -> Sources:
-        latent, keys = call.with_past(self.to_latent(qkv[1]), call.notes.get('rope keys'))
-        call.notes['rope keys'] = keys
+        keys = getattr(call.own(RopeSubheads), 'keys', None)
+        latent, call.own(self).rope_keys = call.with_past(self.to_latent(qkv[1]), keys)
         call.rebuilds_values = True
         return qkv[0], latent, latent
 

@@ -1,6 +1,6 @@
 """Which branch stands where, in which order the layers run, and what reaches them past the layers between.
 
-'a' is self-attention, 'c' cross-attention, 'f' feedforward.
+'a' is self-attention, 'c' cross-attention, 'f' feedforward; users may add kinds to `KINDS` (`core/kinds.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.checks import check_digits
+from x_transformers.core.checks import check_digits
+from x_transformers.core.kinds import a_kind
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
 from x_transformers.flags import (
-    Check,
     ConfigError,
     a_callable,
     at_least,
@@ -30,9 +30,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.flags.inputs import pair_of, per_row_or_token
-from x_transformers.losses import kept_tokens
-
-KINDS = ('a', 'c', 'f')
+from x_transformers.training.losses import kept_tokens
 
 
 class Macaron(StackFeature):
@@ -76,8 +74,8 @@ class CustomLayers(StackFeature):
     needs_no_depth = True
     custom_layers = flag(
         None,
-        "kinds of all layers, such as ('a', 'f', 'a', 'f')",
-        each(Check("'a', 'c' or 'f'", lambda kind: kind in KINDS)) | none,
+        "kinds of all layers, such as ('a', 'f', 'a', 'f'): those of `KINDS`",
+        each(a_kind) | none,
         example=('a', 'f', 'a', 'f'),
     )
 
@@ -174,6 +172,7 @@ class UnetSkips(StackFeature):
         'weight_tie_layers': 'all blocks are one',
         'layers_execute_order': 'blocks no longer mirror one another',
     }
+    needs_all = 'it changes the stream of every token between layers'
     stored_as = {'combines': 'skip_combines'}
 
     def setup(self, host: Any) -> None:
@@ -185,11 +184,11 @@ class UnetSkips(StackFeature):
         self.combines = nn.ModuleList(ConcatCombine(host.dim) if i in self.mirror else None for i in range(layers))
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['skips'] = {}
+        call.own(self).skips = {}
         return x
 
     def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        skips = call.notes['skips']
+        skips = call.own(self).skips
         skips[layer.index] = x
         mirrored = self.mirror.get(layer.index)
         if mirrored is None:
@@ -250,11 +249,11 @@ class ReinjectInput(StackFeature):
         if injected is not None:
             if self.learned_reinject_input_gate:
                 injected = injected * self.gate(x).sigmoid()
-            call.notes['injected'] = injected
+            call.own(self).injected = injected
         return x
 
     def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
-        injected = call.notes.get('injected')
+        injected = getattr(call.own(self), 'injected', None)
         return x if injected is None else x + injected
 
 
@@ -296,11 +295,11 @@ class ScaledByDeepEmbeds(StackFeature):
                 f'`deep_embeds_and_ids` got ids of shape {tuple(ids.shape)}, they must be ({x.shape[0]}, n)'
             )
         ids = call.only_new(ids.unsqueeze(-1), 'deep_embeds_and_ids').squeeze(-1)
-        call.notes['deep embeds'] = tables[ids].unbind(dim=-2)
+        call.own(self).embeds = tables[ids].unbind(dim=-2)
         return x
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        embeds = call.notes.get('deep embeds')
+        embeds = getattr(call.own(self), 'embeds', None)
         number = call.how_many('f', call.step)
         if embeds is None or layer.kind != 'f' or number >= len(embeds):
             return inputs

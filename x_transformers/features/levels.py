@@ -1,56 +1,136 @@
 """The levels of a transformer and their stages. A feature derives from the level that it plugs into.
 
-A stage is a `ring` (value in, value out, in the order of the catalogue, or in reverse on the way `out`), a `term`
+A stage is a `ring` (value in, value out, in the order of the catalogue, or in reverse where it says `out`), a `term`
 (gathered from all features), a `choice` (replaces the one way), or a `build` step (runs at construction).
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from x_transformers.flags import Feature
+from x_transformers.kernels.dense import EAGER_STAGES
+
+Level = TypeVar('Level', bound=type[Feature])
 
 
+class Stage(NamedTuple):
+    """A place where features of a level plug in: `takes` is the value of a ring, or a signature."""
+
+    name: str
+    kind: str
+    takes: str
+    does: str
+
+
+def level(*stages: Stage) -> Callable[[Level], Level]:
+    """The stages of a level, in running order; `{stages}` in its docstring becomes their table."""
+
+    def of(kind: Level) -> Level:
+        widths = [max(map(len, column)) for column in zip(*stages, strict=True)]
+        rows = (zip(stage, widths, strict=True) for stage in stages)
+        table = ['   '.join(text.ljust(width) for text, width in row).rstrip() for row in rows]
+        kind.__doc__ = kind.__doc__ and kind.__doc__.replace('{stages}', '\n    '.join(table))
+        kind.stages = {stage.name: stage.kind.partition(' ')[0] for stage in stages}
+        return kind
+
+    return of
+
+
+# what a feature at `attend` may say that it handles
+HANDLED = {
+    'causal': 'a query sees no later key',
+    'masks': 'keys are hidden, as `call.mask_entry()` says',
+    'biases': 'numbers are added to scores, as `call.bias_entry()` says',
+    'rows': 'masks and biases without a form for one query and one key; they have `of(rows, keys)`',
+    'keys': 'keys in front that every query sees, the first `call.total_keys - call.keys` ones',
+    'past': 'there are more keys than queries, which are the last ones: a cache, memories',
+    'context': 'keys are those of a context',
+    'elsewhere': 'queries stand at `call.places`',
+    'dropout': 'weights are dropped, a share `call.dropout` of them',
+    'groups': 'there are fewer key heads than query heads: query head h reads key head h mod k; else they are repeated',
+}
+
+
+def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
+    """What a call asks of what attends, and in which words it would be refused."""
+    if call.causal:
+        yield 'causal', '`causal`: its queries see later keys'
+    for term in call.masks:
+        yield 'masks', f'`{term.name or "mask"}`: it hides no keys'
+        if not term.by_entry:
+            yield 'rows', f'`{term.name}`, which has no form for one query and one key'
+    for term in call.biases:
+        yield 'biases', f'`{term.name or "attn_bias"}`: nothing is added to its scores'
+        if not term.by_entry:
+            yield 'rows', f'`{term.name}`, which has no form for one query and one key'
+    if call.total_keys is not call.keys and call.total_keys != call.keys:
+        yield 'keys', 'keys that other flags put in front'
+    if call.past is not None or call.memories:
+        yield 'past', '`mems`: its keys are those of its queries' if call.past is None else '`cache`'
+    if call.context is not None:
+        yield 'context', '`context`: its keys are those of its queries'
+    if call.places is not None:
+        yield 'elsewhere', 'queries that `views` puts elsewhere'
+    if call.dropout:
+        yield 'dropout', '`dropout`: it has no weights to drop'
+    if call.inputs.get('keep_maps') and feature.maps is None:
+        yield 'maps', '`return_attn` or others that ask for its scores: it keeps none'
+
+
+@level(
+    Stage('widths', 'build', 'Widths -> Widths', 'what queries and keys are made from, before they are built'),
+    Stage('views', 'choice', 'x -> (x_q, x_k, x_v[, places])', 'of which x_q is the input, for everything else'),
+    Stage('sources', 'ring', '(q_in, k_in, v_in)', 'b n d, before projection'),
+    Stage('projected', 'ring', '(q, k, v)', 'b n (h d)'),
+    Stage('heads', 'ring', '(q, k, v)', 'b h n d, before the cache'),
+    Stage('turn', 'ring', '(q, k)', 'of the new tokens: what the cache keeps turned'),
+    Stage('past', 'choice', '(k, v, call) -> (k, v)', 'appended to those of the cache'),
+    Stage('stored_keys', 'ring', 'k', 'keys that no token gave, treated like real ones'),
+    Stage('place', 'ring', '(q, k)', 'after the cache: rotations'),
+    Stage('mask', 'term', '() -> bool, to b h i j', 'ANDed, True may be attended; or `Rows`, in blocks'),
+    Stage('bias', 'term', '() -> float, to b h i j', 'summed; or `Rows`'),
+    Stage('keys', 'term', '() -> (k, v)', 'prepended, always visible'),
+    Stage('enter', 'ring', '(q, k, v)', 'before the kernel'),
+    Stage('bare_keys', 'term', '(k, v) -> (k, v)', 'prepended after `enter`'),
+    Stage('meet', 'ring', '(q, k)', 'the last word on what the kernel multiplies'),
+    Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'in place of all stages up to `gathered`'),
+    Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled'),
+    Stage('prior', 'term', '() -> b h i j', 'logits from elsewhere'),
+    Stage('scores', 'ring', 'b h i j', 'before the bias'),
+    Stage('logits', 'ring', 'b h i j', 'after the bias, before the mask'),
+    Stage('sight', 'choice', '(call) -> bool, to b h i j | None', 'which logits the mask leaves'),
+    Stage('rows', 'ring', 'b h i j', 'after the mask'),
+    Stage('normaliser', 'choice', '(logits, call) -> weights', 'over the last axis'),
+    Stage('normalising', 'ring', 'function -> function', 'around the normaliser'),
+    Stage('weights', 'ring out', 'b h i j', 'recorded after this'),
+    Stage('mix', 'ring out', 'b h i j', 'dropout and mixing, not recorded'),
+    Stage('gathered', 'ring', '(out, weights, call) -> out', 'what the weights gathered, with them, in blocks too'),
+    Stage('leave', 'ring out', 'b h i d', 'after the kernel'),
+    Stage('attended', 'ring', 'b h i d', 'per-head outputs'),
+    Stage('output', 'ring', 'b i (h d)', 'merged heads, before the projection'),
+    Stage('project_out', 'choice', '() -> Module', "the projection, given by the host's sizes"),
+    Stage('result', 'ring', 'b i d', 'what the layer gives'),
+    Stage('initialise', 'build', '() -> None', 'last word on initial values'),
+)
 class AttentionFeature(Feature):
     """A feature of one attention layer. Its stages, in running order:
 
-    widths        build    Widths -> Widths                   what queries and keys are made from, before they are built
-    views         choice   x -> (x_q, x_k, x_v[, places])     of which x_q is the input, for everything else
-    sources       ring     (q_in, k_in, v_in)                 b n d, before projection
-    projected     ring     (q, k, v)                          b n (h d)
-    heads         ring     (q, k, v)                          b h n d, before the cache
-    turn          ring     (q, k)                             of the new tokens: what the cache keeps turned
-    past          choice   (k, v, call) -> (k, v)             appended to those of the cache
-    stored_keys   ring     k                                  keys that no token gave, treated like real ones
-    place         ring     (q, k)                             after the cache: rotations
-    mask          term     () -> bool, broadcasts to b h i j  ANDed; True may be attended; or `Rows`, in blocks
-    bias          term     () -> float, to b h i j            summed; or `Rows`
-    keys          term     () -> (k, v)                       prepended, always visible
-    enter, leave  ring     (q, k, v), then out                around the kernel; `leave` runs in reverse order
-    bare_keys     term     (k, v) -> (k, v)                   prepended after `enter`
-    meet          ring     (q, k)                             the last word on what the kernel multiplies
-    similarity    choice   (q, k, call) -> b h i j            scaled
-    prior         term     () -> b h i j                      logits from elsewhere
-    scores        ring     b h i j                            before the bias
-    logits        ring     b h i j                            after the bias, before the mask
-    sight         choice   (call) -> bool, to b h i j | None  which logits the mask leaves
-    rows          ring     b h i j                            after the mask
-    normaliser    choice   (logits, call) -> weights          over the last axis
-    normalising   ring     function -> function               around the normaliser
-    weights       ring out b h i j                            recorded after this
-    mix           ring out b h i j                            dropout and mixing, not recorded
-    attended      ring     b h i d                            per-head outputs
-    output        ring     b i (h d)                          merged heads, before the projection
-    project_out   choice   () -> Module                       the projection, given by the host's sizes
-    result        ring     b i d                              what the layer gives
-    initialise    build    () -> None                         last word on initial values
+    {stages}
+
+    What it declares in `remembers` is kept by the cache, layer by layer: `call.state(name)`. It counts the tokens of
+    the sequence, in cross-attention too. Stages that run in blocks (below) read states before that, at `bias` or
+    earlier, or at `leave` or later.
 
     Queries need not be the tokens in their order: then `views` says by `places`, (i) or (b i), at which tokens of x
-    they stand. Masks, biases and rotations follow; what cannot is refused by name. A feature of your own asks
-    `call.of_queries(t)` for what belongs to queries in a tensor that counts keys.
+    they stand. Masks, biases and rotations follow; what cannot is refused by name. What depends on place reads
+    nothing but `call.q_pos` and `call.k_pos`, the positions of queries and keys, or `call.q_at` and `call.k_at`, where
+    they stand in their sequence whatever positions the caller gives. `call.of_queries(t)` gives what belongs to queries
+    in a tensor that counts keys.
 
-    From `similarity` to `mix` the call may be one of a block of queries (`blocks.py`), so that memory does not grow
-    with the square of the length. Where a feature at these stages does not know about blocks, all rows come at once.
+    From `similarity` to `gathered` the call may be one of a block of queries (`blocks.py`), so that memory does not
+    grow with the square of the length. Where a feature at these stages knows nothing of blocks, all rows come at once.
 
     row_wise            it gives a row the same whichever others are there: reads the scores it is handed, and what it
                         kept of the whole call by `call.cut`, `cut_rows`, `cut_keys`
@@ -65,7 +145,21 @@ class AttentionFeature(Feature):
                       it holds tensors and numbers, but none that changes with the lengths
     rescale(out, log_sums, call)   -> out    what it does at `rows` and later, from the output b h i d, and
                       the logarithm of what the softmax divides by, b h i 1
+
+    A feature at `attend` takes the place of the kernels. It gives the output, b h i d, zeros for a query that sees no
+    key, and where it has them the logarithms of what its softmax divides by, b h i, so that outputs of disjoint keys
+    can be put together (`kernels/merging.py`). Masks and biases it reads by `call.mask_entry()` and
+    `call.bias_entry()`, for one query and one key at a time, or by the `of(rows, keys)` of `call.masks` and
+    `call.biases`. What it does not say to handle is refused by name.
+
+    handles              some of HANDLED, what its `attend` takes into account
+    unsupported(call)    -> what it does not go with, or None; asked before each call
+    maps(q, k, call)     -> similarities, logits and weights, each b h i j, for whoever asks for them
     """
+
+    replaces = {'attend': EAGER_STAGES}
+    handles: ClassVar[Collection[str]] = ()
+    maps: ClassVar[Any] = None
 
     row_wise: ClassVar[bool] = False
     counts_hidden: ClassVar[bool] = False
@@ -75,85 +169,73 @@ class AttentionFeature(Feature):
     score_mod: ClassVar[Any] = None
     rescale: ClassVar[Any] = None
 
-    stages: ClassVar[dict[str, str]] = {
-        'widths': 'build',
-        'views': 'choice',
-        'sources': 'ring',
-        'projected': 'ring',
-        'heads': 'ring',
-        'turn': 'ring',
-        'past': 'choice',
-        'stored_keys': 'ring',
-        'place': 'ring',
-        'mask': 'term',
-        'bias': 'term',
-        'keys': 'term',
-        'enter': 'ring',
-        'bare_keys': 'term',
-        'meet': 'ring',
-        'similarity': 'choice',
-        'prior': 'term',
-        'scores': 'ring',
-        'logits': 'ring',
-        'sight': 'choice',
-        'rows': 'ring',
-        'normaliser': 'choice',
-        'normalising': 'ring',
-        'weights': 'ring',
-        'mix': 'ring',
-        'leave': 'ring',
-        'attended': 'ring',
-        'output': 'ring',
-        'project_out': 'choice',
-        'result': 'ring',
-        'initialise': 'build',
-    }
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        unknown = [name for name in cls.handles if name not in HANDLED]
+        if unknown:
+            raise TypeError(f'`handles` of {cls.__name__} got {unknown[0]!r}, it must be some of {", ".join(HANDLED)}')
+
+    def unsupported(self, call: Any) -> str | None:
+        """What of a call its `attend` cannot take into account, or None."""
+        return next((words for need, words in needs_of(call, self) if need not in self.handles), None)
 
 
+@level(
+    Stage('activation', 'choice', '() -> Module', 'replaces GELU'),
+    Stage('widen', 'choice', '(activation) -> Module', 'dim -> inner width, activation included'),
+    Stage('inner', 'build', '() -> Module', 'modules between the activation and the dropout'),
+    Stage('behind', 'build', '() -> Module', 'modules behind the output projection'),
+    Stage('layers', 'choice', '() -> Module', 'all of these, built once; by default one after the other'),
+    Stage('outputs', 'choice', '() -> list of Module', 'projections back, with `weight`, `bias`, `in_features`'),
+    Stage('initialise', 'build', '() -> None', 'last word on initial values'),
+    Stage('enter', 'ring', 'b n d', 'what comes in, at each call'),
+    Stage('run', 'choice', '(x, call) -> out', "in place of the host's `ff(x)`"),
+    Stage('result', 'ring', 'b n d', 'what the feedforward gives'),
+)
 class FeedForwardFeature(Feature):
-    """A feature of a feedforward. Its stages:
+    """A feature of a feedforward. Its stages: those up to `initialise` build it, the others run at each call.
 
-    activation   choice   () -> Module        replaces GELU
-    widen        choice   (activation) -> Module   dim -> inner width, activation included
-    inner        build    () -> Module        modules between the activation and the dropout
-    behind       build    () -> Module        modules behind the output projection
-    initialise   build    () -> None          last word on initial values
+    {stages}
+
+    The call holds the input `x`, the `inputs` that features take, and in a stack the `mask` of real tokens (b n) or
+    None, the index `layer` and the `kind` of the layer. Tokens of padding count for no loss: `call.real(t)` leaves out
+    their rows. What it `remembers` the stack keeps for each layer; a feedforward alone has no past.
     """
 
-    stages: ClassVar[dict[str, str]] = {
-        'activation': 'choice',
-        'widen': 'choice',
-        'inner': 'build',
-        'behind': 'build',
-        'initialise': 'build',
-    }
+
+# the stages of a feedforward that run at each call
+IN_FEEDFORWARD = ('enter', 'run', 'result')
 
 
+@level(
+    Stage('block', 'build', 'list of kinds -> list of kinds', 'the repeated block'),
+    Stage('layout', 'choice', '(block, depth) -> list of kinds', 'which branch stands where'),
+    Stage('kinds', 'build', 'list of kinds -> list of kinds', 'the last word on that'),
+    Stage('order', 'choice', '() -> tuple of layer indices', 'in which order they run'),
+    Stage('norm', 'choice', '() -> Module', 'a norm of the stream'),
+    Stage('norm_branch', 'choice', '() -> Module', 'a norm of what a branch gives'),
+    Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
+    Stage('wrap', 'build', '(branch, kind, index) -> Module', 'around a branch, first feature innermost'),
+    Stage('residual_options', 'build', 'dict -> dict', 'arguments of the residual'),
+    Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'how a branch joins the stream'),
+    Stage('open', 'ring', 'x', 'before the first layer; may fill the call'),
+    Stage('through', 'choice', '(run, x, call) -> x', 'how the layers run: `run` takes their steps'),
+    Stage('arrive', 'ring', '(x, layer)', 'the stream before a layer, left out or not'),
+    Stage('skips', 'term', '(layer) -> bool', 'leave this layer out, this time'),
+    Stage('skipped', 'term', '(x, layer) -> None', 'it was left out'),
+    Stage('read', 'ring', '(x, layer)', 'the input of a branch, before its norm'),
+    Stage('inputs', 'ring', '(keywords, layer)', 'what the branch is called with'),
+    Stage('attended', 'term', '(layer, intermediates) -> None', 'after an attention layer has run'),
+    Stage('joined', 'term', '(layer, out) -> None', 'what a branch gives to the stream'),
+    Stage('close', 'ring out', 'x', 'after the last layer'),
+    Stage('finish', 'choice', '(x) -> x', 'in place of the final norm'),
+)
 class StackFeature(Feature):
     """A feature of a stack of layers. Its stages, in running order:
 
-        block            build    list of kinds -> list of kinds           the repeated block
-        layout           choice   (block, depth) -> list of kinds          which branch stands where
-        kinds            build    list of kinds -> list of kinds           the last word on that
-        order            choice   () -> tuple of layer indices             in which order they run
-        norm             choice   () -> Module                             a norm of the stream
-        norm_branch      choice   () -> Module                             a norm of what a branch gives
-        branch_flags     build    (flags, kind, number) -> flags           keywords of the n-th branch of a kind
-        wrap             build    (branch, kind, index) -> Module          around a branch, first feature innermost
-        residual_options build    dict -> dict                             arguments of the residual
-        residual         choice   (dim, layer_index, ...) -> Module        how a branch joins the stream
-        open             ring     x                                        before the first layer; may fill the call
-        through          choice   (run, x, call) -> x                      how the layers run: `run` takes their steps
-        arrive           ring     (x, layer)                               the stream before a layer, left out or not
-        skips            term     (layer) -> bool                          leave this layer out, this time
-        skipped          term     (x, layer) -> None                       it was left out
-        read             ring     (x, layer)                               the input of a branch, before its norm
-        inputs           ring     (keywords, layer)                        what the branch is called with
-        attended         term     (layer, intermediates) -> None           after an attention layer has run
-        joined           term     (layer, out) -> None                     what a branch gives to the stream
-        close            ring out x                                        after the last layer
-        finish           choice   (x) -> x                                 in place of the final norm
+    {stages}
 
+    A state that it `remembers` is one for the stack; `call.state(name, call.step)` gives each layer one of its own.
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
     `per_head`: it gives layers numbers for each head.
     `keeps_blocks`: False if layers no longer come in equal blocks.
@@ -164,46 +246,29 @@ class StackFeature(Feature):
     needs_no_depth: ClassVar[bool] = False
     keeps_blocks: ClassVar[bool] = True
 
-    stages: ClassVar[dict[str, str]] = {
-        'block': 'build',
-        'layout': 'choice',
-        'kinds': 'build',
-        'order': 'choice',
-        'norm': 'choice',
-        'norm_branch': 'choice',
-        'branch_flags': 'build',
-        'wrap': 'build',
-        'residual_options': 'build',
-        'residual': 'choice',
-        'open': 'ring',
-        'through': 'choice',
-        'arrive': 'ring',
-        'skips': 'term',
-        'skipped': 'term',
-        'read': 'ring',
-        'inputs': 'ring',
-        'attended': 'term',
-        'joined': 'term',
-        'close': 'ring',
-        'finish': 'choice',
-    }
 
-
+@level(
+    Stage('token_embeds', 'ring', 'b n e', 'the embeddings of the tokens'),
+    Stage('embed', 'term', '() -> b n e', 'added to them'),
+    Stage('embedded', 'ring', 'b n e', 'the sum: norms, prefixes, gradients'),
+    Stage('lengthen', 'ring', 'b n d', 'tokens in front'),
+    Stage('stack_inputs', 'ring', 'keywords', 'what the stack is called with'),
+    Stage('passes', 'choice', '(run, x, call) -> (x, trace)', 'how often the stack runs'),
+    Stage('shorten', 'ring out', 'b n d', 'takes tokens in front off again'),
+    Stage('pool', 'ring', 'b n d', 'from tokens to what is read'),
+    Stage('readout', 'choice', '() -> Module', 'built once: hidden -> logits'),
+    Stage('spread', 'ring', 'b n d', 'what the readout gets'),
+    Stage('logits', 'ring', 'b n l', 'the logits'),
+    Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'what is kept of a segment for the next one'),
+    Stage('answer', 'ring', '(out, x)', 'what is returned'),
+)
 class ModelFeature(Feature):
     """A feature of a model around a stack. Its stages, in running order:
 
-    token_embeds   ring     b n e              the embeddings of the tokens
-    embed          term     () -> b n e        added to them
-    embedded       ring     b n e              the sum: norms, prefixes, gradients
-    lengthen       ring     b n d              tokens in front
-    stack_inputs   ring     keywords           what the stack is called with
-    passes         choice   (run, x, call) -> (x, trace)   how often the stack runs
-    shorten        ring out b n d              takes tokens in front off again
-    pool           ring     b n d              from tokens to what is read
-    readout        choice   () -> Module       built once: hidden -> logits
-    spread         ring     b n d              what the readout gets
-    logits         ring     b n l
-    answer         ring     (out, x)           what is returned
+    {stages}
+
+    `remember` gives memories (b m d) of each self-attention layer, from those of the segments before, None if there are
+    none, and what these layers have read in this one. There is no call where generation has read a segment in several.
 
     `gives_log_probs`: the logits are log probabilities.
     `by_token`: a loss may read a few tokens at a time: `spread` and `logits` look at each token alone, and `answer`
@@ -213,17 +278,8 @@ class ModelFeature(Feature):
     gives_log_probs: ClassVar[bool] = False
     by_token: ClassVar[bool] = False
 
-    stages: ClassVar[dict[str, str]] = {
-        'token_embeds': 'ring',
-        'embed': 'term',
-        'embedded': 'ring',
-        'lengthen': 'ring',
-        'stack_inputs': 'ring',
-        'passes': 'choice',
-        'shorten': 'ring',
-        'pool': 'ring',
-        'readout': 'choice',
-        'spread': 'ring',
-        'logits': 'ring',
-        'answer': 'ring',
-    }
+
+def uses(stack: Any, name: str) -> bool:
+    """Whether any self-attention of a stack has a flag on."""
+    value = stack.branch_flags['a'].get(name)
+    return any(value) if isinstance(value, tuple) else bool(value)

@@ -8,18 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.checks import check_digits
+from x_transformers.core.checks import check_digits
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
 from x_transformers.flags.inputs import per_row_or_token
-from x_transformers.helpers import Identity
 
 
 def l2norm(t: Tensor, groups: int = 1) -> Tensor:
     """Divide each of `groups` equal parts of the last axis by its 2-norm."""
-    if groups == 1:
-        return F.normalize(t, dim=-1)
-    return F.normalize(t.unflatten(-1, (groups, -1)), dim=-1).flatten(-2)
+    if groups == 1:  # `F.normalize`, without what it asks before
+        return t / torch.linalg.vector_norm(t, dim=-1, keepdim=True).clamp_min(1e-12)
+    return l2norm(t.unflatten(-1, (groups, -1))).flatten(-2)
 
 
 def per_token(condition: Tensor) -> Tensor:
@@ -123,6 +122,8 @@ class Derf(nn.Module):
 class MultiheadRMSNorm(nn.Module):
     """RMSNorm of each head, with gains of its own:  b h n d -> b h n d."""
 
+    plain = True
+
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.scale = dim**0.5
@@ -153,6 +154,16 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
 
     def normed(self, x: Tensor) -> Tensor:
         return l2norm(x) * self.dim**0.5
+
+
+class Identity(nn.Module):
+    """Gives its first argument back, whatever else it is called with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, t: Any, *args: Any, **kwargs: Any) -> Any:
+        return t
 
 
 class Scale(nn.Module):
@@ -402,6 +413,7 @@ class PreAndPostNorm(StackFeature):
         'gated_multi_residual': 'it norms the stream after the residual only',
         'resi_dual': 'it norms the stream after the residual only',
     }
+    settles = ('norm_outside', 'norm_at_end')
     plain = True
 
     def setup(self, host: Any) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.blocks import Rows
-from x_transformers.checks import can_look
+from x_transformers.core.checks import can_look
+from x_transformers.core.precision import at_least_float
+from x_transformers.core.rows import Rows
+from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.positions import RotaryPositions
 from x_transformers.features.residuals import TokenShift
+from x_transformers.features.rotary import RotaryPositions
 from x_transformers.features.scores import softclamp
 from x_transformers.flags import Check, ConfigError, flag, positive, shown, warn_once
-from x_transformers.precision import at_least_float
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -44,16 +45,17 @@ class Laser(AttentionFeature):
     laser_softclamp_value = flag(15.0, 'the bound s of the values', positive, example=2.0)
 
     def enter(self, qkv: Heads, call: Any) -> Heads:
-        call.notes['laser dtype'], call.notes['laser keys'] = qkv[2].dtype, qkv[2].shape[-2]
+        own = call.own(self)
+        own.dtype, own.keys = qkv[2].dtype, qkv[2].shape[-2]
         dtype = at_least_float(qkv[2].dtype)
         call.full_precision = dtype != qkv[2].dtype
         q, k, v = (t.to(dtype) for t in qkv)
         return q, k, softclamp(v, self.laser_softclamp_value).exp()
 
     def leave(self, out: Tensor, call: Any) -> Tensor:
-        out = out.clamp(min=1e-20).log().to(call.notes['laser dtype'])
+        out = out.clamp(min=1e-20).log().to(call.own(self).dtype)
         # a zero key that joined behind the exponential is nothing to see
-        sighted = call.sees_any(call.notes['laser keys'])
+        sighted = call.sees_any(call.own(self).keys)
         return out if sighted is None else out.masked_fill(~sighted, 0.0)
 
 
@@ -119,6 +121,7 @@ class SDPKwargs(AttentionFeature):
     attend_sdp_kwargs = flag(
         ALL_BACKENDS, 'backends of the fused kernel', a_choice_of_backends, example=dict(enable_math=True)
     )
+    settles = ('sdp_backends',)
     only_trains = True
 
     def setup(self, host: Any) -> None:
@@ -131,6 +134,7 @@ class Onnxable(AttentionFeature):
     """Changes nothing: the causal triangle is always made by comparing positions, which ONNX can express."""
 
     onnxable = flag(False, 'accepted; the causal triangle can always be exported')
+    settles = ('onnxable',)
     only_trains = True
     plain = True
 
@@ -172,7 +176,7 @@ def check_packed(packed: Any, name: str, rows: int, keys: int, batch: int) -> No
             )
 
 
-class PackedDocuments(AttentionFeature):
+class PackedDocuments(TellsDocuments):
     """Documents one after the other in a single row, which do not see one another, on every device and kernel."""
 
     flash_pack_seq = flag(False, 'documents packed in one row, as `flash_pack_seq_kwargs` of the call says')
@@ -199,7 +203,7 @@ class PackedDocuments(AttentionFeature):
             raise ValueError(f'`flash_pack_seq_kwargs` got {call.rows} queries and {call.keys} keys of a causal layer')
         boundaries = (packed[f'cu_seqlens_{name}'].to(call.x.device) for name in 'qk')
         q, k = (document_ids(t, n) for t, n in zip(boundaries, (call.rows, call.keys), strict=True))
-        call.notes['documents'] = q
+        call.own(self).ids = q
         return Rows(
             lambda rows, keys: q[rows].unsqueeze(-1) == k[keys],
             entry=lambda: lambda b, h, i, j: q[i] == k[j],

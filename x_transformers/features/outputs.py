@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import tile_heads
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
+from x_transformers.kernels.dense import tile_heads
 
 
 class HeadScale(AttentionFeature):
@@ -139,6 +139,7 @@ class OrthogonalValues(AttentionFeature):
     )
     switches = ('orthog_projected_values', 'orthog_projected_values_per_head')
     not_across = 'the keys of a context are no values of the tokens themselves'
+    settles = ('dim_merged',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

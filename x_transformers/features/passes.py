@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.aux_losses import AuxLosses
 from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.features.levels import ModelFeature
-from x_transformers.flags import ConfigError, flag, is_int, number, shown, size
+from x_transformers.flags import ConfigError, Noted, flag, is_int, number, shown, size
 from x_transformers.flags.inputs import a_switch
 
 Run = Callable[..., tuple[Tensor, LayerIntermediates]]
@@ -45,7 +45,6 @@ class Recycling(ModelFeature):
     can_cache = False
 
     def setup(self, host: Any) -> None:
-        host.recycling = True
         self.project = nn.Linear(host.dim, host.dim, bias=False)
 
     def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
@@ -90,12 +89,12 @@ class Looped(ModelFeature):
     }
     must_be = {'looped_pred_all_logits': a_switch, 'looped_inference': a_switch, 'looped_exit_prob_threshold': number}
     stored_as = {'gate': 'exit_gate'}
+    remembers = {'exits': Noted()}  # the last pass of each call so far, (1, calls)
 
     def setup(self, host: Any) -> None:
         stack = host.attn_layers
         if not (stack.norm_before and stack.norm_outside):
             raise ConfigError('`looped` needs `pre_and_post_norm` of the stack: its output is its next input')
-        host.looped = True
         self.gate = nn.Linear(host.dim, 1, bias=False)
 
     def passes(self, run: Run, x: Tensor, call: Any) -> tuple[Tensor, LayerIntermediates]:
@@ -129,6 +128,8 @@ class Looped(ModelFeature):
             raise ValueError(
                 f'`looped_inference` got {x.shape[0]} rows and {call.new} new tokens, it must be 1 row, token by token'
             )
+        if call.cache is not None and (reason := call.cache.cannot('caught_up')):
+            raise ValueError(f'`looped_inference` does not go with {reason}')
         return call.cache is not None or call.new == 1
 
     def joined(
@@ -142,6 +143,7 @@ class Looped(ModelFeature):
             last.passes = own if len(own) > 1 else None
         last.exit_logits, last.all_pred_logits = gates or None, logits or None
         index = torch.full((1, 1), executed - 1, dtype=torch.long)
-        before = None if call.cache is None else call.cache.exits
-        last.exit_indices = index if before is None else torch.cat((before, index), dim=1)
+        exits = call.state('exits')
+        last.exit_indices = index if exits.value is None else torch.cat((exits.value, index), dim=1)
+        exits.keep(last.exit_indices)
         return last

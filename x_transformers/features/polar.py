@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import tile_heads
-from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.positions import KeepsPrecision, uses, with_heads
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.levels import AttentionFeature, StackFeature, uses
+from x_transformers.features.rotary import with_heads
+from x_transformers.features.tables import KeepsPrecision
 from x_transformers.flags import ConfigError, flag
 from x_transformers.flags.inputs import is_floating, pair_of
-from x_transformers.precision import at_least_float
+from x_transformers.kernels.dense import tile_heads
 
 
 class PolarEmbedding(KeepsPrecision):

@@ -8,12 +8,12 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.precision import at_least_float
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm, RMSNorm
 from x_transformers.flags import ConfigError, at_least, flag, none, number, size
-from x_transformers.precision import at_least_float
-from x_transformers.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
+from x_transformers.training.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
 
 
 class TiedReadout(nn.Module):
@@ -117,6 +117,7 @@ class MixtureOfSoftmax(ModelFeature):
     mixture_of_softmax_k = flag(4, 'number of components', size, example=2)
     clashes = {'num_output_heads': 'a mixture has one head'}
     stored_as = {'expand': 'to_mixture', 'combine': 'combine_mixture'}
+    settles = ('output_is_log_prob',)
     gives_log_probs = True
     by_token = True
 
@@ -132,11 +133,11 @@ class MixtureOfSoftmax(ModelFeature):
 
     def spread(self, x: Tensor, call: Any) -> Tensor:
         combined = self.combine(x)
-        call.notes['mixture'] = combined.to(at_least_float(combined.dtype)).log_softmax(dim=-1)
+        call.own(self).mixture = combined.to(at_least_float(combined.dtype)).log_softmax(dim=-1)
         return self.expand(x)
 
     def logits(self, logits: Tensor, call: Any) -> Tensor:
-        mixture = call.notes['mixture'].unsqueeze(-1)
+        mixture = call.own(self).mixture.unsqueeze(-1)
         mixed = mixture + logits.to(mixture.dtype).log_softmax(dim=-1)
         return mixed.logsumexp(dim=-2).clamp(min=math.log(1e-20)).to(logits.dtype)
 
@@ -167,10 +168,8 @@ class PoolByAttention(ModelFeature):
     can_cache = False
 
     def setup(self, host: Any) -> None:
-        from x_transformers.attention_pool import AttentionPool
-
         stack = host.attn_layers
-        self.module = AttentionPool(
+        self.module = host.attention_pool(
             dim=self.dim_pooled_tokens or host.dim,
             num_pooled_tokens=self.num_pooled_tokens,
             dim_context=host.dim,
@@ -180,7 +179,7 @@ class PoolByAttention(ModelFeature):
         )
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        if self.host.attn_layers.sees_future or call.notes.get('keeps'):
+        if self.host.attn_layers.sees_future or call.keeps:
             call.trace.attn_pooled_tokens = self.module(x, mask=call.tokens_mask(x))
         return x
 
@@ -198,7 +197,6 @@ class NextEmbedHead(ModelFeature):
     by_token = True
 
     def setup(self, host: Any) -> None:
-        host.add_continuous_pred_head = True
         self.predict = nn.Sequential(
             nn.Linear(host.dim, host.dim, bias=False), nn.SiLU(), nn.Linear(host.dim, host.emb_dim, bias=False)
         )

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.again import Kept, again
-from x_transformers.derivatives import transformed
+from x_transformers.core.again import Kept, again
+from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import Features, boolean, count, flag
 
@@ -59,7 +59,7 @@ class CheckpointLayers(StackFeature):
         if not torch.compiler.is_compiling():
             own = {call.order[step] for step in steps}
             kept = Kept(stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own])
-        x, own = again(segment, x, kept=kept, reads=call.reads())
+        x, own = again(segment, x, kept=kept, reads=() if kept is None else call.beside())
         call.adopt(own)
         return x
 

@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
 from x_transformers.flags import (
     Check,
     ConfigError,
+    PerToken,
     boolean,
     count,
     each,
@@ -28,7 +30,6 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
-from x_transformers.precision import at_least_float
 
 
 class Residual(nn.Module):
@@ -146,10 +147,9 @@ class MVSplitResidualUpdate(nn.Module):
         sums = t.cumsum(dim=1)
         if call is None:
             return sums
-        name = f'{call.step}.sums'
-        past = None if call.cache is None else call.cache.states.get(name)
-        sums = sums if past is None else sums + past.tensor[:, -1:]
-        return call.recall(name)(sums)[:, -t.shape[1] :]
+        state = call.state('sums', call.step)
+        sums = sums if state.rows is None else sums + state.rows[:, -1:]
+        return state.append(sums)[:, -t.shape[1] :]
 
     def forward(self, x: Tensor, residual: Tensor, mask: Tensor | None = None, call: Any = None, **_: Any) -> Tensor:
         mean_out, mean_residual = self.means(torch.cat((x, residual), dim=-1), mask, call).chunk(2, dim=-1)
@@ -224,6 +224,7 @@ class TokenShift(StackFeature):
     """Each branch also sees features of the tokens before (and, if not causal, after) it."""
 
     paper = 'RWKV, github.com/BlinkDL/RWKV-LM (token shift)'
+    needs_all = 'each branch also reads the neighbours of a token'
     shift_tokens = flag(
         0,
         'by how many tokens features are shifted, or a tuple with one number per layer',
@@ -231,6 +232,7 @@ class TokenShift(StackFeature):
         example=1,
     )
     stored_as = {}
+    remembers = {'shift': PerToken()}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -249,7 +251,7 @@ class TokenShift(StackFeature):
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         if self.amounts[layer.index] == 0:
             return inputs
-        recall = call.recall(f'{call.step}.shift') if self.host.causal else None
+        recall = call.state('shift', call.step).append if self.host.causal else None
         inputs = {**inputs, 'shift_mask': call.real, 'recall': recall}
         documents = call.inputs.get('document_ids')
         return inputs if documents is None else {**inputs, 'shift_within': documents}
@@ -335,13 +337,19 @@ class OrthogResidual(StackFeature):
         """The reason why packed documents would mix, if they would."""
         return 'it takes the tokens of a row as one vector' if self.orthog_residual_over_sequence else ''
 
+    @property
+    def needs_all(self) -> str:
+        return self.joins_tokens
+
 
 class MVSplitResidual(StackFeature):
     """The mean over tokens and what differs from it join the stream at rates of their own."""
 
     paper = 'arXiv:2605.06169'
     joins_tokens = 'its means run across documents'
+    needs_all = 'its means are over all tokens'
     mv_split_residual = flag(False, 'separate rates for the mean over tokens, and for what differs from it')
+    remembers = {'sums': PerToken()}
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         options = without_scales('mv_split_residual', options, 'scale_residual', 'scale_residual_constant')
@@ -358,6 +366,7 @@ class LayerDropout(StackFeature):
         probability | each(probability),
         example=0.5,
     )
+    settles = ('layer_dropouts',)
     only_trains = True
     can_cache_in_training = False
 
@@ -381,6 +390,7 @@ class ResiDual(StackFeature):
     """
 
     paper = 'ResiDual, arXiv:2304.14802'
+    needs_all = 'its second stream takes up every token in each layer'
     resi_dual = flag(False, 'post-norm with a second, pre-norm stream beside it')
     resi_dual_scale = flag(
         1.0,
@@ -389,6 +399,7 @@ class ResiDual(StackFeature):
         example=0.5,
     )
     options = {'resi_dual_scale': 'resi_dual'}
+    settles = ('pre_norm', 'norm_before', 'norm_outside', 'norm_at_end')
     clashes = {
         name: 'both streams add the plain output of a branch'
         for name in (
@@ -405,14 +416,15 @@ class ResiDual(StackFeature):
         host.norm_outside = host.norm_at_end = True
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        call.notes['dual'] = x * self.resi_dual_scale
+        call.own(self).stream = x * self.resi_dual_scale
         return x
 
     def joined(self, layer: Any, out: Tensor, call: Any) -> None:
-        call.notes['dual'] = call.notes['dual'] + out * self.resi_dual_scale
+        own = call.own(self)
+        own.stream = own.stream + out * self.resi_dual_scale
 
     def finish(self, x: Tensor, call: Any) -> Tensor:
-        return x + call.norm(self.host.final_norm, call.notes['dual'])
+        return x + call.norm(self.host.final_norm, call.own(self).stream)
 
 
 class ZeroInitBranches(StackFeature):

@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import lowest, softmax
-from x_transformers.blocks import noise_state, replayed, to_4d
-from x_transformers.checks import check_scores
-from x_transformers.derivatives import transformed
+from x_transformers.core.checks import check_scores
+from x_transformers.core.precision import at_least_float
+from x_transformers.core.rows import noise_state, replayed, to_4d
+from x_transformers.core.transforms import transformed
 from x_transformers.features.contextual import real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
 from x_transformers.flags.inputs import floating
-from x_transformers.precision import at_least_float
+from x_transformers.kernels.dense import lowest, softmax
 
 
 def softclamp(t: Tensor, value: float) -> Tensor:
@@ -122,30 +122,29 @@ class PreScalePostTalkingHeads(AttentionFeature):
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
 
     def setup(self, host: Any) -> None:
-        self.mixer = head_mixer(host.shape.heads)
+        self.mixer = head_mixer(host.query_heads)
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         known = sim
         if call.inputs.get('prev_attn') is not None:  # where the layer before hid a key, its logit is no similarity
             known = sim.masked_fill(sim <= lowest(sim) / 2, 0.0)
-        call.notes['mixed similarities'] = self.mixer(known)
+        call.own(self).mixed = self.mixer(known)
         return sim
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.notes['mixed similarities']
+        return attn * call.own(self).mixed
 
 
 class PreTalkingHeads(AttentionFeature):
     """Heads exchange logits before the softmax:  sim + W sim, W mixing heads."""
 
-    per_head = True
     paper = 'Talking-Heads Attention, arXiv:2003.02436'
     row_wise = True
     pre_talking_heads = flag(False, 'mix logits over heads')
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
 
     def setup(self, host: Any) -> None:
-        self.mixer = head_mixer(host.shape.heads)
+        self.mixer = head_mixer(host.query_heads)
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
         return sim + self.mixer(sim)
@@ -161,7 +160,7 @@ class PostTalkingHeads(AttentionFeature):
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
 
     def setup(self, host: Any) -> None:
-        self.mixer = head_mixer(host.shape.heads)
+        self.mixer = head_mixer(host.query_heads)
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
         return self.mixer(attn)
@@ -180,7 +179,7 @@ class TalkingHeads(AttentionFeature):
     stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
 
     def setup(self, host: Any) -> None:
-        heads = host.shape.heads
+        heads = host.query_heads
         self.pre, self.post = nn.Parameter(torch.randn(heads, heads)), nn.Parameter(torch.randn(heads, heads))
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
@@ -197,6 +196,7 @@ class AttentionDropout(AttentionFeature):
     row_wise = True
     fuses = True
     dropout = flag(0.0, 'probability of dropping an attention weight', probability, example=0.2)
+    settles = ('dropout',)
     only_trains = True
     plain = True
 
@@ -287,20 +287,22 @@ class GumbelSoftmax(AttentionFeature):
         if call.span is not None:
             if not self.host.training:
                 return None
-            blocks = call.whole.notes.setdefault('gumbel blocks', {})
+            whole = call.whole.own(self)
+            whole.blocks = getattr(whole, 'blocks', {})
             size = (*sim.shape[:-1], sim.shape[-1] + call.whole.total_keys - call.total_keys)
-            blocks[call.span.rows.start] = noise_state(sim.device), size
+            whole.blocks[call.span.rows.start] = noise_state(sim.device), size
             return call.cut_keys(gumbel_noise(sim, size))
-        if 'gumbel noise' not in call.notes:
-            call.notes['gumbel noise'] = self.all_noise(sim, call) if self.host.training else None
-        return call.notes['gumbel noise']
+        own = call.own(self)
+        if not hasattr(own, 'noise'):
+            own.noise = self.all_noise(sim, getattr(own, 'blocks', None)) if self.host.training else None
+        return own.noise
 
     @staticmethod
-    def all_noise(sim: Tensor, call: Any) -> Tensor:
-        if 'gumbel blocks' not in call.notes:
+    def all_noise(sim: Tensor, blocks: dict[int, Any] | None) -> Tensor:
+        if blocks is None:
             return gumbel_noise(sim, sim.shape)
         drawn = []
-        for state, drawn_size in call.notes['gumbel blocks'].values():
+        for state, drawn_size in blocks.values():
             with replayed(state, sim.device):
                 drawn.append(gumbel_noise(sim, drawn_size))
         return torch.cat(drawn, dim=-2)
@@ -338,7 +340,6 @@ class LearnedSink(AttentionFeature):
     Recorded maps have the sink as their first column.
     """
 
-    per_head = True
     paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
     row_wise = True
     head_learned_sink = flag(False, 'a learned sink per head')
@@ -346,7 +347,7 @@ class LearnedSink(AttentionFeature):
     idle_beside = {'head_learned_sink': 'sigmoid'}
 
     def setup(self, host: Any) -> None:
-        self.sink = nn.Parameter(torch.zeros(host.shape.heads))
+        self.sink = nn.Parameter(torch.zeros(host.query_heads))
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
         sink = self.sink.to(sim.dtype)[:, None, None].expand(*sim.shape[:-1], 1)
@@ -372,17 +373,18 @@ class CogSigned(AttentionFeature):
             warn_once('`cog_signed` beside `laser`: signed sums of exponentials below 0 have no logarithm, it is cut')
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
-        call.notes['signs'] = sim.sign()
+        call.own(self).signs = sim.sign()
         return sim.abs()
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
-        signs = call.notes['signs']
+        own = call.own(self)
+        signs = own.signs
         added, rest = sim.split((sim.shape[-1] - signs.shape[-1], signs.shape[-1]), dim=-1)  # a sink has a sign too
-        call.notes['signs'] = torch.cat((added.sign(), signs), dim=-1)
+        own.signs = torch.cat((added.sign(), signs), dim=-1)
         return torch.cat((added.abs(), rest), dim=-1)
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.notes['signs']
+        return attn * call.own(self).signs
 
 
 class AttnDelta(AttentionFeature):
@@ -424,6 +426,7 @@ class InvertedAttention(AttentionFeature):
 
     paper = 'Inverted-Attention Transformers, OpenReview WgQZNoQ5AB; Slot Attention, arXiv:2006.15055'
     joins_tokens = 'its softmax over queries is one over all documents'
+    needs_all = 'its softmax is over all queries'
     inverted_attention = flag(False, 'softmax over the queries')
     can_cache = False
     looks_ahead = 'its softmax over queries sees later ones'
@@ -467,6 +470,7 @@ class ResidualAttention(StackFeature):
     """The logits of each self-attention layer join those of the next."""
 
     paper = 'RealFormer, arXiv:2012.11747'
+    needs_all = 'logits are handed on for every query'
     residual_attn = flag(False, 'add the logits of the self-attention before')
     kind = 'a'
 
@@ -485,7 +489,7 @@ class ResidualAttention(StackFeature):
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         if layer.kind != self.kind:
             return inputs
-        return {**inputs, 'prev_attn': call.notes.get(f'logits {self.kind}'), 'keep_maps': True}
+        return {**inputs, 'prev_attn': getattr(call.own(self), 'logits', None), 'keep_maps': True}
 
     def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
         if layer.kind == self.kind and self.kind in call.kinds[call.step + 1 :]:
@@ -494,7 +498,7 @@ class ResidualAttention(StackFeature):
             if layer.index in self.unmixed:
                 logits = similarities
             # a hidden key hands on no logit: the lowest number, added up and mixed over heads, would overflow
-            call.notes[f'logits {self.kind}'] = logits.masked_fill(logits <= lowest(logits), 0.0)
+            call.own(self).logits = logits.masked_fill(logits <= lowest(logits), 0.0)
 
 
 class CrossResidualAttention(ResidualAttention):

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.attend import tile_heads
 from x_transformers.cache import LayerIntermediates
-from x_transformers.checks import a_tensor, as_mask, check_broadcast, check_digits, check_vectors, cleared
+from x_transformers.core.checks import a_tensor, as_mask, check_broadcast, check_digits, check_vectors, cleared
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.polar import Polar
-from x_transformers.flags import count, flag, shown
+from x_transformers.flags import PerToken, count, flag, shown
 from x_transformers.flags.inputs import a_switch, floating, tensor_of
+from x_transformers.kernels.dense import tile_heads
 
 
 class SeparateInputs(AttentionFeature):
@@ -115,7 +115,9 @@ class ValueResidual(AttentionFeature):
     takes = {'value_residual': 'like the values, b h n d'}
     must_be = {'value_residual': tensor_of('b h n d', floats=True)}
     waits = True
+    plain = True
     stored_as = {'to_mix': 'to_value_residual_mix'}
+    remembers = {'value mix': PerToken()}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -133,8 +135,8 @@ class ValueResidual(AttentionFeature):
                     '`learned_value_residual_mix` mixes per token of one sequence, it has no meaning for a context'
                 )
             own = qkv[0] if call.places is None else qkv[1][:, call.memories :]
-            tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1)
-            call.notes['value mix'] = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
+            tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1) if call.memories else own
+            call.own(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
         return qkv
 
     def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,9 +146,9 @@ class ValueResidual(AttentionFeature):
         q, k, v = qkv
         if residual.shape != v.shape:
             raise ValueError(f'`value_residual` got shape {tuple(residual.shape)}, the values have {tuple(v.shape)}')
-        mix, residual = call.notes.get('value mix', 0.5), call.cleared(residual)
+        mix, residual = getattr(call.own(self), 'mix', 0.5), call.cleared(residual)
         if torch.is_tensor(mix) and call.rebuilds_values:
-            mix = call.recall('value mix', mix)
+            mix = call.state('value mix').append(mix)
         return q, k, residual + mix * (v - residual)
 
 
@@ -230,6 +232,7 @@ class AddValueResidual(StackFeature):
     """Every attention layer mixes in the values of the first one of its kind."""
 
     paper = 'Value Residual Learning, arXiv:2410.17897'
+    plain = True
     add_value_residual = flag(False, 'mix the values of the first attention layer into the later ones')
     learned_value_residual_mix = flag(True, 'learn the mix in self-attention, else one half')
 
@@ -238,11 +241,12 @@ class AddValueResidual(StackFeature):
         return {**flags, 'learned_value_residual_mix': True} if learns else flags
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        first = call.notes.get(f'first values {layer.kind}')
+        first = getattr(call.own(self), 'first', {}).get(layer.kind)
         return inputs if first is None else {**inputs, 'value_residual': first}
 
     def attended(self, layer: Any, intermediates: Any, call: Any) -> None:
-        call.notes.setdefault(f'first values {layer.kind}', intermediates.values)
+        own = call.own(self)
+        own.first = {layer.kind: intermediates.values, **getattr(own, 'first', {})}
 
 
 class KVResiduals(StackFeature):
@@ -300,7 +304,7 @@ class AdditionalKVs(StackFeature):
         top = call.inputs.get('route_additional_kv_to_top')
         if top is None or top:
             pairs = [None] * (layers - len(pairs)) + pairs[max(len(pairs) - layers, 0) :]
-        call.notes['additional kv'] = dict(enumerate(pairs))
+        call.own(self).pairs = dict(enumerate(pairs))
         return x
 
     @staticmethod
@@ -317,7 +321,7 @@ class AdditionalKVs(StackFeature):
         return [tuple(pair) for pair in given]
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        pairs = call.notes.get('additional kv', {})
+        pairs = getattr(call.own(self), 'pairs', {})
         pair = pairs.get(call.self_attended - 1) if layer.kind == 'a' else None
         if pair is None:
             return inputs

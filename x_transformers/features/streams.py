@@ -170,6 +170,7 @@ class ResidualStreams(StackFeature):
     """Copies of the input, each with an embedding of its own, that layers read and write; the output is their sum."""
 
     paper = 'Hyper-Connections, arXiv:2409.19606'
+    needs_all = 'the tokens of all streams stand side by side'
     num_residual_streams = flag(1, 'number of residual streams', size, example=2)
     clashes = {
         'gate_residual': 'it knows one residual stream',
@@ -179,7 +180,6 @@ class ResidualStreams(StackFeature):
     stored_as = {'embedding': 'stream_emb'}
 
     def setup(self, host: Any) -> None:
-        host.num_residual_streams = self.num_residual_streams
         self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, host.dim))
 
     def open(self, x: Tensor, call: Any) -> Tensor:
@@ -219,6 +219,7 @@ class UseGatedMultiResidual(StackFeature):
     """Layers read and write the streams through gates. The read is normed; so is the stream after each residual."""
 
     gated_multi_residual = flag(False, 'gated reads and writes; needs `residual_fn_kwargs=dict(read_gate_rank=...)`')
+    settles = ('norm_before', 'norm_outside', 'norm_at_end')
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:

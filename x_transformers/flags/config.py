@@ -8,12 +8,21 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.flags import ConfigError, Configurable, PerLayer, shown
+from x_transformers.flags.checks import ConfigError, shown
+from x_transformers.flags.declared import PerLayer
+
+# every class of modules built from flags, by name
+KINDS: dict[str, Any] = {}
+
+
+def is_configured(value: Any) -> bool:
+    """Whether something is a module that is built from flags."""
+    return isinstance(value, nn.Module) and getattr(type(value), 'kinds', None) is KINDS
 
 
 def encode(value: Any, name: str) -> Any:
-    if isinstance(value, Configurable):
-        if Configurable.kinds.get(type(value).__name__) is not type(value):
+    if is_configured(value):
+        if KINDS.get(type(value).__name__) is not type(value):
             raise ValueError(f'`{name}` is of a class {type(value).__name__} of its own, which a config cannot name')
         known = type(value).accepted()
         # what overrides something else is kept even where it is the default
@@ -57,11 +66,9 @@ def decode(value: Any) -> Any:
         return PerLayer(*map(decode, value['values']))
     if isinstance(value, Mapping) and 'class' in value:
         rest = {k: decode(v) for k, v in value.items() if k != 'class'}
-        if value['class'] not in Configurable.kinds:
-            raise ConfigError(
-                f'`class` got {value["class"]!r}, it must be one of {", ".join(sorted(Configurable.kinds))}'
-            )
-        return Configurable.kinds[value['class']](**rest)
+        if value['class'] not in KINDS:
+            raise ConfigError(f'`class` got {value["class"]!r}, it must be one of {", ".join(sorted(KINDS))}')
+        return KINDS[value['class']](**rest)
     if isinstance(value, Mapping):
         return {k: decode(v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 
-from x_transformers.flags import Configurable, Feature, Features, shown
-from x_transformers.flags.config import same
+from x_transformers.flags.checks import shown
+from x_transformers.flags.config import is_configured, same
+from x_transformers.flags.declared import Feature, Features
 
 
-def explained(module: Configurable, name: str = '') -> Iterator[str]:
+def explained(module: Any, name: str = '') -> Iterator[str]:
     """Lines that say what runs in `module`, in order: its own steps and its features, then the modules inside."""
     yield f'{name + ": " if name else ""}{type(module).__name__} {headline(module)}'.rstrip()
     yield from (f'  {stage:<12} {text}' for stage, text in steps(module))
@@ -23,17 +25,17 @@ def explained(module: Configurable, name: str = '') -> Iterator[str]:
         yield from (f'  {line}' for line in rest)
 
 
-def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Configurable]]:
+def inside(module: nn.Module, path: str = '') -> Iterator[tuple[str, Any]]:
     """The modules with flags that stand in `module`, the outermost ones, by path."""
     for name, child in module.named_children():
         here = f'{path}.{name}' if path else name
-        if isinstance(child, Configurable) and hasattr(child, '_given'):  # a part of a module was given none
+        if is_configured(child) and hasattr(child, '_given'):  # a part of a module was given none
             yield here, child
         else:
             yield from inside(child, here)
 
 
-def steps(module: Configurable) -> Iterator[tuple[str, str]]:
+def steps(module: Any) -> Iterator[tuple[str, str]]:
     """What a module does itself (its `outline`) and what its features add, by stage, in running order."""
     features = getattr(module, 'features', None)
     at = features.at if isinstance(features, Features) else {}
@@ -44,6 +46,11 @@ def steps(module: Configurable) -> Iterator[tuple[str, str]]:
         yield from ((stage, said(feature)) for feature in at.get(stage, ()) if given(feature))
     settled = (f for f in getattr(features, 'active', ()) if not f.runs_at() and given(f))
     yield from (('setup', said(feature)) for feature in settled)
+    running = {name for f in getattr(features, 'active', ()) for name in f.flags}
+    off = [name for name, value in module._given.items() if value is False and name not in running]
+    off = [name for cls in type(module).catalogue for name, f in cls.flags.items() if name in off and f.default]
+    if off:
+        yield 'off', ', '.join(f'{name}=False' for name in off)
     inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
     if inputs:
         yield 'inputs', ', '.join(inputs)
@@ -64,7 +71,7 @@ def summary(feature: Feature) -> str:
     return inspect.cleandoc(type(feature).__doc__).split('\n')[0]
 
 
-def headline(module: Configurable) -> str:
+def headline(module: Any) -> str:
     known = type(module).arguments()
     sizes = {k: v for k, v in module._given.items() if k in known and isinstance(v, (bool, int, float, str, tuple))}
     return ', '.join(f'{k}={v}' for k, v in sizes.items())

@@ -1,0 +1,304 @@
+"""Mixtures of experts against loops over tokens and experts: outputs, gradients, the choice, and the balance loss."""
+
+import math
+
+import pytest
+import torch
+from oracles import assert_close, assert_same, randn, randomised
+from torch import nn
+
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, FeedForward, TransformerWrapper
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.flags import ConfigError
+from x_transformers.kernels import grouped
+
+DIM, EXPERTS = 6, 6
+
+
+def gelu(t):
+    return 0.5 * t * (1 + torch.erf(t / math.sqrt(2)))
+
+
+def chosen_by(w, x, kind='softmax', top_k=2, renormalise=True, groups=1, top_groups=1, scale=1.0):
+    """(expert, weight) of one token, and the shares of all experts, from the definition."""
+    z = w['moe.router.weight'] @ x
+    z = z + w['moe.router.bias'] if 'moe.router.bias' in w else z
+    p = torch.exp(z - z.max()) / torch.exp(z - z.max()).sum()
+    s, seen = (1 / (1 + torch.exp(-z)), list(range(len(z)))) if kind == 'sigmoid' else (p, list(range(len(z))))
+    c = s + w['moe.score_bias'] if 'moe.score_bias' in w else s
+    if groups > 1:
+        size = len(z) // groups
+        parts = [seen[at : at + size] for at in range(0, len(z), size)]
+        parts.sort(key=lambda part: -sum(sorted((c[e].item() for e in part), reverse=True)[:2]))
+        seen = [e for part in parts[:top_groups] for e in part]
+    best = sorted(seen, key=lambda e: -c[e].item())[:top_k]
+    total = sum(s[e] for e in best)
+    if kind == 'topk_softmax':
+        found = [torch.exp(z[e]) / sum(torch.exp(z[o]) for o in best) for e in best]
+    else:
+        found = [s[e] / total if renormalise else s[e] for e in best]
+    return [(e, value * scale) for e, value in zip(best, found, strict=True)], s / s.sum()
+
+
+def through(up, up_bias, down, down_bias, x, gated, act):
+    h = up @ x if up_bias is None else up @ x + up_bias
+    h = h[: len(h) // 2] * act(h[len(h) // 2 :]) if gated else act(h)
+    return down @ h if down_bias is None else down @ h + down_bias
+
+
+def mixture(w, x, glu=False, act=gelu, **choice):
+    """One token after the other, one expert after the other."""
+    up = 'moe.up_gate' if glu else 'moe.up'
+    shared = 'moe.shared.0.proj' if glu else 'moe.shared.0.0'
+    rows = []
+    for token in x.reshape(-1, x.shape[-1]):
+        out = 0
+        for e, weight in chosen_by(w, token, **choice)[0]:
+            parts = [None if f'{n}' not in w else w[n][e] for n in (f'{up}.weight', f'{up}.bias')]
+            parts += [None if n not in w else w[n][e] for n in ('moe.down.weight', 'moe.down.bias')]
+            out = out + weight * through(*parts, token, glu, act)
+        if f'{shared}.weight' in w:
+            names = (f'{shared}.weight', f'{shared}.bias', 'moe.shared.2.weight', 'moe.shared.2.bias')
+            out = out + through(*(w.get(n) for n in names), token, glu, act)
+        rows.append(out)
+    return torch.stack(rows).reshape(*x.shape[:-1], -1)
+
+
+GROUPED = dict(moe_kind='sigmoid', moe_groups=3, moe_top_groups=2, moe_score_bias=True, moe_scale=2.5, moe_top_k=3)
+SHAPES = {
+    'plain': {},
+    'all experts': dict(moe_top_k=6),
+    'one of many': dict(moe_top_k=1, moe_renormalise=False),
+    'gated': dict(glu=True, swish=True),
+    'not renormalised': dict(moe_renormalise=False, no_bias=True),
+    'softmax of the best': dict(moe_kind='topk_softmax', moe_router_bias=True, glu=True, moe_bias=False),
+    'sigmoid': dict(moe_kind='sigmoid'),
+    'groups': dict(**GROUPED, moe_shared=2, glu=True, swish=True, no_bias=True),
+    'groups, not renormalised': dict(**GROUPED, moe_renormalise=False, moe_shared=1),
+    'other widths': dict(moe_dim_inner=3, dim_out=4, relu_squared=True, moe_shared=1),
+}
+
+
+def built(**flags):
+    module = randomised(FeedForward(DIM, **{'mult': 1, 'moe_experts': EXPERTS, **flags}))
+    if flags.get('moe_score_bias'):
+        module.moe.score_bias.copy_(torch.tensor([0.2, -0.25, 0.1, -0.1, 0.05, 0.0]))
+    return module
+
+
+def choice_of(flags):
+    names = ('kind', 'top_k', 'renormalise', 'groups', 'top_groups', 'scale')
+    return {name: flags[f'moe_{name}'] for name in names if f'moe_{name}' in flags}
+
+
+def activation_of(flags):
+    if flags.get('swish'):
+        return lambda t: t / (1 + torch.exp(-t))
+    return (lambda t: t * t * (t > 0)) if flags.get('relu_squared') else gelu
+
+
+@pytest.fixture(params=['slices', 'blocks'])
+def way(request, monkeypatch):
+    if request.param == 'blocks':
+        monkeypatch.setattr(grouped, 'can_look', lambda t: False)
+
+
+@pytest.mark.parametrize('n', [1, 7])
+@pytest.mark.parametrize('name', SHAPES)
+def test_formula(name, n, way):
+    flags = SHAPES[name]
+    module = built(**flags)
+
+    def oracle(w, x):
+        w = {**w, **dict(module.named_buffers())}
+        return mixture(w, x, bool(flags.get('glu')), activation_of(flags), **choice_of(flags))
+
+    assert_same(module, module, oracle, randn(2, n, DIM))
+
+
+def test_names_and_shapes():
+    module = FeedForward(8, glu=True, mult=2, moe_experts=4, moe_dim_inner=5, moe_shared=2, moe_kind='sigmoid',
+                         moe_score_bias=True, moe_router_bias=True)  # fmt: skip
+    assert {name: tuple(t.shape) for name, t in module.state_dict().items()} == {
+        'moe.router.weight': (4, 8),
+        'moe.router.bias': (4,),
+        'moe.score_bias': (4,),
+        'moe.up_gate.weight': (4, 10, 8),
+        'moe.up_gate.bias': (4, 10),
+        'moe.down.weight': (4, 8, 5),
+        'moe.down.bias': (4, 8),
+        'moe.shared.0.proj.weight': (20, 8),
+        'moe.shared.0.proj.bias': (20,),
+        'moe.shared.2.weight': (8, 10),
+        'moe.shared.2.bias': (8,),
+    }
+    assert [tuple(p.shape) for p in module.muon_parameters()] == [(4, 10, 8), (4, 8, 5), (20, 8), (8, 10)]
+    assert not [n for n, _ in FeedForward(8, moe_experts=2, no_bias=True).named_parameters() if n.endswith('bias')]
+    module = FeedForward(400, mult=1, moe_experts=3, output_proj_depth=2, moe_shared=1)
+    for weight, bound in ((module.moe.up.weight, 20**-1.0), (module.moe.router.weight, 20**-1.0)):
+        assert weight.abs().max() <= bound and abs(weight.std() * 3**0.5 / bound - 1) < 0.05
+    for output in module.outputs:
+        assert abs(output.weight.std() * (2 * 400 * 2) ** 0.5 - 1) < 0.03
+    module = FeedForward(8, moe_experts=3, zero_init_output=True, moe_shared=1)
+    assert (module(randn(2, 3, 8).float()) == 0).all()
+
+
+@pytest.mark.parametrize('kind', ['softmax', 'sigmoid', 'topk_softmax'])
+def test_one_expert_is_the_plain_feedforward(kind):
+    for flags in (dict(), dict(glu=True, swish=True), dict(no_bias=True, custom_activation=nn.Tanh())):
+        one = built(moe_experts=1, moe_top_k=1, moe_kind=kind, **flags)
+        plain = FeedForward(DIM, mult=1, **flags).double()
+        moe, first = one.moe, plain.ff[0].proj if flags.get('glu') else plain.ff[0][0]
+        for linear, stack in ((first, moe.up_gate if flags.get('glu') else moe.up), (plain.ff[2], moe.down)):
+            linear.weight.data.copy_(stack.weight[0])
+            if linear.bias is not None:
+                linear.bias.data.copy_(stack.bias[0])
+        assert_close(one(randn(2, 5, DIM)), plain(randn(2, 5, DIM)))
+
+
+def test_experts_that_get_nothing_and_experts_that_get_all(way):
+    module = built(moe_router_bias=True, moe_top_k=1, moe_renormalise=False)
+    with torch.no_grad():
+        module.moe.router.bias.copy_(torch.tensor([0.0, 0, 0, 50, 0, 0]))
+    module.zero_grad()
+    module(randn(2, 9, DIM)).sum().backward()
+    assert_close(module.moe.up.weight.grad[[0, 1, 2, 4, 5]], torch.zeros(5, DIM, DIM))
+    assert module.moe.up.weight.grad[3].abs().max() > 0.1
+    assert module(randn(2, 0, DIM)).shape == (2, 0, DIM) and module(randn(DIM)).shape == (DIM,)
+
+
+def test_gradients_of_gradients(way):
+    module = built(glu=True, moe_top_k=3, moe_shared=1)
+    parameters = dict(module.named_parameters())
+
+    def function(*tensors):
+        return torch.func.functional_call(module, dict(zip(parameters, tensors[1:], strict=True)), (tensors[0],))
+
+    inputs = [t.detach().requires_grad_() for t in (randn(1, 3, DIM), *parameters.values())]
+    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
+
+
+def test_half_precision_chooses_in_float32():
+    module = built(moe_experts=4)
+    seen = []
+    module.moe.router.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    module.bfloat16()(randn(1, 3, DIM).bfloat16())
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        module.float()(randn(1, 3, DIM).float())
+    assert seen == [torch.float32] * 2
+    assert module.to('meta')(randn(2, 3, DIM).float().to('meta')).shape == (2, 3, DIM)
+
+
+# the loss
+
+
+def balance_of(module, x, mask, **flags):
+    """x sum_e f_e p_e over the tokens that are real, in loops."""
+    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    count, share, tokens = x.new_zeros(EXPERTS), x.new_zeros(EXPERTS), 0
+    for token, real in zip(x.reshape(-1, DIM), mask.flatten(), strict=True):
+        if real:
+            chosen, shares = chosen_by(weights, token, **choice_of(flags))
+            for e, _ in chosen:
+                count[e] += 1 / len(chosen)
+            share, tokens = share + shares, tokens + 1
+    return EXPERTS * (count / tokens * share / tokens).sum()
+
+
+@pytest.mark.parametrize('name', ['plain', 'groups', 'softmax of the best'])
+def test_balance_loss(name):
+    flags = SHAPES[name]
+    module, x = built(**flags, moe_balance_loss=0.5).train(), randn(2, 7, DIM)
+    mask = torch.tensor([[1] * 7, [1, 0, 1, 1, 0, 0, 0]]).bool()
+    for given, real in (({}, torch.ones_like(mask)), (dict(mask=mask), mask)):
+        with AuxLosses() as losses:
+            module(x, **given)
+        (loss,) = losses.by_name.values()
+        wanted = 0.5 * balance_of(module, x, real, **flags)
+        assert losses.by_name.keys() == {'moe_balance'}
+        assert_close(loss, wanted)
+        found, other = (torch.autograd.grad(t, module.moe.router.weight)[0] for t in (loss, wanted))
+        assert_close(found, other)
+    with AuxLosses() as losses:
+        module.eval()(x)
+    assert not losses.by_name
+    even = built(moe_experts=4, moe_top_k=4, moe_balance_loss=1.0).train()
+    even.moe.router.weight.data.zero_()
+    with AuxLosses() as losses:
+        even(x)
+    assert_close(losses.by_name['moe_balance'], torch.ones((), dtype=x.dtype))
+
+
+def language(kind=Decoder, **flags):
+    torch.manual_seed(0)
+    stack = kind(dim=16, depth=2, heads=2, attn_dim_head=8, ff_moe_experts=4, ff_moe_balance_loss=0.1, **flags)
+    return TransformerWrapper(num_tokens=11, max_seq_len=8, attn_layers=stack)
+
+
+def test_the_loss_of_a_model():
+    """Padding is left out, on both sides and wherever it stands; recomputing counts once; wrappers add and name it."""
+    net, ids = language(Encoder), torch.randint(0, 11, (2, 8), generator=torch.Generator().manual_seed(0))
+    real = torch.arange(8) < torch.tensor([[8], [5]])
+
+    def loss_of(net, *args, **given):
+        with AuxLosses() as losses:
+            net.train()(*args, **given)
+        return losses.by_name['moe_balance']
+
+    other = torch.where(real, ids, (ids + 3) % 11)
+    torch.testing.assert_close(loss_of(net, ids, mask=real), loss_of(net, other, mask=real))
+    assert not torch.allclose(loss_of(net, ids), loss_of(net, other))
+    first = loss_of(net, ids[:, :5])
+    assert torch.isfinite(first)
+    start, moved = torch.tensor([0, 3]), torch.stack((ids[0], ids[1].roll(3)))
+    causal = language(rotary_pos_emb=True)
+    causal.pos_emb = None
+    torch.testing.assert_close(
+        loss_of(causal, moved, seq_start_pos=start), loss_of(causal, ids, mask=real), rtol=1e-4, atol=1e-6
+    )
+    again = language(checkpoint_layers=True)
+    model = AutoregressiveWrapper(language()).train()
+    loss, (_, trace) = model(ids, return_outputs=True)
+    plain = AutoregressiveWrapper(language(ff_moe_top_k=2)).eval()(ids)
+    torch.testing.assert_close(loss, plain + trace.aux_losses['moe_balance'])
+    torch.testing.assert_close(AutoregressiveWrapper(again).train()(ids), loss)
+
+
+# what goes with it
+
+
+@pytest.mark.parametrize('flags', [
+    dict(solu=True), dict(post_act_ln=True), dict(glu=True, glu_mult_bias=True),
+    dict(custom_activation=nn.PReLU()), dict(moe_top_k=7), dict(moe_groups=4, moe_kind='sigmoid'),
+    dict(moe_groups=2), dict(moe_score_bias=True), dict(moe_groups=2, moe_top_groups=3, moe_kind='sigmoid'),
+    dict(moe_groups=6, moe_top_groups=1, moe_kind='sigmoid'), dict(moe_kind='hash'), dict(moe_top_k=0),
+], ids=str)  # fmt: skip
+def test_what_does_not_go_together_is_refused_by_name(flags):
+    name = next(iter(flags))
+    with pytest.raises(ConfigError, match='`moe_'):
+        FeedForward(DIM, moe_experts=EXPERTS, **flags)
+    with pytest.raises(ConfigError, match='`ff_moe_') as refusal:
+        Decoder(dim=16, depth=1, heads=2, ff_moe_experts=EXPERTS, **{f'ff_{n}': v for n, v in flags.items()})
+    assert 'activation' in name or any(f'`ff_{n}' in str(refusal.value) for n in flags)
+
+
+def test_dropout_and_soft_clamps_act():
+    x = randn(2, 5, DIM)
+    for flags in (dict(dropout=0.5), dict(sublayer_dropout=0.5)):
+        module = built(**flags)
+        assert_close(module(x), built()(x))
+        assert not torch.equal(module.train()(x), module(x))
+    soft = built(softclamp_value=0.7)
+    w = dict(soft.named_parameters())
+    assert_close(soft(x), mixture(w, x, act=lambda t: gelu(0.7 * torch.tanh(t / 0.7))))
+
+
+def test_layers_of_their_own(caplog):
+    """A tuple gives each layer its own experts; what is off in a layer leaves the other flags without a warning."""
+    net = Decoder(dim=16, depth=3, heads=2, ff_moe_experts=(None, 4, 2), ff_moe_top_k=1, ff_moe_shared=(None, 1, 2))
+    names = [{n.split('.')[0] for n, _ in layer[1].named_parameters()} for layer in net.layers if layer.kind == 'f']
+    assert names == [{'ff'}, {'moe'}, {'moe'}]
+    assert [len(layer[1].moe.router.weight) for layer in net.layers[3::2]] == [4, 2]
+    assert Decoder.from_config(net.config).state_dict().keys() == net.state_dict().keys()
+    text = net.explain()
+    assert 'run          MixtureOfExperts (moe_experts=4, moe_top_k=1, moe_shared=1): Many feedforwards' in text

@@ -1,0 +1,256 @@
+"""Tokens that halt by themselves: Graves' formula, token by token and step by step; some tokens computed, or all."""
+
+import copy
+
+import pytest
+import torch
+from law_cases import CASES, CROSS_CASES, inputs_for, model_of, randomise, refused, weighted
+from oracles import assert_close, randn
+from torch.utils.flop_counter import FlopCounterMode
+
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.features.halting import Halting
+from x_transformers.flags import ConfigError
+
+SIZES = dict(dim=16, depth=5, heads=2, attn_dim_head=8, weight_tie_layers=True, act_halting=True, verbose=False)
+
+
+def undecided(net, bias=-0.5):
+    """Tokens that halt after 1 to 5 steps."""
+    stack = getattr(net, 'attn_layers', net)
+    with torch.no_grad():
+        stack.halt.bias.fill_(bias)
+        stack.halt.weight.mul_(0.4)
+    return net
+
+
+def built(kind=Decoder, **flags):
+    torch.manual_seed(0)
+    return undecided(randomise(kind(**{**SIZES, **flags}).double())).eval()
+
+
+def by_graves(net, x, eps, mask=None, context=None):
+    """The state, the weights and the halting of each token by itself."""
+    batch, length = x.shape[:2]
+    real = torch.ones(batch, length, dtype=torch.bool) if mask is None else mask
+    total, ponder = [[0.0] * length for _ in range(batch)], torch.zeros(())
+    spent, steps = [[0.0] * length for _ in range(batch)], [[0] * length for _ in range(batch)]
+    going = {(b, i) for b in range(batch) for i in range(length) if real[b, i]}
+    for number in range(1, net.depth + 1):
+        for layer in net.layers:
+            (before, after, outside), branch, _ = layer
+            own = {'f': {}, 'c': dict(context=context), 'a': dict(mask=mask)}[layer.kind]
+            out = branch(x if before is None else before(x), **own)
+            new = x + (out if after is None else after(out))
+            new = new if outside is None else outside(new)
+            x = torch.stack([torch.stack([(new if (b, i) in going else x)[b, i] for i in range(length)])
+                             for b in range(batch)])  # fmt: skip
+        for b, i in sorted(going):
+            p = net.halt(x[b, i]).sigmoid().squeeze()
+            if number == net.depth or spent[b][i] + p >= 1 - eps:
+                total[b][i] = total[b][i] + (1 - spent[b][i]) * x[b, i]
+                ponder = ponder + number + 1 - spent[b][i]
+                going, steps[b][i] = going - {(b, i)}, number
+            else:
+                total[b][i], spent[b][i] = total[b][i] + p * x[b, i], spent[b][i] + p
+    out = torch.stack(
+        [torch.stack([total[b][i] if real[b, i] else x[b, i] for i in range(length)]) for b in range(batch)]
+    )
+    return out if net.final_norm is None else net.final_norm(out), ponder / real.sum(), steps
+
+
+MASK = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+
+
+@pytest.mark.parametrize('dense', [False, True])
+@pytest.mark.parametrize(
+    'flags',
+    [{}, dict(kind=Encoder), dict(pre_norm=False), dict(cross_attend=True), dict(sandwich_norm=True)],
+    ids=str,
+)
+def test_the_formula(flags, dense):
+    net = built(act_dense=dense, act_eps=0.1, act_ponder_weight=0.5, **flags).train()
+    x, context = randn(2, 6, 16).requires_grad_(), randn(2, 3, 16).requires_grad_()
+    mask, given = (MASK, context) if 'cross_attend' in flags else (MASK, None)
+    out, trace = net(x, mask=mask, context=given, return_hiddens=True)
+    wanted, ponder, steps = by_graves(net, x, 0.1, mask, given)
+    assert len({n for row in steps for n in row if n}) > 2
+    assert_close(out[mask], wanted[mask])
+    assert_close(trace.aux_losses['ponder'], 0.5 * ponder)
+    leaves = [x, context, *net.parameters()]
+    grads = [
+        torch.autograd.grad(t[mask].sin().sum() + loss, leaves, allow_unused=True)
+        for t, loss in ((out, trace.aux_losses['ponder']), (wanted, 0.5 * ponder))
+    ]
+    for grad, other in zip(*grads, strict=True):
+        assert (grad is None) == (other is None)
+        if grad is not None:
+            assert_close(grad, other, 'gradient')
+
+
+QUICK = {
+    'plain',
+    'cross_attend',
+    'context_mask',
+    'rotary_pos_emb',
+    'rel_pos_bias',
+    'alibi_pos_bias',
+    'pos',
+    'attn_bias',
+}
+QUICK |= {'use_adaptive_layernorm', 'reinject_input', 'deep_embeds_and_ids', 'attn_num_mem_kv', 'add_value_residual'}
+QUICK |= {'gate_residual', 'attn_max_attend_past', 'num_memory_tokens', 'prefix_decoder', 'use_adaptive_layerscale'}
+NEED_ALL = ('attn_selective', 'attn_inverted', 'attn_hybrid', 'attn_orthog_projected_values_over_sequence')
+HALTS = dict(act_halting=True, weight_tie_layers=True, depth=5, act_eps=0.1)
+SOME = [
+    pytest.param(case, marks=() if case.name in QUICK else pytest.mark.slow)
+    for case in (*CASES, *CROSS_CASES)
+    if not refused(case.with_keywords(**HALTS))
+    and case.flag != 'act_dense'
+    and not any(n in case.name for n in NEED_ALL)
+]
+
+
+@pytest.mark.parametrize('case', SOME, ids=str)
+def test_those_that_go_on_and_all(case):
+    """To compute those that go on gives what all together give, and the same gradients, whatever else is on."""
+    found = []
+    for dense in (False, True):
+        net = undecided(copy.deepcopy(model_of(case.with_keywords(**HALTS, act_dense=dense))))
+        inputs = inputs_for(net, case)
+        torch.manual_seed(0)
+        out = net(**inputs)
+        loss = sum(weighted(t) for t in (out if isinstance(out, tuple) else (out,)))
+        found.append((loss, torch.autograd.grad(loss, [*net.parameters()], allow_unused=True)))
+    (some, grads), (whole, others) = found
+    assert_close(some, whole)
+    for grad, other in zip(grads, others, strict=True):
+        assert (grad is None) == (other is None)
+        if grad is not None:
+            assert_close(grad, other, 'gradient')
+
+
+@pytest.mark.parametrize('name', NEED_ALL)
+def test_who_needs_all_tokens(name):
+    flags = {next(c.flag for c in CASES if c.name.startswith(name)): True}
+    if name == 'attn_hybrid':
+        flags = dict(attn_hybrid_module=torch.nn.Linear(16, 16).double())
+    if 'values' in name:
+        flags |= dict(attn_orthog_projected_values=True)
+    kind = Decoder if name == 'attn_selective' else Encoder
+    with pytest.raises(ValueError, match=f'`{name[5:]}.*` does not go with'):
+        built(kind, act_eps=0.1, **flags)(randn(2, 6, 16))
+    assert built(kind, act_eps=0.1, act_dense=True, **flags)(randn(2, 6, 16)).isfinite().all()
+
+
+def continued(net, x, start, **options):
+    """The output of a sequence, of which the first tokens are read at once, the others one by one with a cache."""
+    out, trace = net(x[:, :start], **options)
+    outs = [out]
+    for place in range(start, x.shape[1]):
+        out, trace = net(x[:, : place + 1], cache=trace, **options)
+        outs.append(out)
+    return torch.cat(outs, dim=1)
+
+
+def test_a_token_that_goes_on_reads_what_others_kept():
+    """Token by token with a cache, where some halt after one step and later ones after five; and from a cut cache."""
+    for bias, dense in ((-0.5, False), (1.5, False), (-0.5, True)):
+        torch.manual_seed(0)
+        stack = Decoder(**{**SIZES, 'act_dense': dense}, act_eps=0.1, rotary_pos_emb=True)
+        net = TransformerWrapper(num_tokens=20, max_seq_len=12, attn_layers=stack).double()
+        net = undecided(randomise(net), bias).eval()
+        ids = torch.randint(0, 20, (2, 9))
+        assert_close(continued(net, ids, 4, return_intermediates=True), net(ids))
+
+
+def test_later_tokens_read_the_keys_of_a_prompt_that_halted_at_once():
+    """The first tokens halt after one step, the others run all: their keys of later steps are of the kept states."""
+    stack = built(act_eps=0.1)
+    with torch.no_grad():
+        stack.halt.weight.zero_().add_(5.0)
+        stack.halt.bias.zero_()
+    x = randn(2, 6, 16)
+    x[:, :3], x[:, 3:] = x[:, :3].abs() + 9, -x[:, 3:].abs() - 9  # the stream says who halts
+    assert_close(continued(stack, x, 3, return_hiddens=True), stack(x))
+    assert_close(stack(x), by_graves(stack, x, 0.1)[0])
+    assert {n for row in by_graves(stack, x, 0.1)[2] for n in row} == {1, 5}
+
+
+def test_weights_and_ponder():
+    """Weights sum to one; a step more costs one, and what is left counts once."""
+    for logits in (torch.randn(2, 7, 6), torch.full((2, 7, 6), -40.0), torch.full((2, 7, 6), 40.0)):
+        p = logits.double().sigmoid().requires_grad_()
+        halting = Halting(torch.zeros(2, 7, 1, dtype=torch.float64), None, 0.01)
+        for step in range(6):
+            halting.step(torch.ones(2, 7, 1, dtype=torch.float64), p[..., step], step + 1, step == 5)
+        assert_close(halting.out, torch.ones(2, 7, 1, dtype=torch.float64))
+        assert not halting.going.any()
+        (grad,) = torch.autograd.grad(halting.ponder.sum(), p)
+        ends = (p.cumsum(-1) >= 0.99).long().argmax(-1).masked_fill(~(p.cumsum(-1) >= 0.99).any(-1), 5)
+        assert_close(grad, -(torch.arange(6) < ends.unsqueeze(-1)).double())
+    exact = Halting(torch.zeros(1, 1, 1), None, 0.25)
+    exact.step(torch.ones(1, 1, 1), torch.full((1, 1), 0.75), 1, False)
+    assert not exact.going.any() and exact.ponder == 2  # a sum of exactly 1 - eps is enough
+
+
+@pytest.mark.parametrize('bias', [-30.0, 30.0])
+def test_never_and_at_once(bias):
+    net = built()
+    plain = Decoder(**{n: v for n, v in SIZES.items() if n != 'act_halting'}).double().eval()
+    plain.load_state_dict({n: t for n, t in net.state_dict().items() if not n.startswith('halt')})
+    with torch.no_grad():
+        net.halt.weight.zero_()
+        net.halt.bias.fill_(bias)
+    x, once = randn(2, 5, 16), dict(repeat_blocks=(0, 1))
+    assert_close(net(x), plain(x, **(once if bias > 0 else {})))
+
+
+def test_padding_ponders_nothing_and_halting_saves_work():
+    net, x = built(Encoder, act_eps=0.1).train(), randn(2, 6, 16)
+    losses = [
+        net(t, mask=MASK, return_hiddens=True)[1].aux_losses['ponder']
+        for t in (x, x.masked_fill(~MASK[..., None], 9.0))
+    ]
+    assert_close(*losses)
+    work = []
+    for bias in (-9.0, 3.0):
+        with torch.no_grad():
+            net.halt.bias.fill_(bias)
+            net.halt.weight.zero_()
+        with FlopCounterMode(display=False) as counter:
+            net(x)
+        work.append(counter.get_total_flops())
+    assert 4.5 < work[0] / work[1] < 5.5
+    net = AutoregressiveWrapper(
+        TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=built(act_ponder_weight=5.0))
+    )
+    ids = torch.randint(0, 9, (2, 8))
+    assert net.double().train()(ids) > net.eval()(ids) + 5
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        (dict(weight_tie_layers=False), '`act_halting` needs `weight_tie_layers`'),
+        (dict(act_eps=0.5), '`act_eps` got 0.5, it must be a number between 0 and 0.5'),
+        (dict(act_ponder_weight=-1), '`act_ponder_weight` got -1'),
+        (dict(checkpoint_layers=True), '`act_halting` does not go with `checkpoint_layers`'),
+        (dict(reversible=True), '`act_halting` does not go with `reversible`'),
+        (dict(layer_dropout=0.1), '`act_halting` does not go with `layer_dropout`'),
+        (dict(shift_tokens=1), '`act_halting` does not go with `shift_tokens`: each branch also reads'),
+        (dict(num_residual_streams=2), '`act_halting` does not go with `num_residual_streams`'),
+    ],
+    ids=str,
+)
+def test_refusals(flags, message):
+    with pytest.raises(ConfigError, match=message):
+        Decoder(**{**SIZES, **flags})
+
+
+def test_refusals_of_calls():
+    net, x = built(), randn(1, 3, 16)
+    with pytest.raises(ValueError, match='`transform_block_inputs` does not go with `act_halting`'):
+        net(x, transform_block_inputs=lambda block, x: x)
+    with pytest.raises(ValueError, match='`layers_execute_order` does not go with `act_halting`'):
+        net(x, layers_execute_order=(0, 0, 1))

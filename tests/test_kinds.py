@@ -1,0 +1,145 @@
+"""Kinds of branch that users add: a causal convolution under the laws that matter, and refusals by name."""
+
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from law_cases import randomise
+from oracles import assert_close
+from torch import nn
+
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.features import KINDS, Kind
+from x_transformers.flags import ConfigError
+
+SIZES = dict(dim=16, heads=2, attn_dim_head=8, verbose=False)
+LAYOUT = ('a', 'f', 'conv', 'f', 'conv', 'a', 'f')
+
+
+class Convolution(nn.Module):
+    """Each feature of a token is a sum of its own and those of the tokens before, padding left out."""
+
+    def __init__(self, dim, width=3):
+        super().__init__()
+        self.weight, self.width = nn.Parameter(torch.randn(dim, width)), width
+
+    def forward(self, x, mask=None):
+        x = x if mask is None else x * mask.unsqueeze(-1)
+        return torch.einsum(
+            'b n d w, d w -> b n d', F.pad(x, (0, 0, self.width - 1, 0)).unfold(1, self.width, 1), self.weight
+        )
+
+
+class Gate(nn.Module):
+    """Looks at each token alone."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.to_gate = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return x * self.to_gate(x).sigmoid()
+
+
+@pytest.fixture(autouse=True)
+def _kinds(monkeypatch):
+    monkeypatch.setitem(KINDS, 'conv', Kind(lambda stack, _: Convolution(stack.dim), lambda call: {'mask': call.real}))
+    monkeypatch.setitem(KINDS, 'gate', Kind(lambda stack, _: Gate(stack.dim), remembers={}))
+
+
+def stack(build=Decoder, layers=LAYOUT, **options):
+    torch.manual_seed(0)
+    return randomise(build(**{**SIZES, **options}, custom_layers=layers).double()).eval()
+
+
+def stream(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_it_is_the_branch_that_was_built():
+    net, x = stack(layers=('conv', 'f', 'conv')), stream(2, 7, 16)
+    out = x
+    for norms, branch, _ in net.layers:
+        read = norms[0](out)
+        if isinstance(branch, Convolution):  # by hand, token by token
+            shifted = [F.pad(read, (0, 0, back, 0))[:, : x.shape[1]] for back in (2, 1, 0)]
+            out = out + sum(t * w for t, w in zip(shifted, branch.weight.T, strict=True))
+        else:
+            out = out + branch(read)
+    assert_close(net(x), net.final_norm(out))
+
+
+def test_no_token_sees_a_later_one_or_another_row():
+    net, x = stack(rotary_pos_emb=True), stream(3, 7, 16)
+    changed = torch.cat((x[:, :4], stream(3, 3, 16) + 1), dim=1)
+    assert torch.allclose(net(changed)[:, :4], net(x)[:, :4], atol=1e-12)
+    assert_close(net(x)[1:2], net(x[1:2]))
+
+
+@pytest.mark.parametrize('build', [Encoder, Decoder])
+def test_padding_tells_nothing(build):
+    """On the right, inside, and on the left, where a row is as if it began with its first token."""
+    net, x = stack(build, rotary_pos_emb=True), stream(2, 7, 16)
+    real = torch.tensor([[True] * 7, [True, True, False, True, True, False, False]])
+    other = torch.where(real.unsqueeze(-1), x, 100.0)
+    assert torch.allclose(net(x, mask=real)[real], net(other, mask=real)[real], atol=1e-12)
+    if build is Decoder:
+        start = torch.tensor([0, 3])
+        padded = torch.cat((torch.full((2, 3, 16), 50.0, dtype=x.dtype), x), dim=1)[1:]
+        assert_close(net(padded, seq_start_pos=start[1:])[:, 3:], net(x[1:]))
+
+
+def test_round_trips():
+    model = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=stack()).double().eval()
+    ids = torch.arange(8)[None] % 9
+    twin = TransformerWrapper.from_config(model.config).double().eval()
+    twin.load_state_dict(model.state_dict())
+    assert torch.equal(twin(ids), model(ids)) and torch.equal(pickle.loads(pickle.dumps(model))(ids), model(ids))
+    assert 'layers 0a 1f 2conv 3f 4conv 5a 6f, conv is Convolution' in model.explain()
+    assert not model.can_cache_kv
+    prompt, wrapper = ids[:, :3], AutoregressiveWrapper(model)
+    with torch.no_grad():
+        assert torch.equal(wrapper.generate(prompt, 3, temperature=0.0)[:, :1], model(prompt)[:, -1:].argmax(dim=-1))
+
+
+def test_what_looks_at_each_token_alone_is_cached():
+    net, x = stack(layers=('a', 'gate', 'f', 'a'), rotary_pos_emb=True), stream(2, 6, 16)
+    whole = net(x)
+    first, trace = net(x[:, :4], return_hiddens=True)
+    assert_close(torch.cat((first, net(x, cache=trace)), dim=1), whole)
+
+
+def test_training():
+    x = stream(2, 5, 16).requires_grad_()
+    found = []
+    for again in (False, True):
+        net = stack(checkpoint_layers=again, layer_dropout=0.3).train()
+        torch.manual_seed(3)
+        found.append(torch.autograd.grad(net(x).square().sum(), (x, *net.parameters()), allow_unused=True))
+    for one, other in zip(*found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_close(one, other)
+    torch._dynamo.reset()
+    net = stack()
+    assert_close(torch.compile(net, fullgraph=True, backend='eager')(x), net(x))
+
+
+@pytest.mark.parametrize(
+    ('act', 'error', 'message'),
+    [
+        (lambda: stack(layers=('a', 'cnov')), ConfigError, "has layers of kind 'cnov', it .* did you mean `conv`"),
+        (lambda: stack(layers=('a', 3)), ConfigError, r"`custom_layers` got \('a', 3\), it must be a tuple with one"),
+        (lambda: Kind(None), ConfigError, '`build` of a Kind got None, it must be a function'),
+        (lambda: Kind(Gate, remembers=('x',)), ConfigError, '`remembers` of a Kind got'),
+        (lambda: stack()(stream(1, 2, 16), cache=stack().double()), ValueError, '`cache` was given, but'),
+        (lambda: stack()(stream(1, 2, 16), document_ids=torch.zeros(1, 2).long()), ValueError,
+         '`document_ids` does not go with `conv`: such a layer reads other tokens'),
+        (lambda: stack()(stream(1, 2, 16), mems=[stream(1, 2, 16)] * 2), ValueError,
+         "`mems` does not go with layers of kind 'conv'"),
+    ],
+)  # fmt: skip
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act()

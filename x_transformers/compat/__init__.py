@@ -1,0 +1,1 @@
+"""Old names, and functions that other code imports."""

@@ -1,0 +1,1 @@
+"""What a pass carries: calls, buffers, traces, checks of what comes in, the routing of keywords."""

@@ -1,0 +1,120 @@
+"""Losses that features add, by `call.add_loss(name, value)`, to the loss of whatever trains them.
+
+What trains a model gathers them around its calls of the model, and adds their sum once:
+
+    with AuxLosses() as aux:
+        logits = net(ids)
+    loss = aux.added_to(cross_entropy(logits, targets))
+
+Every wrapper with a loss does so. A loss is gathered by the innermost `AuxLosses` of its thread, so that a wrapper
+inside another one adds its own. What runs again in the backward pass, or without an `AuxLosses` around, adds nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.core.notes import TakesNotes
+
+__all__ = ['AuxLosses']
+
+
+class Gathering(threading.local):
+    """Who gathers losses in this thread. The list stays and its entries change: early compilers follow that."""
+
+    def __init__(self) -> None:
+        self.open: list[AuxLosses] = []
+
+
+gathering = Gathering()
+
+
+class AuxLosses:
+    """The losses that features add in a `with` block, by name:  `by_name`, each a scalar.
+
+    `joins`: those who gather around the block get them too. `again`: also those of what runs again in a backward pass.
+    """
+
+    def __init__(self, joins: bool = False, again: bool = False) -> None:
+        self.by_name: dict[str, Tensor] = {}
+        self.joins, self.again, self.around = joins, again, []
+
+    def __enter__(self) -> AuxLosses:
+        self.around = gathering.open.copy()
+        gathering.open[:] = [*self.around, self] if self.joins else [self]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        gathering.open[:] = self.around
+
+    def add(self, name: str, value: Tensor) -> None:
+        self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
+
+    def take(self, other: AuxLosses, share: Any = 1.0) -> None:
+        """Add the losses of a part, weighted by its share of the whole."""
+        for name, value in other.by_name.items():
+            self.add(name, value * share)
+
+    def hand_on(self) -> None:
+        """Give the losses to those who gather now."""
+        for around in gathering.open:
+            around.take(self)
+
+    def added_to(self, loss: Tensor, share: Any = 1) -> Tensor:
+        """A loss with `share` times the sum of all."""
+        for value in self.by_name.values():
+            loss = loss + value.to(loss.device) * share
+        return loss
+
+
+class Unheard(AuxLosses):
+    """Around what is computed a second time, to be looked at: its losses were counted."""
+
+    def __enter__(self) -> AuxLosses:
+        self.around = gathering.open.copy()
+        gathering.open.clear()
+        return self
+
+
+def in_backward() -> bool:
+    """Whether this is run again by a backward pass, as checkpoints are: its losses were counted."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+@dataclass(kw_only=True)
+class AddsLosses(TakesNotes):
+    """What the call of every level offers to features.
+
+    `training` is that of the module that was called; `in_part` says that the call is one of several parts.
+    """
+
+    training: bool = False
+    in_part: bool = False
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """Add a scalar, already weighted, to the loss of the wrapper around the model; in training only.
+
+        Losses of one name are summed, over layers and passes. They are named in `aux_losses` of the intermediates.
+
+        raises   TypeError or ValueError for a name that is no text, or a value that is no scalar
+        """
+        if not isinstance(name, str):
+            raise TypeError(f'`name` got {name!r}, it must be a text: the name of the loss')
+        if not torch.is_tensor(value) or not value.is_floating_point():
+            got = value.dtype if torch.is_tensor(value) else repr(value)
+            raise TypeError(f'the loss `{name}` got {got}, it must be a floating point tensor')
+        if value.ndim:
+            raise ValueError(f'the loss `{name}` got shape {tuple(value.shape)}, it must be a scalar')
+        if self.in_part:
+            raise ValueError(
+                f'the loss `{name}` was added from a part of the rows: a feature with a loss at this stage '
+                'must be neither `row_wise` nor `by_token`'
+            )
+        for around in gathering.open if self.training else ():
+            if around.again or not in_backward():
+                around.add(name, value)

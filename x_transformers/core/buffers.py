@@ -1,0 +1,242 @@
+"""What the past leaves behind, and rows of tokens that grow: the memory behind keys, values and states of features.
+
+Appending writes into memory allocated ahead, so a token costs no copy of its past. Buffers are values: continuing
+twice from the same one gives two independent continuations.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+CLAIMING = threading.Lock()
+
+
+class Storage:
+    """Memory shared by all buffers that continue one another; `filled` tells how far it has been written."""
+
+    __slots__ = ('filled', 'tensor')
+
+    def __init__(self, tensor: Tensor, filled: int) -> None:
+        self.tensor, self.filled = tensor, filled
+
+    def takes(self, start: int, count: int) -> bool:
+        """Whether `count` tokens may be written from `start` on: by one caller only, whatever other threads do."""
+        if torch.compiler.is_compiling():
+            return self.claimed(start, start + count)
+        with CLAIMING:
+            return self.claimed(start, start + count)
+
+    def claimed(self, start: int, end: int) -> bool:
+        free = self.filled == start and end <= self.tensor.shape[-2] and not is_frozen(self.tensor)
+        if free:
+            self.filled = end
+        return free
+
+
+class State:
+    """What the past left under one name. A value: each operation gives a new one.
+
+    length   the tokens that it has seen
+    batch    its rows, None if it does not know them
+    kind     what it is called in messages and files
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str] = ''
+    length: int
+    batch: int | None
+
+    def cannot(self, operation: str, count: int = 0) -> str | None:
+        """Why an operation of the cache would not be exact, or None if it is."""
+        return None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> State:
+        """With `function` applied to all tensors, whose first axis is the batch."""
+        raise NotImplementedError
+
+    def each(self, function: Callable[[Buffer], Buffer]) -> State:
+        """With `function` applied to its rows, for what has a row for each token."""
+        raise NotImplementedError
+
+    def crop(self, count: int) -> State:
+        """Without the last `count` tokens."""
+        raise NotImplementedError
+
+    def keep_last(self, count: int) -> State:
+        """With the last `count` tokens alone."""
+        raise NotImplementedError
+
+    def caught_up(self, other: State, new: int) -> State:
+        """Followed by the last `new` tokens of another."""
+        raise NotImplementedError
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return ()
+
+    def content(self) -> dict[str, Any]:
+        """In plain containers, for a file."""
+        raise NotImplementedError
+
+
+class Buffer(State):
+    """Rows of tokens, (..., n, d), that grow at the end. The tokens start at `start` of the storage."""
+
+    __slots__ = ('length', 'start', 'storage')
+    kind = 'rows'
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.storage, self.start, self.length = Storage(tensor, tensor.shape[-2]), 0, tensor.shape[-2]
+
+    @property
+    def tensor(self) -> Tensor:
+        return self.storage.tensor.narrow(-2, self.start, self.length)
+
+    def part(self, start: int, length: int) -> Buffer:
+        """A window on the same memory."""
+        new = object.__new__(Buffer)
+        new.storage, new.start, new.length = self.storage, self.start + start, length
+        return new
+
+    def append(self, new: Tensor) -> Buffer:
+        """This buffer followed by `new` (..., m, d), in place where nobody else has continued it."""
+        old, count = self.storage.tensor, new.shape[-2]
+        if count == 0:
+            return self
+        if torch.is_grad_enabled() and (new.requires_grad or old.requires_grad):
+            return self.like(torch.cat((self.tensor, new), dim=-2))
+        fits = self.storage.takes(self.start + self.length, count)
+        grown = self.part(0, self.length) if fits else self.moved(2 * (self.length + count))
+        end = grown.start + grown.length
+        grown.storage.tensor.narrow(-2, end, count).copy_(new)
+        grown.storage.filled = end + count
+        grown.length += count
+        return grown
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Those of a row, (... d)."""
+        *leading, _, width = self.storage.tensor.shape
+        return (*leading, width)
+
+    @property
+    def batch(self) -> int:
+        return self.storage.tensor.shape[0]
+
+    @staticmethod
+    def like(tensor: Tensor) -> Buffer:
+        """Other rows of this kind."""
+        return Buffer(tensor)
+
+    def moved(self, capacity: int) -> Buffer:
+        """A copy in memory of its own, with room for `capacity` tokens."""
+        *leading, _, width = self.storage.tensor.shape
+        new = self.like(self.storage.tensor.new_empty(*leading, capacity, width))
+        new.tensor.narrow(-2, 0, self.length).copy_(self.tensor)
+        new.storage.filled = new.length = self.length
+        return new
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Buffer:
+        return self.like(function(self.tensor))
+
+    def each(self, function: Callable[[Buffer], Buffer]) -> Buffer:
+        return function(self)
+
+    def crop(self, count: int) -> Buffer:
+        return self.part(0, max(self.length - count, 0))
+
+    def keep_last(self, count: int) -> Buffer:
+        kept = min(count, self.length)
+        return self.part(self.length - kept, kept)
+
+    def caught_up(self, other: Buffer, new: int) -> Buffer:
+        return self.append(other.tensor[..., other.length - new :, :])
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (self,)
+
+    def content(self) -> dict[str, Any]:
+        return {'kind': self.kind, 'rows': self.tensor.contiguous()}
+
+
+class Derived(Buffer):
+    """Rows that follow from what else is held: they are left out where that changes, and in files."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def like(tensor: Tensor) -> Derived:
+        return Derived(tensor)
+
+    def part(self, start: int, length: int) -> Derived:
+        new = object.__new__(Derived)
+        new.storage, new.start, new.length = self.storage, self.start + start, length
+        return new
+
+
+def is_frozen(t: Tensor) -> bool:
+    """Whether a tensor cannot be written to, made in inference mode and met outside of it."""
+    return not torch.compiler.is_compiling() and t.is_inference() and not torch.is_inference_mode_enabled()
+
+
+class KeysValues:
+    """The past of one attention layer, for all tokens so far: its keys and values, of which the latter may be absent
+    (None), and the `states` that its features remember beside them, by name.
+
+    The keys may be kept as the kernel multiplies them. Then `changed_by` is the feature that has changed them, and
+    `changed_by.restored(keys, states)` gives them as they were.
+    """
+
+    __slots__ = ('buffers', 'changed_by', 'states')
+
+    def __init__(
+        self, buffers: tuple[Buffer | None, ...], states: dict[str, State] | None = None, changed_by: Any = None
+    ) -> None:
+        self.buffers, self.states, self.changed_by = buffers, states or {}, changed_by
+
+    def __reduce__(self) -> Any:
+        own = self.plain()  # without the feature, which holds its layer
+        return KeysValues, (own.buffers, own.states)
+
+    @classmethod
+    def of(cls, pair: Any) -> KeysValues | None:
+        """From a pair of tensors, as users hold it."""
+        if pair is None or isinstance(pair, KeysValues):
+            return pair
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f'`cached_kv` got {type(pair).__name__}, it must be a pair of tensors (b k n d)')
+        return cls(tuple(None if t is None else Buffer(t) for t in pair))
+
+    @property
+    def pair(self) -> tuple[Tensor, ...]:
+        return tuple(None if b is None else b.tensor for b in self.buffers)
+
+    @property
+    def length(self) -> int:
+        return self.buffers[0].length
+
+    def append(self, *new: Tensor | None) -> KeysValues:
+        buffers = tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True))
+        return KeysValues(buffers, changed_by=self.changed_by)
+
+    def each(self, function: Callable[[Any], Any], keys: bool = True) -> KeysValues:
+        """With `function` applied to every state, and to what is in `buffers` unless `keys` says no."""
+        states = {name: function(state) for name, state in self.states.items()}
+        buffers = tuple(None if b is None else function(b) for b in self.buffers) if keys else self.buffers
+        return KeysValues(buffers, states, self.changed_by)
+
+    def plain(self) -> KeysValues:
+        """With the keys as they were before a feature changed them."""
+        if self.changed_by is None:
+            return self
+        k = self.changed_by.restored(self.buffers[0].tensor, self.states)
+        return KeysValues((Buffer(k), *self.buffers[1:]), lasting(self.states))
+
+
+def lasting(states: Mapping[str, State]) -> dict[str, State]:
+    """Without those that are derived."""
+    return {name: state for name, state in states.items() if not isinstance(state, Derived)}

@@ -1,0 +1,674 @@
+"""What a pass through a stack or a layer keeps track of: what is new, masks and positions.
+
+StackCall         a stack: cached and new tokens, memories, what each layer is called with
+Call              one attention layer: its keys, its mask and bias
+FeedForwardCall   one feedforward in which features act: its mask, its place in the stack
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from x_transformers.cache import Cache, LayerIntermediates, cache_of, check_maker
+from x_transformers.core.aux_losses import AddsLosses
+from x_transformers.core.buffers import KeysValues, State
+from x_transformers.core.checks import (
+    STACK_INPUTS,
+    a_tensor,
+    as_mask,
+    as_precise,
+    boolean_mask,
+    check_device,
+    check_digits,
+    check_inputs,
+    check_lengths,
+    check_memories,
+    check_past,
+    check_range,
+    check_vectors,
+    cleared,
+    for_each_row,
+)
+from x_transformers.core.hosts import Layer, Stack
+from x_transformers.core.kinds import KINDS, attends
+from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
+from x_transformers.core.some import OfTokens, refuse_some
+from x_transformers.core.state import HasStates
+from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
+from x_transformers.flags import Feature, Features, Remembered, is_int, shown
+
+Views = tuple[Tensor, Tensor, Tensor]
+# where a call keeps what its layers read beside x. An object with `beside() -> tensors` and `with_beside({id: tensor})`
+# may stand there too
+BESIDE = ('inputs', 'shared', 'norm_inputs', 'condition', 'mems', 'mem_masks', 'start', 'real', 'notes')
+
+
+def no_shared_inputs() -> dict[str, dict[str, Any]]:
+    return {'a': {}, 'c': {}, 'f': {}}
+
+
+@dataclass
+class StackCall(AddsLosses, HasStates, OfTokens):
+    """One pass through a stack: the past, the masks, and what its layers are called with.
+
+    The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
+    ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped.
+    """
+
+    trace: LayerIntermediates
+    inputs: dict[str, Any]
+    cache: Cache | None
+    held: int
+    seen: int
+    new: int
+    given: int
+    mems: Sequence[Tensor | None]
+    mem_masks: Sequence[Tensor | None]
+    context_length: int = 0
+    start: Tensor | None = None
+    real: Tensor | None = None
+    shared: dict[str, dict[str, Any]] = field(default_factory=no_shared_inputs)
+    norm_inputs: dict[str, Tensor] = field(default_factory=dict)
+    condition: Tensor | None = None
+    keeps: bool = False
+    order: Sequence[int] = ()
+    kinds: Sequence[str] = ()
+    step: int = 0
+    attended: int = 0
+    self_attended: int = 0
+    declared: Mapping[str, Remembered] = field(default_factory=dict)
+    batch: int | None = None
+
+    @property
+    def memories(self) -> int:
+        known = [check_vectors(mem, 'mems', 'b', 'l', 'd').shape[1] for mem in self.mems if mem is not None]
+        return known[0] if known else 0
+
+    @property
+    def tokens(self) -> int:
+        """Cached and new."""
+        return self.held + self.new
+
+    def only_new(self, t: Tensor, name: str) -> Tensor:
+        """The rows of `t` (b n d) that belong to new tokens, hidden ones finite."""
+        if t.shape[1] == 1 < self.new:
+            return t
+        if t.shape[1] in (self.new, self.tokens, self.given):
+            return cleared(t[:, t.shape[1] - self.new :], self.real)
+        if t.shape[1] == 1:
+            return t
+        raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')
+
+    def keep(self, name: str, value: Any, when: bool = True) -> None:
+        """Add to a list of the trace, if the caller wants to see it."""
+        if self.keeps and when:
+            getattr(self.trace, name).append(value)
+
+    def how_many(self, kind: str, first: int | None = None) -> int:
+        """Layers of a kind that this pass runs, among its first ones or all. (Early dynamo knows no `count`.)"""
+        return len([own for own in self.kinds[:first] if own == kind])
+
+    def check_past(self, x: Tensor) -> None:
+        """Refuse a cache or memories of another model or batch."""
+        self.batch = x.shape[0]
+        check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
+        for kind in self.kinds if self.mems else ():
+            if KINDS[kind].joins_tokens:
+                raise ValueError(f'`mems` does not go with layers of kind {kind!r}: they see nothing of memories')
+        for at, mem in enumerate(self.mems):
+            if mem is not None:
+                check_digits(mem, f'mems[{at}]', x)
+        if self.cache is not None:
+            check_maker(self.cache, [kind for kind in self.kinds if attends(kind)], self.trace.made_by)
+        for layer in self.cache.layers if self.cache else ():
+            if layer is not None and layer.buffers[0].sizes[0] != x.shape[0]:
+                raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {x.shape[0]}')
+
+    def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
+        if norm is None:
+            return x
+        if not self.norm_inputs:
+            return norm(x)
+        rows = x.shape[-3]  # more than those of a condition, if the stream is several
+        return norm(x, **{n: t if t.shape[0] in (1, rows) else t.repeat_interleave(rows // t.shape[0], 0)
+                          for n, t in self.norm_inputs.items()})  # fmt: skip
+
+    def finished(self, x: Tensor, log_probs: bool) -> LayerIntermediates:
+        """What the pass leaves behind, once its output is known."""
+        self.trace.last_hidden = x
+        self.trace.cache_length = self.seen + self.new
+        if self.trace.block_hiddens:
+            self.trace.block_hiddens[-1] = x
+        for intermediates in self.trace.attn_intermediates if log_probs else ():
+            intermediates.log_probs = log_prob_from_hard_attend(intermediates)
+        return self.trace
+
+    def row_positions(self) -> Tensor:
+        """Positions of the keys in rows with padding on the left, memories at negative ones:  b j."""
+        places = torch.arange(self.tokens, device=self.start.device) - self.start.unsqueeze(-1)
+        memories = torch.arange(-self.memories, 0, device=self.start.device)
+        return torch.cat((memories.expand(self.start.shape[0], -1), places), dim=-1)
+
+    def key_positions(self, x: Tensor) -> Tensor:
+        """Positions of all keys of self-attention, memories at negative ones:  j, or with rows b j."""
+        pos = self.shared['a'].get('pos')
+        if pos is not None and pos.ndim == 3:
+            raise ValueError('`pos` got positions per head, (b, h, n), which only a bias of distances can take')
+        if pos is not None:
+            return pos
+        if self.start is not None:
+            return self.row_positions()
+        return torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)
+
+    def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
+        """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
+        times, and lie between whole numbers; one head's are those of all."""
+        check_device(a_tensor(pos, 'pos'), 'pos', x)
+        if pos.ndim in (2, 3) and pos.shape[0] not in (1, x.shape[0]):
+            raise ValueError(f'`pos` got {pos.shape[0]} rows, the input has {x.shape[0]}')
+        if pos.is_complex() or pos.dtype == torch.bool or pos.ndim not in (1, 2, 3) or pos.shape[-1] != self.tokens:
+            raise ValueError(
+                f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, '
+                f'it must be numbers, ({self.tokens},) or (b, {self.tokens})'
+            )
+        pos = pos.squeeze(1) if pos.ndim == 3 and pos.shape[1] == 1 else pos
+        # what can hold places in half precision cannot hold distances, nor short integers angles
+        pos = pos.to(torch.promote_types(pos.dtype, torch.float32)) if pos.is_floating_point() else pos.long()
+        memories = torch.arange(-self.memories, 0, device=pos.device)
+        return torch.cat((memories.expand(*pos.shape[:-1], -1), pos), dim=-1)
+
+    def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
+        """What a branch is called with: shared masks and positions, and its own past."""
+        kind = KINDS[layer.kind]
+        inputs = dict(self.shared.get(layer.kind, ()))
+        if kind.inputs is not None:
+            inputs.update(kind.inputs(self))
+        if not kind.attends:
+            return {**inputs, **self.place_of(layer)} if acts(layer[1]) else inputs
+        if self.only is not None:
+            inputs.update(self.asked(inputs))
+        if self.cache is not None and self.attended < len(self.cache.layers):
+            inputs['cache'] = self.cache.intermediates(self.attended)
+        self.attended += 1
+        if layer.kind == 'a':
+            at = self.self_attended
+            self.self_attended += 1
+            if at < len(self.mems) and self.mems[at] is not None:
+                mask = self.mem_masks[at] if at < len(self.mem_masks) else None
+                inputs['mem'] = self.norm(norm, cleared(self.mems[at], mask))
+                if mask is not None:
+                    inputs['mem_mask'] = mask
+        return inputs
+
+    def place_of(self, layer: Layer) -> dict[str, Any]:
+        """What features of a feedforward are told: which tokens are real, and which layer it is."""
+        place = {'layer': layer.index, 'kind': layer.kind, 'stack': (self, self.step)}
+        return place if self.real is None else {**place, 'mask': self.real[:, self.real.shape[1] - self.new :]}
+
+    def over_keys(self, t: Any, filler: float) -> Any:
+        """A mask or bias of all tokens, (... i j): its rows for the new ones, its columns for memories in front too."""
+        if not torch.is_tensor(t) or t.ndim < 2:
+            return t
+        if t.shape[-2] == self.tokens > self.new:
+            t = t[..., self.held :, :]
+        padded = self.memories and t.shape[-1] == self.tokens
+        return F.pad(t, (self.memories, 0), value=filler) if padded else t
+
+    def leave_out(self, layer: Layer, x: Tensor) -> None:
+        """Count a layer that is left out, so that the next ones still find their own past."""
+        self.attended += attends(layer.kind)
+        if layer.kind == 'a':
+            self.self_attended += 1
+            read = layer[2].prepare(x)[0]
+            self.keep('hiddens', read if read.ndim == 3 else read[1])
+
+    def fork(self) -> StackCall:
+        """A call that goes on from here by itself: what it leaves behind is no part of this one."""
+        return replace(self, trace=self.trace.fork(), notes={kind: own.fork() for kind, own in self.notes.items()})
+
+    def beside(self) -> list[Tensor]:
+        """What layers read beside x: conditions, contexts, biases, masks, memories, and what features noted."""
+        leaves = tree_leaves([getattr(self, name) for name in BESIDE])
+        found = (leaf.beside() if hasattr(leaf, 'beside') else [leaf] for leaf in leaves)
+        return list({id(t): t for several in found for t in several if torch.is_tensor(t)}.values())
+
+    def with_beside(self, tensors: Sequence[Tensor]) -> StackCall:
+        """The same call, whose layers read these in place of what `beside` gives: to compute again with."""
+        known = self.beside()
+        if len(tensors) != len(known):
+            raise ValueError(f'`tensors` got {len(tensors)}, it must be one for each of the {len(known)} of `beside`')
+        swapped = {id(old): new for old, new in zip(known, tensors, strict=True)}
+
+        def other(leaf: Any) -> Any:
+            return leaf.with_beside(swapped) if hasattr(leaf, 'with_beside') else swapped.get(id(leaf), leaf)
+
+        return replace(self.fork(), **{name: tree_map(other, getattr(self, name)) for name in BESIDE})
+
+    def adopt(self, other: StackCall) -> None:
+        """Go on from where a fork has come to."""
+        self.trace, self.notes = other.trace, other.notes
+        self.step, self.attended, self.self_attended = other.step, other.attended, other.self_attended
+
+    @property
+    def old_states(self) -> Mapping[str, State] | None:
+        return None if self.cache is None else self.cache.states
+
+    @property
+    def new_states(self) -> dict[str, State]:
+        return self.trace.states
+
+    @property
+    def continues(self) -> bool:
+        return self.cache is not None
+
+    @property
+    def count(self) -> int:
+        return self.new
+
+    def share_masks(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        context_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        kv_mask: Tensor | None,
+        start: Tensor | None,
+        causal: bool | None,
+    ) -> None:
+        """Share out masks and positions between self- and cross-attention."""
+        self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
+        # what all queries and keys leave out is cleared once, where it comes in
+        clean = kv_mask is None and attn_mask is None
+        kv_mask = as_mask(kv_mask, 'self_attn_kv_mask', x.shape[0], 'j', like=x)
+        if kv_mask is not None and kv_mask.shape[1] not in (self.tokens, self.memories + self.tokens):
+            raise ValueError(f'`self_attn_kv_mask` got {kv_mask.shape[1]} keys, it must cover all {self.tokens}')
+        if start is not None:
+            # what is kept may go on: a first part may be padding only
+            ends = self.cache is None and not self.keeps
+            check_lengths(start, 'seq_start_pos', x.shape[0], self.tokens if ends else None)
+            check_device(start, 'seq_start_pos', x)
+            begun = torch.arange(self.tokens, device=x.device) >= start.unsqueeze(-1)
+            self.real = begun if self.real is None else begun & self.real
+            kv_mask = self.real if kv_mask is None else begun & kv_mask
+        own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))
+        if start is not None and self.memories:
+            own['index'] = self.row_positions()
+        own['attn_bias'], own['causal'] = self.over_keys(self.inputs.get('attn_bias'), 0.0), causal
+        own['clean'] = True if clean and self.real is not None else None
+        if self.inputs.get('pos') is not None:
+            own['pos'] = self.user_positions(self.inputs['pos'], x)
+        self.shared['a'].update({name: value for name, value in own.items() if value is not None})
+        hides = self.real is not None or context_mask is not None
+        across = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
+        self.shared['c'].update({name: value for name, value in across.items() if value is not None})
+
+
+def acts(branch: nn.Module) -> bool:
+    """Whether a feedforward, inside of what is around it, has features that act at each call."""
+    while branch._modules.get('fn') is not None:
+        branch = branch._modules['fn']
+    return bool(getattr(branch, 'acts', False))
+
+
+def check_stack_inputs(
+    stack: Stack,
+    x: Tensor,
+    context: Tensor | None,
+    cache: Any,
+    attn_mask: Tensor | None,
+    context_mask: Tensor | None,
+    inputs: dict[str, Any],
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The input in the precision of the stack, context and mask for each of its rows; or a refusal."""
+    check_inputs(inputs, stack.features, STACK_INPUTS, stack)
+    check_vectors(x, 'x', 'b', 'n', stack.dim)
+    x = as_precise(x, stack)
+    if context is not None and stack.cross_attend:
+        context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
+        check_vectors(context, 'context', x.shape[0], 'j', stack.dim_context, like=x)
+        as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
+    if stack.cross_attend and context is None:
+        raise ValueError('`context` is missing: the stack has cross-attention')
+    if not stack.cross_attend and context is not None:
+        raise ValueError('`context` was given, but the stack has no cross-attention: build it with `cross_attend=True`')
+    if not stack.cross_attend and context_mask is not None:
+        raise ValueError('`context_mask` was given, but the stack has no cross-attention: keys are hidden by `mask`')
+    if cache is not None and not stack.causal:
+        raise ValueError('`cache` needs a causal stack: later tokens would change what was cached')
+    if cache is not None and attn_mask is not None:
+        raise ValueError('`attn_mask` does not go with `cache`: it would have to cover the cached tokens')
+    if cache is not None and not stack.can_cache_kv:
+        raise ValueError('`cache` was given, but a feature of this stack cannot be cached')
+    if cache is not None and stack.training and not stack.can_cache_kv_in_training:
+        raise ValueError('`cache` does not go with training this stack: layers that are left out keep no past')
+    return x, context, context_mask
+
+
+def open_stack(
+    x: Tensor,
+    given_cache: Any,
+    only_new: bool,
+    cache_age: int | None,
+    offset: int | None,
+    mems: Sequence[Tensor | None] | None,
+    mem_masks: Sequence[Tensor | None] | None,
+    inputs: dict[str, Any],
+) -> StackCall:
+    """Settle what is new. `x` holds the cached tokens too, unless `only_new` says no. A shorter one ends with what is
+    new: `cache_age` tokens, 1 if that is not said, all if it is 0."""
+    cache, given = cache_of(given_cache), x.shape[1]
+    held = 0 if cache is None else cache.length
+    new = given - held
+    if only_new or new <= 0:
+        new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
+    if cache_age is not None and not is_int(cache_age):
+        raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
+    if offset is not None and not is_int(offset):
+        raise TypeError(f'`seq_pos_offset` got {shown(offset)}, it must be an integer or None')
+    if cache is not None and cache_age not in (None, 0, new):
+        raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
+    if cache is None and cache_age not in (None, 0, 1):
+        raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
+    seen = (0 if cache is None else cache.seen) if offset is None else offset
+    return StackCall(
+        LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[]),
+        inputs,
+        cache,
+        held,
+        seen,
+        new,
+        given,
+        () if mems is None else mems,
+        () if mem_masks is None else mem_masks,
+    )
+
+
+def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tuple[Views, Tensor | None]:
+    """Inputs of queries, keys and values, and at which tokens of `x` (... n d) the queries stand, if it is said.
+
+    Of the queries only those `at` some tokens (b k) are wanted.
+    """
+    *three, places = views if len(views) == 4 else (*views, None)
+    if at is not None:
+        refuse_some(on)
+        if places is not None:
+            raise ValueError('`views` puts queries elsewhere, but only those of some tokens are wanted')
+        return (taken(three[0], at, -2), *three[1:]), at
+    if any(not torch.is_tensor(t) or t.ndim != 3 for t in three):
+        return tuple(three), None  # refused below
+    counts, n = [t.shape[1] for t in three], x.shape[-2]
+    if len(three) != 3 or counts[1:] != [n, n]:
+        raise ValueError(f'`views` gave inputs of {counts} tokens, those of keys and values must have the {n} of `x`')
+    if places is None and counts[0] != n:
+        raise ValueError(
+            f'`views` gave {counts[0]} queries for {n} tokens: a fourth value must say at which tokens they stand'
+        )
+    if places is None:
+        return tuple(three), None
+    wanted = ((counts[0],), (three[0].shape[0], counts[0]))
+    if a_tensor(places, 'views').shape not in wanted or places.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f'`views` gave places of {places.dtype} and shape {tuple(places.shape)}, they must be whole numbers, '
+            f'{wanted[0]} or {wanted[1]}'
+        )
+    check_range(places, 'views', 0, n - 1, 'places')
+    check_device(places, 'views', three[0])
+    return tuple(three), places.long()
+
+
+@dataclass
+class Call(AddsLosses, HasStates, InBlocks):
+    """One pass through an attention layer: what came in, and what its stages tell one another.
+
+    `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
+    values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
+    features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached;
+    `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys; `many` that the
+    scores are too many to be held at once; `maps` how many query heads there are for each head.
+
+    A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
+    """
+
+    x: Tensor
+    heads: int
+    context: Tensor | None
+    query_mask: Tensor | None
+    causal: bool
+    scale: float
+    dropout: float
+    inputs: dict[str, Any]
+    past: KeysValues | None
+    trace: Intermediates
+    keeps: bool = False
+    new_states: dict[str, State] = field(default_factory=dict)
+    old_states: Mapping[str, State] | None = None
+    declared: Mapping[str, Remembered] = field(default_factory=dict)
+    changed_by: Feature | None = None
+    rebuilds_values: bool = False
+    hides_added: bool = False
+    tokens: Tensor | None = None
+    keys: int = 0
+    total_keys: int = 0
+    shown: Tensor | None = None
+    real: Tensor | None = None
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
+    may_be_blind: bool = False
+    many: bool = False
+    maps: int = 1
+    full_precision: bool = False
+    backends: tuple[str, ...] | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def rows(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def memories(self) -> int:
+        """How many keys come from the memory of an earlier segment."""
+        mem = self.inputs.get('mem')
+        return 0 if mem is None else mem.shape[1]
+
+    @property
+    def in_front(self) -> int:
+        return self.memories
+
+    @property
+    def continues(self) -> bool:
+        return self.past is not None
+
+    @property
+    def count(self) -> int:
+        return self.tokens.shape[1]
+
+    def clear(self, views: Views, key_mask: Tensor | None, attn_mask: Tensor | None) -> Views:
+        """Inputs of queries, keys and values, finite where masks hide them; and the same for what features add."""
+        q, k, v = views
+        key_mask = as_mask(key_mask, 'context_mask', self.batch, None, like=self.x)
+        self.shown = key_mask
+        if attn_mask is not None and attn_mask.shape[-1] > 1:
+            seen = attn_mask.any(dim=2).any(dim=1).expand(self.batch, -1)
+            self.shown = seen if key_mask is None or key_mask.shape != seen.shape else seen & key_mask
+        same = k is q and self.shown is self.query_mask
+        self.x = cleared(q, self.query_mask)
+        k = self.x if same else self.cleared(k)
+        return self.x, k, k if v is views[1] else self.cleared(v)
+
+    def cleared(self, keys: Tensor) -> Tensor:
+        """Rows of keys (b ... j d), new ones last, finite where they are hidden."""
+        shown = self.shown
+        if shown is not None and shown.shape[1] < keys.shape[-2]:
+            shown = F.pad(shown, (keys.shape[-2] - shown.shape[1], 0), value=True)
+        return cleared(keys, shown)
+
+    @property
+    def triangle(self) -> bool:
+        """Whether the causal triangle hides anything."""
+        hides = self.causal and self.places is None and (self.rows > 1 or self.later > 0)
+        return True if hides else False  # a plain bool also where the length is symbolic
+
+    @property
+    def source(self) -> Tensor:
+        """The new tokens: the input of queries, or of keys where queries stand elsewhere."""
+        return self.x if self.places is None else self.tokens
+
+    def with_past(self, *rows: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Memories, then cached, then new rows, such as keys and values; the cache keeps the last two."""
+        if self.past is None and not self.keeps:
+            return rows
+        new = rows if self.memories == 0 else [None if t is None else t[..., self.memories :, :] for t in rows]
+        if self.past is not None and self.changed_by is None:
+            self.past = self.past.plain()
+        if self.past is not None:
+            check_past(new, self.past.buffers)
+        past = KeysValues.of(new) if self.past is None else self.past.append(*new)
+        past.states, past.changed_by = self.new_states, self.changed_by
+        self.trace.past = past
+        if self.past is None:
+            return rows
+        if self.memories == 0:
+            return past.pair
+        return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))
+
+    @staticmethod
+    def with_past_keys(k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        return call.with_past(k, v)
+
+    def behind(self, rows: Tensor, kept: Tensor) -> Tensor:
+        """What was kept, behind the rows of memories."""
+        return kept if self.memories == 0 else torch.cat((rows[..., : self.memories, :], kept), dim=-2)
+
+    def key_mask(self, mask: Tensor | None, context_mask: Tensor | None) -> Tensor | None:
+        """Which keys are real, (b j): the context's mask, else in self-attention that of the tokens."""
+        own, mem_mask = self.context is None, self.inputs.get('mem_mask')
+        name = 'context_mask' if context_mask is not None else 'mask'
+        keep = context_mask if context_mask is not None else mask if own else None
+        if keep is not None:
+            boolean_mask(a_tensor(keep, name), name)
+        if keep is None and mem_mask is None:
+            return None
+        if keep is None:
+            keep = mem_mask.new_ones(self.batch, self.keys - self.memories, dtype=torch.bool)
+        if own and self.memories and keep.ndim == 2 and keep.shape[1] != self.keys:
+            front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask
+            keep = torch.cat((as_mask(front, 'mem_mask', self.batch, self.memories).to(keep.dtype), keep), dim=1)
+        if keep.ndim == 2 and keep.shape[1] < self.keys and self.past is not None:
+            raise ValueError(
+                f'`{name}` got shape {tuple(keep.shape)}: '
+                f'with a cache it must cover all {self.keys} keys, cached and new'
+            )
+        return as_mask(keep, name, self.batch, self.keys)
+
+    @property
+    def triangle_alone(self) -> bool:
+        """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
+        return self.triangle and self.later == 0 and self.keys >= self.rows
+
+    def seen(self) -> Tensor | None:
+        """Which keys each query sees, broadcasting to b h i j; None for all."""
+        if not self.triangle:
+            return self.mask
+        added, stop = self.total_keys - self.keys, self.keys - self.later
+        place = torch.arange(-added, self.keys, device=self.x.device)
+        triangle = place <= torch.arange(stop - self.rows, stop, device=self.x.device).unsqueeze(-1)
+        if added and stop < self.rows:
+            triangle = triangle | (place < 0)
+        return triangle[None, None] if self.mask is None else self.mask & triangle
+
+    def sees_any(self, last: int) -> Tensor | None:
+        """Which queries see any of the last keys, broadcasting to b h i 1; None for all."""
+        if not self.masks and not (self.triangle and self.keys < self.rows):
+            return None
+        if not is_large(self.x, self.batch, 1, self.rows, self.total_keys):
+            return self.gather().sighted(self.total_keys - last)
+        blocks = [self.block(span) for span in spans_of(self, height_of(self.x, self.batch * self.total_keys))]
+        seen = [block.sighted(self.total_keys - last).expand(self.batch, -1, block.rows, -1) for block in blocks]
+        return torch.cat(seen, dim=-2)
+
+    def sighted(self, first: int = 0) -> Tensor:
+        """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
+        seen = self.seen()
+        if seen is None:
+            return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
+        return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)
+
+    def blind(self) -> Tensor:
+        """Which queries see no key, broadcasting to b h i 1."""
+        return ~self.sighted()
+
+    def precision(self) -> AbstractContextManager:
+        """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
+        return torch.autocast(self.x.device.type, enabled=False) if self.full_precision else nullcontext()
+
+    def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
+        if self.inputs.get('keep_maps'):
+            self.trace.maps, self.trace.compute_maps = list(maps), None
+
+
+@dataclass
+class FeedForwardCall(AddsLosses, HasStates):
+    """One pass through a feedforward: its input (... d), inputs of its features, and what the stack says of it: `stack`
+    is its call, which keeps the states, and the step of this layer."""
+
+    x: Tensor
+    inputs: dict[str, Any]
+    mask: Tensor | None = None
+    layer: int | None = None
+    kind: str | None = None
+    stack: tuple[StackCall, int] | None = None
+    declared: Mapping[str, Remembered] = field(default_factory=dict)
+    alone: dict[str, State] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> str:
+        return '' if self.stack is None else f'{self.stack[1]}.{self.kind}.'
+
+    @property
+    def old_states(self) -> Mapping[str, State] | None:
+        return None if self.stack is None else self.stack[0].old_states
+
+    @property
+    def new_states(self) -> dict[str, State]:
+        return self.alone if self.stack is None else self.stack[0].new_states
+
+    @property
+    def continues(self) -> bool:
+        return self.stack is not None and self.stack[0].continues
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def count(self) -> int:
+        return self.x.shape[-2]
+
+    @classmethod
+    def of(cls, x: Tensor, inputs: dict[str, Any], training: bool) -> FeedForwardCall:
+        """A call with these inputs, those of the stack among them."""
+        own = {name: inputs.pop(name) for name in ('mask', 'layer', 'kind', 'stack') if name in inputs}
+        mask = own.get('mask')
+        if mask is not None:
+            own['mask'] = boolean_mask(a_tensor(mask, 'mask'), 'mask')
+            check_device(mask, 'mask', x)
+            if not mask.ndim or mask.shape != x.shape[:-1][-mask.ndim :]:
+                wanted = tuple(x.shape[:-1])
+                raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {wanted}: True is a real token')
+        return cls(x, inputs, training=training, **own)
+
+    def real(self, t: Tensor) -> Tensor:
+        """Numbers of the tokens (... d) with zeros for what is padding."""
+        return t if self.mask is None else t.masked_fill(~self.mask.unsqueeze(-1), 0.0)

@@ -1,0 +1,341 @@
+"""Checks of what comes in from users, before anything is computed: every refusal names the input, what it got, and
+what is allowed. Values are looked at only where that costs no synchronisation with a device."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.buffers import Buffer
+from x_transformers.flags import Features, did_you_mean, is_int, shown
+from x_transformers.flags.inputs import refused
+
+T = TypeVar('T')
+
+# inputs that every stack takes, whatever its features
+STACK_INPUTS = ('pos', 'attn_bias')
+
+
+def is_off(name: str, value: Any, features: Features) -> bool:
+    """Whether an input is None, and one that a feature would read if it were on: then it is no input."""
+    return value is None and any(name in feature.takes for feature in features.catalogue)
+
+
+def check_given(inputs: dict[str, Any], features: Features) -> None:
+    """Refuse inputs of another kind than the features that read them take."""
+    if torch.compiler.is_compiling():
+        return
+    for name, value in inputs.items():
+        judge = None if value is None else features.judges.get(name)
+        if judge is not None and (reason := refused(judge.must_be[name], name, value)):
+            raise (ValueError if torch.is_tensor(value) else TypeError)(reason)
+
+
+def check_inputs(inputs: dict[str, Any], features: Features, own: tuple[str, ...], called: nn.Module) -> None:
+    """Refuse keywords of a forward call that nothing reads."""
+    for name, value in inputs.items():
+        if name not in own and name not in features.takes and not is_off(name, value, features):
+            declared = (
+                n for n, p in inspect.signature(called.forward).parameters.items() if p.kind is not p.VAR_KEYWORD
+            )
+            known = itertools.chain(declared, own, features.takes)
+            advice = left_out(called, name) or did_you_mean(name, known)
+            raise TypeError(f'{type(called).__name__} got an unexpected input `{name}`{advice}')
+    check_given(inputs, features)
+
+
+def left_out(module: nn.Module, name: str) -> str:
+    """Which feature would read an input, if the user's `features` leave it out."""
+    absent = (cls for cls in type(module).catalogue if cls not in module.features.catalogue)
+    reader = next((cls for cls in absent if name in cls.takes), None)
+    return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
+
+
+def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
+    """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
+    stack = model.attn_layers
+    for name, value in list(inputs.items()):
+        if name in stack.input_names or is_off(name, value, stack.features):
+            continue
+        if is_off(name, value, model.features):
+            del inputs[name]
+        else:
+            known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
+            known |= model.features.takes | stack.input_names
+            raise TypeError(f'{type(model).__name__} got an unexpected input `{name}`{did_you_mean(name, known)}')
+
+
+def input_names(stack: nn.Module) -> frozenset[str]:
+    """The keywords of a stack's forward call."""
+    kinds = [kind for kind in type(stack).__mro__ if 'forward' in vars(kind) and kind is not nn.Module]
+    declared = [p for kind in kinds for p in inspect.signature(kind.forward).parameters.values()]
+    names = {p.name for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    return frozenset({*names, *stack.features.takes, *STACK_INPUTS})
+
+
+def a_list(value: Any, name: str) -> Any:
+    """`value`, which must be a list, a tuple, or None."""
+    if value is not None and not isinstance(value, (list, tuple)):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be a list with one entry per self-attention')
+    return value
+
+
+def a_tensor(value: Any, name: str) -> Tensor:
+    """`value`, which must be a tensor."""
+    if not torch.is_tensor(value):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be a tensor')
+    return value
+
+
+def can_look(t: Tensor) -> bool:
+    """Whether the values of a tensor can be looked at: on the CPU, no subclass that may hold none, and neither traced
+    nor one of many in a transform."""
+    if torch.compiler.is_compiling() or type(t) not in (Tensor, nn.Parameter):
+        return False
+    if t.device.type != 'cpu' or t.numel() == 0 or torch.jit.is_tracing():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(t) and torch._C._len_torch_dispatch_stack() == 0
+
+
+def numbers_of(value: Any, name: str) -> Tensor:
+    """A tensor of real numbers, from one or from lists of them."""
+    try:
+        t = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f'`{name}` got {shown(value)}, it must be numbers: a tensor, or lists of them') from None
+    if t.is_complex():
+        raise TypeError(f'`{name}` got {t.dtype}, it must be real numbers')
+    return t
+
+
+def sizes(*wanted: int | str | None) -> str:
+    words = ['any' if want is None else str(want) for want in wanted]
+    return f'({", ".join(words)}{"," if len(words) == 1 else ""})'
+
+
+def fits(t: Tensor, wanted: Sequence[int | str | None]) -> bool:
+    """Whether a tensor has the wanted sizes; None, or a letter, is any."""
+    return t.ndim == len(wanted) and all(
+        not isinstance(want, int) or got == want for want, got in zip(wanted, t.shape, strict=True)
+    )
+
+
+def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = None) -> Tensor:
+    """A tensor of floating point numbers of the wanted sizes, on the device of `like`."""
+    if not a_tensor(x, name).is_floating_point():
+        raise TypeError(f'`{name}` got {x.dtype}, it must be floating point')
+    if not fits(x, wanted):
+        raise ValueError(f'`{name}` got shape {tuple(x.shape)}, it must be {sizes(*wanted)}')
+    if like is not None:
+        check_device(x, name, like)
+    return x
+
+
+def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
+    """Refuse what does not broadcast to the shape of `to`."""
+    shape = (1,) * (to.ndim - t.ndim) + tuple(t.shape)
+    if len(shape) != to.ndim or any(a not in (1, b) for a, b in zip(shape, to.shape, strict=True)):
+        raise ValueError(f'`{name}` got shape {tuple(t.shape)}, it must broadcast to {tuple(to.shape)}')
+    check_digits(t, name, to)
+
+
+def first_of(found: Iterable[T]) -> T | None:
+    """The first, or None: `next` with a default, which the compiler of torch 2.5 cannot follow."""
+    for one in found:
+        return one
+    return None
+
+
+def check_weight(x: Tensor, weight: Any) -> None:
+    """Refuse an input in another precision than the first weight that it meets, outside of autocast."""
+    if torch.compiler.is_compiling() or not torch.is_tensor(weight) or weight.dtype == x.dtype:
+        return
+    if weight.is_floating_point() and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f'`x` got {x.dtype}, the weights are {weight.dtype}: convert one of them, or use autocast')
+
+
+def check_digits(t: Tensor, name: str, like: Tensor) -> None:
+    """Refuse what would bring an input to another precision, outside of autocast."""
+    if torch.promote_types(t.dtype, like.dtype) != like.dtype and not torch.is_autocast_enabled(t.device.type):
+        raise ValueError(f'`{name}` got {t.dtype}, the input is {like.dtype}: convert one of them, or use autocast')
+
+
+def as_precise(x: Tensor, module: nn.Module, name: str = 'x') -> Tensor:
+    """An input in the precision of the weights, which must hold all of its digits, outside of autocast."""
+    if torch.compiler.is_compiling():
+        return x
+    first = a_parameter(module)
+    if first is None or first.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
+        return x
+    kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if kinds != {first.dtype}:
+        return x
+    if torch.promote_types(x.dtype, first.dtype) != first.dtype:
+        raise ValueError(f'`{name}` got {x.dtype}, the weights are {first.dtype}: convert one of them, or use autocast')
+    return x.to(first.dtype)
+
+
+def for_each_row(t: Any, rows: int) -> Any:
+    """A tensor (b ...) for so many rows, if it is one row for all of them; anything else as it is."""
+    return t.expand(rows, *t.shape[1:]) if torch.is_tensor(t) and t.ndim > 1 and t.shape[0] == 1 else t
+
+
+def a_parameter(module: nn.Module) -> Tensor | None:
+    """One of a module's parameters. Where it is kept is found once: to look for it takes as long as a small layer."""
+    if 'keeps_a_parameter' not in module.__dict__:
+        found = ((m, name) for m in module.modules() for name, p in m._parameters.items() if p is not None)
+        module.__dict__['keeps_a_parameter'] = next(found, None)
+    place = module.__dict__['keeps_a_parameter']
+    return None if place is None else place[0]._parameters.get(place[1])
+
+
+def check_device(t: Tensor, name: str, like: Tensor) -> None:
+    if t.device != like.device:
+        raise ValueError(f'`{name}` is on {t.device}, it must be on {like.device}, where the input is')
+
+
+def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None = None) -> Tensor | None:
+    """A mask as booleans, with its shape checked; None in `wanted` is any length."""
+    if mask is None:
+        return None
+    if not fits(a_tensor(mask, name), wanted):
+        raise ValueError(f'`{name}` got shape {tuple(mask.shape)}, it must be {sizes(*wanted)}: True is a real token')
+    if like is not None:
+        check_device(mask, name, like)
+    return boolean_mask(mask, name)
+
+
+def boolean_mask(mask: Tensor, name: str) -> Tensor:
+    """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
+    if mask.is_floating_point() or mask.is_complex():
+        raise TypeError(
+            f'`{name}` got {mask.dtype}, it must be boolean, True may be attended; add numbers by `attn_bias`'
+        )
+    return mask if mask.dtype == torch.bool else mask.bool()
+
+
+def cleared(t: Tensor, real: Tensor | None) -> Tensor:
+    """Rows of tokens (b ... n d) with 0 in place of hidden ones that are not finite, or so large that they would not
+    stay so; all others stay as they are.
+
+    Nothing else would keep them from real tokens, nor from parameters: a weight of 0 times NaN is NaN.
+
+    real   b n or more, whose last ones are those of `t`; None for all. Boolean
+    """
+    n = t.shape[-2]
+    if real is None or not t.is_floating_point() or real.shape[1] < n:
+        return t
+    real = real[:, real.shape[1] - n :].bool().unflatten(0, (real.shape[0], *[1] * (t.ndim - 3)))
+    largest = torch.linalg.vector_norm(t.detach(), torch.inf, dim=-1)
+    most = torch.finfo(torch.promote_types(t.dtype, torch.float32)).max ** 0.25
+    return t.masked_fill(~(real | (largest < most)).unsqueeze(-1), 0.0)
+
+
+def check_scores(t: Tensor, name: str, batch: int, heads: int, rows: int) -> None:
+    """Refuse a mask or bias of attention, (b h i j), that does not broadcast to the scores."""
+    for axis, (what, wanted) in enumerate((('batch', batch), ('heads', heads), ('queries', rows))):
+        if t.shape[axis] not in (1, wanted):
+            raise ValueError(f'`{name}` got {t.shape[axis]} {what}, it must have {wanted}, or 1 for all of them')
+
+
+def as_whole(x: Tensor) -> Tensor:
+    """Token ids that came as floating point numbers as integers, if they are whole numbers; anything else as it is."""
+    if not x.is_floating_point():
+        return x
+    return x if can_look(x) and bool((x.frac() != 0).any()) else x.long()
+
+
+def check_ids(
+    x: Any, name: str = 'x', least: int = 0, num_tokens: int | None = None, besides: int | None = None
+) -> Tensor:
+    """Token ids (b n) as int64, n of at least `least`, all below `num_tokens`; `besides` is one more that may occur.
+
+    raises     TypeError if it is no tensor of whole numbers, ValueError for another shape or ids out of range
+    """
+    x = as_whole(a_tensor(x, name))
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f'`{name}` got {x.dtype}, it must hold integer token ids')
+    if x.ndim != 2 or x.shape[1] < least:
+        length = f' with n of at least {least}' if least else ''
+        raise ValueError(f'`{name}` got the shape {tuple(x.shape)}, it must be token ids (b, n){length}')
+    if num_tokens is not None:
+        others = x[x != besides] if besides is not None and can_look(x) else x
+        check_range(others, name, 0, num_tokens - 1, 'token ids')
+    return x.long()
+
+
+def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> None:
+    """Refuse whole numbers outside of low..high."""
+    if not can_look(t):
+        return
+    least, most = (int(v) for v in t.aminmax())
+    if least < low or (high is not None and most > high):
+        allowed = f'at least {low}' if high is None else f'from {low} to {high}'
+        raise ValueError(f'`{name}` got {what} from {least} to {most}, they must be {allowed}')
+
+
+def check_lengths(value: Any, name: str, batch: int, high: int | None = None) -> None:
+    """Refuse what is not one whole number in 0..high for each row of the batch."""
+    if a_tensor(value, name).shape != (batch,):
+        raise ValueError(f'`{name}` got shape {tuple(value.shape)}, it must be ({batch},)')
+    if value.is_floating_point() or value.dtype == torch.bool:
+        raise TypeError(f'`{name}` got {value.dtype}, it must be whole numbers')
+    check_range(value, name, 0, high, 'numbers')
+
+
+def check_prefix(value: Any, name: str, batch: int, length: int) -> None:
+    """The same, where one number may stand for all rows."""
+    if torch.is_tensor(value) and value.ndim:
+        return check_lengths(value, name, batch, length)
+    number = value.item() if torch.is_tensor(value) and can_look(value) else value
+    if not torch.is_tensor(number) and not (is_int(number) and 0 <= number <= length):
+        raise ValueError(f'`{name}` got {shown(value)}, it must be an integer from 0 to {length}, or one per row')
+    return None
+
+
+def check_memories(mems: Any, masks: Any, batch: int, dim: int, layers: int) -> None:
+    """Refuse memories that do not fit: one (b l d) or None for each self-attention, all of one length."""
+    for name, value in (('mems', mems), ('mem_masks', masks)):
+        a_list(value, name)
+    if mems and len(mems) != layers:
+        raise ValueError(f'`mems` got {len(mems)} entries, it must have one per self-attention, {layers}')
+    for at, mem in enumerate(mems):
+        if mem is not None:
+            check_vectors(mem, f'mems[{at}]', batch, 'l', dim)
+    lengths = [mem.shape[1] for mem in mems if mem is not None]  # a symbolic one has no hash
+    if any(length != lengths[0] for length in lengths):
+        raise ValueError(f'`mems` got memories of {sorted({*lengths})} tokens, all layers must have equally many')
+    if masks and len(masks) != len(mems):
+        raise ValueError(f'`mem_masks` got {len(masks)} masks for {len(mems)} memories')
+    for at, (mask, mem) in enumerate(zip(masks, mems, strict=False)):
+        if mask is not None and mem is not None:
+            as_mask(mask, f'mem_masks[{at}]', batch, mem.shape[1])
+
+
+def check_past(new: Sequence[Tensor | None], past: Sequence[Buffer | None]) -> None:
+    """Refuse the past of a layer of other sizes: rows (... n d) may differ in their number only; and outside of
+    autocast, of another dtype."""
+    for t, kept in zip(new, past, strict=True):
+        if (t is None) != (kept is None) or (t is not None and (*t.shape[:-2], t.shape[-1]) != kept.sizes):
+            raise ValueError(
+                f'`cache` holds {None if kept is None else tuple(kept.tensor.shape)}, '
+                f'the layer adds {None if t is None else tuple(t.shape)}: it is of another model, or batch'
+            )
+        if t is None:
+            continue
+        held = kept.storage.tensor
+        if held.device != t.device:
+            raise ValueError(f'`cache` is on {held.device}, it must be on {t.device}, where the input is')
+        if held.dtype != t.dtype and not torch.is_autocast_enabled(t.device.type):
+            raise ValueError(f'`cache` holds {held.dtype}, the layer adds {t.dtype}: read the prompt again')
+
+
+def overridden_together(cls: type, name: str, *others: str) -> bool:
+    """Whether `name` is defined no further up than any of the others: no subclass changed them and left it behind."""
+    at = {n: i for i, base in reversed([*enumerate(cls.__mro__)]) for n in vars(base)}
+    return all(at[name] <= at.get(other, len(at)) for other in others)

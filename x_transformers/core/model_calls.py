@@ -1,0 +1,252 @@
+"""What a pass through a model keeps track of: tokens in front, their masks, the order of rows padded on the left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.cache import Cache, LayerIntermediates, cache_of
+from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
+from x_transformers.core.buffers import State
+from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared
+from x_transformers.core.hosts import Model
+from x_transformers.core.state import HasStates
+from x_transformers.flags import Remembered
+
+
+@dataclass
+class Wants:
+    """What the caller of a model wants beside its output."""
+
+    intermediates: bool
+    mems: bool
+    maps: bool
+    detach_mems: bool = True
+    entropies: bool = False
+    z_loss: bool = False
+    z_loss_weight: float | None = None
+
+    @property
+    def trace(self) -> bool:
+        """Whether all that the layers leave behind is returned."""
+        return self.intermediates or self.entropies or self.z_loss
+
+    @property
+    def anything(self) -> bool:
+        return self.trace or self.mems or self.maps
+
+    def check(self, embeddings: bool, both: bool) -> None:
+        """Refuse wishes of which only one can be met; `embeddings` alone, or logits and embeddings `both`."""
+        if embeddings and both:
+            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+        if self.mems and self.maps and not self.trace:
+            raise ValueError('`return_mems` and `return_attn` were both given, set `return_intermediates` for both')
+
+
+@dataclass
+class ModelCall(AddsLosses, HasStates):
+    """One pass through a model: what is new, what stands in front of it, and the masks.
+
+    The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
+    `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the sequence
+    into one of a longer sequence that the stack sees. In rows with padding on the left, of `start`
+    tokens, the stack sees the leading tokens behind the padding, next to the first real token. `on` are the features
+    that act in this call, `shown` is the mask that the caller gave, of tokens alone. `keeps` says that the trace holds
+    all that the layers leave behind, `later` that the caller wants a `Readout` in place of logits.
+    """
+
+    trace: LayerIntermediates
+    inputs: dict[str, Any]
+    cache: Cache | None
+    tokens: int
+    given: int
+    new: int
+    offset: int
+    like_tokens: Tensor | None = None
+    shown: Tensor | None = None
+    mask: Tensor | None = None
+    leading: int = 0
+    taken: int = 0
+    front: list[tuple[int, Tensor | None]] = field(default_factory=list)
+    spread: Callable[..., Tensor] | None = None
+    keeps: bool = False
+    later: bool = False
+    losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
+    on: Any = None
+    new_states: dict[str, State] = field(default_factory=dict)
+
+    @property
+    def declared(self) -> Mapping[str, Remembered]:
+        return self.on.remembers
+
+    @property
+    def old_states(self) -> Mapping[str, State] | None:
+        return None if self.cache is None else self.cache.model_states
+
+    @property
+    def count(self) -> int:
+        return self.new
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        if any(one is self.losses for one in gathering.open):
+            return super().add_loss(name, value)
+        with self.losses:
+            return super().add_loss(name, value)
+
+    add_loss.__doc__ = AddsLosses.add_loss.__doc__
+
+    def with_values(self, **values: Any) -> ModelCall:
+        """The same call with other values. torch 2.5 does not compile `dataclasses.replace`."""
+        return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
+
+    @property
+    def continues(self) -> bool:
+        return self.cache is not None and self.cache.length > 0
+
+    def put_in_front(self, tokens: Tensor, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Put tokens (m d) or (b m d) in front of `x`, unless they are in the cache already."""
+        self.front.insert(0, (tokens.shape[-2], mask))
+        self.leading += tokens.shape[-2]
+        return x if self.continues else torch.cat((tokens.expand(x.shape[0], -1, -1), x), dim=1)
+
+    def take_off(self, x: Tensor, count: int, behind: int) -> tuple[Tensor, Tensor]:
+        """Tokens that were put in front when `behind` others stood there, and the rest."""
+        start = self.leading - behind - count - self.taken
+        self.taken += count
+        rest = x[:, start + count :]
+        return x[:, start : start + count], rest if start == 0 else torch.cat((x[:, :start], rest), dim=1)
+
+    def only_new(self, t: Tensor, name: str) -> Tensor:
+        """The part of a per-token input, (n ...) or (b n ...), that belongs to new tokens."""
+        axis = 0 if t.ndim == 1 or (t.ndim == 2 and t.is_floating_point()) else 1
+        if t.shape[axis] == self.new or (t.shape[axis] == 1 and t.ndim == 3):
+            return t
+        if t.shape[axis] in (self.given, self.tokens):
+            return t.narrow(axis, t.shape[axis] - self.new, self.new)
+        raise ValueError(f'`{name}` got {t.shape[axis]} tokens, it must have {self.given}')
+
+    def cleared(self, t: Tensor) -> Tensor:
+        """What the caller gave for the new tokens (b n d), finite where masks or the padding on the left hide it."""
+        real, start = self.shown, self.inputs.get('seq_start_pos')
+        if real is not None and (real.ndim != 2 or real.shape[1] < self.new or real.shape[0] != t.shape[0]):
+            return t  # which is refused below
+        if start is not None:
+            begun = torch.arange(self.tokens - self.new, self.tokens, device=t.device) >= start.unsqueeze(-1)
+            real = begun if real is None else begun & real[:, real.shape[1] - self.new :].bool()
+        return cleared(t, real)
+
+    def tokens_mask(self, x: Tensor) -> Tensor | None:
+        """Which of the last tokens, as many as `x` has, are real (b n); None for all."""
+        real, start = self.mask, self.inputs.get('seq_start_pos')
+        if real is None and start is None:
+            return None
+        place = torch.arange(-x.shape[1], 0, device=x.device) + self.tokens  # below 0 for tokens in front
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real[:, -x.shape[1] :]
+        return real if start is None else real & ((place < 0) | (place >= start.unsqueeze(-1)))
+
+    def known_real(self) -> Tensor | None:
+        """Which of the cached tokens are real, (b held), if a mask was given for them, and this call's says nothing."""
+        given = self.shown
+        if not self.leading and given is not None and given.ndim == 2 and given.shape[1] == self.tokens:
+            return None  # rows of the cache may have been exchanged by hand since
+        real = None if self.cache is None else self.cache.model_states.get('real')
+        return None if real is None else real.tensor.squeeze(-1)
+
+    def real_keys(self, mask: Tensor | None) -> Tensor | None:
+        """The mask of all tokens in the stack's order. What was said of cached tokens still holds."""
+        known = self.known_real()
+        if known is None and self.mask is not None and self.spread is not None:
+            return self.spread(self.mask)
+        if known is None:
+            return None if self.mask is None else self.behind_padding(self.mask)
+        new = known.new_ones(known.shape[0], self.new) if mask is None else mask[:, -self.new :].bool()
+        return torch.cat((known, new), dim=1)
+
+    @property
+    def start(self) -> Tensor | None:
+        """How much padding each row has before its leading tokens, where that changes the order."""
+        return self.inputs.get('seq_start_pos') if self.leading else None
+
+    def behind_padding(self, t: Tensor) -> Tensor:
+        """Rows (b n ...) of the whole sequence, in the order in which the stack sees them."""
+        if self.start is None:
+            return t
+        if can_look(self.start) and int(self.start.max()) > self.tokens:
+            raise ValueError(
+                f'`seq_start_pos` got {int(self.start.max())}, more than the {self.tokens} tokens of the first call: '
+                f'tokens in front stand behind the whole padding'
+            )
+        place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
+        moved = torch.where(place < start, place + self.leading, place - start)
+        return take_rows(t, torch.where(place < start + self.leading, moved, place))
+
+    def before_padding(self, t: Tensor) -> Tensor:
+        """The way back from `behind_padding`."""
+        if self.start is None:
+            return t
+        place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
+        moved = torch.where(place < self.leading, place + start, place - self.leading)
+        return take_rows(t, torch.where(place < start + self.leading, moved, place))
+
+    def full_mask(self, mask: Tensor | None, batch: int, device: torch.device) -> Tensor | None:
+        """The mask of all tokens, leading ones included, or None if nothing is hidden."""
+        masks = [m for _, m in self.front] + [mask]
+        if all(m is None for m in masks):
+            return None
+        if mask is not None and mask.ndim == 2 and mask.shape == (batch, self.new) and self.known_real() is not None:
+            mask = F.pad(mask, (self.tokens - self.new, 0), value=True)
+            masks[-1] = mask
+        if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
+            raise ValueError(
+                f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'
+            )
+        counts = [count for count, _ in self.front] + [self.tokens]
+        known = [
+            torch.ones(batch, c, dtype=torch.bool, device=device) if m is None else m
+            for c, m in zip(counts, masks, strict=True)
+        ]
+        names = ['prepend_mask'] * len(self.front) + ['mask']
+        return torch.cat([as_mask(m, name, batch, c) for m, name, c in zip(known, names, counts, strict=True)], dim=1)
+
+
+OF_CALLS = tuple(one.name for one in fields(ModelCall))
+
+
+def take_rows(t: Tensor, order: Tensor) -> Tensor:
+    """Each row of `t` (b n ...) in an order of its own (b n)."""
+    return t[torch.arange(t.shape[0], device=t.device).unsqueeze(-1), order]
+
+
+def model_call(
+    model: Model, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
+) -> ModelCall:
+    """Settle which of the `given` tokens are new: those beyond the cached; the last, if too few; all, if `only_new`."""
+    check_given(inputs, model.features)
+    if inputs.get('seq_start_pos') is not None and batch is not None:
+        check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
+    of_model = dict(training=model.training, on=model.features.given(inputs))
+    if cache is None:
+        sizes = (given, given, given, 0)
+        return ModelCall(LayerIntermediates(), inputs, None, *sizes, **of_model)
+    held = cache.length - cache.leading
+    sizes = (given, given, given - held, held)
+    if only_new or given <= held:
+        new = given if only_new else min(given, 1)
+        sizes = (held + new, given, new, cache.seen - cache.leading)
+    return ModelCall(LayerIntermediates(), inputs, cache, *sizes, **of_model)
+
+
+def open_model(
+    model: Model, x: Tensor, mask: Tensor | None, cache: Any, only_new: bool, kwargs: dict[str, Any]
+) -> ModelCall:
+    """The call of a model with tokens `x` (b n ...). What its features take leaves `kwargs`."""
+    inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in model.features.takes}
+    inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
+    call = model_call(model, inputs, x.shape[1], cache_of(cache), only_new, x.shape[0])
+    call.shown = mask
+    return call

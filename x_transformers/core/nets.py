@@ -1,0 +1,57 @@
+"""What wrappers refuse: nets that they cannot train, and keywords of a net that they set themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+def check_net(net: nn.Module) -> None:
+    """Refuse what cannot learn the next token: models that see it, or give no output for each place."""
+    name = type(net).__name__
+    if not hasattr(net, 'max_seq_len'):
+        raise ValueError(
+            f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
+        )
+    stack = getattr(net, 'attn_layers', None)
+    # the stack of a prefix language model is not causal itself, it is called with a mask that is
+    is_prefix = any(kind.__name__ == 'PrefixDecoder' for kind in type(stack).__mro__)
+    if not getattr(stack, 'causal', True) and not is_prefix:
+        raise ValueError(
+            f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
+        )
+    if getattr(net, 'logits_dim', None) == 1:
+        raise ValueError('`net` must give logits of a vocabulary, it has `logits_dim=1`')
+    features = getattr(getattr(net, 'features', None), 'active', ())
+    switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
+    for flag, reason in HEADLESS.items():
+        if flag in switched_on or getattr(net, flag, False) is True:
+            raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
+
+
+HEADLESS = {
+    'return_only_embed': 'it has no head',
+    'average_pool_embed': 'it gives one vector for the whole sequence',
+    'use_cls_token': 'it reads its output from the cls tokens',
+    'attn_pool': 'it pools its output',
+}
+
+
+def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:
+    """Refuse keywords of the net that only the wrapper can set, or that it knows nothing of; None is taken out."""
+    own = ONE_DOCUMENT | own
+    for name in [name for name in inputs if name in own or name.startswith('return_')]:
+        if inputs.pop(name) is not None:
+            raise ValueError(f'`{name}` cannot be given to {where}{own.get(name, ", it decides what the net returns")}')
+
+
+SET_BY_LOSS = {'cache': ': a cache is for generation', 'input_not_include_cache': ': a cache is for generation'}
+ONE_DOCUMENT = {'document_ids': ': it knows one document per row'}
+SET_BY_GENERATION = {
+    'cache': ', it keeps its own: see `cache_kv`',
+    'input_not_include_cache': ', it keeps its own cache: see `cache_kv`',
+    'seq_start_pos': ', give `prompt_lens` or a list of prompts',
+    'self_attn_kv_mask': ', give `mask`',
+    'logits_to_keep': ', it reads those that it needs',
+}

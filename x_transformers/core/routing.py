@@ -1,0 +1,182 @@
+"""Keywords with a prefix: from the call that builds a stack to the branches that they address.
+
+`ff_` addresses every feedforward, `attn_` every self-attention and, as defaults, every cross-attention, which
+`cross_attn_` addresses alone. `PerLayer(...)`, with one value per layer of a kind, gives each layer its own; so does a
+tuple, where the flag itself takes no tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from x_transformers.core.checks import as_mask
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    Feature,
+    Flag,
+    PerLayer,
+    catalogue_for,
+    did_you_mean,
+    flags_of,
+    known_features,
+    warn_once,
+)
+
+# arguments of a branch that the stack settles itself
+SETTLED = {
+    'f': ('dim', 'dim_out'),
+    'c': (
+        'dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads',
+        'qkv_receive_diff_residuals',
+    ),
+}  # fmt: skip
+SETTLED['a'] = (*SETTLED['c'], 'dim_context')
+PREFIXES = {'ff_': 'f', 'cross_attn_': 'c', 'attn_': 'a'}
+
+
+class Routing(Configurable):
+    """A stack whose keywords reach its branches by their prefix. `branches` names the class of each kind."""
+
+    branches: ClassVar[dict[str, type[Configurable]]]
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        routed = {}
+        for prefix, kind in PREFIXES.items():
+            flags = cls.branches[kind].accepted()
+            routed |= {prefix + name: flag for name, flag in flags.items() if name not in SETTLED[kind]}
+        return {**super().accepted(), **routed}
+
+    def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        """Split keywords into those of the stack, and those of its branches by kind."""
+        own: dict[str, Any] = {}
+        branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
+        accepted, stack_flags = self.accepted(), flags_of(catalogue_for(self.catalogue, self.given_features))
+        strangers = {kind: self.strangers(branch.catalogue) for kind, branch in self.branches.items()}
+        for name, value in flags.items():
+            prefix = next((p for p in PREFIXES if name.startswith(p)), '')
+            kind, bare = PREFIXES.get(prefix), name.removeprefix(prefix)
+            if name in stack_flags:
+                own[name] = value
+            elif kind is not None and (name in accepted or bare in strangers[kind]):
+                branch[kind][bare] = value
+            elif name in strangers['a'] or name in strangers['f']:
+                branch['a' if name in strangers['a'] else 'f'][name] = value
+            else:
+                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self.hint(name)}')
+        if branch['c'] and not self.cross_attend:
+            warn_once(f'`cross_attn_{next(iter(branch["c"]))}` has no effect unless `cross_attend` is set')
+        return own, branch
+
+    def strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
+        """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
+        return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
+
+    def hint(self, name: str) -> str:
+        """What to write instead of an unknown keyword."""
+        if name in Configurable.kinds['TransformerWrapper'].accepted():
+            return f': it belongs to the wrapper, TransformerWrapper({name}=...)'
+        known = {**self.accepted(), **flags_of(self.given_features or ())}
+        prefixed = [p + name for p in ('attn_', 'ff_') if p + name in known]
+        if prefixed:
+            return f', did you mean {" or ".join(f"`{p}`" for p in prefixed)}? Flags of a branch take its prefix'
+        return did_you_mean(name, known)
+
+    def flags_for(self, kind: str, number: int) -> dict[str, Any]:
+        """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
+        layers = self.layer_types.count(kind)
+        flags = self.branch_flags[kind]
+        level = self.branches[kind].catalogue
+        declared = {**self.branches[kind].accepted(), **flags_of(catalogue_for(level, self.given_features))}
+        if kind == 'c':
+            own = self.branch_flags['a'].items()
+            flags = {**{n: v for n, v in own if per_layer(v, declared.get(n)) is None}, **flags}
+        values = {}
+        for name, value in flags.items():
+            shares = per_layer(value, declared.get(name))
+            if shares is not None and len(shares) != layers:
+                got = f'`{self.written(kind, name)}` got {len(shares)} values'
+                raise ConfigError(f'{got}, it must have one, or one per layer, {layers}')
+            values[name] = value if shares is None else shares[number]
+        shared_out = {name for name, value in flags.items() if per_layer(value, declared.get(name)) is not None}
+        return {n: v for n, v in values.items() if n in shared_out or not idle(declared.get(n), values, shared_out)}
+
+    def written(self, kind: str, name: str) -> str:
+        """A keyword of a branch, as the user wrote it on the stack."""
+        if name in SETTLED[kind]:
+            return name
+        if kind == 'f':
+            return f'ff_{name}'
+        return f'cross_attn_{name}' if kind == 'c' and name in self.branch_flags['c'] else f'attn_{name}'
+
+    def all_written(self, kind: str) -> Iterator[tuple[str, str]]:
+        """Every keyword of a branch, and how it is written on the stack."""
+        level = self.branches[kind].catalogue
+        names = {**self.branches[kind].arguments(), **flags_of((*level, *(self.given_features or ())))}
+        return ((name, self.written(kind, name)) for name in names)
+
+
+def per_layer(value: Any, declared: Flag | None) -> tuple[Any, ...] | None:
+    """The values of the layers, if `value` is `PerLayer`, or a tuple that is none of the flag's own values."""
+    if isinstance(value, PerLayer):
+        return value.values
+    takes_it = declared is None or declared.check is None or declared.check.test(value)
+    return value if isinstance(value, tuple) and not takes_it else None
+
+
+def idle(declared: Flag | None, values: Mapping[str, Any], shared_out: set[str]) -> bool:
+    """Whether a flag is an option of a feature that is off in this layer alone, by a tuple: it needs no warning."""
+    feature = None if declared is None else declared.feature
+    if feature is None or next(iter(feature.flags)) not in shared_out:
+        return False
+    return not feature.is_on({**{name: flag.default for name, flag in feature.flags.items()}, **values})
+
+
+# encoder and decoder in one model
+
+
+def model_flags(stack: type[Routing], wrapper: type[Configurable]) -> dict[str, Any]:
+    """The keywords of a token model around a kind of stack, those that it settles itself left out."""
+    settled = ('attn_layers', 'dim', 'cross_attend', 'only_cross', 'return_only_embed')
+    both = {**stack.accepted(), **wrapper.accepted()}
+    return {name: flag for name, flag in both.items() if name not in settled}
+
+
+def split_model_flags(flags: dict[str, Any], wrapper: type[Configurable]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the keywords of a model into those of the wrapper and those of its stack; both get `features`."""
+    features = flags.get('features')
+    known = {**wrapper.accepted(), **flags_of(catalogue_for(wrapper.catalogue, features))}
+    both = {} if features is None else {'features': features}
+    return (
+        {**{n: v for n, v in flags.items() if n in known}, **both},
+        {**{n: v for n, v in flags.items() if n not in known}, **both},
+    )
+
+
+def flags_of_strangers(features: Sequence[type[Feature]] | None) -> set[str]:
+    """How the flags of a user's features may be written on a model: bare, or with the prefix of a branch."""
+    names = flags_of(known_features(features))
+    return {prefix + name for prefix in ('', *PREFIXES) for name in names}
+
+
+def renamed_mask(mask: Any, src_mask: Any) -> Any:
+    """The mask of the source, under its present or its old name."""
+    if src_mask is None:
+        return mask
+    if mask is not None:
+        raise ValueError('`mask` and `src_mask` were both given: `src_mask` is the old name of `mask`')
+    warn_once('`src_mask` is now `mask`, the old name will go')
+    return src_mask
+
+
+def hidden_targets(tgt: Tensor, tgt_mask: Any, ignore_index: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """The target (b m) without a loss where its old mask (b m) is False, and the mask for the decoder's keys."""
+    if tgt_mask is None:
+        return tgt, {}
+    warn_once('`tgt_mask` is no longer needed: mark what is no target in `tgt` by `ignore_index`, the old name will go')
+    mask = as_mask(tgt_mask, 'tgt_mask', *tgt.shape, like=tgt)
+    return tgt.long().masked_fill(~mask, ignore_index), {'mask': mask}

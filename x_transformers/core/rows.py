@@ -1,0 +1,500 @@
+"""How a call is cut into blocks of its rows: queries and keys (`Span`), masks and biases that can be computed for a
+block at a time (`Rows`), and the call itself (`InBlocks`).
+
+A block sees the keys up to its last row where the call is causal, and no further back than a window reaches; keys that
+features put in front are always there.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.core.checks import check_scores
+from x_transformers.core.notes import Notes
+from x_transformers.core.transforms import transformed
+
+# Scores, b h i j in all, from which on a call runs in blocks: fewer are held at once, which is faster than twice.
+LARGE = {'cpu': 2**22, 'cuda': 2**26}
+# Scores that a block holds: on a CPU, what stays in the cache of a core.
+BLOCK = {'cpu': 2**19, 'cuda': 2**24}
+# With fewer rows, reading the keys would take longer than multiplying them.
+FEWEST_ROWS = 64
+
+# (b, h, i, j) -> the value for one query and one key, from tensors that count them
+Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
+    """Whether the scores of a call are too many to be held at once. A compiled graph has one way for all lengths."""
+    if rows == 1 or torch.compiler.is_compiling() or transformed():
+        return False
+    return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
+
+
+def scores_of_block(like: Tensor) -> int:
+    return BLOCK.get(like.device.type, BLOCK['cuda'])
+
+
+def height_of(like: Tensor, scores_per_row: int) -> int:
+    """How many rows a block has."""
+    return max(scores_of_block(like) // scores_per_row, FEWEST_ROWS)
+
+
+@contextmanager
+def replayed(state: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
+    """Draw the same noise as when `noise_state` was asked."""
+    with torch.random.fork_rng([device.index] if device.type == 'cuda' else []):
+        torch.set_rng_state(state[0])
+        if device.type == 'cuda':
+            torch.cuda.set_rng_state(state[1], device)
+        yield
+
+
+def noise_state(device: torch.device) -> tuple[Tensor, ...]:
+    of_device = (torch.cuda.get_rng_state(device),) if device.type == 'cuda' else ()
+    return torch.get_rng_state(), *of_device
+
+
+# cutting
+
+
+@dataclass(frozen=True)
+class Span:
+    """A block: which queries, and which of the keys behind those that features put in front."""
+
+    rows: slice
+    keys: slice
+
+
+def spans_of(call: InBlocks, height: int, whole_rows: bool = False, leftmost: bool = False) -> list[Span]:
+    """The blocks of a call, of `height` rows each, without the keys that are too late or too far back for all rows.
+
+    `whole_rows`: with all keys. `leftmost`: with all keys from the first on.
+    """
+    causal = call.causal and call.places is None
+    reaches = [mask.reach for mask in call.masks if mask.reach is not None]
+    found, behind = [], call.keys - call.rows
+    for start in range(0, call.rows, height):
+        stop = min(start + height, call.rows)
+        last = min(max(behind + stop, 1), call.keys) if causal and not whole_rows else call.keys
+        first = min(max(behind + start - min(reaches), 0), last - 1) if reaches and not (whole_rows or leftmost) else 0
+        found.append(Span(slice(start, stop), slice(first, last)))
+    return found
+
+
+def pieces(keys: slice, added: int) -> tuple[slice, ...]:
+    """Where the keys of a block stand among all: those in front, then its own."""
+    own = slice(added + keys.start, added + keys.stop)
+    return (slice(0, own.stop),) if keys.start == 0 else (own,) if added == 0 else (slice(0, added), own)
+
+
+def cut_keys(t: Tensor, keys: slice, all_keys: int, dim: int) -> Tensor:
+    """The keys of a block; what stands in front of them stays."""
+    if t.shape[dim] == 1 or keys == slice(0, all_keys):
+        return t
+    found = [t.narrow(dim, p.start, p.stop - p.start) for p in pieces(keys, t.shape[dim] - all_keys)]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=dim)
+
+
+# masks and biases, a block at a time
+
+
+class Rows:
+    """A mask or bias that is computed for a block at a time.
+
+    of(rows, keys)   -> broadcasts to b h i j, for two slices: of the queries, and of the keys without those in front
+    reach            keys further back than this, counted in keys, are hidden
+    learns           whether a gradient flows into it
+    of_keys          whether it is the same for all heads and queries
+    entry()          -> the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function
+                     that holds tensors, and numbers that do not change with the lengths
+    made_of          the tensors and numbers that, with the lengths, decide what it gives, if known
+    """
+
+    of_keys = False
+
+    name = ''  # what the user wrote for it
+
+    def __init__(
+        self,
+        of: Callable[[slice, slice], Tensor] | None,
+        *,
+        reach: int | None = None,
+        learns: bool = False,
+        entry: Callable[[], Pointwise] | None = None,
+        made_of: tuple[Any, ...] | None = None,
+    ) -> None:
+        self.make, self.reach, self.learns = of, reach, learns
+        self.entry, self.made_of = entry, made_of
+
+    def of(self, rows: slice, keys: slice) -> Tensor:
+        return self.make(rows, keys)
+
+    @property
+    def by_entry(self) -> bool:
+        """Whether `pointwise` has an answer."""
+        return self.entry is not None
+
+    def pointwise(self, added: int, filler: float) -> Pointwise:
+        """`entry` for all keys of the call, of which the `added` ones in front get the filler."""
+        return behind(self.entry(), added, filler)
+
+
+def behind(entry: Pointwise, added: int, filler: float) -> Pointwise:
+    if added == 0:
+        return entry
+    return lambda b, h, i, j: torch.where(j < added, filler, entry(b, h, i, (j - added).clamp(min=0)))
+
+
+class Given(Rows):
+    """What was given whole."""
+
+    by_entry = True
+
+    def __init__(self, t: Tensor, rows: int, keys: int) -> None:
+        super().__init__(None, learns=t.requires_grad)
+        self.t, self.size, self.of_keys = t, (rows, keys), t.shape[1:-1] == (1, 1)
+        self.made_of = (t,)
+        self.parts: dict[int, Tensor] = {}
+
+    def split(self, height: int) -> Given:
+        """Cut all rows at once: cut one by one, each would have a gradient as large as the whole."""
+        if self.t.requires_grad and self.t.ndim > 1 and self.t.shape[-2] == self.size[0]:
+            self.parts = dict(zip(range(0, self.size[0], height), self.t.split(height, dim=-2), strict=True))
+        return self
+
+    def of(self, rows: slice, keys: slice) -> Tensor:
+        (all_rows, all_keys), t = self.size, self.t
+        if rows != slice(0, all_rows) and t.ndim > 1 and t.shape[-2] == all_rows:
+            t = self.parts[rows.start] if self.parts else t[..., rows, :]
+        return cut_keys(t, keys, all_keys, -1)
+
+    def pointwise(self, added: int, filler: float) -> Pointwise:
+        t = to_4d(summable(self.t))
+        wide, covers = tuple(n > 1 for n in t.shape), t.shape[-1] == self.size[1] + added
+        return behind(read_at(t.reshape([n for n in t.shape if n > 1]), wide), 0 if covers else added, filler)
+
+
+class Repeated(Rows):
+    """A mask or bias of heads, for several query heads of each."""
+
+    def __init__(self, inner: Rows, maps: int, heads: int) -> None:
+        super().__init__(None, reach=inner.reach, learns=inner.learns)
+        self.inner, self.maps, self.heads, self.of_keys = inner, maps, heads, inner.of_keys
+
+    def of(self, rows: slice, keys: slice) -> Tensor:
+        return repeated(to_4d(self.inner.of(rows, keys)), self.maps, self.heads)
+
+
+def repeated(t: Tensor, maps: int, heads: int) -> Tensor:
+    """What is given for each head, b h i j, for all query heads: query head q is one of head q mod h."""
+    return t.repeat(1, maps, 1, 1) if maps > 1 and t.shape[1] * maps == heads else t
+
+
+def summable(t: Tensor) -> Tensor:
+    """In a dtype in which many gradients of one entry can be summed up."""
+    return t.float() if t.requires_grad and t.dtype in (torch.float16, torch.bfloat16) else t
+
+
+def read_at(t: Tensor, wide: tuple[bool, ...]) -> Pointwise:
+    """The entries of a tensor with some of the axes b h i j."""
+    if not any(wide):
+        t = t.reshape(1)
+        return lambda b, h, i, j: t[b * 0]
+    return lambda *at: t[tuple([place for place, is_wide in zip(at, wide) if is_wide])]  # noqa: B905
+
+
+def of_each(t: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """The entries of a row that all of the batch share, (n) or (1 n), or of rows (b n):  b, n -> t_bn"""
+    if t.ndim > 1 and t.shape[0] > 1:
+        return lambda b, n: t[b, n]
+    t = t if t.ndim == 1 else t[0]
+    return lambda b, n: t[n]
+
+
+def taken(t: Tensor, index: Tensor, dim: int) -> Tensor:
+    """Entries of `t` along an axis counted from the last, the same for the batch (i), or of each row (b i)."""
+    if index.ndim == 1:
+        return t.index_select(dim, index)
+    if t.ndim == 1:
+        return t[index]
+    between = t.ndim - 1 + dim
+    return torch.take_along_dim(t, index.reshape(index.shape[0], *[1] * between, -1, *[1] * (-1 - dim)), dim)
+
+
+class Diagonals(Rows):
+    """A bias that depends on the distance between query and key alone, from a table of all distances.
+
+    table    h (i + j - 1), from the largest distance to the smallest: the query r of i sees key c at c - r + i - 1
+    """
+
+    by_entry = True
+
+    def __init__(self, table: Tensor, rows: int) -> None:
+        super().__init__(None, learns=table.requires_grad)
+        self.table, self.rows = table, rows
+
+    def window(self, rows: slice, keys: slice) -> slice:
+        """The part of the table that a block reads."""
+        first = keys.start - rows.stop + self.rows
+        return slice(first, first + rows.stop - rows.start + keys.stop - keys.start - 1)
+
+    def upwards(self, rows: slice, keys: slice) -> Tensor:
+        """A block with its last row first, which is a view of the table:  h i j."""
+        return self.table[:, self.window(rows, keys)].unfold(-1, keys.stop - keys.start, 1)
+
+    def of(self, rows: slice, keys: slice) -> Tensor:
+        return self.upwards(rows, keys).flip(-2).unsqueeze(0)
+
+    def pointwise(self, added: int, filler: float) -> Pointwise:
+        table, last = summable(self.table), torch.full((), self.rows - 1, device=self.table.device)
+        return behind(lambda b, h, i, j: table[h, j - i + last], added, filler)
+
+
+def all_of(masks: tuple[Pointwise, ...]) -> Pointwise:
+    def entry(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = masks[0](b, h, i, j)
+        for mask in masks[1:]:
+            seen = seen & mask(b, h, i, j)
+        return seen
+
+    return entry
+
+
+def sum_of(biases: tuple[Pointwise, ...]) -> Pointwise:
+    def entry(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        total = biases[0](b, h, i, j)
+        for bias in biases[1:]:
+            total = total + bias(b, h, i, j)
+        return total
+
+    return entry
+
+
+def triangle(call: InBlocks) -> Pointwise:
+    """No later keys. Those that features put in front are never late."""
+    added, behind = call.total_keys - call.keys, torch.full((), call.total_keys - call.rows, device=call.x.device)
+    if added == 0:
+        return lambda b, h, i, j: j <= i + behind
+    return lambda b, h, i, j: (j <= i + behind) | (j < added)
+
+
+# a call, and a block of it
+
+
+def to_4d(t: Tensor) -> Tensor:
+    return t[(None,) * (4 - t.ndim)]
+
+
+@dataclass(kw_only=True)
+class InBlocks:
+    """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
+
+    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later` keys follow that
+    of its last query, and `carried` is what earlier blocks hand on. `places` says at which of the new tokens each query
+    stands, (i) or (b i), where they are not these tokens in their order.
+    """
+
+    masks: list[Rows] = field(default_factory=list)
+    biases: list[Rows] = field(default_factory=list)
+    span: Span | None = None
+    later: int = 0
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    given: dict[int, Given] = field(default_factory=dict)
+    in_one: Any = None
+    places: Tensor | None = None
+    positions: dict[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    if TYPE_CHECKING:
+        x: Tensor
+        tokens: Tensor
+        inputs: dict[str, Any]
+        notes: dict[type, Notes]
+        mask: Tensor | None
+        bias: Tensor | None
+        real: Tensor | None
+        query_mask: Tensor | None
+        batch: int
+        rows: int
+        heads: int
+        keys: int
+        total_keys: int
+        triangle: bool
+        maps: int
+
+    def term(self, t: Tensor | Rows, name: str) -> Rows:
+        """A mask or bias as what can be cut into blocks, its shape checked."""
+        if isinstance(t, Rows):
+            whole = isinstance(t, (Repeated, Given))
+            return t if self.maps == 1 or whole else Repeated(t, self.maps, self.heads)
+        t = repeated(to_4d(t), self.maps, self.heads)
+        if not torch.compiler.is_compiling() and t.shape[-1] not in (1, self.keys, self.total_keys):
+            raise ValueError(
+                f'`{name}` got shape {tuple(t.shape)}, its last axis must be {self.keys}, the number of keys'
+            )
+        if not torch.compiler.is_compiling():
+            check_scores(t, name, self.batch, self.heads, self.rows)
+        return Given(t, self.rows, self.keys)
+
+    def widened(self, term: Rows, filler: float) -> Tensor:
+        """A mask or bias for the rows and keys of the call, padded in front for the keys that features add."""
+        own = (slice(0, self.rows), slice(0, self.keys)) if self.span is None else (self.span.rows, self.span.keys)
+        t = to_4d(term.of(*own))
+        if t.shape[-1] == self.total_keys:
+            return t
+        return F.pad(t.expand(*t.shape[:-1], self.keys), (self.total_keys - self.keys, 0), value=filler)
+
+    def gather(self) -> Any:
+        """Compute mask and bias for all rows of the call."""
+        masks = [self.widened(term, True) for term in self.masks]
+        biases = [self.widened(term, 0.0) for term in self.biases]
+        self.mask = functools.reduce(torch.logical_and, masks) if masks else None
+        self.bias = sum(biases[1:], biases[0]) if biases else None
+        return self
+
+    @property
+    def whole(self) -> Any:
+        """The call of which this may be a block."""
+        return self.in_one or self
+
+    def block(self, span: Span) -> Any:
+        """The call of some queries, and the keys that they may see."""
+        new = copy.copy(self)
+        new.span, new.in_one, new.x = span, self, self.x[:, span.rows]
+        new.notes = {kind: own.copy() for kind, own in self.notes.items()}
+        new.in_part = True
+        new.later = span.keys.stop - (self.keys - self.rows + span.rows.stop)
+        new.keys = span.keys.stop - span.keys.start
+        new.total_keys = self.total_keys - self.keys + new.keys
+        new.real = None if self.real is None else self.real[:, span.keys]
+        if self.places is not None:
+            new.places = self.places[..., span.rows]
+        if self.query_mask is not None:
+            new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
+        return new.gather()
+
+    def reads(self) -> list[Tensor]:
+        """What blocks read of what the caller may hold."""
+        given = [term.t for term in (*self.masks, *self.biases) if isinstance(term, Given)]
+        return given + [t for t in (*self.inputs.values(), self.real, self.query_mask) if torch.is_tensor(t)]
+
+    def with_biases(self, biases: list[Rows]) -> Any:
+        new = copy.copy(self)
+        new.biases = biases
+        return new
+
+    def mask_entry(self) -> Pointwise | None:
+        """Whether one query sees one key:  b, h, i, j -> bool, where j counts the keys in front too. All masks and the
+        triangle, each of which must be `by_entry`; None if every query sees all."""
+        added = self.total_keys - self.keys
+        masks = [mask.pointwise(added, True) for mask in self.masks] + ([triangle(self)] if self.triangle else [])
+        return all_of(tuple(masks)) if masks else None
+
+    def bias_entry(self) -> Pointwise | None:
+        """What is added to the score of one query and one key:  b, h, i, j -> float. None for nothing."""
+        added = self.total_keys - self.keys
+        biases = [bias.pointwise(added, 0.0) for bias in self.biases]
+        return sum_of(tuple(biases)) if biases else None
+
+    def split_inputs(self, height: int) -> None:
+        """Prepare for blocks what was given for all scores and has a gradient."""
+        for t in self.inputs.values():
+            if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.rows:
+                self.given[id(t)] = Given(t, self.rows, self.keys).split(height)
+        for term in (*self.masks, *self.biases):
+            if isinstance(term, Given):
+                term.split(height)
+
+    def cut(self, t: Tensor) -> Tensor:
+        """What broadcasts to the scores of the whole call, (... i j), for those of this block."""
+        if self.span is None:
+            return t
+        whole = self.whole
+        return whole.given.get(id(t), Given(t, whole.rows, whole.keys)).of(self.span.rows, self.span.keys)
+
+    def cut_keys(self, t: Tensor) -> Tensor:
+        """What counts all keys, (... j), for those of this block."""
+        return t if self.span is None else cut_keys(t, self.span.keys, self.whole.keys, -1)
+
+    def cut_rows(self, t: Tensor) -> Tensor:
+        """What counts the queries of the whole call, (... i d), for those of this block."""
+        return t if self.span is None else t[..., self.span.rows, :]
+
+    def of_queries(self, t: Tensor, dim: int = -1) -> Tensor:
+        """What counts the keys of the call along an axis, such as (... j), for those that are queries too."""
+        if self.places is not None:
+            return taken(t, self.places + (t.shape[dim] - self.tokens.shape[1]), dim)
+        stop = t.shape[dim] - self.later
+        start = max(stop - self.rows, 0)
+        return t.narrow(dim, start, max(stop, start) - start)
+
+    @property
+    def q_pos(self) -> Tensor:
+        """Positions of the queries:  i, or with rows b i, or per head b h i."""
+        return self.located('pos', 'index')[0]
+
+    @property
+    def k_pos(self) -> Tensor:
+        """Positions of the keys, without those that features put in front:  j, or with rows b j, or per head b h j.
+
+        The caller's own, else those of `k_at`. Distances mean something, the numbers themselves need not.
+        """
+        return self.located('pos', 'index')[1]
+
+    @property
+    def q_at(self) -> Tensor:
+        """Where the queries stand in their sequence:  i, or with rows b i."""
+        return self.located('index')[0]
+
+    @property
+    def k_at(self) -> Tensor:
+        """Where the keys stand in their sequence:  j, or with rows b j. Counted from the first real token of each row,
+        memories at negative ones, or from the first key; positions of the caller's change nothing."""
+        return self.located('index')[1]
+
+    def in_order(self, *names: str) -> bool:
+        """Whether the queries are the last keys, and all are counted from the first one, by these inputs."""
+        return self.places is None and all(self.inputs.get(name) is None for name in names)
+
+    def located(self, *names: str) -> tuple[Tensor, Tensor]:
+        """Positions of queries and keys by the first of these inputs that is given; settled when first asked for,
+        which is once all keys are known."""
+        if self.span is not None:
+            q_pos, k_pos = self.whole.located(*names)
+            return q_pos[..., self.span.rows], k_pos[..., self.span.keys]
+        if names not in self.positions:
+            given = [t for t in map(self.inputs.get, names) if t is not None]
+            k_pos = given[0] if given else torch.arange(self.keys, device=self.x.device)
+            self.positions[names] = self.of_queries(k_pos), k_pos
+        return self.positions[names]
+
+    def order(self) -> list[Rows]:
+        """What takes the place of the triangle for queries that are not the last keys: a mask by their places."""
+        if self.places is None or not self.causal:
+            return []
+        place = torch.arange(self.keys, device=self.x.device)
+        own = self.of_queries(place)
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            mask = place[keys] <= own[..., rows].unsqueeze(-1)
+            return mask if mask.ndim == 2 else mask.unsqueeze(1)
+
+        def entry() -> Pointwise:
+            of_query, of_key = of_each(own), of_each(place)
+            return lambda b, h, i, j: of_key(b, j) <= of_query(b, i)
+
+        return [Rows(of, entry=entry, made_of=(own,))]
+
+    def refuse_places(self, name: str, reason: str) -> None:
+        """For a feature that knows its queries only in the order of the keys."""
+        if self.places is not None:
+            raise ValueError(f'`{name}` does not go with queries that `views` puts elsewhere: {reason}')

@@ -1,0 +1,108 @@
+"""A pass over some tokens of a stream: layers change these alone, and read the keys of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from x_transformers.core.checks import a_tensor, check_range
+from x_transformers.core.kinds import KINDS
+from x_transformers.core.rows import taken, to_4d
+from x_transformers.flags import Features
+
+
+def refuse_kind(kind: str) -> None:
+    """For a layer that reads other tokens in a way that is not known here."""
+    if KINDS[kind].joins_tokens or (KINDS[kind].attends and kind not in ('a', 'c')):
+        raise ValueError(f'layers of kind {kind!r} do not go with `of_tokens`: they read all tokens')
+
+
+def refuse_some(on: Features) -> None:
+    """For a pass over some tokens, beside a feature that needs all."""
+    for feature in on.active:
+        if feature.needs_all:
+            raise ValueError(f'`{next(iter(feature.flags))}` does not go with `of_tokens`: {feature.needs_all}')
+
+
+@dataclass(kw_only=True)
+class OfTokens:
+    """What the call of a stack needs to be run for some tokens.
+
+    Layers change all new tokens, or `only` some of them (b k), of which `runs` says which are meant (b k), if not all.
+    """
+
+    only: Tensor | None = None
+    runs: Tensor | None = None
+
+    if TYPE_CHECKING:
+        new: int
+        real: Tensor | None
+        shared: dict[str, dict[str, Any]]
+        notes: dict[type, Any]
+
+    def of_tokens(self, index: Tensor) -> Any:
+        """The same call, whose layers change some of the new tokens alone. The keys of all stay visible.
+
+        index    b k    whole numbers, none of them twice in a row; or a mask b n, True for those that layers change
+
+        Layers take and give the whole stream. Go on with this call, or let the other one `adopt` it.
+        """
+        runs, found = None, a_tensor(index, 'index')
+        if index.dtype == torch.bool and index.ndim == 2 and index.shape[1] == self.new:
+            counts = index.sum(dim=-1, keepdim=True)
+            runs = torch.arange(int(counts.max()), device=index.device) < counts
+            found = index.logical_not().to(torch.uint8).argsort(dim=-1, stable=True)[:, : runs.shape[1]]
+        if found.dtype not in (torch.int32, torch.int64) or found.ndim != 2 or found.shape[1] > self.new:
+            got = f'{index.dtype} of shape {tuple(index.shape)}'
+            raise ValueError(f'`index` got {got}, it must be whole numbers (b k), or a mask (b {self.new})')
+        check_range(found, 'index', 0, self.new - 1, 'places')
+        return replace(self, only=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
+
+    def some(self, t: Tensor) -> Tensor:
+        """The tokens (b k d) of `of_tokens`, of the stream or of what counts its tokens (b n d), or one for all."""
+        return t if t.shape[1] != self.new else taken(t.expand(self.only.shape[0], -1, -1), self.only, -2)
+
+    def put(self, x: Tensor, old: Tensor, new: Tensor) -> Tensor:
+        """The stream with other values of these tokens."""
+        new = new if self.runs is None else torch.where(self.runs.unsqueeze(-1), new, old)
+        return x.scatter(1, self.only.unsqueeze(-1).expand_as(new), new.to(x.dtype))
+
+    def among(self) -> Any:
+        """A call whose stream are the tokens of `of_tokens` alone: for what looks at each token by itself."""
+
+        def each(t: Any) -> Any:
+            return self.some(t) if torch.is_tensor(t) and t.ndim == 3 and t.shape[0] in (1, len(self.only)) else t
+
+        def of_rows(t: Any) -> Any:
+            return each(t.unsqueeze(-1)).squeeze(-1) if torch.is_tensor(t) and t.ndim == 2 else each(t)
+
+        own = {n: tree_map(each, getattr(self, n)) for n in ('norm_inputs', 'condition')}
+        own['notes'] = {kind: notes.each(each) for kind, notes in self.notes.items()}
+        across = dict(self.shared['c'])
+        if 'mask' in across:
+            across['mask'] = of_rows(across['mask'][:, -self.new :])
+        if 'rotary_pos_emb' in across:
+            across['rotary_pos_emb'] = tree_map(self.turns, across['rotary_pos_emb'])
+        real = None if self.real is None else of_rows(self.real[:, -self.new :])
+        if self.runs is not None:
+            real = self.runs if real is None else real & self.runs
+        own['new'] = self.only.shape[1]
+        return replace(self, only=None, runs=None, real=real, shared={**self.shared, 'c': across}, **own)
+
+    def turns(self, t: Any) -> Any:
+        """Angles or scales of tokens (... n d) for those of `of_tokens`."""
+        if not torch.is_tensor(t) or t.ndim < 2:
+            return t
+        t = t[..., t.shape[-2] - self.new :, :]
+        return self.some(t if t.ndim == 3 else t.unsqueeze(0))
+
+    def asked(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What self-attention is called with to ask with these tokens: their places, and their rows of masks."""
+        scores = (n for n in ('attn_mask', 'attn_bias') if torch.is_tensor(inputs.get(n)) and inputs[n].ndim > 1)
+        rows = {n: to_4d(inputs[n]) for n in scores}
+        rows = {n: taken(t, self.only, -2) if t.shape[-2] == self.new else t for n, t in rows.items()}
+        return {'at': self.only, **rows}

@@ -1,0 +1,348 @@
+"""What features remember of the past, beside keys and values, and how a call hands it to them.
+
+    class Mean(AttentionFeature):
+        remembers = {'sums': Running()}
+
+        def result(self, out, call):
+            state = call.state('sums')
+            ...  state.value, None at the beginning;  state.keep(new)
+
+The kinds are declared in `flags/states.py`. A row for each token is a `Buffer`; the others are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from x_transformers.core.buffers import Buffer, Derived, State
+from x_transformers.core.files import is_count
+from x_transformers.flags.resolved import did_you_mean
+from x_transformers.flags.states import Noted, PerToken, Remembered, Ring, Running
+
+
+class Sum(State):
+    """A tree of tensors after `length` tokens, and the one before the last call, as `(value, length)`, if known."""
+
+    __slots__ = ('batch_first', 'before', 'length', 'value')
+    kind = 'running'
+
+    def __init__(
+        self, value: Any, length: int, before: tuple[Any, int] | None = None, batch_first: bool = True
+    ) -> None:
+        self.value, self.length, self.before, self.batch_first = value, length, before, batch_first
+
+    @property
+    def batch(self) -> int | None:
+        tensors = tensors_of(self.value) if self.batch_first else []
+        return tensors[0].shape[0] if tensors else None
+
+    def cannot(self, operation: str, count: int = 0) -> str | None:
+        known = [*(() if self.before is None else (self.before[1],)), self.length]
+        if operation == 'crop' and 0 < self.length - count and self.length - count not in known:
+            return f'which is known after {" and ".join(map(str, known))} tokens only'
+        if operation == 'keep_last' and count < self.length:
+            return 'which has summed up the tokens that leave'
+        if operation in ('reorder', 'expand') and not self.batch_first:
+            return 'in which nobody knows where the rows of the batch stand'
+        if operation in ('caught_up', 'shift'):
+            return 'which cannot take over tokens that it has not read'
+        return None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Sum:
+        before = None if self.before is None else (mapped(function, self.before[0]), self.before[1])
+        return Sum(mapped(function, self.value), self.length, before, self.batch_first)
+
+    def crop(self, count: int) -> Sum:
+        left = max(self.length - count, 0)
+        if left == self.length:
+            return self
+        return Sum(None if left == 0 else self.before[0], left, None, self.batch_first)
+
+    def keep_last(self, count: int) -> Sum:
+        return self
+
+    def content(self) -> dict[str, Any]:
+        held = {'value': self.value, 'length': self.length, 'batch_first': self.batch_first}
+        return {'kind': self.kind, **held, 'before': None if self.before is None else list(self.before)}
+
+
+class LastRows(State):
+    """The rows of the last `width` tokens, of `length` in all; up to twice as many, so that some can be taken back."""
+
+    __slots__ = ('held', 'length', 'width')
+    kind = 'ring'
+
+    def __init__(self, held: Buffer, width: int, length: int) -> None:
+        self.held, self.width, self.length = held, width, length
+
+    @property
+    def batch(self) -> int:
+        return self.held.batch
+
+    @property
+    def rows(self) -> Tensor:
+        return self.held.keep_last(self.width).tensor
+
+    def cannot(self, operation: str, count: int = 0) -> str | None:
+        left = self.length - count
+        if operation == 'crop' and self.held.length - count < min(left, self.width):
+            return (
+                f'which holds {self.held.length} of {self.length} tokens, of which the last {self.width} must be left'
+            )
+        return 'whose rows stay where they are' if operation == 'shift' else None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> LastRows:
+        return LastRows(self.held.map(function), self.width, self.length)
+
+    def append(self, new: Tensor) -> LastRows:
+        count, most = new.shape[-2], 2 * self.width
+        whole = Buffer(new[..., -most:, :].clone()) if count >= most else self.held.append(new).keep_last(most)
+        return LastRows(whole, self.width, self.length + count)
+
+    def crop(self, count: int) -> LastRows:
+        return LastRows(self.held.crop(count), self.width, max(self.length - count, 0))
+
+    def keep_last(self, count: int) -> LastRows:
+        return LastRows(self.held.keep_last(count), self.width, min(self.length, count))
+
+    def caught_up(self, other: LastRows, new: int) -> LastRows:
+        return self.append(other.held.keep_last(new).tensor)
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        return (self.held,)
+
+    def content(self) -> dict[str, Any]:
+        rows = self.held.tensor.contiguous()
+        return {'kind': self.kind, 'rows': rows, 'width': self.width, 'length': self.length}
+
+
+class Note(State):
+    """A tree of tensors that is of no row and no token."""
+
+    __slots__ = ('value',)
+    kind = 'noted'
+    length, batch = 0, None
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Note:
+        return self
+
+    def same(self, *_: Any) -> Note:
+        return self
+
+    each = crop = keep_last = caught_up = same
+
+    def content(self) -> dict[str, Any]:
+        return {'kind': self.kind, 'value': self.value}
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
+
+
+def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    return tree_map_only(Tensor, function, tree)
+
+
+# files
+
+
+def is_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim >= 3
+
+
+def is_before(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and len(value) == 2 and is_count(value[1]))
+
+
+def anything(value: Any) -> bool:
+    return True
+
+
+FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    'rows': {'rows': is_rows},
+    'ring': {'rows': is_rows, 'width': lambda width: is_count(width) and width > 0, 'length': is_count},
+    'running': {'value': anything, 'length': is_count, 'before': is_before, 'batch_first': lambda b: type(b) is bool},
+    'noted': {'value': anything},
+}
+
+
+def is_content(value: Any) -> bool:
+    """Whether `State.content` can have given this."""
+    fields = FIELDS.get(value.get('kind')) if isinstance(value, dict) and isinstance(value.get('kind'), str) else None
+    return fields is not None and {*value} == {'kind', *fields} and all(test(value[n]) for n, test in fields.items())
+
+
+def state_of(content: dict[str, Any]) -> State:
+    """The way back from `State.content`."""
+    kind, held = content['kind'], {name: value for name, value in content.items() if name != 'kind'}
+    if kind == 'rows':
+        return Buffer(held['rows'])
+    if kind == 'ring':
+        return LastRows(Buffer(held['rows']), held['width'], held['length'])
+    if kind == 'running':
+        return Sum(**{**held, 'before': None if held['before'] is None else tuple(held['before'])})
+    return Note(**held)
+
+
+# what a feature is handed
+
+
+class Handle:
+    """One state in one call: what the past left, and what the next call finds."""
+
+    __slots__ = ('call', 'declared', 'key', 'past')
+
+    def __init__(self, call: HasStates, declared: Any, key: str, past: State | None) -> None:
+        self.call, self.declared, self.key, self.past = call, declared, key, past
+
+    @property
+    def known(self) -> State | None:
+        """What the past left; None at the beginning.  Raises ValueError if it must be there, and is not."""
+        past, batch = self.past, self.call.batch
+        if past is None and self.call.continues:
+            raise ValueError(f'`cache` holds no {self.key}: it is of another model, or its keys were cut by hand')
+        own = None if past is None or batch is None else past.batch
+        if own is not None and own != batch:
+            raise ValueError(f'`cache` holds {own} rows of {self.key}, the input has {batch}')
+        return past
+
+    def put(self, state: Any) -> Any:
+        """Leave a state that was made elsewhere."""
+        self.call.new_states[self.key] = state
+        return state
+
+
+class OfTokens(Handle):
+    """See `PerToken`."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> Tensor | None:
+        """Those of earlier tokens, None if there are none."""
+        known = self.known
+        return None if known is None or known.length == 0 else known.tensor
+
+    def begin(self, rows: Tensor) -> Buffer:
+        """Leave these rows alone, whatever was there."""
+        held = Derived(rows) if self.declared.derived else Buffer(rows)
+        self.call.new_states[self.key] = held
+        return held
+
+    def append(self, rows: Tensor) -> Tensor:
+        """Add rows of new tokens, (b ... n d), with those of memories in front if there are any; gives those of all."""
+        front, known = self.call.in_front, self.known
+        new = rows if front == 0 else rows[..., front:, :]
+        if known is None:
+            held = self.begin(new)
+        else:
+            held = self.call.new_states[self.key] = known.append(new)
+        return held.tensor if front == 0 else torch.cat((rows[..., :front, :], held.tensor), dim=-2)
+
+
+class OfRing(Handle):
+    """See `Ring`."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> Tensor | None:
+        """Those of the last tokens, as many as the ring is wide or as there are; None if there are none."""
+        known = self.known
+        return None if known is None or known.length == 0 else known.rows
+
+    def append(self, rows: Tensor) -> Tensor:
+        """Add rows of new tokens, with those of memories in front if there are any; gives the last `width` rows before
+        the new ones, and these."""
+        front, known, width = self.call.in_front, self.rows, self.declared.width
+        new = rows if front == 0 else rows[..., front:, :]
+        past = LastRows(Buffer(new[..., :0, :]), width, 0) if known is None else self.past
+        self.call.new_states[self.key] = past.append(new)
+        if known is not None:
+            rows = torch.cat((*([rows[..., :front, :]] if front else []), known, new), dim=-2)
+        return rows[..., -(width + new.shape[-2]) :, :]
+
+
+class OfRun(Handle):
+    """See `Running`."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> Any:
+        """What the past left, None at the beginning. It is not to be written to: others may go on from there too."""
+        known = self.known
+        return None if known is None else known.value
+
+    def keep(self, tree: Any) -> None:
+        """Leave this to the next call."""
+        batch_first, tensors, past = self.declared.batch_first, tensors_of(tree), self.known
+        batch = self.call.batch
+        if batch is None and tensors and tensors[0].ndim:
+            batch = tensors[0].shape[0]
+        if not tensors or (batch_first and any(t.ndim == 0 or t.shape[0] != batch for t in tensors)):
+            shapes = ', '.join(str(tuple(t.shape)) for t in tensors) or type(tree).__name__
+            rows = 'with the batch first' if batch is None else f'whose first axis is the batch, {batch}'
+            raise ValueError(f'`{self.key}` got {shapes} to keep, it must be tensors {rows}')
+        length = 0 if past is None else past.length
+        before = (None if past is None else past.value, length)
+        self.put(Sum(tree, length + self.call.count, before, batch_first))
+
+
+class OfNote(Handle):
+    """See `Noted`."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> Any:
+        return None if self.past is None else self.past.value
+
+    def keep(self, tree: Any) -> None:
+        self.put(Note(tree))
+
+
+HANDLES: dict[type[Remembered], type[Handle]] = {PerToken: OfTokens, Ring: OfRing, Running: OfRun, Noted: OfNote}
+
+
+class HasStates:
+    """What the call of every level offers to features that remember something.
+
+    `declared` are the kinds of the states of its module, by name; `count` is how many tokens are new, and `in_front`
+    how many rows of memories stand in front of theirs; `batch` the rows of the input, if it is known; `scope` keeps
+    apart the states of modules that share a table.
+    """
+
+    in_front: ClassVar[int] = 0
+    batch: Any = None
+    scope: Any = ''
+
+    if TYPE_CHECKING:
+        declared: Mapping[str, Remembered]
+        old_states: Mapping[str, State] | None
+        new_states: dict[str, State]
+        continues: bool
+        count: int
+
+    def state(self, name: str, at: int | None = None) -> Any:
+        """What a feature of this module has declared under `name` in `remembers`.
+
+        `at` is a number that keeps several of them apart, such as the step of a layer.
+        """
+        declared = self.declared.get(name)
+        if declared is None:
+            raise ValueError(
+                f'`state` got {name!r}, which no feature of this module declares in `remembers`'
+                f'{did_you_mean(name, self.declared)}'
+            )
+        key = self.scope + (name if at is None else f'{at}.{name}')
+        old = self.old_states
+        return HANDLES[type(declared)](self, declared, key, None if old is None else old.get(key))

@@ -1,0 +1,14 @@
+"""Transforms of `torch.func`, and forward mode: whether one is at work."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+# which dynamo can trace, where torch has it
+transforms_active = getattr(torch._C, '_are_functorch_transforms_active', torch._C._functorch.peek_interpreter_stack)
+
+
+def transformed() -> bool:
+    """Whether this runs inside a transform of `torch.func`, or in forward mode."""
+    return bool(transforms_active()) or forward_ad._current_level >= 0

@@ -1,0 +1,411 @@
+"""The layers of a plain stack, written out: what the stages of a pass come to where no feature acts in it.
+
+In a small model most of the time goes into calling modules and asking stages. A stack without features that act on its
+layers, called without masks, caches or anything else that a layer would see, is the few lines below, with the same
+numbers. `PlainLayers.of` says which stacks; `plain_step.py` builds the decode step of a model from the same parts.
+
+Modules and features opt in by `plain = True`; `untouched.py` tells what else is looked at before each pass. During a
+pass no code of others runs, so that what was true before it holds until its end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers import attend
+from x_transformers.core import calls, traces
+from x_transformers.core.calls import Call, StackCall
+from x_transformers.core.hosts import Layer, Stack
+from x_transformers.core.notes import TakesNotes
+from x_transformers.core.rows import is_large
+from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known
+from x_transformers.features import norms
+from x_transformers.features.feedforward import GLU
+from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
+from x_transformers.features.residuals import Residual
+from x_transformers.features.rotary import Rotary, is_one
+from x_transformers.flags import Feature, Features
+from x_transformers.kernels import dense
+from x_transformers.kernels.dense import Sight, fused, sight_of
+from x_transformers.kernels.derivatives import differentiable_sdpa
+
+CORE = f'{PACKAGE}.x_transformers'  # which imports this file
+OWN_LAYER_NORM = F.layer_norm
+TURNED = {'rotary_pos_emb': True}
+# inputs of plain attention; the features that read them act in it
+INPUTS = {'rotary_pos_emb': True, 'rel_pos': True, 'value_residual': True}
+SEEN = frozenset(('rel_pos', 'mask', 'context_mask'))  # say what queries see
+SHARED = frozenset((*TURNED, *SEEN, 'clean'))
+
+
+# the parts of a layer, each a function  b n d -> b n d', or of rows (b n) d
+
+
+def linear(module: nn.Linear) -> Callable[[Tensor], Tensor]:
+    def product(x: Tensor) -> Tensor:
+        own = module._parameters  # without the search that an attribute of a module takes
+        return F.linear(x, own['weight'], own['bias'])
+
+    return product
+
+
+def normed(x: Tensor, gain: Tensor) -> Tensor:
+    if F.layer_norm is OWN_LAYER_NORM:  # all that it does
+        return torch.layer_norm(x, gain.shape, gain)
+    return F.layer_norm(x, gain.shape, gain)
+
+
+def layer_norm(module: LayerNorm) -> Callable[[Tensor], Tensor]:
+    offset, own = module.unit_offset, module._parameters
+    return lambda x: normed(x, own['gamma'] + offset if offset else own['gamma'])
+
+
+def rms_norm(module: RMSNorm) -> Callable[[Tensor], Tensor]:
+    offset, scale, own = module.unit_offset, module.scale, module._parameters
+    return lambda x: norms.l2norm(x) * (scale * (own['g'] + offset))
+
+
+def glu(module: GLU) -> Any:
+    if module.softclamps is not None:
+        return module
+    project, act, own = part(module.proj), part(module.act), module._parameters
+
+    def gated(x: Tensor) -> Tensor:
+        value, gate = project(x).chunk(2, dim=-1)
+        out, gain = value * act(gate), own.get('mult_bias')
+        return out if gain is None else out * gain
+
+    return gated
+
+
+def gelu(module: nn.GELU) -> Callable[[Tensor], Tensor]:
+    approximate = module.approximate
+    return lambda x: F.gelu(x, approximate=approximate)
+
+
+def silu(module: nn.SiLU) -> Callable[[Tensor], Tensor]:
+    inplace = module.inplace
+    return lambda x: F.silu(x, inplace=inplace)
+
+
+PARTS: dict[type, Callable[[Any], Callable[[Tensor], Tensor]]] = {
+    nn.Linear: linear,
+    LayerNorm: layer_norm,
+    RMSNorm: rms_norm,
+    ScaleNorm: rms_norm,
+    GLU: glu,
+    nn.GELU: gelu,
+    nn.SiLU: silu,
+}
+READ = {
+    nn.Linear: {'weight', 'bias'},
+    nn.Embedding: {'weight'},
+    LayerNorm: {'gamma'},
+    RMSNorm: {'g'},
+    ScaleNorm: {'g'},
+}
+
+
+def part(module: nn.Module | None) -> Any:
+    """What a module does, without the way through its call, where that is known."""
+    return PARTS.get(type(module), lambda module: module)(module)
+
+
+def leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules of nested sequences, in order, without dropout, which does nothing here."""
+    for child in module:
+        if type(child) is nn.Sequential:
+            yield from leaves(child)
+        elif type(child) is not nn.Dropout:
+            yield child
+
+
+class PlainLayer:
+    """A branch with its norms and its residual, made of what `part` gives for its modules."""
+
+    def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
+        norms, self.branch, _ = layer
+        self.before, self.after, self.outside = map(part, norms)
+
+    def read(self, x: Tensor) -> Tensor:
+        return x if self.before is None else self.before(x)
+
+    def join(self, out: Tensor, x: Tensor) -> Tensor:
+        x = (out if self.after is None else self.after(out)) + x
+        return x if self.outside is None else self.outside(x)
+
+
+class PlainAttention(PlainLayer):
+    """Attention of a sequence to itself.
+
+    It is `Attention.forward` without its stages: to ask those takes longer than all that is left, so that the few lines
+    between the parts are written again here and, for one token, in `AttentionStep`. What computes is shared: what
+    features do to heads and values, turns, what queries see, and kernels.
+    """
+
+    def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
+        super().__init__(layer, part)
+        attn = self.branch
+        self.shape, self.rotary = attn.shape, attn.features.find(Rotary)
+        self.to_q, self.to_k, self.to_v, self.to_out = map(part, (attn.to_q, attn.to_k, attn.to_v, attn.to_out))
+        self.grouped, self.scale = attn.shape.kv_heads < attn.shape.heads, attn.logit_scale
+        self.counts = [attn.shape.heads, attn.shape.kv_heads]
+        self.projections = (*zip((self.to_q, self.to_k), self.counts, strict=True), (self.to_v, self.counts[1]))
+        self.turns_all = attn.rotate_num_heads == attn.heads
+        self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
+        self.layer, (self.rings, _) = layer, rings_of(attn, {})
+        self.shared = rings_of(attn, {'value_residual': True})
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        if self.grouped:  # which takes equal heads too, but 2 % of a layer longer
+            return dense.grouped_sdpa(q, k, v, mask, self.options, is_causal=is_causal)
+        return differentiable_sdpa(q, k, v, attn_mask=mask, is_causal=is_causal, scale=self.scale)
+
+    def turned(self, q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() or not self.turns_all:
+            return self.rotary.turned(q, turns), self.rotary.turned(k, turns)
+        return self.rotary.turned(torch.cat((q, k), dim=1), turns).split_with_sizes(self.counts, dim=1)
+
+    def __call__(self, x: Tensor, run: PlainPass) -> Tensor:
+        y, rows, width = self.read(x), run.rows, self.shape.dim_head
+        given = run.inputs_of(self.layer) if run.shares else None
+        rings, sources = (self.rings, ()) if given is None else self.shared
+        for ring in sources:
+            ring((y.view(*rows, -1),) * 3, given)
+        q, k, v = [to(y).view(*rows, count, width).transpose(1, 2) for to, count in self.projections]
+        if run.shares:
+            run.on.gather('attended', self.layer, SimpleNamespace(values=v), run.call)
+        for ring in rings:
+            q, k, v = ring((q, k, v), given)
+        q, k = (q, k) if run.turns is None else self.turned(q, k, run.turns)
+        mask, triangle, sighted = run.triangle if run.own is None else run.sight_for(q)
+        out = self.attend(q, k, v, mask, triangle)
+        out = out if sighted is None else out.masked_fill(~sighted, 0.0)
+        out = self.to_out(out.transpose(1, 2).reshape(*x.shape[:-1], self.shape.dim_inner))
+        return self.join(out if run.hidden is None else out.masked_fill(run.hidden, 0.0), x)
+
+
+def rings_of(attn: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """What features do to heads, and to what is projected, in a call with these inputs."""
+    active = attn.features.given(inputs).active
+    return tuple([getattr(f, stage) for f in active if stage in f.runs_at()] for stage in ('heads', 'sources'))
+
+
+class PlainCall(TakesNotes):
+    """What features find in a plain call: nothing but their inputs and notes."""
+
+    context = places = None
+    memories = 0
+    rebuilds_values = False
+
+    def __init__(self, inputs: dict[str, Any]) -> None:
+        self.inputs, self.notes = inputs, {}
+
+    @staticmethod
+    def cleared(t: Tensor) -> Tensor:
+        return t
+
+
+class PlainPass:
+    """What the layers of one pass share: how many `rows`, (b, n), by which angles they turn, what queries see."""
+
+    own: Call | None = None
+    hidden: Tensor | None = None
+    sight: Sight | None = None
+
+    def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:
+        given = call.shared['a']
+        self.rows, self.call, self.on = x.shape[:-1], call, on
+        self.turns = given['rotary_pos_emb'][0] if 'rotary_pos_emb' in given else None
+        self.shares = bool(on.at.get('inputs'))
+        # a plain bool of a symbolic length too
+        self.triangle = Sight(None, True if first is not None and first.branch.causal and x.shape[1] > 1 else False)
+        if first is None or SEEN.isdisjoint(given):
+            return
+        inputs = {name: value for name, value in given.items() if name not in ('mask', 'context_mask')}
+        mask, keys = given.get('mask'), given.get('context_mask')
+        attn = first.branch
+        self.own = own = attn.open((x, x, x), None, None, mask, None, None, inputs)
+        own.keys = x.shape[1]
+        real = own.key_mask(mask, keys)
+        attend.settle(attn.features.given(inputs), own, (x, x, x), [] if real is None else [real[:, None, None]])
+        own.gather()
+        if own.query_mask is not None:
+            self.hidden = ~own.query_mask.unsqueeze(-1)
+            self.hidden = self.hidden if torch.is_grad_enabled() else self.hidden.flatten(0, 1)
+
+    def sight_for(self, q: Tensor) -> Sight:
+        """What queries see, with a mask as torch's kernel adds it."""
+        if self.sight is not None:
+            return self.sight
+        mask, *rest = sight_of(self.own, q)
+        if mask is not None and mask.dtype == torch.bool and not torch.is_grad_enabled():
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
+        sight = Sight(mask if mask is None else mask.expand(-1, -1, q.shape[-2], -1), *rest)
+        if mask is None or not mask.requires_grad:  # in half precision, layers would add up what one bias learns
+            self.sight = sight
+        return sight
+
+    def inputs_of(self, layer: Layer) -> PlainCall | None:
+        """A call with what the stack gives to a layer; None for nothing."""
+        inputs = self.on.down('inputs', {}, layer, self.call)
+        return PlainCall(inputs) if inputs else None
+
+
+class PlainFeedForward(PlainLayer):
+    """Linear layers and activations, one after the other."""
+
+    def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
+        super().__init__(layer, part)
+        self.parts = [part(module) for module in leaves(self.branch.ff)]
+
+    def __call__(self, x: Tensor, *_: Any) -> Tensor:
+        out = self.read(x)
+        for part in self.parts:
+            out = part(out)
+        return self.join(out, x)
+
+
+# which layers
+
+
+def are_plain(features: Iterable[Feature]) -> bool:
+    return all(map(is_known, features))
+
+
+def holds_known(module: nn.Module) -> bool:
+    """Whether everything below a module is known, its parameters being where they are read from."""
+    return all(is_known(m) and m._parameters.keys() >= READ.get(type(m), set()) for m in module.modules())
+
+
+def of_core(thing: Any, name: str) -> bool:
+    """Whether something is of exactly a class of the core."""
+    kind = type(thing)
+    return kind.__module__ == CORE and kind.__qualname__ == name
+
+
+def is_plain(stack: Stack) -> bool:
+    """Whether nothing acts in a stack but what is written out here, and holds for it now."""
+
+    def fits(layer: Layer) -> bool:
+        if not of_core(layer, 'Layer') or type(layer[2]) is not Residual:
+            return False
+        norms, branch, residual = layer
+        if len(norms) != 3 or residual.residual_scale is not None or residual.scale_residual_constant != 1:
+            return False
+        if layer.kind == 'f':
+            return of_core(branch, 'FeedForward') and type(branch.ff) is nn.Sequential and branch.dim == stack.dim
+        if layer.kind != 'a' or not of_core(branch, 'Attention') or branch.sdp_backends is not None:
+            return False
+        own = type(branch.attend) is attend.Attend and branch.attend.layer is branch
+        return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
+
+    if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
+        return False
+    turns = all(layer[1].features.find(Rotary) for layer in stack.layers if layer.kind == 'a')
+    return turns and all(are_plain(acting(layer[1])) for layer in stack.layers)
+
+
+def acting(host: Any) -> Sequence[Feature]:
+    """The features of a module that may act in a plain pass: none that waits for other inputs."""
+    return host.features.given(INPUTS).active
+
+
+def snapshot(
+    root: nn.Module, stack: Stack, unseen: nn.Module, code: Sequence[type | ModuleType] = ()
+) -> tuple[Snapshot, Code]:
+    """All that a short cut for `root`, whose stack is plain, has looked at, and the code that it stands for."""
+    hosts = dict.fromkeys((root, stack, *(layer[1] for layer in stack.layers)))
+    features = [feature for host in hosts for feature in acting(host)]
+    seen = Snapshot(root, features, unseen.modules())
+    known = (calls.Call, calls.StackCall, traces.Intermediates, sys.modules[CORE], dense, attend, calls, traces)
+    return seen, Code((*known, *code, *seen.kinds))
+
+
+# the layers of a stack
+
+
+class ShortCuts:
+    """What a stack keeps of its plain layers, in training and not; a copy of the stack makes its own."""
+
+    def __init__(self) -> None:
+        self.known: dict[bool, PlainLayers | None] = {}
+
+    def __deepcopy__(self, memo: Any) -> ShortCuts:
+        return ShortCuts()
+
+    def __reduce__(self) -> Any:
+        return ShortCuts, ()
+
+
+class PlainLayers:
+    """What `AttentionLayers.run_layers` does for a plain stack. Nothing in it changes, so that threads may share it."""
+
+    def __init__(self, stack: Stack) -> None:
+        kinds = {'a': PlainAttention, 'f': PlainFeedForward}
+        self.stack, self.layers = stack, [kinds[layer.kind](layer) for layer in stack.layers]
+        self.first = next((layer for layer in self.layers if type(layer) is PlainAttention), None)
+        self.seen, self.code = snapshot(stack, stack, stack.layers)
+        self.drops = any(type(m) is nn.Dropout and m.training and m.p for m in stack.layers.modules()) or any(
+            layer.branch.training and layer.branch.dropout for layer in self.layers if type(layer) is PlainAttention
+        )
+
+    @classmethod
+    def of(cls, stack: Stack) -> PlainLayers | None:
+        """The layers of a stack, if they are plain. A graph, compiled or traced, has no use for them."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return None
+        kept = vars(stack).get('short_cuts', ShortCuts()).known
+        known = kept.get(stack.training, False)
+        if known is None or (known and known.is_current(stack)):
+            return known
+        made = cls(stack) if cls.fits(stack) else None
+        if made is not None and not made.code.holds():
+            return None
+        kept[stack.training] = made
+        return made
+
+    def is_current(self, stack: Stack) -> bool:
+        return self.stack is stack and self.code.holds() and self.seen.holds()
+
+    @staticmethod
+    def fits(stack: Stack) -> bool:
+        attention = [layer[1] for layer in stack.layers if layer.kind == 'a'] if is_plain(stack) else [None]
+        return all(
+            a is not None and a.kernel is fused and a.shape.dim_head == a.shape.dim_value for a in attention
+        ) and (len({a.causal for a in attention}) < 2)
+
+    def takes(self, x: Tensor, call: StackCall, on: Features) -> bool:
+        """Whether a pass, in which the features `on` act, needs nothing else of its layers."""
+        if on is not self.stack.features.given(call.inputs):
+            return False
+        if call.keeps or call.cache is not None or call.mems or call.norm_inputs or call.shared['f']:
+            return False
+        if any(value is not None and name != 'rotary_pos_emb' for name, value in call.inputs.items()):
+            return False
+        given = call.shared['a']
+        if given.keys() - SHARED:
+            return False
+        if 'rotary_pos_emb' in given and not is_one(given['rotary_pos_emb'][1]):
+            return False
+        if not SEEN.isdisjoint(given):
+            hides = 'mask' in given or 'context_mask' in given
+            if (hides and not given.get('clean')) or is_large(x, len(x), self.stack.attn_heads, x.shape[1], x.shape[1]):
+                return False
+        return not (self.drops or self.seen.is_hooked())
+
+    def __call__(self, x: Tensor, call: StackCall, on: Features, steps: Sequence[int]) -> Tensor:
+        run = PlainPass(x, call, on, self.first)
+        # products of matrices take less than those of (b, n, d); what is kept for a backward pass must be what the
+        # ordinary way keeps, which may compute it again
+        x = x if torch.is_grad_enabled() else x.flatten(0, -2)
+        for call.step in steps:
+            x = self.layers[call.order[call.step]](x, run)
+        return x if torch.is_grad_enabled() else x.unflatten(0, run.rows)

@@ -1,0 +1,192 @@
+"""One new token through a plain model, written out: what the stages of a decode step come to where no feature acts.
+
+For a small model most of a step is the bookkeeping that features need. Where none of them acts, beside rotary and
+absolute positions, norms and what builds a feedforward, a step is the few lines below, on the same cache and with the
+same numbers. `PlainStep.of` says which models; all others, and every call with a mask, a context, hooks or padding,
+take the ordinary way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers import cache as caches
+from x_transformers.cache import Cache, LayerIntermediates
+from x_transformers.core import buffers, model_calls
+from x_transformers.core.buffers import Buffer, Derived, KeysValues
+from x_transformers.core.model_calls import ModelCall
+from x_transformers.fast.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain
+from x_transformers.fast.plain import (
+    PlainAttention,
+    PlainFeedForward,
+    acting,
+    are_plain,
+    holds_known,
+    is_plain,
+    of_core,
+    part,
+    snapshot,
+)
+from x_transformers.fast.untouched import is_known
+from x_transformers.features import biases
+from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.positions import AbsolutePositionalEmbedding
+from x_transformers.features.rotary import RotaryPositions, for_one_pass
+from x_transformers.kernels.dense import eager, fused
+
+
+class AttentionStep(PlainAttention):
+    """x b d -> b d, one new token per row, with the past of the layer continued."""
+
+    def __init__(self, layer: Any, part: Callable[[nn.Module | None], Any] = part) -> None:
+        super().__init__(layer, part)
+        attn, parts = self.branch, (self.to_q, self.to_k, self.to_v)
+        packed = all(type(one) is PackedLinear for one in parts)
+        joined = PackedLinear(attn.to_q, attn.to_k, attn.to_v) if packed else None
+        self.project = joined or (lambda x: torch.cat([part(x) for part in parts], dim=-1))
+        self.widths = [sum(self.counts) * attn.shape.dim_head, attn.shape.kv_heads * attn.shape.dim_value]
+
+    def continued(
+        self, x: Tensor, past: KeysValues, angles: Buffer | None, turns: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, KeysValues]:
+        b = x.shape[0]
+        qk, v = self.project(self.read(x)).split_with_sizes(self.widths, dim=-1)
+        qk, v = qk.view(b, -1, 1, self.shape.dim_head), v.view(b, -1, 1, self.shape.dim_value)
+        for ring in self.rings:
+            q, k, v = ring((*qk.split_with_sizes(self.counts, dim=1), v), None)
+            qk = torch.cat((q, k), dim=1)
+        if turns is not None and self.turns_all:
+            qk = self.rotary.turned(qk, turns)
+        q, k = qk.split_with_sizes(self.counts, dim=1)
+        if turns is not None and not self.turns_all:
+            q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
+        past = past.append(k, v)
+        past.states = {} if angles is None else {'angles': angles}
+        out = self.attend(q, *past.pair, bias)
+        return self.join(self.to_out(out.reshape(b, -1)), x), past
+
+
+LOOK_UP = F.embedding
+
+
+class EmbeddingStep:
+    """ids b 1 at a position -> b d: a row of each table."""
+
+    def __init__(self, net: Any) -> None:
+        self.net, self.scale = net, getattr(net.pos_emb, 'scale', None)
+        plain = [
+            type(m) is kind and not m.l2norm_embed and type(m.emb) is nn.Embedding and m.emb.max_norm is None
+            for m, kind in ((net.token_emb, TokenEmbedding), (net.pos_emb, AbsolutePositionalEmbedding))
+            if m is not None
+        ]
+        self.tables = [m.emb for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
+
+    def __call__(self, ids: Tensor, at: int) -> Tensor:
+        net = self.net
+        if self.tables is None or F.embedding is not LOOK_UP or at >= net.max_seq_len > 0:  # which refuses it
+            x = net.token_emb(ids)
+            return (x if net.pos_emb is None else x + net.pos_emb(ids, offset=at)).squeeze(1)
+        tokens, *places = (table._parameters['weight'] for table in self.tables)
+        x = F.embedding(ids.squeeze(1).long(), tokens)
+        return torch.add(x, places[0][at], alpha=self.scale) if places else x
+
+
+class PlainStep:
+    """ids b 1, cache -> logits b 1 l, and the cache continued.
+
+    With `packs`, few rows are multiplied by copies of the weights: see `packing.py` for when that is right.
+    """
+
+    def __init__(self, net: Any, packs: bool) -> None:
+        stack = net.attn_layers
+        self.net, self.packs = net, packs
+        code = (Cache, Buffer, Derived, KeysValues, LayerIntermediates, ModelCall, caches, buffers, model_calls, biases)
+        self.seen, self.code = snapshot(net, stack, net, code)
+        self.layers = [stack.layers[index] for index in stack.layers_execute_order]
+        self.steps: dict[int, tuple[list[Any], Any, Any]] = {}
+        self.rotary, self.embed = stack.features.find(RotaryPositions), EmbeddingStep(net)
+        self.bias = getattr(stack, 'rel_pos', None)
+
+    def parts(self, rows: int) -> tuple[list[Any], Any, Any]:
+        """The layers, the final norm and the head, with packed weights where the rows are few."""
+        layout = min(rows, 2) if self.packs and rows in FEW_ROWS else 0  # for none, one and some
+        if layout not in self.steps:
+            kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
+            packed = packable(self.net.modules(), rows) if layout else set()
+
+            def own(module: nn.Module | None) -> Any:
+                if layout and packs_gain(module):
+                    return PackedNorm(module)
+                return PackedLinear(module) if module in packed else part(module)
+
+            steps = [kinds[layer.kind](layer, own) for layer in self.layers]
+            self.steps[layout] = steps, own(stack.final_norm), own(head) if type(head) is nn.Linear else None
+        return self.steps[layout]
+
+    @classmethod
+    def of(cls, net: Any, inputs: dict[str, Any], packs: bool = False) -> PlainStep | None:
+        """The step of a net called with further inputs, if it is plain."""
+        if any(value is not None for value in inputs.values()) or not cls.fits(net):
+            return None
+        step = cls(net, packs)
+        return step if step.is_current() else None
+
+    @staticmethod
+    def fits(net: Any) -> bool:
+        if not of_core(net, 'TransformerWrapper') or not hasattr(net.attn_layers, 'layers_execute_order'):
+            return False
+        stack = net.attn_layers
+        if not (are_plain(acting(net)) and holds_known(net) and is_known(stack) and is_plain(stack)):
+            return False
+        if stack.features.given({}).at.get('inputs'):  # layers that hear of one another
+            return False
+        attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
+        known = all(a.can_cache_kv and a.causal and a.kernel in (fused, eager) for a in attention)
+        return known and stack.causal and net.to_logits is not None and not net.return_only_embed
+
+    def is_current(self) -> bool:
+        """Whether nothing was changed since the step was made, but what parameters hold."""
+        return self.code.holds() and self.seen.holds()
+
+    def takes(self, ids: Tensor, cache: Cache) -> bool:
+        """Whether this step can go on from there. Hooks want to see modules called."""
+        if ids.shape[0] == 0 or ids.shape[1] != 1 or torch.compiler.is_compiling():
+            return False
+        if cache.leading or cache.model_states:
+            return False
+        known = {'positions', 'angles'} if self.rotary is not None else set()
+        if cache.states.keys() != known or not all(past is not None for past in cache.layers):
+            return False
+        if any((past.changed_by is None) != (self.rotary is None) for past in cache.layers):
+            return False
+        return not (self.seen.is_hooked() or self.net.training)
+
+    def __call__(self, ids: Tensor, cache: Cache) -> tuple[Any, Cache]:
+        layers, norm, head = self.parts(ids.shape[0])
+        with torch.inference_mode():  # each small operation takes a little less
+            x, cache = self.run(ids, cache, layers)
+            x = x if norm is None else norm(x)
+        return self.net.to_logits(x.unsqueeze(1)) if head is None else head(x).unsqueeze(1), cache
+
+    def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
+        """Hidden states (b d) of the new tokens."""
+        x, states, angles, turns, pasts = self.net.project_emb(self.embed(ids, cache.seen)), {}, None, None, []
+        if self.rotary is not None:
+            positions = cache.states['positions'].tensor[:, -1:, 0] + 1
+            turns, _ = self.rotary.angles(positions)
+            angles = cache.states['angles'].append(turns)
+            states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1)), 'angles': angles}
+            turns = for_one_pass(turns)
+        bias = None if self.bias is None else self.bias(1, cache.length + 1).unsqueeze(0).to(x.dtype)
+        for layer in layers:
+            if type(layer) is AttentionStep:
+                x, past = layer.continued(x, cache.layers[len(pasts)], angles, turns, bias)
+                pasts.append(past)
+            else:
+                x = layer(x, None)
+        return x, Cache(pasts, list(cache.kinds), states, cache.seen + 1, made_by=cache.made_by)

@@ -1,0 +1,390 @@
+"""Biases of attention scores by positions: ALiBi, T5, a small network, and those that the caller gives.
+
+A bias is a function of the positions of queries and keys. One of many scores is not formed as a whole: it comes in
+rows, or as a table of its diagonals.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.again import Kept
+from x_transformers.core.checks import a_tensor, overridden_together
+from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_each, summable
+from x_transformers.features.levels import AttentionFeature, StackFeature, uses
+from x_transformers.features.norms import LayerNorm
+from x_transformers.features.tables import Placed, constant
+from x_transformers.flags import ConfigError, a_callable, flag, none, shown, size
+from x_transformers.flags.inputs import tensor_of
+
+# modules: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
+
+
+def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """How far each key lies behind each query, q - k:  i, j -> i j, or with rows b i j."""
+    return q_pos.unsqueeze(-1) - k_pos.unsqueeze(-2)
+
+
+class PositionBias(nn.Module):
+    """A bias of attention scores, one per head, from the distance between query and key."""
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        """(...) whole numbers -> (... h)"""
+        raise NotImplementedError
+
+    def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The bias for given positions:  i, j -> h i j; b i, b j -> b h i j; or per head, b h i, b h j -> b h i j."""
+        bias = self.of_distance(distances(q_pos, k_pos))
+        if q_pos.ndim < 3:
+            return bias.movedim(-1, -3)
+        if q_pos.shape[1] != bias.shape[-1]:
+            raise ValueError(f'`pos` got positions for {q_pos.shape[1]} heads, there are {bias.shape[-1]}')
+        return bias.diagonal(dim1=1, dim2=-1).movedim(-1, 1)
+
+    def forward(self, i: int, j: int) -> Tensor:
+        """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
+        device = self.place[0] if isinstance(self, Placed) else next(iter((*self.parameters(), *self.buffers()))).device
+        table = self.of_distance(torch.arange(1 - i, j, device=device))
+        index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
+        return table[index + i - 1].movedim(-1, -3)
+
+    def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
+        """The same as what can be computed for a few rows at a time."""
+        return Diagonals(self.of_distance(torch.arange(j - 1, -i, -1, device=device)).transpose(0, 1).contiguous(), i)
+
+    def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
+        return self.at(pos_i, pos_i if pos_j is None else pos_j)
+
+
+class AlibiPositionalBias(Placed, PositionBias):
+    """A penalty on distance, with a slope per head.  Press et al. 2021, arXiv:2108.12409"""
+
+    plain = True
+
+    def __init__(self, heads: int, total_heads: int | None = None, slopes: list[float] | None = None) -> None:
+        super().__init__()
+        self.heads, self.total_heads = heads, total_heads or heads
+        slopes = self.slopes_for(heads) if slopes is None else slopes
+        if len(slopes) != heads:
+            raise ConfigError(
+                f'`rel_pos_kwargs` got {len(slopes)} `slopes`, it must have one per head with a slope, {heads}'
+            )
+        self.each = (*map(float, slopes), *[0.0] * (self.total_heads - heads))
+
+    @property
+    def slopes(self) -> Tensor:
+        """One per head, 0 for those without."""
+        return constant(self.each, *self.place)
+
+    @staticmethod
+    def slopes_for(heads: int) -> list[float]:
+        """2 ** (-8 k / heads) for a power of two, else those of the power below, and every other one of twice it."""
+        below = 2 ** math.floor(math.log2(heads))
+        slopes = [2 ** (-8 * k / below) for k in range(1, below + 1)]
+        between = [2 ** (-8 * k / (2 * below)) for k in range(1, 2 * below + 1, 2)]
+        return slopes + between[: heads - below]
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return distance.abs().unsqueeze(-1).to(self.place[1]) * -constant(self.each, distance.device, self.place[1])
+
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance:  h, q - k -> bias"""
+        slopes = -self.slopes
+        return lambda h, distance: distance.abs() * slopes[h]
+
+
+class RelativePositionBias(PositionBias):
+    """A learned bias per bucket of distances; far ones share logarithmic buckets.
+
+    Raffel et al. 2019, arXiv:1910.10683
+    """
+
+    plain = True
+
+    def __init__(
+        self, scale: float, causal: bool = False, num_buckets: int = 32, max_distance: int = 128, heads: int = 8
+    ) -> None:
+        super().__init__()
+        self.scale, self.causal, self.num_buckets, self.max_distance = scale, causal, num_buckets, max_distance
+        self.relative_attention_bias = nn.Embedding(num_buckets, heads)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        buckets, first = self.num_buckets, 0
+        if self.causal:
+            distance = distance.clamp(min=0)
+        else:
+            buckets //= 2
+            first, distance = (distance < 0) * buckets, distance.abs()
+        exact = buckets // 2
+        far = (distance.clamp(min=1).float() / exact).log() / math.log(self.max_distance / exact) * (buckets - exact)
+        far = (exact + far.long()).clamp(max=buckets - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        if distance.is_floating_point():
+            raise ValueError(f'`pos` got {distance.dtype}, it must be whole numbers: distances are sorted into buckets')
+        return self.relative_attention_bias(self.bucket(distance)) * self.scale
+
+    def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance, from a table:  h, q - k -> bias"""
+        far = self.max_distance  # from here on all share a bucket
+        table = self.of_distance(torch.arange(-far, far + 1, device=self.relative_attention_bias.weight.device))
+        table = summable(table)
+        return lambda h, distance: table[distance.clamp(-far, far) + far, h]
+
+
+class DynamicPositionBias(PositionBias):
+    """A bias that a small network computes from the distance.  Wang et al. 2021, arXiv:2108.00154
+
+    With `log_distance` it sees sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
+    """
+
+    plain = True
+
+    def __init__(self, dim: int, *, heads: int, depth: int, log_distance: bool = False, norm: bool = False) -> None:
+        super().__init__()
+        self.log_distance = log_distance
+        self.mlp = nn.ModuleList()
+        for layer in range(depth):
+            linear = nn.Linear(dim if layer else 1, dim)
+            kind = nn.LayerNorm if layer else LayerNorm
+            self.mlp.append(nn.Sequential(linear, kind(dim) if norm else nn.Identity(), nn.SiLU()))
+        self.mlp.append(nn.Linear(dim, heads))
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        x = distance.to(next(self.parameters()).dtype).unsqueeze(-1)
+        if self.log_distance:
+            x = x.sign() * (x.abs() + 1).log()
+        for layer in self.mlp:
+            x = layer(x)
+        return x
+
+
+class SharedBias:
+    """A bias module for one pass through a stack: computes once what all layers add."""
+
+    def __init__(self, module: PositionBias) -> None:
+        self.module = module
+        self.kept = None if torch.compiler.is_compiling() else Kept(module)
+        self.sizes: tuple[int, int] = (-1, -1)
+        self.known: Tensor | None = None
+        self.table: Diagonals | None = None
+
+    @property
+    def then(self) -> PositionBias:
+        """The module as it was when the pass began: layers may ask again in the backward pass."""
+        return self.module if self.kept is None else self.kept.now(self.module)
+
+    def __call__(self, i: int, j: int) -> Tensor:
+        return self.remembered(i, j, lambda: self.then(i, j))
+
+    def at(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        return self.remembered(q_pos.shape[-1], k_pos.shape[-1], lambda: self.then.at(q_pos, k_pos))
+
+    def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
+        if self.table is None or self.sizes != (i, j):
+            self.sizes, self.table = (i, j), self.then.diagonals(i, j, device)
+        return self.table
+
+    def beside(self) -> list[Tensor]:
+        return [t for t in (self.known, None if self.table is None else self.table.table) if t is not None]
+
+    def with_beside(self, swapped: dict[int, Tensor]) -> SharedBias:
+        """The same with other tensors in place of those that it has computed, by their ids."""
+        new = copy.copy(self)
+        new.known = None if self.known is None else swapped.get(id(self.known), self.known)
+        if self.table is not None:
+            new.table = Diagonals(swapped.get(id(self.table.table), self.table.table), self.table.rows)
+        return new
+
+    def remembered(self, i: int, j: int, compute: Callable[[], Tensor]) -> Tensor:
+        if self.known is None or self.sizes[0] != i or self.sizes[1] != j:  # no dict: it would fix symbolic lengths
+            self.sizes, self.known = (i, j), compute()
+        return self.known
+
+
+# features of attention
+
+
+def of_lengths(rel_pos: Any, x: Tensor, heads: int, i: int, j: int) -> Tensor | Rows:
+    """The bias of the last `i` of `j` positions, by a module or `SharedBias`; in rows, if it is large."""
+    if hasattr(rel_pos, 'diagonals') and is_large(x, x.shape[0], heads, i, j):
+        return rel_pos.diagonals(i, j, x.device)
+    return rel_pos(i, j)
+
+
+def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) -> Tensor | Rows:
+    """The same for given positions of the queries, (i), (b i) or (b h i), and of all keys, (j), (b j) or (b h j)."""
+    i = own.shape[-1]
+    if not is_large(x, x.shape[0], heads, i, pos.shape[-1]):
+        return rel_pos.at(own, pos)
+    rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
+    module = rel_pos.module
+    learns = any(parameter.requires_grad for parameter in module.parameters())
+
+    def entry() -> Pointwise:
+        by_distance, of_query, of_key = rel_pos.then.entry(), of_each(own), of_each(pos)
+        return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
+
+    knows = (
+        pos.ndim < 3
+        and not pos.is_floating_point()
+        and hasattr(module, 'entry')
+        and overridden_together(type(module), 'entry', 'of_distance', 'at')
+    )
+    return Rows(
+        lambda rows, keys: rel_pos.then.at(own[..., rows], pos[..., keys]),
+        learns=learns,
+        entry=entry if knows else None,
+    )
+
+
+class RelativeBias(AttentionFeature):
+    """A bias from the positions of queries and keys, by a module shared between layers."""
+
+    takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j | b h j, of the keys; the last are the queries'}
+    must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
+    waits = True
+    plain = True
+
+    def bias(self, call: Any) -> Tensor | Rows | None:
+        rel_pos = call.inputs.get('rel_pos')
+        if rel_pos is None:
+            return None
+        if call.in_order('pos', 'index'):
+            return of_lengths(rel_pos, call.x, call.heads, call.rows, call.keys)
+        if not hasattr(rel_pos, 'at'):
+            raise ValueError('`pos` got positions, but `rel_pos` is a module that knows only lengths')
+        if call.places is not None and isinstance(rel_pos, SharedBias):  # the others ask with the last keys
+            rel_pos = SharedBias(rel_pos.module)
+        return of_positions(rel_pos, call.x, call.heads, call.q_pos, call.k_pos)
+
+
+class AttnBias(AttentionFeature):
+    """A bias given by the caller."""
+
+    takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+    must_be = {'attn_bias': tensor_of()}
+    waits = True
+
+    def bias(self, call: Any) -> Tensor | None:
+        bias = call.inputs.get('attn_bias')
+        if bias is not None and not a_tensor(bias, 'attn_bias').is_floating_point():
+            raise TypeError(f'`attn_bias` got {bias.dtype}, it must be numbers to add; keys are hidden by `attn_mask`')
+        return bias
+
+    def mask(self, call: Any) -> Tensor | None:
+        """A key with a bias of -inf is hidden: else a row of nothing but those would look at what other masks hide."""
+        bias = self.bias(call)
+        if bias is None:
+            return None
+        call.term(bias, 'attn_bias')  # its shape is that of the bias, by name
+        return bias != -torch.inf
+
+
+# features of a stack
+
+
+class StackBias(StackFeature):
+    """Hands the bias module of a stack to its self-attention layers."""
+
+    stored_as = {'module': 'rel_pos'}
+
+    def refuse_gates(self) -> None:
+        if uses(self.host, 'data_dependent_alibi'):
+            raise ConfigError(
+                f'`{next(iter(self.flags))}` does not go with `attn_data_dependent_alibi`: one position bias at a time'
+            )
+
+    def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
+        """The module, with what the user gave for it besides flags."""
+        extra = self.host.rel_pos_kwargs
+        try:
+            return kind(**own, **extra)
+        except TypeError as error:
+            raise ConfigError(f'`rel_pos_kwargs` got {shown(extra)}: {error}') from None
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if isinstance(self.module, Placed):
+            self.module.found_on(x.device)
+        shared = call.shared['a']['rel_pos'] = SharedBias(self.module)
+        # here and not in the first layer that asks, so that a layer can be recomputed on its own
+        own = call.shared['a']
+        positions = own.get('pos', own.get('index'))
+        if positions is None:
+            of_lengths(shared, x, self.host.attn_heads, call.new, call.memories + call.tokens)
+        else:
+            of_positions(shared, x, self.host.attn_heads, positions[..., -call.new :], positions)
+        return x
+
+
+class Alibi(StackBias):
+    """Linear penalty on the distance, a slope per head:  -slope |q - k|"""
+
+    plain = True
+    paper = 'Train Short, Test Long, arXiv:2108.12409'
+    alibi_pos_bias = flag(False, 'penalise distance linearly')
+    alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none, example=2)
+    clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
+
+    def setup(self, host: Any) -> None:
+        self.refuse_gates()
+        heads = self.alibi_num_heads or host.attn_heads
+        if heads > host.attn_heads:
+            raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {host.attn_heads}')
+        self.module = self.build(AlibiPositionalBias, heads=heads, total_heads=host.attn_heads)
+
+
+class T5Bias(StackBias):
+    """A learned bias per bucket of distances."""
+
+    plain = True
+    paper = 'T5, arXiv:1910.10683'
+    rel_pos_bias = flag(False, 'learned bias per bucket of distances')
+    rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
+    rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size, example=64)
+    clashes = {'dynamic_pos_bias': 'one position bias at a time'}
+    gives_positions = True
+
+    def setup(self, host: Any) -> None:
+        self.refuse_gates()
+        if self.rel_pos_num_buckets > self.rel_pos_max_distance:
+            raise ConfigError(
+                f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '
+                f'it must be at most `rel_pos_max_distance`, {self.rel_pos_max_distance}'
+            )
+        self.module = self.build(
+            RelativePositionBias,
+            scale=host.attn_dim_head**0.5,
+            causal=host.causal,
+            heads=host.attn_heads,
+            num_buckets=self.rel_pos_num_buckets,
+            max_distance=self.rel_pos_max_distance,
+        )
+
+
+class DynamicBias(StackBias):
+    """A bias computed from the distance by a small network."""
+
+    plain = True
+    paper = 'CrossFormer, arXiv:2108.00154; Swin v2, arXiv:2111.09883'
+    dynamic_pos_bias = flag(False, 'a small network turns distances into biases')
+    dynamic_pos_bias_log_distance = flag(False, 'it sees the signed logarithm of the distance')
+    dynamic_pos_bias_mlp_depth = flag(2, 'its hidden layers', size, example=3)
+    dynamic_pos_bias_norm = flag(False, 'norms inside it')
+
+    def setup(self, host: Any) -> None:
+        self.module = self.build(
+            DynamicPositionBias,
+            dim=max(host.dim // 4, 1),
+            heads=host.attn_heads,
+            depth=self.dynamic_pos_bias_mlp_depth,
+            log_distance=bool(self.dynamic_pos_bias_log_distance),
+            norm=bool(self.dynamic_pos_bias_norm),
+        )

@@ -1,0 +1,229 @@
+"""Feedforwards made of many, of which each token goes through a few."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.checks import check_weight
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.levels import FeedForwardFeature
+from x_transformers.flags import ConfigError, boolean, flag, none, not_negative, number, one_of, size
+from x_transformers.kernels.grouped import grouped, linear
+
+
+class Stacked(nn.Module):
+    """The weights of one linear layer for every expert, and its biases, with the initial values of `nn.Linear`."""
+
+    matrices = True
+
+    def __init__(self, experts: int, in_features: int, out_features: int, bias: bool) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.weight = nn.Parameter(torch.empty(experts, out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(experts, out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(self.in_features**-0.5), self.in_features**-0.5)
+
+
+class Router(nn.Module):
+    """How well each expert fits a token:  n d -> n x, in float32 at least, whatever runs around it."""
+
+    def __init__(self, dim: int, experts: int, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, dim))
+        self.bias = nn.Parameter(torch.empty(experts)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.weight.shape[-1] ** -0.5
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype = at_least_float(x.dtype)
+        meta = x.device.type == 'meta'  # which knows no autocast
+        with nullcontext() if meta else torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.to(dtype), self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
+
+
+class Experts(nn.Module):
+    """Experts, and what chooses between them.
+
+    n d -> n d, with x experts of inner width f, of which each token gets k. `between` is what stands between the two
+    products of an expert; it has no weights. `shared` runs for every token.
+    """
+
+    def __init__(self, of: MixtureOfExperts, up: nn.Linear, between: nn.Module, down: nn.Linear, shared: Any) -> None:
+        super().__init__()
+        experts, bias = of.moe_experts, up.bias is not None
+        self.kind, self.top_k, self.renormalise = of.moe_kind, of.moe_top_k, bool(of.moe_renormalise)
+        self.groups, self.top_groups, self.scale = of.moe_groups, of.moe_top_groups, of.moe_scale
+        self.router = Router(up.in_features, experts, bool(of.moe_router_bias))
+        self.register_buffer('score_bias', torch.zeros(experts) if of.moe_score_bias else None)
+        widened = Stacked(experts, up.in_features, up.out_features, bias)
+        self.gated = up.out_features == 2 * down.in_features
+        self.add_module('up_gate' if self.gated else 'up', widened)
+        self.down = Stacked(experts, down.in_features, down.out_features, bias)
+        self.between, self.shared = between, shared
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which experts a token gets, with which weights, and how probable each of all was:  n x -> n k, n k, n x."""
+        if self.kind == 'sigmoid':
+            scores = logits.sigmoid()
+            chosen = self.allowed(scores).topk(self.top_k, dim=-1).indices
+            shares = scores / (scores.sum(dim=-1, keepdim=True) + 1e-20)
+        else:
+            scores = shares = logits.softmax(dim=-1)
+            chosen = logits.topk(self.top_k, dim=-1).indices
+        if self.kind == 'topk_softmax':
+            weights = logits.gather(-1, chosen).softmax(dim=-1)
+        else:
+            weights = scores.gather(-1, chosen)
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) if self.renormalise else weights
+        return chosen, weights * self.scale, shares
+
+    def allowed(self, scores: Tensor) -> Tensor:
+        """Scores with their bias, those outside of the best groups lowest of all."""
+        scores = scores if self.score_bias is None else scores + self.score_bias.to(scores.dtype)
+        if self.groups == self.top_groups:
+            return scores
+        parts = scores.unflatten(-1, (self.groups, -1))
+        best = parts.topk(min(2, parts.shape[-1]), dim=-1).values.sum(dim=-1).topk(self.top_groups, dim=-1).indices
+        stays = torch.zeros_like(parts[..., 0], dtype=torch.bool).scatter(-1, best, True)
+        return parts.masked_fill(~stays.unsqueeze(-1), -math.inf).flatten(-2)
+
+    def expert(self, x: Tensor, up: Tensor, up_bias: Any, down: Tensor, down_bias: Any) -> Tensor:
+        return linear(self.between(linear(x, up, up_bias)), down, down_bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the experts give, which were chosen, and how probable each was."""
+        up, down, rows = self.up_gate if self.gated else self.up, self.down, x.reshape(-1, x.shape[-1])
+        chosen, weights, shares = self.choose(self.router(rows))
+        weights_of_all = (up.weight, up.bias, down.weight, down.bias)
+        out = grouped(rows, chosen, len(up.weight), self.expert, weights_of_all)
+        out = (out * weights.unsqueeze(-1).to(out.dtype)).sum(dim=-2)
+        out, chosen, shares = (t.reshape(x.shape[:-1] + t.shape[-1:]) for t in (out, chosen, shares))
+        return out if self.shared is None else out + self.shared(x), chosen, shares
+
+
+class MixtureOfExperts(FeedForwardFeature):
+    """Many feedforwards, of which a router chooses a few for each token. No token is dropped.
+
+        z = W x (+ b),  in float32                                             n x
+        softmax        p = softmax(z), T = top_k(p), w = p[T]
+        sigmoid        s = sigmoid(z), c = s + score_bias, T = top_k(c in the best groups), w = s[T]
+        topk_softmax   T = top_k(z), w = softmax(z[T])
+        out = sum over T of w expert(x), + shared(x)
+
+    `moe_renormalise` divides w by its sum, `moe_scale` multiplies it. A group of experts is as good as its two largest
+    c together. Activations, gates, dropout and biases are those of the feedforward; `shared` is one of its own.
+    The balance loss, in training, is `moe_balance_loss` times x sum_e f_e p_e: f_e is the part of all choices that went
+    to expert e, p_e its mean probability. The sum is 1 where all get the same; padding is left out.
+    """
+
+    paper = (
+        'arXiv:1701.06538; Switch Transformers (balance), arXiv:2101.03961; Mixtral, arXiv:2401.04088; '
+        'DeepSeek-V3 (sigmoid, groups, shared experts), arXiv:2412.19437'
+    )
+    moe_experts = flag(None, 'number of experts; None for a plain feedforward', size | none, example=4)
+    moe_top_k = flag(2, 'how many experts a token goes through', size, example=3)
+    moe_dim_inner = flag(None, 'inner width of an expert; that of the feedforward if None', size | none, example=12)
+    moe_kind = flag(
+        'softmax',
+        'how experts are chosen and weighted',
+        one_of('softmax', 'sigmoid', 'topk_softmax'),
+        example='sigmoid',
+    )
+    moe_renormalise = flag(True, 'weights of the chosen experts sum to one')
+    moe_groups = flag(1, 'equal groups of experts, of which only the best count', size, example=2)
+    moe_top_groups = flag(1, 'how many groups count', size, example=2)
+    moe_scale = flag(1.0, 'factor of the weights', number, example=2.5)
+    moe_score_bias = flag(False, 'a buffer that is added to the scores where experts are chosen, not to their weights')
+    moe_shared = flag(None, 'experts that every token goes through, as one feedforward of that many widths',
+                      size | none, example=1)  # fmt: skip
+    moe_router_bias = flag(False, 'a bias of the router')
+    moe_bias = flag(None, 'biases of all experts; None: unless `no_bias`', boolean | none, example=False)
+    moe_balance_loss = flag(0.0, 'weight of the loss that spreads tokens over experts', not_negative, example=0.1)
+    clashes = {
+        'solu': 'its norm has weights, of which each expert would need its own',
+        'post_act_ln': 'the norm has weights, of which each expert would need its own',
+        'glu_mult_bias': 'each expert would need its own',
+    }
+    settles = ('dim_inner', 'no_bias')
+
+    def setup(self, host: Any) -> None:
+        experts, sigmoid = self.moe_experts, self.moe_kind == 'sigmoid'
+        for name in ('moe_groups', 'moe_score_bias') if not sigmoid else ():
+            if getattr(self, name) != self.flags[name].default:
+                raise ConfigError(f"`{name}` needs `moe_kind='sigmoid'`, it got {self.moe_kind!r}")
+        if self.moe_top_k > experts:
+            raise ConfigError(f'`moe_top_k` got {self.moe_top_k}, it must be at most `moe_experts`, {experts}')
+        if experts % self.moe_groups:
+            raise ConfigError(f'`moe_groups` got {self.moe_groups}, it must divide `moe_experts`, {experts}')
+        if self.moe_top_groups > self.moe_groups:
+            got = f'`moe_top_groups` got {self.moe_top_groups}'
+            raise ConfigError(f'{got}, it must be at most `moe_groups`, {self.moe_groups}')
+        left = experts // self.moe_groups * self.moe_top_groups
+        if self.moe_top_k > left:
+            raise ConfigError(
+                f'`moe_top_k` got {self.moe_top_k}, the best {self.moe_top_groups} of `moe_groups` hold {left}'
+            )
+
+    def layers(self) -> nn.Module:
+        """The experts; what stands behind them is left to the feedforward."""
+        host = self.host
+        plain, width = host.no_bias, self.moe_dim_inner or host.dim_inner
+        host.no_bias = plain if self.moe_bias is None else not self.moe_bias
+        shared = self.built(width * self.moe_shared)[0] if self.moe_shared else None
+        between, behind = self.built(width)
+        host.no_bias, down = plain, between[-1]
+        between = between[:-1]
+        inside = [(name, m) for name, m in between.named_modules() if isinstance(m, nn.Linear)]
+        if len(inside) != 1 or len([*between.parameters()]) != len([*inside[0][1].parameters()]):
+            raise ConfigError(
+                '`moe_experts` does not go with an activation or layers of your own that have weights: '
+                'each expert would need its own'
+            )
+        name, up = inside[0]
+        around, _, name = name.rpartition('.')
+        setattr(between.get_submodule(around), name, nn.Identity())
+        self.moe = Experts(self, up, between, down, shared)
+        return behind
+
+    def built(self, width: int) -> tuple[nn.Sequential, nn.Sequential]:
+        """A plain feedforward of an inner width, and what stands behind its output."""
+        host = self.host
+        host.dim_inner = width
+        whole, last = host.layers(), len(host.features.at.get('behind', ()))
+        for module in whole.modules() if host.no_bias else ():
+            if isinstance(module, nn.Linear):
+                module.bias = None  # a gated unit has its own
+        return whole[: len(whole) - last], whole[len(whole) - last :]
+
+    def outputs(self) -> list[nn.Module]:
+        return [self.moe.down] if self.moe.shared is None else [self.moe.down, self.moe.shared[-1]]
+
+    def run(self, x: Tensor, call: Any) -> Tensor:
+        moe = self.moe
+        check_weight(x, moe.down.weight)
+        out, chosen, shares = moe(x)
+        if self.moe_balance_loss and call.training:
+            call.add_loss('moe_balance', self.moe_balance_loss * balance(chosen, shares, call))
+        return self.host.ff(out)
+
+
+def balance(chosen: Tensor, shares: Tensor, call: Any) -> Tensor:
+    """Number of experts times the sum of what each was given times how probable it was, over real tokens."""
+    experts, tokens = shares.shape[-1], torch.ones_like(shares[..., :1])
+    picked = torch.zeros_like(shares).scatter(-1, chosen, 1.0)
+    picked, shares, tokens = (call.real(t).reshape(-1, t.shape[-1]).sum(dim=0) for t in (picked, shares, tokens))
+    return experts * (picked * shares).sum() / (chosen.shape[-1] * tokens.clamp(min=1).square().sum())

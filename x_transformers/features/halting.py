@@ -1,0 +1,152 @@
+"""How long a token is computed: until it says itself that it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.transforms import transformed
+from x_transformers.features.levels import StackFeature
+from x_transformers.flags import Check, ConfigError, flag, is_number
+
+Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
+
+
+class Halting:
+    """Which tokens (b n) go on, and what those that have halted come to.
+
+        N = the first step at which  p_1 + ... + p_N >= 1 - eps,  or the last one
+        R = 1 - (p_1 + ... + p_(N-1))
+        output = p_1 s_1 + ... + p_(N-1) s_(N-1) + R s_N       ponder = N + R
+
+    Tokens that are not real halt before the first step: they keep their state, and ponder nothing.
+    """
+
+    def __init__(self, x: Tensor, real: Tensor | None, eps: float) -> None:
+        self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
+        self.going, self.eps = self.real, eps
+        wide = x.dtype if x.dtype == torch.float64 else torch.float32
+        self.spent = x.new_zeros(x.shape[:2], dtype=wide)
+        self.ponder = torch.zeros_like(self.spent)
+        self.out = torch.zeros_like(x)
+
+    def step(self, x: Tensor, p: Tensor, number: int, is_last: bool) -> None:
+        """Take the states after a step, which counts from 1, and what each token says then (b n)."""
+        ends = self.going if is_last else self.going & (self.spent + p >= 1 - self.eps)
+        left = 1 - self.spent
+        share = torch.where(ends, left, p).masked_fill(~self.going, 0.0)
+        self.out = self.out + share.unsqueeze(-1).to(x.dtype) * x
+        self.ponder = self.ponder + torch.where(ends, number + left, 0.0)
+        self.going = self.going & ~ends
+        self.spent = self.spent + torch.where(self.going, p, 0.0)
+
+    def result(self, x: Tensor) -> Tensor:
+        return torch.where(self.real.unsqueeze(-1), self.out, x)
+
+    def mean_ponder(self) -> Tensor:
+        """Of a real token."""
+        return self.ponder.sum() / self.real.sum().clamp(min=1)
+
+
+class ACT(StackFeature):
+    """A block of layers runs up to `depth` times, and each token says after each how much it counts, and if it halts.
+
+        p_n = s(W x_n + b)    after the n-th block; s the logistic function
+        output = p_1 x_1 + ... + p_(N-1) x_(N-1) + R x_N
+
+    N is the first block at which the p_n sum up to 1 - eps, or the last one, and R what is left of 1 before it. A token
+    that has halted keeps its state, from which the others still read keys and values; layers compute the others only.
+    In training the mean of N + R over real tokens, times a weight, joins the loss as `ponder`. Padding never runs.
+
+    A compiled graph, a transform of `torch.func` and a trace compute all tokens in each block, as with `act_dense`,
+    which comes to the same.
+    """
+
+    paper = 'Adaptive Computation Time, arXiv:1603.08983; Universal Transformers, arXiv:1807.03819'
+    act_halting = flag(False, 'each token says after each run of the block whether it needs another')
+    act_eps = flag(
+        0.01,
+        'a token halts at a sum of 1 less this',
+        Check('a number between 0 and 0.5', lambda v: is_number(v) and 0 < v < 0.5),
+        example=0.4,
+    )
+    act_ponder_weight = flag(
+        0.01,
+        'weight of the loss for going on',
+        Check('a number of at least 0', lambda v: is_number(v) and v >= 0),
+        example=0.5,
+    )
+    act_dense = flag(False, 'compute all tokens in every run, also those that have halted')
+    needs = {'weight_tie_layers': 'it is one block that runs again'}
+    clashes = {
+        'checkpoint_layers': 'both say how layers run',
+        'reversible': 'both say how layers run',
+        'layer_dropout': 'a block that is left out would be counted as run',
+    }
+    options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense'), 'act_halting')
+
+    def setup(self, host: Any) -> None:
+        for feature in host.features.active:
+            if feature.needs_all:
+                name = next(iter(feature.flags))
+                raise ConfigError(f'`act_halting` does not go with `{name}`: {feature.needs_all}')
+        self.halt = nn.Linear(host.dim, 1)
+        nn.init.zeros_(self.halt.weight)
+        nn.init.ones_(self.halt.bias)
+
+    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
+        self.check(run, call)
+        length, order = self.host.len_default_block, call.order
+        blocks = [range(start, start + length) for start in range(0, len(order), length)]
+        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+        whole = self.act_dense or tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
+        real = None if call.real is None else call.real[:, -x.shape[1] :]
+        halting = Halting(x, real, self.act_eps)
+        for number, steps in enumerate(blocks, 1):
+            if whole:
+                x = all_tokens(run, x, call, steps, halting.going)
+            elif bool(halting.going.any()):
+                x = those_that_go_on(run, x, call, steps, halting.going)
+            else:
+                self.leave_keys(run, x, call, range(steps[0], len(order)))
+                break
+            p = self.halt(x).squeeze(-1).to(halting.spent.dtype).sigmoid()
+            halting.step(x, p, number, number == len(blocks))
+        call.add_loss('ponder', halting.mean_ponder() * self.act_ponder_weight)
+        return halting.result(x)
+
+    def check(self, run: Run, call: Any) -> None:
+        _, transform = run.args
+        if transform is not None:
+            raise ValueError(
+                '`transform_block_inputs` does not go with `act_halting`: a token that halts keeps its state'
+            )
+        block = tuple(range(self.host.len_default_block))
+        if tuple(call.order) != block * (len(call.order) // len(block)):
+            raise ValueError(
+                '`layers_execute_order` does not go with `act_halting`: whole blocks run one after another'
+            )
+
+    def leave_keys(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> None:
+        """What a later token that goes on longer will read: keys and values of the states that were kept."""
+        if call.keeps:
+            for call.step in steps:
+                self.host.layers[call.order[call.step]].fill(x, call, run.args[0])
+
+
+def all_tokens(run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:
+    for step in steps:
+        x = torch.where(going.unsqueeze(-1), run(x, call, (step,)), x)
+    return x
+
+
+def those_that_go_on(run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:
+    if bool(going.all()):
+        return run(x, call, steps)
+    some = call.of_tokens(going)
+    x = run(x, some, steps)
+    call.adopt(some)
+    return x

@@ -1,0 +1,242 @@
+"""Layers that can be run backwards, so that nothing between them is kept for the backward pass.
+
+The stream is two streams side by side while the layers run (b n 2d). A training step keeps their last values; the
+backward pass goes through the layers from the last to the first, and finds the input of each from its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.again import Kept, Surroundings, outside_of_vmap
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.hooks import is_hooked
+from x_transformers.core.kinds import attends
+from x_transformers.core.notes import Notes
+from x_transformers.core.rows import noise_state, replayed
+from x_transformers.core.transforms import transformed
+from x_transformers.features.levels import StackFeature
+from x_transformers.flags import ConfigError, Features, flag, shown
+
+Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
+
+
+class Coupled(nn.Module):
+    """A branch reads one of two streams (b n 2d), and is added to the other; `writes` says which."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.writes = writes
+
+    def prepare(self, x: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        return x.chunk(2, dim=-1)[1 - self.writes], x, {}
+
+    def forward(self, out: Tensor, residual: Tensor, **_: Any) -> Tensor:
+        first, second = residual.chunk(2, dim=-1)
+        pair = (first, second + out) if self.writes else (first + out, second)
+        return torch.cat(pair, dim=-1)
+
+
+class Reversible(StackFeature):
+    """Two streams, of which each layer changes one by what it reads of the other: no activation is kept for training.
+
+        x1 = x2 = x
+        x1 = x1 + attention(norm(x2))          and cross-attention
+        x2 = x2 + feedforward(norm(x1))
+        output   final_norm((x1 + x2) / 2)
+
+    The input of a layer follows from its output: x2 = y2 - feedforward(norm(y1)). In training the last two streams are
+    kept, whatever the depth, and the state of the random numbers before each layer; the backward pass computes each
+    layer again, with the same dropout. Outside of training, in a compiled graph, in transforms of `torch.func`, where
+    layers have hooks, and where the caller asks for what layers leave behind (`return_hiddens`, memories, a cache),
+    the same is computed in the ordinary way, and what that takes is kept.
+    """
+
+    paper = 'The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451'
+    reversible = flag(False, 'two streams, whose values are computed back in the backward pass instead of being kept')
+    clashes = {
+        'checkpoint_layers': 'nothing between the layers is kept',
+        'only_attn': 'feedforwards write the stream that attention reads',
+        'pre_and_post_norm': 'the stream after a norm cannot be computed back',
+        'resi_dual': 'the stream after a norm cannot be computed back',
+        'num_residual_streams': 'both say which streams there are',
+        'qkv_receive_diff_residuals': 'both say which streams there are',
+        'unet_skips': 'a layer reads more than the streams before it',
+        'integrate_layers': 'a layer reads more than the streams before it',
+        'attn_aggregated_residuals': 'a layer reads more than the streams before it',
+        'add_value_residual': 'a layer reads more than the streams before it',
+        'residual_attn': 'a layer reads more than the streams before it',
+        'cross_residual_attn': 'a layer reads more than the streams before it',
+    }
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`reversible` needs `pre_norm`: the stream after a norm cannot be computed back')
+        if not {'f'} < set(host.layer_types):
+            raise ConfigError('`reversible` needs attention and feedforwards: each writes the stream the other reads')
+
+    def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
+        for name, value in options.items():
+            if value is True or value not in (None, False, 1.0):
+                raise ConfigError(f'`reversible` does not go with `{name}`, got {shown(value)}: streams are plain sums')
+        return Coupled(int(self.host.layer_types[layer_index] == 'f'))
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        return torch.cat((x, x), dim=-1)
+
+    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
+        on, transform = run.args
+        if transform is not None:
+            raise ValueError('`transform_block_inputs` does not go with `reversible`: blocks have two streams')
+        steps = range(len(call.order))
+        x = self.kept_at_the_end(on, x, call) if self.saves(x, call) else run(x, call, steps)
+        first, second = x.chunk(2, dim=-1)
+        return (first + second) / 2
+
+    def saves(self, x: Tensor, call: Any) -> bool:
+        """Whether a backward pass may come that computes the streams back."""
+        stack = self.host
+        if not (stack.training and torch.is_grad_enabled()) or torch.compiler.is_compiling() or transformed():
+            return False
+        if call.keeps or call.cache is not None or any(map(callable, call.inputs.values())):
+            return False
+        if any(is_hooked(layer) or layer._forward_pre_hooks for layer in stack.layers):
+            return False
+        return all(parameter.is_leaf for parameter in stack.parameters())
+
+    def kept_at_the_end(self, on: Features, x: Tensor, call: Any) -> Tensor:
+        run = Replay(self.host, on, x, call)
+        x, *losses = ThereAndBack.apply(run, x, *run.parameters, *run.beside)
+        named = AuxLosses()
+        named.by_name = dict(zip(run.losses, losses, strict=True))
+        named.hand_on()
+        return x
+
+
+class Replay:
+    """One pass through reversible layers, forwards without a graph, and back with one layer's graph at a time."""
+
+    def __init__(self, stack: nn.Module, on: Features, x: Tensor, call: Any) -> None:
+        self.stack, self.on, self.call, self.device = stack, on, call, x.device
+        self.before = call.with_beside(call.beside())
+        self.kept, self.surroundings = Kept(stack), Surroundings(x.device.type)
+        self.parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]
+        self.beside = call.beside()
+        own = {id(parameter) for layer in stack.layers for parameter in layer.parameters()}
+        self.shared = [parameter for parameter in self.parameters if id(parameter) not in own]
+        self.noise: list[tuple[Tensor, ...]] = []
+        self.left_out: set[int] = set()
+        self.losses: tuple[str, ...] = ()
+
+    def at(self, call: Any, step: int) -> Any:
+        """The call as it is before a step."""
+        own = call.fork()
+        own.step, own.attended = step, call.attended + len([kind for kind in call.kinds[:step] if attends(kind)])
+        own.self_attended = call.self_attended + call.how_many('a', step)
+        return own
+
+    def forwards(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The last streams, and the losses that layers added."""
+        call, on, last = self.call, self.on, None
+        layers = tuple(self.stack.layers)
+        with AuxLosses() as losses:
+            for step, index in enumerate(call.order):
+                self.noise.append(last := self.noise_now(last))
+                own = self.at(call, step)
+                if on.gather('skips', layers[index], own):
+                    self.left_out.add(step)
+                    on.gather('skipped', x, layers[index], own)
+                else:
+                    x = layers[index](x, own, on)
+                self.refuse_notes(own)
+        call.step = len(call.order) - 1
+        self.kept.ran()
+        self.losses = tuple(losses.by_name)
+        return x, *losses.by_name.values()
+
+    def noise_now(self, last: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
+        """The state of random numbers, once for all layers that draw none."""
+        now = noise_state(self.device)
+        return last if last is not None and all(map(torch.equal, now, last)) else now
+
+    def refuse_notes(self, own: Any) -> None:
+        before = self.call.notes
+        if not all(note.is_still(before.get(kind, Notes())) for kind, note in own.notes.items()):
+            raise ValueError(
+                '`reversible` does not go with a feature that notes something from layer to layer in `call.own(self)`: '
+                'each layer is computed again by itself'
+            )
+
+    def backwards(
+        self, x: Tensor, beside: Sequence[Tensor], grad: Tensor, of_losses: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """The gradients of the first streams, and of `parameters` and `beside`, from those of the last."""
+        layers, on = tuple(self.kept.now(self.stack).layers), self.kept.now(self.on)
+        leaves = [t.detach().requires_grad_(t.requires_grad) for t in beside]
+        before = self.before.with_beside(leaves)
+        learning = [leaf for leaf in leaves if leaf.requires_grad]
+        streams, grads = list(x.chunk(2, dim=-1)), list(grad.chunk(2, dim=-1))
+        found: dict[int, Tensor | None] = {}
+        for step in reversed(range(len(self.noise))):
+            if step in self.left_out:
+                continue
+            layer, own = layers[before.order[step]], self.at(before, step)
+            writes = layer[2].writes
+            read = streams[1 - writes].detach().requires_grad_()
+            out, losses = self.once_more(read, layer, own, on, step)
+            wanted = [read, *(p for p in layer.parameters() if p.requires_grad), *self.shared, *learning]
+            given = [(out, grads[writes].to(out.dtype))]
+            given += [(losses[n], g) for n, g in zip(self.losses, of_losses, strict=True) if n in losses]
+            of_read, *new = gradients([(t, g) for t, g in given if t.requires_grad], wanted)
+            streams[writes] = streams[writes] - out.detach()
+            grads[1 - writes] = added(grads[1 - writes], of_read)
+            for t, g in zip(wanted[1:], new, strict=True):
+                found[id(t)] = added(found.get(id(t)), g)
+        return torch.cat(grads, dim=-1), [found.get(id(t)) for t in (*self.parameters, *leaves)]
+
+    def once_more(
+        self, read: Tensor, layer: Any, own: Any, on: Features, step: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What a layer adds, and its losses, as the first time."""
+        noise, gathered = replayed(self.noise[step], self.device), AuxLosses(again=True)
+        with outside_of_vmap(), self.surroundings.back(), noise, gathered as losses:
+            on.gather('skips', layer, own)  # draws what it drew before
+            return layer.branch(read, own, on), losses.by_name
+
+
+def gradients(given: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The gradients of the wanted tensors, from outputs and theirs."""
+    if not given:
+        return [None] * len(wanted)
+    outs, grads = zip(*given, strict=True)
+    return torch.autograd.grad(outs, wanted, grads, allow_unused=True)
+
+
+def added(total: Tensor | None, more: Tensor | None) -> Tensor | None:
+    return more if total is None else total if more is None else total + more
+
+
+class ThereAndBack(torch.autograd.Function):
+    """The layers of a pass as one function of the streams, the parameters, and what layers read beside."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Replay, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        out, *losses = run.forwards(x)
+        ctx.run = run
+        ctx.save_for_backward(out, *tensors[len(run.parameters) :])
+        return out, *losses
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *of_losses: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                '`reversible` does not go with gradients of gradients (`create_graph=True`): the layers that are '
+                'computed again leave no graph. Call `eval()`, or give a layer a hook, to compute in the ordinary way'
+            )
+        out, *beside = ctx.saved_tensors
+        first, others = ctx.run.backwards(out, beside, grad, of_losses)
+        return None, first, *others

@@ -1,0 +1,364 @@
+"""Rotations of queries and keys by their positions.
+
+The angles are a function of positions, computed once for all layers of a stack, and kept in the cache with the keys
+that they have turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.core.buffers import Buffer, KeysValues
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.latents import RopeSubheads
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.tables import KeepsPrecision
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    PerToken,
+    an_instance,
+    flag,
+    is_number,
+    none,
+    positive,
+    shown,
+    size,
+    warn_once,
+)
+from x_transformers.flags.inputs import rotary_angles, tensor_of
+
+# angles
+
+
+class RotaryEmbedding(KeepsPrecision):
+    """The angles of rotary positions, each repeated for the two features of a pair.
+
+        pos      n | b n                       positions
+        centre                                 position where the scale of xPos is 1, the middle if None
+        returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
+
+    Features turn in pairs: of an odd `dim`, the last frequency turns one more.
+
+    Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
+    """
+
+    plain = True
+
+    def __init__(
+        self,
+        dim: int,
+        use_xpos: bool = False,
+        scale_base: float = 512,
+        interpolation_factor: float = 1.0,
+        base: float = 10000,
+        base_rescale_factor: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if dim < 1:
+            raise ConfigError(f'rotary positions got width {dim}, it must be at least 1')
+        if interpolation_factor < 1:
+            raise ConfigError(f'`rotary_interpolation_factor` got {interpolation_factor}, it must be at least 1')
+        if base_rescale_factor != 1:
+            base *= base_rescale_factor ** (dim / max(dim - 2, 1))
+        pairs = torch.arange(0, dim, 2).float()
+        self.dim, self.interpolation_factor, self.scale_base = dim, interpolation_factor, scale_base
+        self.register_buffer('inv_freq', base ** -(pairs / dim))
+        self.register_buffer('scale', (pairs + 0.4 * dim) / (1.4 * dim) if use_xpos else None)
+
+    def forward_from_seq_len(self, seq_len: int) -> tuple[Tensor, Tensor | float]:
+        return self.forward(torch.arange(seq_len, device=self.inv_freq.device))
+
+    def forward(self, t: Tensor, offset: int = 0, centre: int | None = None) -> tuple[Tensor, Tensor | float]:
+        pos = t.unsqueeze(0) if t.ndim == 1 else t
+        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq / self.interpolation_factor
+        angles = angles.repeat_interleave(2, dim=-1)
+        if self.scale is None:
+            return angles, 1.0
+        centre = (pos.max() + 1) // 2 if centre is None else centre
+        power = (pos - centre).unsqueeze(-1) / self.scale_base
+        return angles, (self.scale**power).repeat_interleave(2, dim=-1)
+
+
+def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
+    """Turn the first features of `t` by the angles of its positions.
+
+    t        b n d | b h n d      the last positions of `freqs` are those of `t`
+    freqs    (1 or b) n r | n r   angles, r <= d, equal for the two features of a pair
+    scale    number, None or like freqs
+    returns  like t, in its dtype; features beyond r are left alone
+    """
+    length, width = t.shape[-2], freqs.shape[-1]
+    dtype = at_least_float(torch.promote_types(t.dtype, freqs.dtype))
+    if torch.compiler.is_compiling() or t.device.type not in ('cpu', 'cuda') or t.shape[-1] % 2:
+        cos, sin = cos_and_sin(freqs, scale, t, dtype)
+        even, odd = t[..., :width].unflatten(-1, (-1, 2)).to(dtype).unbind(dim=-1)
+        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
+        return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
+    # one complex product does the same in a fifth of the time, where it is not compiled; the rest turns by nothing
+    wanted = (length, t.ndim, t.shape[-1], dtype, 0 if freqs.is_inference() else freqs._version)
+    keeps = is_one(scale) and isinstance(length, int) and not freqs.requires_grad  # a symbolic length has no hash
+    known = getattr(freqs, 'known_turns', None) if keeps else None
+    turn = None if known is None else known.get(wanted)
+    if turn is None:
+        cos, sin = cos_and_sin(freqs, scale, t, dtype)
+        still = (0, (t.shape[-1] - width) // 2)
+        turn = torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
+        if known is not None:
+            known.clear()
+            known[wanted] = turn  # the next layers turn by the same
+    pairs = torch.view_as_complex(t.to(dtype).contiguous().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turn).flatten(-2).to(t.dtype)
+
+
+def for_one_pass(angles: Tensor) -> Tensor:
+    """The same angles, for the layers of one pass, which compute once what they turn by."""
+    if torch.compiler.is_compiling():
+        return angles
+    angles = angles.view_as(angles)  # what is kept beside it must not outlive the pass
+    angles.known_turns = {}
+    return angles
+
+
+def is_one(scale: Tensor | float | None) -> bool:
+    return scale is None or (isinstance(scale, (int, float)) and scale == 1)
+
+
+def cos_and_sin(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Of the angles for the places of `t`, one for each pair of features, times the scale."""
+    length = t.shape[-2]
+    angles = with_heads(freqs[..., -length:, ::2], t).to(dtype)
+    cos, sin = angles.cos(), angles.sin()
+    if is_one(scale):
+        return cos, sin
+    if torch.is_tensor(scale):
+        scale = with_heads(scale[..., -length:, ::2], t).to(dtype)
+    return cos * scale, sin * scale
+
+
+def with_heads(angles: Tensor, t: Tensor) -> Tensor:
+    """Angles (b n r) beside heads (b h n d)."""
+    return angles.unsqueeze(1) if t.ndim == 4 and angles.ndim == 3 else angles
+
+
+# features of attention
+
+
+class Rotary(AttentionFeature):
+    """Turn queries and keys by their positions:  (x + iy) e^(i p theta), so that scores depend on distances."""
+
+    paper = 'RoFormer, arXiv:2104.09864'
+    rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
+    takes = {
+        'rotary_pos_emb': '(angles (1 or b) j r, scale)',
+        'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
+        'kept_angles': 'a Buffer of the angles of all cached and new tokens: the cache keeps turned keys',
+    }
+    must_be = {
+        'rotary_pos_emb': rotary_angles,
+        'context_rotary_pos_emb': rotary_angles,
+        'kept_angles': an_instance(Buffer),
+    }
+    settles = ('rotate_num_heads',)
+    remembers = {'angles': PerToken(derived=True)}
+    waits = True
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return True
+
+    def setup(self, host: Any) -> None:
+        heads, own = host.shape.heads, self.rotate_num_heads
+        if own is not None and own > heads:
+            raise ConfigError(f'`rotate_num_heads` got {own}, it must be at most `heads`, {heads}')
+        if own is not None and own < heads and host.shape.kv_heads < heads:
+            raise ConfigError(
+                '`rotate_num_heads` does not go with `kv_heads`: a key head would serve rotated and other queries'
+            )
+        subheads = host.features.find(RopeSubheads)
+        host.rotate_num_heads = own or (heads if subheads is None else subheads.latent_rope_subheads)
+
+    def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        """Turn new keys before they are cached, so that each is turned once."""
+        kept = call.inputs.get('kept_angles')
+        if kept is None or any(feature.keeps_plain_keys for feature in self.host.features.active):
+            return qk
+        (q, k), (angles, _) = qk, call.inputs['rotary_pos_emb']
+        new = k.shape[-2] - call.memories
+        if call.past is not None and call.past.changed_by is None:
+            held = kept.tensor[:, : kept.length - new]
+            keys, *rest = call.past.buffers
+            call.past = KeysValues((keys.map(lambda t: self.turned(t, held)), *rest), call.past.states)
+        call.changed_by, call.new_states['angles'] = self, kept  # the stack has appended to it
+        ahead = angles if call.memories == 0 else torch.cat((angles[:, : call.memories], angles[:, -new:]), dim=1)
+        own = angles if call.places is None else call.of_queries(angles, -2)
+        return self.turned(q, own), self.turned(k, ahead)
+
+    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        own = call.inputs.get('rotary_pos_emb')
+        if own is None or call.changed_by is self:
+            return qk
+        q, k = qk
+        angles, scale = own
+        count = q.shape[-2] if call.places is None else call.tokens.shape[1]
+        if angles.shape[-2] < count:
+            raise ValueError(f'`rotary_pos_emb` got angles for {angles.shape[-2]} positions, there are {count} queries')
+        if call.places is not None:
+            angles, scale = (call.of_queries(t, -2) if torch.is_tensor(t) and t.ndim > 1 else t for t in own)
+        q = self.turned(q, angles, scale)
+        other = own if call.context is None else call.inputs.get('context_rotary_pos_emb')
+        if other is None:
+            raise ValueError(
+                '`context_rotary_pos_emb` is missing: with `rotary_pos_emb`, the keys of a context need angles too'
+            )
+        angles, scale = other
+        if angles.shape[-2] < k.shape[-2]:
+            raise ValueError(f'the rotary angles cover {angles.shape[-2]} positions, the keys have {k.shape[-2]}')
+        return q, self.turned(k, angles, 1.0 if scale is None else scale**-1)
+
+    def restored(self, k: Tensor, states: Mapping[str, Any]) -> Tensor:
+        """Keys as they were before they were turned."""
+        return self.turned(k, -states['angles'].tensor)
+
+    def turned(self, t: Tensor, angles: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
+        still = self.host.heads - self.host.rotate_num_heads
+        if still == 0:
+            return self.host.turned(t, angles, scale)
+        return torch.cat((t[:, :still], self.host.turned(t[:, still:], angles, scale)), dim=1)
+
+
+# features of a stack
+
+
+class GivenAngles(StackFeature):
+    """Positions computed elsewhere, for all self-attention layers of a stack, whether it has its own or not."""
+
+    takes = {
+        'rotary_pos_emb': '(angles (1 or b) j r, scale), as a `RotaryEmbedding` gives them',
+        'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)',
+    }
+    waits = True
+    plain = True
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        for name in self.takes:
+            given = call.inputs.get(name)
+            if given is not None:
+                call.shared['a'][name] = self.checked(name, given, call.memories + call.tokens)
+        return x
+
+    @staticmethod
+    def checked(name: str, given: Any, keys: int) -> tuple[Tensor, Any]:
+        if not isinstance(given, (tuple, list)) or len(given) != 2 or not torch.is_tensor(given[0]):
+            raise TypeError(f'`{name}` got {shown(given)}, it must be a pair, of which the first are angles')
+        if given[0].shape[-2] < keys:
+            raise ValueError(
+                f'`{name}` got angles for {given[0].shape[-2]} positions, '
+                f'there are {keys} keys (prepend_embeds, memory tokens and mems included)'
+            )
+        return tuple(given)
+
+
+class RotaryPositions(StackFeature):
+    """Rotary positions for all self-attention layers of a stack."""
+
+    paper = 'RoFormer, arXiv:2104.09864'
+    rotary_pos_emb = flag(False, 'rotate queries and keys by their positions')
+    rotary_emb_dim = flag(None, 'how many features of a head turn, half of them if None', size | none, example=4)
+    rotary_xpos = flag(False, 'decay with distance as well (xPos)')
+    rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive, example=64)
+    rotary_interpolation_factor = flag(
+        1.0, 'divide positions by this', Check('a number of at least 1', lambda v: is_number(v) and v >= 1), example=2.0
+    )
+    rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
+    rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
+    takes = {'context_pos': 'm | b m'}
+    must_be = {'context_pos': tensor_of('m | b m')}
+    stored_as = {'angles': 'rotary_pos_emb'}
+    switches = ('rotary_pos_emb', 'rotary_xpos')
+    options = {'rotary_xpos_scale_base': 'rotary_xpos'}
+    remembers = {'positions': PerToken(derived=True), 'angles': PerToken(derived=True)}
+    gives_positions = True
+
+    @property
+    def plain(self) -> bool:
+        return not self.rotary_xpos
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return bool(values['rotary_pos_emb'] or values['rotary_xpos'])
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        chosen = kind == 'a' and self.rotate_num_heads is not None
+        return {**flags, 'rotate_num_heads': self.rotate_num_heads} if chosen else flags
+
+    def setup(self, host: Any) -> None:
+        if self.rotary_xpos and not host.causal:
+            raise ConfigError('`rotary_xpos` needs `causal`: its decay looks backwards only')
+        width = self.rotary_emb_dim or max(1, host.attn_dim_head // 2)
+        if width + width % 2 > host.attn_dim_head:
+            why = ': features turn in pairs' if width % 2 else ''
+            raise ConfigError(
+                f'`rotary_emb_dim` got {width}, it must be at most the head width, {host.attn_dim_head}{why}'
+            )
+        if width < 32 and host.verbose:
+            warn_once(f'rotary positions turn {width} features per head: below 32 models are known to suffer')
+        self.angles = RotaryEmbedding(
+            width,
+            use_xpos=bool(self.rotary_xpos),
+            scale_base=self.rotary_xpos_scale_base,
+            interpolation_factor=self.rotary_interpolation_factor,
+            base_rescale_factor=self.rotary_base_rescale_factor,
+        )
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        own = call.shared['a'].get('rotary_pos_emb')
+        # a fixed centre: with the middle, keys without a scale (memories, a context) would reveal the length
+        longest = int(70 * self.rotary_xpos_scale_base)
+        if self.rotary_xpos and call.seen + call.new > longest:
+            raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
+        continues = call.held == 0 or self.goes_on(x, call)
+        if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
+            self.share_kept_angles(x, call)
+        else:
+            angles, scale = self.angles(call.key_positions(x), centre=0) if own is None else own
+            call.shared['a']['rotary_pos_emb'] = for_one_pass(angles), scale
+        context_pos = call.inputs.get('context_pos')
+        if context_pos is not None:
+            if context_pos.shape[-1] != call.context_length:
+                raise ValueError(
+                    f'`context_pos` got {context_pos.shape[-1]} positions, the context has {call.context_length}'
+                )
+            call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
+            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, centre=0)
+        return x
+
+    @staticmethod
+    def goes_on(x: Tensor, call: Any) -> bool:
+        """Whether positions go on from the kept ones."""
+        kept = call.state('positions').past
+        # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
+        same = kept is not None and kept.batch == x.shape[0] and kept.length == call.held
+        return same and call.seen == call.cache.seen  # else an offset moves all of them
+
+    def share_kept_angles(self, x: Tensor, call: Any) -> None:
+        """Angles of all keys, of which only those of new tokens are computed; positions go on from the kept ones."""
+        if call.held and call.shared['a'].get('pos') is None:
+            positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
+        else:
+            positions = call.key_positions(x)[..., call.memories + call.held :]
+        angles, _ = self.angles(positions)
+        for name, rows in (('positions', positions.unsqueeze(-1)), ('angles', angles)):
+            rows, state = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous(), call.state(name)
+            kept = state.put(state.past.append(rows)) if call.held else state.begin(rows)
+        everything = kept.tensor if call.held else angles
+        if call.memories:
+            before, _ = self.angles(call.key_positions(x)[..., : call.memories])
+            everything = torch.cat((before.expand(everything.shape[0], -1, -1), everything), dim=1)
+        call.shared['a'].update(rotary_pos_emb=(for_one_pass(everything), 1.0), kept_angles=kept)

@@ -1,0 +1,62 @@
+"""What positions are made of: tables and angles that keep their digits, and know where they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.precision import at_least_float
+from x_transformers.core.transforms import transformed
+
+
+class KeepsPrecision(nn.Module):
+    """A module whose buffers stay in float32 at least, whatever the model is cast to: angles need the digits."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeepsPrecision:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in self._buffers.items():
+            if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):
+                self._buffers[name] = before[name].to(buffer.device)
+        return self
+
+
+class Placed(nn.Module):
+    """A module that knows where it is without a buffer, `place`: device, and dtype of at least float32.
+
+    Its tables come from its configuration and are made where they are used, so that memory allocated without content,
+    or weights assigned to a module without memory, leave nothing undefined.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = torch.empty(0).device, torch.float32
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Placed:
+        super()._apply(fn, recurse)
+        device, dtype = self.place
+        moved = fn(torch.empty(0, device=device, dtype=dtype))
+        self.place = moved.device, at_least_float(moved.dtype)
+        return self
+
+    def found_on(self, device: torch.device) -> None:
+        """Settle where the module is, if its weights were assigned and it has none."""
+        if self.place[0].type == 'meta':
+            self.place = device, self.place[1]
+
+
+def constant(values: tuple[float, ...], device: Any, dtype: torch.dtype) -> Tensor:
+    """Numbers of a configuration as a tensor. Kept, where it is one like any other."""
+    if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
+        return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)
+    return kept_constant(values, torch.device(device), dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def kept_constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)

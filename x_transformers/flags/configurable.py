@@ -1,0 +1,288 @@
+"""Modules built from flags: signatures, configs as JSON and `explain()`, all derived from the declarations."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from x_transformers.flags.checks import (
+    Check,
+    ConfigError,
+    is_number,
+    shown,
+    warn_once,
+)
+from x_transformers.flags.config import KINDS, decode, encode
+from x_transformers.flags.declared import Feature, Features, Flag
+from x_transformers.flags.explain import explained
+from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, resolve
+
+
+class DerivedSignature:
+    """The signature of a class, derived from its flags when somebody asks."""
+
+    def __get__(self, instance: Any, cls: type[Configurable]) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError('__signature__')
+        return signature_of(cls)
+
+
+class Config(dict):
+    """A model's configuration: a dict whose entries are attributes too, as trainers of other libraries expect."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f'the configuration has no entry {name!r}') from None
+
+    def to_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(dict(self))
+
+    def to_json_string(self) -> str:
+        return json.dumps(self, indent=2, sort_keys=True) + '\n'
+
+
+class DerivedConfig:
+    """The keywords that differ from the defaults, ready for JSON; `from_config` builds the model again.
+
+    Raises ValueError for a value that JSON cannot hold, such as a function. A subclass may keep a `config` of its own.
+    """
+
+    def __get__(self, instance: Configurable | None, cls: type[Configurable]) -> Any:
+        return self if instance is None else Config(encode(instance, cls.__name__))
+
+
+class Configurable(nn.Module):
+    """A module built from keywords: checked, documented, and able to say how it was built.
+
+    A subclass declares its own arguments in the signature of `__init__`, as `Annotated[type, doc, check]`, and the
+    features it is composed of in `catalogue`.
+    """
+
+    catalogue: ClassVar[tuple[type[Feature], ...]] = ()
+    kinds: ClassVar[dict[str, type[Configurable]]] = KINDS
+    renamed: ClassVar[dict[str, str]] = {}
+    removed: ClassVar[dict[str, str]] = {}
+    __signature__ = DerivedSignature()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        known = Configurable.kinds.get(cls.__name__)
+        if known is None or not known.__module__.startswith('x_transformers.'):
+            Configurable.kinds[cls.__name__] = cls  # a class of the user's may be defined again, ours keep their names
+        if '__init__' in vars(cls):
+            cls.__init__ = remembering(cls.__init__)
+
+    @classmethod
+    def arguments(cls) -> dict[str, Flag]:
+        """The arguments that the class declares itself, outside of features."""
+        hidden = cls.settled()
+        kinds = [base for base in reversed(cls.__mro__) if issubclass(base, Configurable) and base is not Configurable]
+        declared = declared_together(tuple(vars(kind)['__init__'] for kind in kinds if '__init__' in vars(kind)))
+        return {name: flag for name, flag in declared.items() if name not in hidden}
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        """Arguments that a subclass has settled, and no longer accepts."""
+        return {}
+
+    @classmethod
+    def accepted(cls) -> dict[str, Flag]:
+        """Every keyword of the class: its own arguments, then the flags of its features."""
+        return {**cls.arguments(), **flags_of(cls.catalogue)}
+
+    @classmethod
+    def translate(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Renamed keywords under their present names, with a warning; removed ones are refused with what to write."""
+        for old, new in cls.renamed.items():
+            if old in given:
+                warn_once(f'`{old}` is now `{new}`, the old name will go')
+                given[new] = given.pop(old)
+        for old, advice in cls.removed.items():
+            if old in given and old not in cls.accepted():
+                raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {advice}')
+        return given
+
+    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+        """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
+        catalogue = catalogue_for(type(self).catalogue, features)
+        values = resolve(catalogue, flags, type(self).__name__, type(self).accepted())
+        for name, declared in flags_of(catalogue).items():
+            self.remember_flag(name, values[name], declared.feature)
+        return Features(self, catalogue, values)
+
+    def remember_flag(self, name: str, value: Any, feature: type[Feature] | None) -> None:
+        """Let a flag be read as an attribute, unless the module has one of that name, or will have."""
+        if feature is not None and name in feature.stored_as.values():
+            value = None  # until the feature stores its module there
+        own = self.__dict__
+        held = name in own['_modules'] or name in own['_parameters'] or name in own['_buffers']
+        if not (held or name in own or hasattr(type(self), name) or isinstance(value, (nn.Module, torch.Tensor))):
+            own[name] = value
+
+    config = DerivedConfig()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | str) -> Configurable:
+        """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
+        config = json.loads(config) if isinstance(config, str) else dict(config)
+        kind = cls.kinds.get(config.get('class', cls.__name__))
+        if kind is None or not issubclass(kind, cls):
+            raise ConfigError(
+                f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
+            )
+        return decode({**config, 'class': kind.__name__})
+
+    def outline(self) -> dict[str, str]:
+        """The module's own steps, for `explain`: a stage, or a name of its own, and what happens there."""
+        return {}
+
+    def _replicate_for_data_parallel(self) -> Configurable:
+        """A replica whose features read its own parameters."""
+        replica = super()._replicate_for_data_parallel()
+        if isinstance(getattr(self, 'features', None), Features):
+            replica.__dict__['features'] = self.features.rebound(replica)
+        return replica
+
+    @torch.no_grad()
+    def stepped(self, progress: float) -> None:
+        """Tell features that change in the course of training that the optimiser has made a step.
+
+        progress   0 to 1, which part of the training is done
+
+        raises   TypeError or ValueError for what is no number from 0 to 1
+        """
+        if not is_number(progress):
+            raise TypeError(f'`progress` got {shown(progress)}, it must be a number from 0 to 1')
+        if not 0 <= progress <= 1:
+            raise ValueError(f'`progress` got {progress}, it must be from 0 to 1: which part of the training is done')
+        for module in self.modules():
+            features = vars(module).get('features')
+            for feature in features.active if isinstance(features, Features) else ():
+                if feature.stepped is not None:
+                    feature.stepped(float(progress))
+
+    def explain(self) -> str:
+        """What runs in this model, stage by stage, in order, with the inputs that it takes."""
+        return '\n'.join(explained(self))
+
+
+def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[str, Any]:
+    """The annotations of a function; none, if a user's subclass has some that do not exist at run time."""
+    try:
+        return typing.get_type_hints(init, include_extras=include_extras)
+    except (NameError, TypeError):
+        if (init.__module__ or '').startswith('x_transformers.'):
+            raise  # a check of ours would go lost
+        return {}
+
+
+@functools.cache
+def declared_together(inits: tuple[Callable[..., Any], ...]) -> dict[str, Flag]:
+    """The same of several, the last one's first."""
+    found: dict[str, Flag] = {}
+    for init in inits:
+        declared = declared_arguments(inspect.unwrap(init))
+        found = {**declared, **{n: f for n, f in found.items() if n not in declared}}
+    return found
+
+
+@functools.cache
+def declared_arguments(init: Callable[..., Any]) -> dict[str, Flag]:
+    """The `Annotated` parameters of an `__init__`, as flags."""
+    hints = type_hints(init)
+    found = {}
+    for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
+        notes = getattr(hints.get(name), '__metadata__', ())
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) or name == 'features':
+            continue
+        doc = next((note for note in notes if isinstance(note, str)), '')
+        check = next((note for note in notes if isinstance(note, Check)), None)
+        found[name] = Flag(parameter.default, doc, check, name)
+    return found
+
+
+def signature_of(cls: type[Configurable]) -> inspect.Signature:
+    """The signature for `help()`: the declared arguments, then every flag as a keyword."""
+    init = inspect.unwrap(cls.__init__)
+    types = type_hints(init, include_extras=False)
+    own = [p.replace(annotation=types.get(p.name, p.empty)) for p in inspect.signature(init).parameters.values()][1:]
+    var_keyword = [p for p in own if p.kind is p.VAR_KEYWORD]
+    named = [p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if var_keyword:
+        names = {p.name for p in named}
+        extra = [(n, f) for n, f in cls.accepted().items() if n not in names]
+        named += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.default) for n, f in extra]
+    return inspect.Signature(named)
+
+
+def remembering(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`."""
+    shape = inspect.signature(init)
+    arguments: dict[str, Flag] = {}
+
+    @functools.wraps(init)
+    def wrapped(self: Configurable, *args: Any, **kwargs: Any) -> None:
+        outermost = '_given' not in self.__dict__
+        if outermost:
+            kwargs = type(self).translate(kwargs)
+            for name, value in type(self).settled().items():
+                if name in kwargs:
+                    raise ConfigError(
+                        f'`{name}` got {shown(kwargs[name])}, but {type(self).__name__} settles it: it is {value!r}'
+                    )
+        try:
+            bound = shape.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise unbound(type(self), shape, args, kwargs, error) from None
+        given = dict(list(bound.arguments.items())[1:])
+        for name, parameter in shape.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given |= given.pop(name, {})
+            if parameter.kind is parameter.VAR_POSITIONAL and not given.get(name):
+                given.pop(name, None)
+        if outermost:
+            self.__dict__['_given'] = dict(given)
+        if not arguments:
+            arguments.update(declared_arguments(init))
+        for name, value in given.items():
+            if name in arguments and value is not arguments[name].default:
+                if reason := arguments[name].refusal(value):
+                    raise ConfigError(f'{type(self).__name__}: {reason}')
+        init(self, *args, **kwargs)
+
+    return wrapped
+
+
+def unbound(
+    cls: type[Configurable], shape: inspect.Signature, args: tuple, kwargs: dict[str, Any], error: TypeError
+) -> Exception:
+    """The error for arguments that do not fit a signature, with a suggestion for a misspelt one."""
+    known = cls.accepted()
+    for name in kwargs:
+        if name not in known and name not in shape.parameters:
+            return ConfigError(f'unknown keyword `{name}` of {cls.__name__}{did_you_mean(name, known)}')
+    positional = [p for p in shape.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][1:]
+    if len(args) > len(positional):
+        names = ', '.join(f'`{p.name}`' for p in positional)
+        return TypeError(
+            f'{cls.__name__} got {len(args)} positional arguments, '
+            f'it takes {f"only {names} that way" if names else "keywords only"}'
+        )
+    missing = [n for n, p in shape.parameters.items() if p.default is p.empty and n not in kwargs]
+    missing = [n for n in missing[1 + len(args) :] if shape.parameters[n].kind.name[:4] != 'VAR_']
+    return TypeError(f'{cls.__name__}: {f"`{missing[0]}` is missing" if missing else error}')
+
+
+def accepted(cls: type[Configurable]) -> dict[str, Flag]:
+    """Every keyword that `cls` accepts, with its declaration."""
+    return cls.accepted()

@@ -1,0 +1,335 @@
+"""Declarations: a keyword (`flag`), one paper (`Feature`), and the features of one module, resolved to a tuple per
+stage (`Features`)."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from x_transformers.flags.checks import (
+    Check,
+    ConfigError,
+    boolean,
+    shown,
+)
+from x_transformers.flags.states import Remembered
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A keyword: its default, what it does, and what its value must be."""
+
+    default: Any
+    doc: str
+    check: Check | None = None
+    name: str = ''
+    feature: type[Feature] | None = None
+    example: Any = None
+
+    def refusal(self, value: Any, name: str = '') -> str | None:
+        """The reason why `value` is not allowed, or None."""
+        if isinstance(value, PerLayer):
+            return f'`{name or self.name}` got {shown(value)}: only a stack shares values out, to its branches'
+        if self.check is None or self.check.test(value):
+            return None
+        return f'`{name or self.name}` got {shown(value)}, it must be {self.check.words}'
+
+
+def flag(default: Any, doc: str, check: Check | None = None, example: Any = None) -> Any:
+    """Declare a flag in the body of a feature.
+
+    `example` is a value that switches it on in a small model: documentation and tests use it. It may be left out for
+    a flag that is True or False, and so may its check.
+    """
+    if isinstance(default, bool):
+        check, example = check or boolean, not default if example is None else example
+    return Flag(default, doc, check, example=example)
+
+
+class PerLayer:
+    """One value for each layer of a kind, where a tuple might mean one value:  attn_pair=PerLayer((8, 8), (4, 4))"""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f'PerLayer{self.values!r}'
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, PerLayer) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return hash(self.values)
+
+
+class Feature:
+    """One paper: its flags, its parameters and its formula, plugged in at the stages of one level.
+
+    The first flag is the switch. `setup` creates what the feature owns: a parameter, buffer or module assigned to
+    `self` is kept by the host module under the name that `stored_as` gives (dots lead into submodules), so that
+    checkpoints keep the names they always had. A method named after a stage of its level runs at that stage.
+
+        needs      flag -> reason: a flag of the same level that must be on
+        clashes    flag -> reason: a flag of the same level that must be off
+        yields_to  flags of the same level that take over if they are set too, with a warning
+        switches   flags that switch the feature on, if that is not the first one alone
+        settles    attributes of the host that `setup` writes; no two features settle the same one
+        options    flag -> flag: the first does nothing unless the second is set
+        idle_beside   flag -> flag: the first does nothing if the second is set
+        not_across    the reason why the feature has no meaning in cross-attention, if it has none
+        looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
+        joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
+        needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`
+        takes      name -> shape: inputs of the forward call that the feature reads
+        must_be    name -> Check: what such an input must be (`flags.inputs` has some)
+        waits      True if the feature does nothing in a call without any of these inputs
+        fuses      True if the fused kernel does the feature's work itself
+        falls_back   for a feature without flags: with its inputs the formula runs even where `flash=True`
+        can_cache  False if a later token changes what was computed for earlier ones, or the past cannot be kept
+        can_cache_in_training   False if it may not be cached only while training, where it draws
+        can_pad_left   False if rows cannot have padding on the left
+        remembers  name -> PerToken(), Running(), Ring(w): what the cache keeps for it, read and written by
+                   `call.state(name)`; an instance may set its own in `setup`. `flags/states.py` says more
+        only_trains   True if it changes nothing in evaluation but speed and initial values
+        plain      True if it does nothing in a pass of evaluation but by what it has built, or if short cuts know what
+                   it does. It holds for exactly the class that says so; all others take the ordinary way
+
+    What a stage keeps for a later one of the same pass it notes as an attribute of `call.own(self)`, never on `self`.
+    What changes in the course of training (schedules, averages) does so in `stepped(progress)`: training loops call it
+    for a whole model after each step of the optimiser, by `model.stepped(step / steps)`. A pass may be computed twice.
+    In training a stage may add to the loss of the wrapper around the model, by `call.add_loss(name, value)`.
+    """
+
+    stages: ClassVar[dict[str, str]] = {}
+    replaces: ClassVar[dict[str, Collection[str]]] = {}  # stage -> those that do not run where a feature is at it
+    paper: ClassVar[str] = ''
+    flags: ClassVar[dict[str, Flag]] = {}
+    needs: ClassVar[dict[str, str]] = {}
+    clashes: ClassVar[dict[str, str]] = {}
+    yields_to: ClassVar[tuple[str, ...]] = ()
+    switches: ClassVar[tuple[str, ...]] = ()
+    settles: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[dict[str, str]] = {}
+    idle_beside: ClassVar[dict[str, str]] = {}
+    not_across: ClassVar[str] = ''
+    looks_ahead: ClassVar[str] = ''
+    joins_tokens: ClassVar[str] = ''
+    needs_all: ClassVar[str] = ''
+    takes: ClassVar[dict[str, str]] = {}
+    must_be: ClassVar[dict[str, Check]] = {}
+    waits: ClassVar[bool] = False
+    stored_as: ClassVar[dict[str, str]] = {}
+    fuses: ClassVar[bool] = False
+    falls_back: ClassVar[bool] = False
+    can_cache: ClassVar[bool] = True
+    can_cache_in_training: ClassVar[bool] = True
+    can_pad_left: ClassVar[bool] = True
+    remembers: ClassVar[dict[str, Remembered]] = {}
+    only_trains: ClassVar[bool] = False
+    plain: ClassVar[Any] = False
+    stepped: ClassVar[Callable[..., None] | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__doc__ = cls.__doc__ or ''  # that of its base class is no description of it
+        own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
+        cls.flags = own or cls.flags
+        for name in own:
+            delattr(cls, name)
+        cls.refuse_misspelt_stages()
+        check_remembered(cls, cls.remembers)
+
+    @classmethod
+    def refuse_misspelt_stages(cls) -> None:
+        """A method that is almost named after a stage would never run."""
+        methods = [name for name, value in vars(cls).items() if inspect.isfunction(value)]
+        for name in methods:
+            if name in cls.stages or any(hasattr(base, name) for base in cls.__mro__[1:]):
+                continue
+            if close := difflib.get_close_matches(name, cls.stages, n=1, cutoff=0.85):
+                raise TypeError(f'{cls.__name__} has `{name}`, which is no stage, did you mean `{close[0]}`?')
+
+    def __init__(self, host: nn.Module, values: Mapping[str, Any]) -> None:
+        owned: dict[str, tuple[str, ...]] = {}
+        self.__dict__.update(host=host, owned=owned, **{name: values[name] for name in self.flags})
+
+    def setup(self, host: Any) -> None:
+        """Create parameters and modules, and check sizes against those of the host."""
+
+    @classmethod
+    def is_on(cls, values: Mapping[str, Any]) -> bool:
+        """Whether the switch is on. A feature without flags answers to its inputs, and is always there."""
+        if not cls.flags:
+            return True
+        switch, declared = next(iter(cls.flags.items()))
+        return bool(values[switch]) and values[switch] != declared.default
+
+    @classmethod
+    def overruled_by(cls, values: Mapping[str, Any]) -> str | None:
+        """The flag that takes over from this feature, if any."""
+        return next((other for other in cls.yields_to if values.get(other)), None)
+
+    @classmethod
+    def runs(cls, values: Mapping[str, Any]) -> bool:
+        """Whether the feature is switched on and no other takes over."""
+        return cls.is_on(values) and cls.overruled_by(values) is None
+
+    @property
+    def title(self) -> str:
+        """What the user wrote to have it: its switch, or the first input that it reads."""
+        return next(iter((*self.flags, *self.takes, type(self).__name__)))
+
+    @classmethod
+    def runs_at(cls) -> tuple[str, ...]:
+        named = set().union(*(cls.stages.keys() & vars(base).keys() for base in cls.__mro__))
+        return tuple(stage for stage in cls.stages if stage in named and getattr(cls, stage) is not None)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(value, (torch.Tensor, nn.Module)):
+            self.__dict__[name] = value
+            return
+        *path, last = self.stored_as.get(name, name).split('.')
+        keeper = functools.reduce(getattr, path, self.host)
+        if getattr(keeper, last, None) is not None and name not in self.owned:
+            raise ConfigError(
+                f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
+                f'give `{name}` another name in `stored_as`'
+            )
+        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+            keeper.register_buffer(last, value, persistent=name in self.stored_as)
+        else:
+            setattr(keeper, last, value)
+        self.owned[name] = (*path, last)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('__') or name in ('owned', 'host') or name not in self.owned:
+            raise AttributeError(f'{type(self).__name__} has no attribute {name!r}')
+        found = self.host
+        for part in self.owned[name]:
+            found = getattr(found, part)
+        return found
+
+
+def check_remembered(owner: type[Feature] | Feature, remembers: Any) -> None:
+    """Refuse declarations of states that the cache cannot keep apart, or does not know."""
+    name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
+    for key, kind in remembers.items() if isinstance(remembers, Mapping) else [(None, remembers)]:
+        if not isinstance(key, str) or not key or {'.', ':'} & {*key} or not isinstance(kind, Remembered):
+            raise ConfigError(
+                f'`remembers` of {name} got {shown(remembers)}, it must be names, without dots and colons, '
+                f'and what each is: PerToken(), Running() or Ring(w)'
+            )
+
+
+def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
+    """What the features of one module remember, by name.  Raises ConfigError for a name that two of them use."""
+    owners: dict[str, Feature] = {}
+    for feature in features:
+        check_remembered(feature, feature.remembers)
+        for name in feature.remembers:
+            other = owners.setdefault(name, feature)
+            if other is not feature or name in getattr(feature.host, 'own_states', ()):
+                sides = [next(iter(one.flags), type(one).__name__) for one in (other, feature)]
+                rival = (
+                    f'`{sides[0]}` and `{sides[1]}` both' if other is not feature else f'`{sides[0]}` and its host both'
+                )
+                raise ConfigError(f'{rival} remember `{name}`: another name in `remembers` keeps them apart')
+    return {name: feature.remembers[name] for name, feature in owners.items()}
+
+
+class Features:
+    """The features of one module that are switched on, as a tuple per stage, in running order."""
+
+    def __init__(self, host: nn.Module, catalogue: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
+        self.catalogue = tuple(catalogue)
+        self.active = tuple(cls(host, values) for cls in self.catalogue if cls.runs(values))
+        self.remembers: dict[str, Remembered] = {}
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Settle which feature runs at which stage."""
+        at: dict[str, list[Feature]] = {}
+        for feature in self.active:
+            for stage in feature.runs_at():
+                at.setdefault(stage, []).append(feature)
+        self.at = {stage: tuple(features) for stage, features in at.items()}
+        self.takes = frozenset(name for feature in self.active for name in feature.takes)
+        self.judges = {name: feature for feature in self.active for name in feature.must_be}
+        self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
+        self.known_calls: dict[tuple[str, ...], Features] = {}
+
+    def switched(self, prefix: str = '') -> list[str]:
+        """The flags, as written with a prefix, by which those features are on that change what is computed."""
+        found = []
+        for feature in self.active:
+            switches = () if feature.only_trains else feature.switches or tuple(feature.flags)[:1]
+            found += [
+                prefix + n for n in switches if n in feature.flags and getattr(feature, n) != feature.flags[n].default
+            ]
+        return found
+
+    def given(self, inputs: Mapping[str, Any]) -> Features:
+        """The features that act in a call with these inputs: without those that wait for others."""
+        if not self.awaited or torch.compiler.is_compiling():
+            return self
+        names = tuple([name for name, value in inputs.items() if value is not None and name in self.awaited])
+        acting = self.known_calls.get(names)
+        if acting is None:
+            acting = self.known_calls[names] = copy.copy(self)
+            acting.active = tuple(f for f in self.active if not f.waits or not f.takes.keys().isdisjoint(names))
+            acting.arrange()
+        return acting
+
+    def setup(self) -> Features:
+        """Let every feature create what it owns."""
+        for feature in self.active:
+            feature.setup(feature.host)
+        self.remembers = remembered(self.active)
+        return self
+
+    def rebound(self, host: nn.Module, values: Mapping[Feature, dict[str, Any]] | None = None) -> Features:
+        """The same features, reading the parameters of another host; with other attributes, if given."""
+        new = copy.copy(self)
+        moved = {}
+        for feature in self.active:
+            moved[feature] = object.__new__(type(feature))
+            moved[feature].__dict__.update((values or {}).get(feature, feature.__dict__), host=host)
+        new.active = tuple(moved[feature] for feature in self.active)
+        new.arrange()
+        return new
+
+    def down(self, stage: str, value: Any, *call: Any) -> Any:
+        """Pass `value` through the rings of a stage, the first feature first."""
+        for feature in self.at.get(stage, ()):
+            value = getattr(feature, stage)(value, *call)
+        return value
+
+    def up(self, stage: str, value: Any, *call: Any) -> Any:
+        """Pass `value` through the rings of a stage on the way out, the last feature first."""
+        for feature in reversed(self.at.get(stage, ())):
+            value = getattr(feature, stage)(value, *call)
+        return value
+
+    def gather(self, stage: str, *call: Any) -> list[Any]:
+        """The terms of a stage, without the absent ones."""
+        terms = [getattr(feature, stage)(*call) for feature in self.at.get(stage, ())]
+        return [term for term in terms if term is not None] if terms else terms
+
+    def choose(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """The one way of a stage: a feature's, or the default."""
+        chosen = self.at.get(stage, ())
+        return getattr(chosen[0], stage) if chosen else default
+
+    def find(self, kind: type[Feature]) -> Any:
+        """The active feature of this kind, or None."""
+        return next((feature for feature in self.active if isinstance(feature, kind)), None)

@@ -1,0 +1,198 @@
+"""From the keywords that were given to the values of all flags: defaults, checks, refusals, suggestions."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from x_transformers.flags.checks import (
+    ConfigError,
+    shown,
+    warn_once,
+)
+from x_transformers.flags.declared import Feature, Flag
+
+
+def flags_of(catalogue: Iterable[type[Feature]]) -> dict[str, Flag]:
+    """The flags of a catalogue, by name."""
+    return dict(known_flags(tuple(catalogue)))
+
+
+@functools.lru_cache(maxsize=256)
+def known_flags(catalogue: tuple[type[Feature], ...]) -> dict[str, Flag]:
+    return {name: flag for cls in catalogue for name, flag in cls.flags.items()}
+
+
+def known_features(features: Any) -> tuple[type[Feature], ...]:
+    """What a user gave as `features`, checked; () for None."""
+    known = isinstance(features, Sequence) and all(isinstance(f, type) and issubclass(f, Feature) for f in features)
+    if features is not None and not known:
+        raise ConfigError(f'`features` got {shown(features)}, it must be a tuple of Feature classes')
+    return tuple(features or ())
+
+
+def extend(
+    level: Sequence[type[Feature]],
+    *mine: type[Feature],
+    before: type[Feature] | None = None,
+    after: type[Feature] | None = None,
+) -> tuple[type[Feature], ...]:
+    """The features of a level, such as ATTENTION, with others of one's own, for `features=extend(ATTENTION, Mine)`.
+
+    They run behind the others, or `before` or `after` one of them. One that is derived from a feature of the level, and
+    declares no flags of its own, takes its place.
+
+    raises   ConfigError for what is no feature of this level
+    """
+    level = known_features(level)
+    place = next((at for at, cls in enumerate(level) if cls in (before, after)), None)
+    if before is not None and after is not None:
+        raise ConfigError('`before` and `after` were both given, give one of them')
+    if place is None and (before or after) is not None:
+        name = 'before' if before is not None else 'after'
+        raise ConfigError(f'`{name}` got {shown(before or after)}, which is no feature of this level')
+    for cls in known_features(mine):
+        if level and cls.stages is not level[0].stages:
+            raise ConfigError(f'{cls.__name__} is a feature of another level than {level[0].__name__}')
+    heirs = {base: cls for cls in mine for base in level if issubclass(cls, base) and cls.flags == base.flags}
+    added = tuple(cls for cls in mine if cls not in (*heirs.values(), *level))
+    start = len(level) if place is None else place + (after is not None)
+    parts = (level[:start], level[start:])
+    front, behind = (tuple(heirs.get(cls, cls) for cls in part) for part in parts)
+    return (*front, *added, *behind)
+
+
+def catalogue_for(
+    level: tuple[type[Feature], ...], features: Sequence[type[Feature]] | None
+) -> tuple[type[Feature], ...]:
+    """The features of a level: the user's list for it, the library's, or the user's own added to the library's."""
+    own = tuple(feature for feature in known_features(features) if feature.stages is level[0].stages)
+    if own and not set(own) & set(level):
+        own = extend(level, *own)
+    declared: dict[str, str] = {}
+    for feature in own:
+        for name in feature.flags:
+            if declared.setdefault(name, feature.__name__) != feature.__name__:
+                raise ConfigError(f'`features` got {declared[name]} and {feature.__name__}, both declare `{name}`')
+    return own or level
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """', did you mean `...`?' with the names closest to a misspelt one, or an empty string."""
+    known = list(names)
+    joined = {known_name.replace('_', ''): known_name for known_name in known}
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
+    likeness = [difflib.SequenceMatcher(None, c, name).ratio() for c in close]
+    close = [c for c, ratio in zip(close, likeness, strict=True) if ratio > max(likeness) - 0.08]
+    close += [joined[c] for c in difflib.get_close_matches(name.replace('_', ''), joined, n=1, cutoff=0.75)]
+    ending = [k for k in known if k.endswith(f'_{name}') or k.startswith(f'{name}_')]
+    found = list(dict.fromkeys(ending[:3] if ending and not close else close))
+    found = [known_name for known_name in found if known_name.split('_')[0] == name.split('_')[0]] or found
+    return f', did you mean {" or ".join(f"`{c}`" for c in found)}?' if found else ''
+
+
+def left_out_or_meant(name: str, names: Mapping[str, Any], known: Mapping[str, Flag]) -> str:
+    """Why a keyword is unknown: `features` leaves out the one that declares it, or it is misspelt."""
+    left_out = getattr(names[name], 'feature', None) if name in names else None
+    if left_out is None:
+        return did_you_mean(name, dict.fromkeys((*names, *known)))
+    return f': `features` leaves out {left_out.__name__}, write `features=extend(...)` to add to the features there are'
+
+
+def resolve(
+    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, names: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The value of every flag of `catalogue`, with all refusals checked.
+
+    `where` names what is being built; `names` are further keywords that it takes, to suggest for a misspelt one.
+    Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
+    """
+    catalogue = tuple(catalogue)
+    known = flags_of(catalogue)
+    for name, value in given.items():
+        if name not in known:
+            raise ConfigError(f'unknown keyword `{name}` of {where}{left_out_or_meant(name, names or {}, known)}')
+        if reason := known[name].refusal(value):
+            raise ConfigError(reason)
+    values = {name: given.get(name, flag.default) for name, flag in known.items()}
+    on = [cls for cls in catalogue if cls.flags and cls.runs(values)]
+    refuse_clashes(on, known, values)
+    wished = {known[name].feature for name, value in given.items() if value != known[name].default}
+    for cls in catalogue if wished else ():
+        if cls in wished:
+            warn_of_idle(cls, cls in on, values, given)
+    return values
+
+
+def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
+    """The flag that switched the feature on."""
+    return next(
+        (name for name in cls.flags if values[name] and values[name] != cls.flags[name].default),
+        next(iter(cls.flags), ''),
+    )
+
+
+def refuse_clashes(on: Iterable[type[Feature]], known: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
+    """Refuse features whose needs are off, whose clashes are on, or of which two make the same choice."""
+    chosen: dict[str, str] = {}
+    on = tuple(on)
+    refuse_replaced(on, values)
+    settled: dict[str, str] = {}
+    for cls in on:
+        name = switch_of(cls, values)
+        for need, reason in cls.needs.items():
+            if need in known and not is_set(known, values, need):
+                raise ConfigError(f'`{name}` needs `{need}`: {reason}')
+        for other, reason in cls.clashes.items():
+            if other in known and is_set(known, values, other):
+                raise ConfigError(f'`{name}` does not go with `{other}`: {reason}')
+        for stage in cls.runs_at():
+            if cls.stages[stage] != 'choice':
+                continue
+            if stage in chosen:
+                raise ConfigError(f'`{chosen[stage]}` and `{name}` both choose the {stage}, set only one')
+            chosen[stage] = name
+        for attribute in cls.settles:
+            if settled.setdefault(attribute, name) != name:
+                raise ConfigError(f'`{settled[attribute]}` and `{name}` both settle `{attribute}`, set only one')
+
+
+def refuse_replaced(on: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
+    """Refuse features at stages that do not run because of where another one is."""
+    for cls in on:
+        gone = {other: stage for stage in cls.runs_at() for other in cls.replaces.get(stage, ())}
+        for other in on if gone else ():
+            stages = [] if other.fuses else [stage for stage in other.runs_at() if stage in gone]
+            if stages:
+                raise ConfigError(
+                    f'`{switch_of(cls, values)}` does not go with `{switch_of(other, values)}`: '
+                    f'it takes the place of {stages[0]}, at `{gone[stages[0]]}`'
+                )
+
+
+def warn_of_idle(cls: type[Feature], runs: bool, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Warn of flags that were given, but do nothing as the others are."""
+    switches = cls.switches or tuple(cls.flags)[:1]
+    wished = [name for name in cls.flags if name in given and given[name] != cls.flags[name].default]
+    if not runs and wished and (overruling := cls.overruled_by(values)) is not None:
+        return warn_once(f'`{wished[0]}` has no effect beside `{overruling}`, which takes over')
+    for name in wished:
+        if not runs and name not in switches:
+            warn_once(f'`{name}` has no effect unless {" or ".join(f"`{s}`" for s in switches)} is set')
+        elif name in cls.options and not values[cls.options[name]]:
+            warn_once(f'`{name}` has no effect unless `{cls.options[name]}` is set')
+        elif name in cls.idle_beside and values[cls.idle_beside[name]]:
+            warn_once(f'`{name}` has no effect beside `{cls.idle_beside[name]}`')
+    return None
+
+
+def is_set(known: Mapping[str, Flag], values: Mapping[str, Any], name: str) -> bool:
+    """Whether a flag is on: its feature is, if the flag is the switch, else it differs from its default."""
+    owner = known[name].feature
+    if owner is not None and name == next(iter(owner.flags)):
+        always = owner.is_on({**values, **{n: flag.default for n, flag in owner.flags.items()}})
+        if not always:
+            return owner.is_on(values)
+    return values[name] != known[name].default

@@ -1,0 +1,483 @@
+"""The engine of generation: a reader that keeps the cache of one net, and the states that grow sequences with it.
+
+Wrappers around models of tokens, of vectors and of several streams all read through `Reader`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange, repeat
+from torch import Tensor, nn
+
+from x_transformers.fast.plain_step import PlainStep
+from x_transformers.fast.untouched import Private
+from x_transformers.flags import warn_once
+from x_transformers.generation.choice import REASONS, Endings, Past
+from x_transformers.generation.sampling import accurate, contrastive_decode_fn
+from x_transformers.kernels.dense import without_maps
+
+# modules that were training, and in how many places, threads among them, they are held in eval mode
+HELD: dict[nn.Module, int] = {}
+COUNTING = threading.Lock()
+
+
+@contextmanager
+def evaluating(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Without gradients and in eval mode inside."""
+    with in_eval_mode(modules), torch.no_grad():
+        yield
+
+
+@contextmanager
+def in_eval_mode(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Each module that was training is so again when the last of those who hold it in eval mode, in any thread, has
+    left."""
+    with COUNTING:
+        own = [module for module in modules if module.training or (HELD and module in HELD)]
+        for module in own:
+            HELD[module] = HELD.get(module, 0) + 1
+            module.training = False
+    try:
+        yield
+    finally:
+        with COUNTING:
+            for module in own:
+                HELD[module] -= 1
+                if not HELD[module]:
+                    del HELD[module]
+                    module.training = True
+
+
+# reading
+
+
+def rows_of(inputs: Any, rows: Tensor, b: int) -> Any:
+    """Take the given rows of every tensor, in containers too, whose first axis is the batch of size `b`."""
+    if torch.is_tensor(inputs):
+        return inputs[rows] if inputs.ndim > 0 and inputs.shape[0] == b else inputs
+    if isinstance(inputs, dict):
+        return {name: rows_of(value, rows, b) for name, value in inputs.items()}
+    if type(inputs) in (list, tuple):
+        return type(inputs)(rows_of(value, rows, b) for value in inputs)
+    return inputs
+
+
+class Reader:
+    """One net that reads a sequence as it grows.
+
+    With a cache, only what is new enters the net. Past `max_seq_len` the oldest tokens leave the cache, and the net
+    reads as if all of its attention had a window, `attn_max_attend_past`. Where that would not hold, or is not wanted,
+    the cache is given up and the window of the last tokens read again each time.
+
+        inputs     keywords of every call of the net; a `mask` (b t) is continued with True
+        cache_kv   use the cache, if the net can
+        restrict   never read more than the last `max_seq_len` tokens
+        slides     past that, keep the cache of the last ones, if the net can
+        step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
+        brief      nobody asks for the intermediates: a step may be the plain one
+        alone      no code of others runs between two readings, so that what was true of the net before stays true
+        pending    what a reading of so many tokens would give, where that is known already
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        inputs: dict[str, Any],
+        *,
+        cache_kv: bool = True,
+        restrict: bool = True,
+        slides: bool = True,
+        step: Callable[..., Any] | None = None,
+        brief: bool = False,
+        alone: bool = False,
+    ) -> None:
+        limit = net.max_seq_len
+        self.net, self.inputs, self.step = net, inputs, net if step is None else step
+        self.window = limit if restrict and limit is not None and limit > 0 else None
+        self.caching, self.slides = cache_kv and bool(getattr(net, 'can_cache_kv', False)), slides
+        self.cache: Any = None
+        self.intermediates: Any = None
+        self.seen = 0
+        self.brief, self.alone = brief, alone
+        self.plain: PlainStep | bool | None = None
+        self.private: Private | bool | None = None
+        self.pending: tuple[int, Tensor] | None = None
+
+    def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
+        """What the net gives at the last place of `sequence` (b n ...), of which `pads` (b) places are padding.
+
+        With `count`, what it gives at the last places, so many, none of which it has read before:  b count ...
+        """
+        length = sequence.shape[1]
+        if self.pending is not None and self.pending[0] == length:
+            return self.pending[1]
+        self.pending = None
+        start = 0 if self.window is None else max(length - self.window, 0)
+        if start > 0 and self.caching and (reason := self.cannot_slide()):
+            if self.slides:
+                warn_once(
+                    f'generation went past `max_seq_len`, and now reads its window again for each token: {reason}'
+                )
+            self.caching, self.cache, self.intermediates = False, None, None
+
+        inputs = self.inputs_at(length, start, pads)
+        cache = self.remembered(length, start) if self.caching else None
+        if cache is None and getattr(self.net, 'can_keep_logits', False):
+            inputs['logits_to_keep'] = count or 1
+        if not self.caching:
+            return self.recomputed(sequence[:, start:], inputs, count)
+        if cache is not None:
+            start = self.seen
+            inputs |= dict(cache=cache, input_not_include_cache=True)
+        # let go of the last ones, whose memory the next pass may need
+        self.intermediates = None
+        if cache is not None and pads is None and self.takes_plain_step(sequence[:, start:], cache):
+            out, self.cache = self.plain(sequence[:, start:], cache)
+            self.seen = length
+            return self.last(out, count)
+        read = self.net if cache is None else self.step
+        with without_maps() if cache is not None and self.is_private() else nullcontext():
+            out, self.intermediates = read(sequence[:, start:], return_intermediates=True, **inputs)
+        self.cache, self.seen = self.intermediates.cache, length
+        return self.last(out, count)
+
+    def recomputed(self, sequence: Tensor, inputs: dict[str, Any], count: int | None) -> Tensor:
+        """What the net gives without a cache. Rows with different padding are read apart, if it takes none."""
+        pads = inputs.get('seq_start_pos')
+        if pads is None or getattr(self.net, 'can_pad_left', True):
+            return self.last(self.net(sequence, **inputs), count)
+        inputs, b = {name: value for name, value in inputs.items() if name != 'seq_start_pos'}, len(sequence)
+        kinds, parts = pads.unique().tolist(), []
+        for pad in kinds:
+            rows = (pads == pad).nonzero().squeeze(-1)
+            own = rows_of(inputs, rows, b)
+            if own.get('mask') is not None:
+                own['mask'] = own['mask'][:, pad:]
+            parts.append(self.last(self.net(sequence[rows, pad:], **own), count))
+        order = torch.cat([(pads == pad).nonzero().squeeze(-1) for pad in kinds]).argsort()
+        axis = -2 if count is None else -3  # a net may put others before that of the batch
+        return torch.cat(parts, dim=axis).index_select(axis, order)
+
+    def takes_plain_step(self, new: Tensor, cache: Any) -> bool:
+        """Whether new tokens (b n) need no more than a `PlainStep`, of the net as it is now."""
+        if not self.brief or self.step is not self.net or self.plain is False:
+            return False
+        if torch.is_autocast_enabled('cpu') or torch.compiler.is_compiling():
+            return False
+        if self.plain is None or not (self.alone or self.plain.is_current()):
+            self.plain = PlainStep.of(self.net, self.inputs, self.alone) or False
+        return self.plain is not False and self.plain.takes(new, cache)
+
+    def is_private(self) -> bool:
+        """Whether nobody sees what the net leaves behind beside the cache."""
+        if not self.brief or self.step is not self.net or self.private is False:
+            return False
+        if self.private is None or not (self.alone or self.private.holds()):
+            new = Private(self.net)
+            self.private = new.holds() and new
+        return self.private is not False and not self.private.is_hooked()
+
+    def cannot_slide(self) -> str | None:
+        """Why the oldest keys cannot just leave the cache, or None if they can."""
+        if not self.slides:
+            return 'that was asked for'
+        if not getattr(self.net, 'can_cache_kv_outside_max_seq_len', False):
+            return 'absolute positions change as the window slides'
+        if self.cache is not None and self.cache.leading > 0:
+            return 'what stands in front of the tokens stays while they leave'
+        return self.cache_cannot('keep_last')
+
+    def cache_cannot(self, operation: str) -> str | None:
+        """What the cache holds that stands against an operation, or None. A cache of the user's own may not say."""
+        cannot = getattr(self.cache, 'cannot', None)
+        return None if cannot is None else cannot(operation)
+
+    def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:
+        """The keywords of a call that reads the places `start` to `length`."""
+        inputs = dict(self.inputs)
+        if inputs.get('mask') is not None:
+            mask = inputs['mask']
+            inputs['mask'] = F.pad(mask, (0, length - mask.shape[1]), value=True)[:, start:]
+        if pads is not None:
+            inputs['seq_start_pos'] = (pads - start).clamp(min=0)
+        return inputs
+
+    def remembered(self, length: int, start: int) -> Any:
+        """The cache of what was read before, without what has left the window. None if that is nothing."""
+        kept = None if start == 0 else self.window - (length - self.seen)
+        if self.cache is None or kept is None:
+            return self.cache
+        if kept <= 0:
+            return None
+        return self.cache.keep_last(min(kept, self.cache.length))
+
+    @staticmethod
+    def last(out: Any, count: int | None = None) -> Tensor:
+        # of several heads, which all learn the same, the first speaks
+        out = out[0] if isinstance(out, tuple) else out
+        return out[..., -1, :] if count is None else out[..., out.shape[-2] - count :, :]
+
+    def forget(self) -> None:
+        """Give up what was read; the next reading starts from the first token."""
+        self.cache, self.intermediates, self.pending, self.seen = None, None, None, 0
+
+    def select(self, rows: Tensor, b: int) -> None:
+        """Go on with the given rows of the batch of size `b`; they may repeat."""
+        if len(rows) != b:
+            self.inputs = rows_of(self.inputs, rows, b)
+        reason = self.cache_cannot('reorder')
+        if reason is not None:
+            warn_once(
+                f'the rows of the cache cannot change places, so that the tokens are read again: it holds {reason}'
+            )
+            self.forget()
+        elif self.cache is not None:
+            self.cache, self.intermediates = self.cache.reorder(rows), None
+        if self.pending is not None:
+            self.pending = (self.pending[0], self.pending[1][rows])
+
+    def fork(self, sequence: Tensor, pads: Tensor | None, rows: Tensor) -> None:
+        """Read `sequence` (b n ...), and go on with the given rows of it."""
+        self.pending = (sequence.shape[1], self.read(sequence, pads))
+        self.select(rows, len(sequence))
+
+
+# generation
+
+
+class Generated(NamedTuple):
+    """What `generate` gives if more than tokens was asked for; None for what was not.
+
+    tokens           ... s   the new tokens
+    log_probs        ... s   their log probabilities in nats, 0 after the end of a row
+    finish_reasons   ...     'eos', 'stop' or 'length', in lists with the leading axes
+    intermediates            the last ones of the net
+    """
+
+    tokens: Tensor
+    log_probs: Tensor | None = None
+    finish_reasons: Any = None
+    intermediates: Any = None
+
+
+def reasons_of(codes: Tensor) -> Any:
+    """The words for places in `REASONS`, in nested lists."""
+    return REASONS[int(codes)] if codes.ndim == 0 else [reasons_of(one) for one in codes]
+
+
+@dataclass
+class Decoding:
+    """The state of a generation. `step` adds one token to every row.
+
+    ids        b t     the prompts, padded on the left, then room for what is generated
+    pads       b       number of paddings, if any
+    length             places of `ids` that are filled
+    samples            how often each prompt is continued; its reading is shared
+    weigh              from the tokens so far, their next logits and their past, to the logits that `choose` gets
+    log_probs  b s     those of the generated tokens under the expert alone, if wanted
+    ends       b       why each row has ended, as a place in `REASONS`; 0 while it goes on. Only padding follows
+    """
+
+    expert: Reader
+    amateurs: list[tuple[Reader, dict[str, float]]]
+    choose: Callable[[Tensor], Tensor]
+    modules: list[nn.Module]
+    ids: Tensor
+    pads: Tensor | None
+    length: int
+    leading: torch.Size
+    pad_value: int
+    eos_token: int | None = None
+    endings: Endings | None = None
+    weigh: Callable[[Tensor, Tensor, Past], Tensor] | None = None
+    samples: int = 1
+    callback: Callable[[Tensor], Any] | None = None
+    wants_log_probs: bool = False
+    ends: Tensor = field(init=False)
+    log_probs: Tensor | None = field(init=False, default=None)
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.endings = (self.endings or Endings(self.eos_token)).to(self.ids.device)
+        self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
+        self.start = self.length
+
+    def fork(self) -> None:
+        """Read the prompts, and from then on continue each of them `samples` times."""
+        sequence, pads = self.ids[:, : self.length], self.pads
+        rows = torch.arange(len(sequence), device=sequence.device).repeat_interleave(self.samples)
+        with evaluating(self.modules):
+            for reader in (self.expert, *(amateur for amateur, _ in self.amateurs)):
+                reader.fork(sequence, pads, rows)
+        self.ids, self.ends, self.pads = self.ids[rows], self.ends[rows], None if pads is None else pads[rows]
+
+    def contrasted(self, logits: Tensor) -> Tensor:
+        """The expert's logits (b l), contrasted with those of the amateurs."""
+        for amateur, weights in self.amateurs:
+            amateurs = amateur.read(self.ids[:, : self.length], self.pads)
+            logits = contrastive_decode_fn(logits, amateurs, **weights)
+        return logits
+
+    def step(self) -> Tensor:
+        """Choose the next token of every row, and return them (b)."""
+        sequence = self.ids[:, : self.length]
+        with evaluating(self.modules):
+            expert = self.expert.read(sequence, self.pads)
+            logits = self.contrasted(expert)
+            if self.weigh is not None:
+                logits = self.weigh(sequence, logits, Past(self.start, self.pads, self.expert.inputs.get('mask')))
+            tokens = self.choose(logits)
+            if self.wants_log_probs:
+                self.note(expert, tokens)
+        if self.endings:
+            tokens = tokens.masked_fill(self.ends > 0, self.pad_value)
+        self.ids[:, self.length] = tokens
+        self.length += 1
+        if self.endings:
+            tail = self.ids[:, max(self.start, self.length - self.endings.width) : self.length]
+            self.ends = torch.where(self.ends > 0, self.ends, self.endings.reasons(tail))
+        return tokens
+
+    def note(self, logits: Tensor, tokens: Tensor) -> None:
+        """Keep the log probabilities of the tokens chosen."""
+        new = accurate(logits).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        if self.log_probs is None:
+            self.log_probs = new.new_zeros(len(new), self.ids.shape[1] - self.start)
+        self.log_probs[:, self.length - self.start] = new.masked_fill(self.ends > 0, 0.0)
+
+    def run(self, seq_len: int) -> Iterator[Tensor]:
+        """At most `seq_len` steps, until every row is finished. Gives tokens in the leading axes of the prompts."""
+        if self.samples != 1 and seq_len > 0:
+            self.fork()
+        for _ in range(seq_len):
+            if self.endings and (self.ends > 0).all():
+                return
+            tokens = self.step().reshape(self.leading)
+            if self.callback is not None:
+                self.callback(tokens)
+            yield tokens
+
+    def generated(self, t: Tensor) -> Tensor:
+        """The part (b s) of the new tokens, in the leading axes."""
+        new = t[:, : self.length - self.start]
+        return new.reshape(*self.leading, new.shape[-1])
+
+    def result(self, reasons: bool, intermediates: bool) -> Generated:
+        """All that was generated."""
+        probs = None
+        if self.wants_log_probs:
+            probs = self.ids.new_zeros(len(self.ids), 0).float() if self.log_probs is None else self.log_probs
+            probs = self.generated(probs)
+        return Generated(
+            self.generated(self.ids[:, self.start :]),
+            probs,
+            reasons_of(self.ends.reshape(self.leading).cpu()) if reasons else None,
+            self.expert.intermediates if intermediates else None,
+        )
+
+
+@dataclass
+class Beams:
+    """The hypotheses of a beam search, best first, and those that have ended.
+
+        score = log p / length ** length_penalty        length: the number of generated tokens, the last one included
+
+    ids          b h t   the prompts, padded on the left, then room for what is generated
+    scores       b h     summed log probabilities, in nats
+    rank                 from logits (.. l) to what the candidates of one hypothesis are picked by
+    done         b h t   hypotheses that ended with `eos_token`, the best by `done_scores` (b h)
+    """
+
+    reader: Reader
+    rank: Callable[[Tensor], Tensor]
+    beams: int
+    ids: Tensor
+    pads: Tensor | None
+    length: int
+    scores: Tensor
+    endings: Endings = field(default_factory=Endings)
+    length_penalty: float = 0.0
+    done: Tensor = field(init=False)
+    done_scores: Tensor = field(init=False)
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.endings.to(self.ids.device)
+        self.start, self.done, self.done_scores = self.length, self.ids[:, :0], self.scores[:, :0]
+
+    def score(self, totals: Tensor, tokens: int) -> Tensor:
+        """Sums of log probabilities (...) of so many tokens, set right for their number."""
+        return totals / max(tokens, 1) ** self.length_penalty
+
+    def step(self) -> None:
+        """Continue each hypothesis with its best tokens, and keep the best of all continuations."""
+        b, h, _ = self.ids.shape
+        pads = None if self.pads is None else repeat(self.pads, 'b -> (b h)', h=h)
+        logits = self.reader.read(rearrange(self.ids[..., : self.length], 'b h t -> (b h) t'), pads)
+        wanted = self.beams + (len(self.endings.eos) if self.endings else 0)
+        ranks, tokens = self.rank(logits).topk(min(wanted, logits.shape[-1]), dim=-1)
+        # what a filter left out must not come back where too few tokens remain
+        gains = accurate(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(ranks.isneginf(), -torch.inf)
+
+        count = tokens.shape[-1]
+        totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
+        totals, tokens = totals.flatten(1), rearrange(tokens, '(b h) k -> b (h k)', h=h)
+        if self.endings:
+            ended = self.endings.is_eos(tokens)
+            self.finish(totals.masked_fill(~ended, -torch.inf), tokens, count)
+            totals = totals.masked_fill(ended, -torch.inf)
+        self.scores, best = totals.topk(min(self.beams, h * count), dim=-1)
+        self.ids, parents = self.continued(tokens, best, count)
+        self.length += 1
+        batch = torch.arange(b, device=best.device)[:, None]
+        self.reader.select((batch * h + parents).flatten(), b * h)
+
+    def continued(self, tokens: Tensor, best: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The hypotheses (b k t) at the places `best` (b k) of all continuations, and which ones they continue."""
+        parents = torch.div(best, count, rounding_mode='floor')
+        ids = self.ids[torch.arange(len(best), device=best.device)[:, None], parents]
+        ids[..., self.length] = tokens.gather(1, best)
+        return ids, parents
+
+    def finish(self, totals: Tensor, tokens: Tensor, count: int) -> None:
+        """Keep the best of the hypotheses that have ended before and now."""
+        totals, best = totals.topk(min(self.beams, totals.shape[-1]), dim=-1)
+        self.keep(self.continued(tokens, best, count)[0], self.score(totals, self.length + 1 - self.start))
+
+    def keep(self, ids: Tensor, scores: Tensor) -> None:
+        """Add hypotheses (b k t) to those that have ended, as far as they are better."""
+        ids, scores = torch.cat((self.done, ids), dim=1), torch.cat((self.done_scores, scores), dim=1)
+        self.done_scores, best = scores.topk(min(self.beams, scores.shape[1]), dim=-1)
+        self.done = ids[torch.arange(len(best), device=best.device)[:, None], best]
+
+    def run(self, seq_len: int) -> tuple[Tensor, Tensor]:
+        """At most `seq_len` steps, until nothing can become better. Gives new tokens (b h s) and scores (b h)."""
+        for _ in range(seq_len):
+            if self.endings and self.settled(seq_len):
+                break
+            self.step()
+        made = self.length - self.start
+        if not self.endings:
+            self.done, self.done_scores = self.ids, self.score(self.scores, made)
+        else:
+            live = self.scores if made == seq_len else torch.full_like(self.scores, -torch.inf)
+            self.keep(self.ids, self.score(live, made))
+            real = ~self.done_scores.isneginf().all(dim=0)
+            real[:1] = True
+            self.done, self.done_scores = self.done[:, real], self.done_scores[:, real]
+        return self.done[..., self.start : self.length], self.done_scores
+
+    def settled(self, seq_len: int) -> bool:
+        """Whether no hypothesis that goes on can be better than those that have ended: its sum can only fall."""
+        if self.done_scores.shape[1] < self.beams:
+            return bool(self.scores.isneginf().all()) and self.length > self.start
+        tokens = seq_len if self.length_penalty > 0 else self.length + 1 - self.start
+        hope = self.score(self.scores.amax(dim=1), tokens)
+        return bool((self.done_scores[:, -1] >= hope).all())

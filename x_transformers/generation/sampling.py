@@ -1,0 +1,441 @@
+"""Sampling: what to do with the logits of the next token, and with the tokens before it.
+
+What belongs here: pure functions on logits of shape `(..., l)`, with any leading axes and `l` the vocabulary. Filters
+that leave out improbable tokens, the draw itself, and ways to combine the logits of two models. Below them, how prompts
+are checked and padded. No models, no loops over tokens.
+
+A filter sets what it leaves out to -inf and keeps the other logits as they are. It never changes its input.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from x_transformers.core.checks import check_ids, numbers_of
+from x_transformers.core.precision import accurate
+from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
+
+# below this, the argument of a logarithm is taken for this
+TINY = 1e-20
+
+
+def require(allowed: bool, name: str, value: Any, words: str) -> None:
+    """Raise the ValueError of an argument out of range."""
+    if not allowed:
+        raise ValueError(f'`{name}` got {value!r}, it must be {words}')
+
+
+def in_range(value: Any, low: float, high: float = math.inf) -> bool:
+    return is_number(value) and low <= value <= high
+
+
+def check_logits(logits: Tensor, name: str = 'logits') -> None:
+    if not torch.is_tensor(logits) or not logits.is_floating_point():
+        raise TypeError(
+            f'`{name}` must be a floating point tensor, got {getattr(logits, "dtype", type(logits).__name__)}'
+        )
+    if logits.ndim == 0 or logits.shape[-1] == 0:
+        raise ValueError(f'`{name}` got the shape {tuple(logits.shape)}, the last axis must be a vocabulary')
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    return accurate(logits).softmax(dim=-1)
+
+
+# filters
+
+
+def top_k(logits: Tensor, frac_num_tokens: float = 0.1, k: int | None = None, *, thres: float | None = None) -> Tensor:
+    """Keep the `k` largest logits.
+
+        logits           ... l     unnormalised log probabilities, in nats
+        frac_num_tokens  (0, 1]    kept part of the vocabulary, rounded up, where `k` is not given
+        k                1 ..      number of tokens to keep; more than the vocabulary keeps all
+        thres            [0, 1)    old spelling: the part to leave out
+        returns          ... l     exactly `k` of the logits, the rest at -inf; ties are broken as `torch.topk` does
+        raises           ValueError for an argument out of range
+
+    >>> top_k(torch.tensor([1., 3., 2., 0.]), k = 2)
+    tensor([-inf, 3., 2., -inf])
+
+    Fan et al. 2018, arXiv:1805.04833
+    """
+    check_logits(logits)
+    if thres is not None:
+        warn_once('`thres` of top_k is now `frac_num_tokens`, the part to keep: 1 - thres. The old name will go')
+        require(in_range(thres, 0.0, 1.0) and thres < 1, 'thres', thres, 'at least 0 and less than 1')
+        frac_num_tokens = 1 - thres
+    if k is None:
+        kept = in_range(frac_num_tokens, 0.0, 1.0) and frac_num_tokens > 0
+        require(kept, 'frac_num_tokens', frac_num_tokens, 'more than 0 and at most 1')
+        k = math.ceil(frac_num_tokens * logits.shape[-1])
+    require(is_int(k) and k >= 1, 'k', k, 'an integer of at least 1')
+    values, indices = logits.topk(min(k, logits.shape[-1]), dim=-1)
+    return torch.full_like(logits, -math.inf).scatter(-1, indices, values)
+
+
+def top_p(logits: Tensor, thres: float = 0.9) -> Tensor:
+    """Nucleus sampling: keep the smallest set of most probable tokens whose probability exceeds `thres`.
+
+    A token stays if those more probable than it have no more than `thres` together. So the token that crosses the
+    threshold is kept, and the most probable one always.
+
+        logits   ... l     unnormalised log probabilities, in nats
+        thres    [0, 1]    probability to keep; 0 leaves the most probable token, 1 leaves all
+        returns  ... l     logits, with -inf for the tokens left out
+        raises   ValueError if `thres` is out of range
+
+    >>> top_p(torch.tensor([0., 0., -9.]), thres = 0.9).isinf().tolist()
+    [False, False, True]
+
+    Holtzman et al. 2019, arXiv:1904.09751
+    """
+    check_logits(logits)
+    require(in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
+    ordered, indices = logits.sort(dim=-1, descending=True)
+    # rounding must not carry the sum past 1, or `thres = 1` would leave tokens out
+    before = F.pad(probabilities(ordered).cumsum(dim=-1).clamp(max=1.0), (1, -1))
+    return torch.empty_like(logits).scatter(-1, indices, ordered.masked_fill(before > thres, -math.inf))
+
+
+def top_a(logits: Tensor, min_p_pow: float = 2.0, min_p_ratio: float = 0.02) -> Tensor:
+    """Keep tokens at least as probable as `min_p_ratio * largest ** min_p_pow`: the surer the model, the fewer.
+
+        logits       ... l     unnormalised log probabilities, in nats
+        min_p_pow    [0, inf)  power of the largest probability
+        min_p_ratio  [0, 1]    factor
+        returns      ... l     logits, with -inf for the tokens left out; the most probable one always stays
+        raises       ValueError for an argument out of range
+
+    >>> top_a(torch.tensor([0.8, 0.19, 0.01]).log()).isinf().tolist()
+    [False, False, True]
+
+    As in github.com/BlinkDL/RWKV-LM (top-a)
+    """
+    check_logits(logits)
+    require(in_range(min_p_pow, 0.0), 'min_p_pow', min_p_pow, 'a number of at least 0')
+    require(in_range(min_p_ratio, 0.0, 1.0), 'min_p_ratio', min_p_ratio, 'a number from 0 to 1')
+    probs = probabilities(logits)
+    largest = probs.amax(dim=-1, keepdim=True)
+    # a small power of a small probability can exceed the probability itself
+    limit = torch.minimum(min_p_ratio * largest**min_p_pow, largest)
+    return logits.masked_fill(probs < limit, -math.inf)
+
+
+def min_p(logits: Tensor, min_p: float = 0.1) -> Tensor:
+    """Keep tokens with at least `min_p` times the probability of the most probable one.
+
+        logits   ... l     unnormalised log probabilities, in nats
+        min_p    [0, 1]    part of the largest probability; 0 leaves all, 1 leaves the most probable token
+        returns  ... l     logits, with -inf for the tokens left out
+        raises   ValueError if `min_p` is out of range
+
+    >>> min_p(torch.tensor([0.7, 0.25, 0.05]).log()).isinf().tolist()
+    [False, False, True]
+
+    Nguyen et al. 2024, arXiv:2407.01082
+    """
+    check_logits(logits)
+    require(in_range(min_p, 0.0, 1.0), 'min_p', min_p, 'a number from 0 to 1')
+    probs = probabilities(logits)
+    return logits.masked_fill(probs < min_p * probs.amax(dim=-1, keepdim=True), -math.inf)
+
+
+def typical(logits: Tensor, mass: float = 0.9) -> Tensor:
+    """Keep the tokens whose surprise `-log p` is nearest to the entropy, the smallest set that exceeds `mass`.
+
+    A token stays if those before it, in order of `|-log p - entropy|`, have no more than `mass` together.
+
+        logits   ... l     unnormalised log probabilities, in nats
+        mass     [0, 1]    probability to keep; 0 leaves the most typical token, 1 leaves all
+        returns  ... l     logits, with -inf for the tokens left out
+        raises   ValueError if `mass` is out of range
+
+    >>> typical(torch.tensor([0.6, 0.2, 0.1, 0.1]).log(), mass = 0.5).isinf().tolist()
+    [False, False, True, True]
+
+    Meister et al. 2022, arXiv:2202.00666
+    """
+    check_logits(logits)
+    require(in_range(mass, 0.0, 1.0), 'mass', mass, 'a probability from 0 to 1')
+    log_probs = accurate(logits).log_softmax(dim=-1)
+    probs = log_probs.exp()
+    entropy = torch.special.entr(probs).sum(dim=-1, keepdim=True)
+    order = (log_probs + entropy).abs().argsort(dim=-1, stable=True)
+    before = F.pad(probs.gather(-1, order).cumsum(dim=-1).clamp(max=1.0), (1, -1))
+    return logits.masked_fill(torch.empty_like(before > mass).scatter(-1, order, before > mass), -math.inf)
+
+
+def epsilon(logits: Tensor, thres: float = 3e-4) -> Tensor:
+    """Keep tokens with a probability of at least `thres`, and the most probable one always.
+
+        logits   ... l     unnormalised log probabilities, in nats
+        thres    [0, 1]    least probability; 0 leaves all
+        returns  ... l     logits, with -inf for the tokens left out
+        raises   ValueError if `thres` is out of range
+
+    >>> epsilon(torch.tensor([0.7, 0.25, 0.05]).log(), thres = 0.1).isinf().tolist()
+    [False, False, True]
+
+    Hewitt et al. 2022, arXiv:2210.15191
+    """
+    check_logits(logits)
+    require(in_range(thres, 0.0, 1.0), 'thres', thres, 'a probability from 0 to 1')
+    probs = probabilities(logits)
+    return logits.masked_fill((probs < thres) & (probs < probs.amax(dim=-1, keepdim=True)), -math.inf)
+
+
+Filter = Callable[..., Tensor]
+FILTER_LOGITS_FN: dict[str, Filter] = dict(
+    top_p=top_p, top_k=top_k, top_a=top_a, min_p=min_p, typical=typical, epsilon=epsilon
+)
+
+
+def filter_named(filter_logits_fn: str | Filter) -> Filter:
+    """The filter itself, from its name in `FILTER_LOGITS_FN` or as given."""
+    if callable(filter_logits_fn):
+        return filter_logits_fn
+    if not isinstance(filter_logits_fn, str) or filter_logits_fn not in FILTER_LOGITS_FN:
+        known = ', '.join(f"'{name}'" for name in FILTER_LOGITS_FN)
+        hint = did_you_mean(str(filter_logits_fn), FILTER_LOGITS_FN)
+        raise ValueError(f'`filter_logits_fn` got {filter_logits_fn!r}, it must be a callable or one of {known}{hint}')
+    return FILTER_LOGITS_FN[filter_logits_fn]
+
+
+def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None, name: str = 'filter_kwargs') -> Filter:
+    """One function of logits, from a filter or a sequence of them, each with its keywords bound and checked.
+
+        filter_logits_fn   a name, a callable, or a sequence of these, run in order
+        filter_kwargs      a dict for one filter, a sequence of dicts for several; None for no keywords
+        raises             ValueError for a filter or a keyword that there is not, or a value out of range
+
+    >>> filter_with(['top_k', 'min_p'], [dict(k = 2), {}])(torch.tensor([3., 2., 1.])).isinf().tolist()
+    [False, False, True]
+    """
+    chained = isinstance(filter_logits_fn, (list, tuple))
+    filters = [filter_named(one) for one in (filter_logits_fn if chained else (filter_logits_fn,))]
+    alone = filter_kwargs is None or isinstance(filter_kwargs, dict)
+    given = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else filter_kwargs
+    if (
+        not isinstance(given, (list, tuple))
+        or len(given) != len(filters)
+        or not all(isinstance(one, dict) for one in given)
+    ):
+        words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'
+        raise ValueError(f'`{name}` got {filter_kwargs!r}, it must be {words}')
+    bound = [bind(one, keywords) for one, keywords in zip(filters, given, strict=True)]
+    return bound[0] if len(bound) == 1 else lambda logits: functools.reduce(lambda z, keep: keep(z), bound, logits)
+
+
+def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
+    """A filter with its keywords, refused if it does not take them. One of ours is tried on two equal logits."""
+    name = getattr(keep, '__name__', type(keep).__name__)
+    try:
+        taken = list(inspect.signature(keep).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return functools.partial(keep, **keywords)
+    known = [p.name for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in taken)
+    for keyword in keywords:
+        if keyword not in known and not open_ended:
+            takes = ', '.join(f'`{one}`' for one in known) or 'none'
+            hint = did_you_mean(keyword, known)
+            raise ValueError(f'`filter_kwargs` got {keyword!r}, the keywords of `{name}` are {takes}{hint}')
+    bound = functools.partial(keep, **keywords)
+    if keep in FILTER_LOGITS_FN.values():
+        bound(torch.zeros(2))
+    return bound
+
+
+# what the tokens before say about the next one
+
+
+def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide the positive and multiply the negative logits of the tokens seen (b l) by `penalty`.  arXiv:1909.05858"""
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def counts(ids: Tensor, counted: Tensor | None, size: int) -> Tensor:
+    """How often each token of a vocabulary of `size` occurs in each row of ids (b t), where `counted` (b t):  b l"""
+    ones = torch.ones_like(ids, dtype=torch.float32) if counted is None else counted.float()
+    return torch.zeros(len(ids), size, device=ids.device).scatter_add_(1, ids, ones)
+
+
+# draws
+
+
+def sample(logits: Tensor, temperature: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Draw one token from `softmax(logits / temperature)`, or take the largest logit at temperature 0.
+
+        logits       ... l      unnormalised log probabilities, in nats
+        temperature  [0, inf)   below 1 sharpens, above 1 flattens
+        generator               source of the draws, on the device of the logits; torch's own by default
+        returns      ...        int64 tokens
+        raises       ValueError if `temperature` is out of range
+
+    >>> sample(torch.tensor([[0., 2., 1.]]), temperature = 0.)
+    tensor([1])
+    """
+    check_logits(logits)
+    require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    # the largest logit becomes 0 first: divided by a very small temperature, it would overflow
+    logits = accurate(logits)
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    probs = logits.softmax(dim=-1)
+    return torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator).reshape(probs.shape[:-1])
+
+
+def gumbel_noise(t: Tensor, generator: Generator | None = None) -> Tensor:
+    """Noise of the shape of `t` with the standard Gumbel distribution: `-log(-log(u))`, u uniform on [0, 1).
+
+    The token with the largest sum of logit and noise is a draw from the softmax of the logits.
+
+    Gumbel 1954; Maddison et al. 2014, arXiv:1411.0030
+    """
+    uniform = torch.zeros_like(accurate(t)).uniform_(0, 1, generator=generator)
+    return -(-uniform.clamp(min=TINY).log()).clamp(min=TINY).log()
+
+
+def gumbel_sample(
+    logits: Tensor, temperature: float = 1.0, eps: float = 1e-6, *, generator: Generator | None = None
+) -> Tensor:  # fmt: skip
+    """Draw one token as `argmax(logits / temperature + noise)`, without a softmax.
+
+        logits       ... l      unnormalised log probabilities, in nats
+        temperature  [0, inf)   taken for `eps` where it is less
+        returns      ...        int64 tokens
+        raises       ValueError if `temperature` is out of range
+
+    Maddison et al. 2014, arXiv:1411.0030
+    """
+    check_logits(logits)
+    require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
+    return (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).argmax(dim=-1)
+
+
+# two models
+
+
+def contrastive_decode_fn(
+    expert_logits: Tensor, amateur_logits: Tensor, alpha: float = 0.1, beta: float = 0.5
+) -> Tensor:
+    """Contrastive decoding: prefer what a strong model finds more probable than a weak one does.
+
+        out = (1 + beta) expert - beta amateur        where expert >= max(expert) + log(alpha)
+
+        expert_logits, amateur_logits  ... l     logits of the strong and of the weak model
+        alpha                          (0, 1]    kept are tokens with this part of the largest probability
+        beta                           [0, inf)  weight of the contrast; 0 leaves the expert as it is
+        returns                        ... l     logits; the lowest finite number for the tokens left out
+        raises                         ValueError for an argument out of range or shapes that differ
+
+    >>> contrastive_decode_fn(torch.tensor([2., 2., -9.]), torch.tensor([0., 2., 0.]))[:2]
+    tensor([3., 2.])
+
+    O'Brien and Lewis 2023, arXiv:2309.09117
+    """
+    check_logits(expert_logits, 'expert_logits')
+    check_logits(amateur_logits, 'amateur_logits')
+    if expert_logits.shape != amateur_logits.shape:
+        expert, amateur = tuple(expert_logits.shape), tuple(amateur_logits.shape)
+        raise ValueError(
+            f'expert and amateur need the same vocabulary: their logits have the shapes {expert} and {amateur}'
+        )
+    require(in_range(alpha, 0.0, 1.0) and alpha > 0, 'alpha', alpha, 'more than 0 and at most 1')
+    require(in_range(beta, 0.0), 'beta', beta, 'a number of at least 0')
+    cutoff = expert_logits.amax(dim=-1, keepdim=True) + math.log(alpha)
+    contrasted = (1 + beta) * expert_logits - beta * amateur_logits
+    return contrasted.masked_fill(expert_logits < cutoff, -torch.finfo(contrasted.dtype).max)
+
+
+# sequences
+
+
+def align_right(t: Tensor, lens: Tensor, pad_id: float = 0) -> Tensor:
+    """Shift each row to the right, so that its first `lens` entries end at the last place.
+
+        t        b n ...   sequences, padded on the right
+        lens     b         how many entries of each row are real, 0 .. n
+        returns  b n ...   the same entries, `pad_id` before them
+        raises   ValueError if there is not one length per row, or a length exceeds n
+
+    >>> align_right(torch.tensor([[1, 2, 0], [3, 4, 5]]), torch.tensor([2, 3])).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    b, n = t.shape[:2]
+    if lens.shape != (b,):
+        raise ValueError(f'`lens` must hold one length for each of the {b} rows, got the shape {tuple(lens.shape)}')
+    if b > 0 and not 0 <= int(lens.min()) <= int(lens.max()) <= n:
+        raise ValueError(f'`lens` got {lens.tolist()}, every length must be from 0 to {n}')
+    return shift_right(t, n - lens, pad_id)
+
+
+def shift_right(t: Tensor, places: Tensor, pad_id: float = 0) -> Tensor:
+    """Move each row of `t` (b n ...) to the right by its number of `places` (b). What passes the end is lost."""
+    source = torch.arange(t.shape[1], device=t.device) - places.to(t.device)[:, None]
+    source = source.reshape(*source.shape, *[1] * (t.ndim - 2))
+    return t.gather(1, source.clamp(min=0).expand_as(t)).masked_fill(source < 0, pad_id)
+
+
+# prompts
+
+
+def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tensor, Tensor | None, torch.Size]:
+    """The prompts as ids (b t) padded on the left, the number of paddings (b) if any, and the leading axes."""
+    if isinstance(prompts, (list, tuple)):
+        if prompt_lens is not None:
+            raise ValueError('`prompt_lens` cannot be given with a list of prompts, which have their own lengths')
+        if not prompts or not all(torch.is_tensor(p) and p.ndim == 1 for p in prompts):
+            got = [tuple(p.shape) if torch.is_tensor(p) else type(p).__name__ for p in prompts]
+            raise ValueError(f'a list of `prompts` must hold one 1-D tensor or more, got {got}')
+        prompt_lens = torch.tensor([len(p) for p in prompts])
+        prompts = pad_sequence(list(prompts), batch_first=True, padding_value=pad_value)
+    if not torch.is_tensor(prompts) or prompts.ndim == 0:
+        raise TypeError(f'`prompts` must be a tensor with at least one axis, or a list of 1-D tensors, got {prompts!r}')
+
+    leading = prompts.shape[:-1]
+    ids = prompts.reshape(leading.numel(), prompts.shape[-1])
+    ids = check_ids(ids, 'prompts', 1)
+    if prompt_lens is None:
+        return ids, None, leading
+
+    lens = numbers_of(prompt_lens, 'prompt_lens').to(ids.device).flatten()
+    b, t = ids.shape
+    counts = not lens.is_floating_point() and lens.dtype != torch.bool
+    if lens.shape != (b,) or not counts or not (1 <= int(lens.min()) <= int(lens.max()) <= t):
+        raise ValueError(
+            f'`prompt_lens` got {lens.tolist()}, it must hold {b} integers from 1 to {t}, one for each prompt'
+        )
+    longest = int(lens.max())
+    pads = longest - lens
+    if not pads.any():
+        return ids[:, :longest], None, leading
+    return align_right(ids[:, :longest], lens, pad_value), pads, leading
+
+
+def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
+    """A mask (b t) of the prompts, where no lengths say already what is real."""
+    if mask is None:
+        return
+    if not alone:
+        raise ValueError(
+            '`mask` cannot be given with prompts of unequal length: `prompt_lens` says already what is real'
+        )
+    if not torch.is_tensor(mask) or mask.is_floating_point() or mask.is_complex():
+        got = mask.dtype if torch.is_tensor(mask) else shown(mask)
+        raise TypeError(f'`mask` got {got}, it must be a boolean tensor: True is a real token')
+    if mask.shape != ids.shape:
+        raise ValueError(
+            f'`mask` got the shape {tuple(mask.shape)}, it must be {tuple(ids.shape)}, one entry per token'
+        )

@@ -1,0 +1,427 @@
+"""Speculative decoding: guess some tokens, read all of them at once, and keep those that the model would have said.
+
+    guesses x_1 .. x_k from a draft with probabilities q_i, the model's own being p_i
+    x_i is accepted with probability min(1, p_i(x_i) / q_i(x_i)), as long as all before it were
+    after the last accepted one, a token from max(0, p - q), normalised; from p if all were accepted
+
+So every token has the model's distribution, and at temperature 0 the tokens are those of `generate`.
+
+Leviathan et al. 2022, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318. Without a draft model, the guess is what
+followed the last few tokens where they stood before in the row (prompt look-up): q is 1 for it.
+
+Rows accept different numbers of tokens. They stay aligned on the right: what a row rejected leaves its end, and the row
+moves up to the others, with padding in front, in its ids and in all that its cache holds. Where nothing is cached, each
+row keeps as many tokens as the one with the fewest. Their distribution is the same: rows do not know each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.cache import Cache
+from x_transformers.core.buffers import Buffer
+from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.flags import is_int, warn_once
+from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, Past, vocabulary_of
+from x_transformers.generation.engine import Reader
+from x_transformers.generation.sampling import require, shift_right
+
+
+class SpeculativeStats(NamedTuple):
+    """How well the guessing went, over all rows.
+
+    rounds     how often the model read
+    guessed    tokens guessed for rows that went on
+    accepted   how many of them were kept
+    """
+
+    rounds: int = 0
+    guessed: int = 0
+    accepted: int = 0
+
+
+# a cache whose rows move
+
+
+ROOM = 32  # tokens that fit behind rows that have moved
+
+
+def rewound(cache: Cache, count: int) -> Cache:
+    """The cache without its last `count` tokens, whose place in memory is used again: it must have no other user."""
+
+    def cut(buffer: Buffer) -> Buffer:
+        part = buffer.part(0, max(buffer.length - count, 0))
+        part.storage.filled = part.start + part.length
+        return part
+
+    kept = cache.each_own(cut)
+    kept.seen = cache.seen - count
+    return kept
+
+
+def shifted(cache: Cache, places: Tensor, most: int) -> Cache:
+    """The rows of the cache moved to the right by so many `places` (b), at most `most`, with zeros in front."""
+
+    def shift(buffer: Buffer) -> Buffer:
+        whole, length = buffer.storage.tensor, buffer.length
+        if length == 0:
+            return buffer
+        *leading, capacity, width = whole.shape
+        place = torch.arange(length + ROOM, device=whole.device)  # with room, so that the next tokens cost no copy
+        source = (place - places[:, None]).clamp(min=0, max=length - 1) + buffer.start
+        first = torch.arange(math.prod(leading), device=whole.device).reshape(len(places), -1, 1) * capacity
+        rows = (first + source[:, None]).flatten()
+        moved = Buffer(whole.reshape(-1, width).index_select(0, rows).reshape(*leading, length + ROOM, width))
+        moved.storage.filled, front = length, min(most, length)
+        empty = (place[:front] < places[:, None]).reshape(len(places), *[1] * (len(leading) - 1), front, 1)
+        moved.storage.tensor.narrow(-2, 0, front).masked_fill_(empty, 0)
+        return moved.part(0, length)
+
+    moved = cache.each_own(shift)
+    moved.seen, moved.leading = cache.seen, cache.leading
+    return moved
+
+
+def without_front(cache: Cache, count: int) -> Cache:
+    """The cache without its first `count` places, which are padding in every row."""
+    kept = cache.each_own(lambda buffer: buffer.part(count, buffer.length - count))
+    kept.seen = cache.seen - count
+    return kept
+
+
+class Rewinder(Reader):
+    """A reader that takes tokens back. If its net cannot, it reads everything each time, and says so once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.caching and kwargs.get('cache_kv', True):
+            self.warn('it cannot cache')
+
+    def warn(self, reason: str) -> None:
+        name = type(self.net).__name__
+        warn_once(f'speculative decoding reads all tokens of a {name} again at each step: {reason}')
+
+    def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
+        out = super().read(sequence, pads, count)
+        reason = self.cache_cannot('shift')
+        if reason is not None:
+            self.warn(f'its cache holds {reason}')
+            self.caching = False
+            self.forget()
+        return out
+
+    def back_to(self, length: int) -> None:
+        """Keep what was read of the first `length` tokens."""
+        if self.cache is not None and length < self.seen:
+            self.cache, self.seen, self.intermediates = rewound(self.cache, self.seen - length), length, None
+
+    def shift(self, places: Tensor, most: int, length: int) -> None:
+        """Move the rows of a sequence of `length` to the right by so many places, at most `most`."""
+        if self.cache is not None:
+            self.cache, self.intermediates = shifted(self.cache, places, most), None
+        if self.inputs.get('mask') is not None:
+            mask = F.pad(self.inputs['mask'], (0, length - self.inputs['mask'].shape[1]), value=True)
+            self.inputs = {**self.inputs, 'mask': shift_right(mask, places, False)}
+
+    def drop(self, count: int) -> None:
+        """Let the first `count` places go, which are padding in every row."""
+        if self.cache is not None:
+            self.cache, self.seen, self.intermediates = without_front(self.cache, count), self.seen - count, None
+        if self.inputs.get('mask') is not None:
+            self.inputs = {**self.inputs, 'mask': self.inputs['mask'][:, count:]}
+
+
+# guesses
+
+
+def looked_up(ids: Tensor, pads: Tensor | None, count: int, longest: int) -> tuple[Tensor, Tensor]:
+    """What followed the last tokens of each row where they stood before: guesses (b k), how many are real (b).
+
+    The longest of the last `longest` tokens that stand somewhere before, and the latest such place, count.
+    """
+    b, t = ids.shape
+    place = torch.arange(t, device=ids.device)
+    begun = place >= (0 if pads is None else pads.unsqueeze(-1))
+    start = torch.full((b,), -1, device=ids.device)
+    for size in range(1, min(longest, t - 1) + 1):
+        # the places (b p) at which a run of this size begins, and the token after it is there
+        same = ids.unfold(1, size, 1)[:, : t - size] == ids[:, t - size :].unsqueeze(1)
+        found = same.all(dim=-1) & begun.expand(b, t)[:, : t - size]
+        after = torch.where(found, place[: t - size] + size, -1).amax(dim=-1)
+        start = torch.where(after >= 0, after, start)
+    real = torch.where(start >= 0, (t - start).clamp(max=count), 0)
+    source = (start.clamp(min=0).unsqueeze(-1) + torch.arange(count, device=ids.device)).clamp(max=t - 1)
+    return ids.gather(1, source), real
+
+
+class LookUp:
+    """Guesses from the row itself."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+
+    def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, None]:
+        guesses, real = looked_up(state.ids, state.pads, count, self.longest)
+        most = int(real.masked_fill(state.done, 0).max())
+        return guesses[:, :most], real, None
+
+    def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
+        pass
+
+
+class Draft:
+    """Guesses of a smaller model, drawn as the tokens are."""
+
+    def __init__(self, reader: Rewinder) -> None:
+        self.reader = reader
+
+    def guess(self, state: Speculation, count: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Tokens (b k), how many are real (b), and what they were drawn from (b k l), at temperature 0 None."""
+        reader, ids, probs = self.reader, state.ids, []
+        if reader.window is not None and reader.caching and ids.shape[1] + count > reader.window:
+            reader.caching = False  # it reads its window again, since a window that has slid cannot go back
+            reader.forget()
+        for _ in range(count):
+            logits = state.weighed(ids, reader.read(ids, state.pads))
+            if state.choice.temperature == 0:
+                token = logits.argmax(dim=-1)
+            else:
+                probs.append(state.choice.probabilities(logits))
+                token = torch.multinomial(probs[-1], 1, generator=state.choice.generator)[:, 0]
+            ids = torch.cat((ids, token.unsqueeze(-1)), dim=1)
+        real = torch.full((len(ids),), count, device=ids.device)
+        return ids[:, state.ids.shape[1] :], real, torch.stack(probs, dim=1) if probs else None
+
+    def follow(self, length: int, places: Tensor, most: int, drop: int) -> None:
+        """Keep the first `length` places, move the rows by their `places`, at most `most`, and drop those in front."""
+        self.reader.back_to(length)
+        if most:
+            self.reader.shift(places, most, length)
+        if drop:
+            self.reader.drop(drop)
+
+
+# the state
+
+
+@dataclass
+class Speculation:
+    """The state of a speculative generation.
+
+    ids    b t   tokens so far, padded on the left; the last one has not been read
+    pads   b     number of paddings, if any
+    start  b     place of the first generated token
+    made   b     number of generated tokens
+    out    b s   these, from the left; behind `front` places in which stop sequences never match
+    done   b     rows that go no further
+    counted      tokens guessed, and accepted
+    """
+
+    reader: Rewinder
+    guesser: LookUp | Draft
+    choice: Choice
+    endings: Endings
+    modules: list[nn.Module]
+    ids: Tensor
+    pads: Tensor | None
+    leading: torch.Size
+    pad_value: int
+    seq_len: int
+    guesses: int
+    rounds: int = field(init=False, default=0)
+    counted: Tensor = field(init=False)
+    start: Tensor = field(init=False)
+    made: Tensor = field(init=False)
+    out: Tensor = field(init=False)
+    done: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        b, t = self.ids.shape
+        self.made = self.ids.new_zeros(b)
+        self.start, self.done = self.made + t, torch.zeros(b, dtype=torch.bool, device=self.ids.device)
+        room = self.endings.width + self.seq_len + self.guesses + 1
+        self.counted = self.ids.new_zeros(2)
+        self.out = torch.full((b, room), NO_TOKEN, dtype=torch.long, device=self.ids.device)
+
+    def run(self) -> Tensor:
+        """Generate, and give the new tokens in the leading axes of the prompts."""
+        left = self.seq_len
+        while left > 0:
+            count = min(self.guesses, left - 1, self.room())
+            self.round(max(count, 0))
+            # what the row furthest from its end still needs
+            left = int(torch.where(self.done, 0, self.seq_len - self.made).max())
+        front = self.endings.width
+        length = int(self.made.max()) if len(self.made) else 0
+        new = self.out[:, front : front + length]
+        place = torch.arange(length, device=new.device)
+        return new.masked_fill(place >= self.made.unsqueeze(-1), self.pad_value).reshape(*self.leading, length)
+
+    @property
+    def stats(self) -> SpeculativeStats:
+        return SpeculativeStats(self.rounds, *self.counted.tolist())
+
+    def room(self) -> int:
+        """How many tokens can be guessed before the window would have to slide, one token at a time."""
+        window = self.reader.window
+        return self.guesses if window is None else window - self.ids.shape[1]
+
+    def weighed(self, ids: Tensor, logits: Tensor) -> Tensor:
+        """The logits (b l) after `ids` with all that is switched on before the filters."""
+        if not self.choice.steps:
+            return logits
+        return self.choice.weigh(ids, logits, Past(self.start, self.pads, self.reader.inputs.get('mask')))
+
+    def round(self, count: int) -> None:
+        """Guess so many tokens, and add to each row those accepted, and one more."""
+        t = self.ids.shape[1]
+        guesses, real, q = self.guesser.guess(self, count) if count else (self.ids[:, :0], self.made, None)
+        count = guesses.shape[1]
+        longer = torch.cat((self.ids, guesses), dim=1)
+        logits = (
+            self.reader.read(longer, self.pads, count + 1) if count else self.reader.read(longer, self.pads)[:, None]
+        )
+        if q is not None and q.shape[-1] != logits.shape[-1]:
+            raise ValueError(f'`draft` got {q.shape[-1]} logits, it must give {logits.shape[-1]}, as the model does')
+        if self.choice.steps:
+            each = [self.weighed(longer[:, : t + i], logits[:, i]) for i in range(count + 1)]
+            logits = torch.stack(each, dim=1)
+        known = torch.arange(count, device=real.device) < real.unsqueeze(-1)
+        accepted, token = self.judged(guesses, known, q, logits)
+        self.rounds += 1
+        self.counted = self.counted + torch.stack((known.sum(dim=1), accepted)).masked_fill(self.done, 0).sum(dim=1)
+        block = torch.cat((guesses, token.unsqueeze(-1)), dim=1).scatter(1, accepted.unsqueeze(-1), token.unsqueeze(-1))
+        if not self.reader.caching:  # rows that are read again each time stay together, without padding in front
+            accepted = accepted.clamp(max=torch.where(self.done, count, accepted).min())
+        self.write(block, accepted + 1)
+        self.align(torch.cat((self.ids, block), dim=1), t, accepted)
+
+    def read(self, ids: Tensor, count: int) -> Tensor:
+        """Logits (b count l) after each of the last `count` tokens."""
+        if count == 1:
+            return self.reader.read(ids, self.pads).unsqueeze(1)
+        return self.reader.read(ids, self.pads, count)
+
+    def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """How many guesses (b k) each row accepts, and the token (b) that follows them."""
+        rows = torch.arange(len(guesses), device=guesses.device)
+        if self.choice.temperature == 0:
+            best = logits.argmax(dim=-1)
+            accepted = ((guesses == best[:, :-1]) & known).cumprod(dim=1).sum(dim=1)
+            return accepted, best[rows, accepted]
+        p, generator = self.choice.probabilities(logits), self.choice.generator
+        q = F.one_hot(guesses, p.shape[-1]).to(p.dtype) if q is None else q.to(p.dtype)
+        q = F.pad(q * known.unsqueeze(-1), (0, 0, 0, 1))
+        chance = torch.rand(guesses.shape, dtype=p.dtype, device=p.device, generator=generator)
+        wanted, offered = (probs[:, :-1].gather(-1, guesses.unsqueeze(-1)).squeeze(-1) for probs in (p, q))
+        accepted = ((chance * offered < wanted) & known).cumprod(dim=1).sum(dim=1)
+        own = p[rows, accepted]
+        rest = (own - q[rows, accepted]).clamp(min=0)
+        # nothing is left where both agree up to rounding: then a rejection has no weight either
+        rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, own)
+        return accepted, torch.multinomial(rest, 1, generator=generator)[:, 0]
+
+    def write(self, block: Tensor, count: Tensor) -> None:
+        """Add the first `count` (b) tokens of a block (b k) to what rows that go on have made, up to their end."""
+        width, size = self.endings.width, block.shape[1]
+        place = torch.arange(size, device=block.device)
+        # at most what is still wanted, nothing of rows that are done
+        count = torch.where(self.done, 0, torch.minimum(count, self.seq_len - self.made))
+        at = self.made.unsqueeze(-1) + place + width
+        new = place < count.unsqueeze(-1)
+        at = torch.where(new, at, self.out.shape[1] - 1)
+        self.out = self.out.scatter(1, at, block)  # the last place takes what nobody reads
+        if self.endings:
+            back = torch.arange(1 - width, 1, device=at.device)
+            tails = [self.out.gather(1, end + back) for end in at.split(1, dim=1)]
+            ends = torch.stack([self.endings.reasons(tail) > 0 for tail in tails], dim=1) & new
+            ended = ends.any(dim=1)
+            count = torch.where(ended, ends.int().argmax(dim=1) + 1, count)
+            self.done = self.done | ended
+        self.made = self.made + count
+        self.done = self.done | (self.made >= self.seq_len)
+
+    def align(self, longer: Tensor, t: int, accepted: Tensor) -> None:
+        """Keep what is accepted: take back what no row accepts, and move rows that accept less to the right."""
+        if longer.shape[1] == t + 1:
+            self.ids = longer
+            return
+        # rows that are done go with the furthest; what they hold does not matter any more
+        furthest = torch.where(self.done, 0, accepted).max()
+        places = torch.where(self.done, 0, furthest - accepted)
+        most, ragged = torch.stack((furthest, places.max())).tolist()
+        self.ids = longer[:, : t + most + 1]
+        self.reader.back_to(t + most)
+        drop = 0
+        if ragged:
+            self.ids = shift_right(self.ids, places, self.pad_value)
+            self.reader.shift(places, ragged, t + most)
+            self.pads = places if self.pads is None else self.pads + places
+            self.start = self.start + places
+            drop = int(self.pads.min())
+        self.guesser.follow(t + most, places, ragged, drop)
+        if drop:
+            self.reader.drop(drop)
+            self.ids, self.pads, self.start = self.ids[:, drop:], self.pads - drop, self.start - drop
+
+
+def speculation(
+    wrapper: Any,
+    prompts: Tensor | Sequence[Tensor],
+    seq_len: int,
+    draft: Any,
+    num_draft_tokens: int,
+    max_ngram: int,
+    draft_kwargs: dict[str, Any] | None,
+    options: dict[str, Any],
+) -> Speculation:
+    """The state of a speculative generation before its first step, with all that is checked before."""
+    for name, value in (('num_draft_tokens', num_draft_tokens), ('max_ngram', max_ngram)):
+        require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
+    vocabulary, inputs = vocabulary_of(wrapper.net), dict(options)
+    choice = Choice.taken_from(inputs, vocabulary=vocabulary)
+    endings = Endings(inputs.pop('eos_token', None), inputs.pop('stop_sequences', None), vocabulary)
+    reading = dict(cache_kv=inputs.pop('cache_kv', True), restrict=inputs.pop('restrict_to_max_seq_len', True))
+    reading['slides'] = inputs.pop('slide_cache', True)
+    prompt_lens = inputs.pop('prompt_lens', None)
+    refuse_own(inputs, 'speculative', SET_BY_GENERATION)
+    for name in ('amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache'):
+        if inputs.pop(name, None) is not None:
+            raise ValueError(f'`{name}` does not go with speculative decoding, give it to `generate`')
+    ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, inputs.get('mask'))
+    modules = list(wrapper.modules())
+    if draft is None and draft_kwargs is not None:
+        raise ValueError('`draft_kwargs` needs a `draft`')
+    guesser: LookUp | Draft = LookUp(max_ngram)
+    if draft is not None:
+        draft = draft.net if hasattr(draft, 'net') else draft
+        check_net(draft)
+        others = vocabulary_of(draft)
+        same = None in (others, vocabulary) or others == vocabulary
+        require(same, 'draft', f'{others} tokens', f'a model of {vocabulary} tokens')
+        modules += list(draft.modules())
+        given = inputs if draft_kwargs is None else draft_kwargs
+        guesser = Draft(Rewinder(draft, dict(given), **reading))
+    if getattr(wrapper.net, 'looped', False) and len(ids) == 1:
+        warn_once('a looped net decides token by token when to stop, nothing is guessed for it')
+        inputs['looped_inference'], num_draft_tokens = True, 0
+    return Speculation(
+        reader=Rewinder(wrapper.net, inputs, **reading),
+        guesser=guesser,
+        choice=choice,
+        endings=endings.to(ids.device),
+        modules=modules,
+        ids=ids,
+        pads=pads,
+        leading=leading,
+        pad_value=wrapper.pad_value,
+        seq_len=seq_len,
+        guesses=num_draft_tokens,
+    )

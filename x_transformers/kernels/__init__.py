@@ -1,0 +1,2 @@
+"""Ways to compute attention: by its formula, by fused kernels of torch, in blocks of rows, by FlexAttention;
+and products of tokens with the weights of their experts."""

@@ -1,0 +1,268 @@
+"""The kernels that compute attention as a whole, behind one signature, with one result.
+
+    eager     the plain formula, with a place for every feature that changes scores or weights; the definition of truth
+    fused     torch's scaled_dot_product_attention, for additive terms and masks only
+
+Both run on all rows of the queries at once, or where the scores would be many in blocks (`blocks.py`), with the same
+result; on a GPU torch's FlexAttention may take the place of blocks (`flex.py`).
+
+What belongs here: the kernels, and the maps that a call leaves behind. A kernel gets q (b h i d), k and v (b k j d)
+with k dividing h, the `Call` (bias, mask, triangle, scale) and the features of the layer. Query head h reads key head
+h mod k. A row without any visible key gives zeros, on every kernel.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
+from x_transformers.core.calls import Call
+from x_transformers.core.hooks import is_hooked
+from x_transformers.core.traces import NoMaps
+from x_transformers.flags import Feature, Features
+from x_transformers.kernels.blocks import additive, by_rows, can_add
+from x_transformers.kernels.derivatives import differentiable_sdpa
+
+# a feature at one of these stages sees what the fused kernel never forms
+EAGER_STAGES = (
+    'similarity', 'prior', 'scores', 'logits', 'sight', 'rows', 'normaliser', 'normalising', 'weights', 'mix',
+    'gathered',
+)  # fmt: skip
+
+
+PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
+
+
+def lowest(t: Tensor) -> float:
+    """The most negative finite number of a tensor's dtype."""
+    return torch.finfo(t.dtype).min
+
+
+def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
+    """Softmax over keys, in float32 if the logits are in half precision."""
+    half = sim.dtype in (torch.float16, torch.bfloat16)
+    return sim.softmax(dim=-1, dtype=torch.float32 if half else sim.dtype)
+
+
+def heads_of(t: Tensor, width: int) -> Tensor:
+    """Split the last axis into heads of a width:  b n (h d) -> b h n d."""
+    return t.view(*t.shape[:2], t.shape[-1] // width, width).transpose(1, 2)
+
+
+def tile_heads(t: Tensor, heads: int) -> Tensor:
+    """Repeat key heads so that query head h finds key head h mod k:  b k j d -> b h j d."""
+    if t.shape[1] == heads:
+        return t
+    return t.expand(-1, heads, -1, -1) if t.shape[1] == 1 else t.repeat(1, heads // t.shape[1], 1, 1)
+
+
+def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
+    """Scaled similarities:  b h i d, b k j d -> b h i j."""
+    return (q * call.scale) @ tile_heads(k, q.shape[1]).transpose(-1, -2)
+
+
+# eager
+
+
+def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
+    """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
+    sim = similarities = sum(on.gather('prior', call), on.choose('similarity', dot_product)(q, k, call))
+    sim = on.down('scores', sim, call)
+    if call.bias is not None:
+        sim = sim + call.bias.to(sim.dtype)
+    sim = on.down('logits', sim, call)
+    seen = on.choose('sight', lambda call: call.seen())(call)
+    if seen is not None:
+        sim = sim.masked_fill(~seen, lowest(sim))
+    sim = on.down('rows', sim, call)
+    normalise = on.down('normalising', on.choose('normaliser', softmax))
+    attn = on.up('weights', normalise(sim, call).to(q.dtype), call)
+    if call.may_be_blind:
+        attn = attn.masked_fill(call.blind(), 0.0)
+    return similarities, sim, attn
+
+
+unread: ContextVar[bool] = ContextVar('unread', default=False)
+
+
+@contextmanager
+def without_maps() -> Iterator[None]:
+    """Passes inside keep nothing to compute maps from, for callers who know that nobody reads them."""
+    token = unread.set(True)
+    try:
+        yield
+    finally:
+        unread.reset(token)
+
+
+def wants_maps(module: nn.Module, call: Call) -> bool:
+    """Whether somebody may read the maps of a call."""
+    return is_hooked(module) or (call.keeps and (torch.compiler.is_compiling() or not unread.get()))
+
+
+def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
+    """A function that gives the maps of a call whenever it is asked: with the parameters, masks, mode, precision and
+    gradients of the call. Parameters of few numbers are copied; a change of others in place is refused."""
+    if 'attend' in on.at:
+        return own_maps(on.at['attend'][0], q, k, call)
+    if torch.compiler.is_compiling():
+        return lambda: attention_maps(q, k, call.gather(), on)
+    own = copy.copy(call)
+    own.trace = None  # no circle, which would keep queries and keys alive
+    kept = None
+    if not on.at.keys().isdisjoint(EAGER_STAGES):
+        hosts = hosts_of(on)
+        # no stage of scores computes with these
+        found = (getattr(host, name, None) for host in hosts for name in PROJECTIONS)
+        projections = [module for module in found if isinstance(module, nn.Linear)]
+        kept = Kept(*hosts, without=projections, copied=COPIED, needed_by=MAPS)
+    reads = [(t, t._version) for t in own.reads() if not t.is_inference()] if torch.is_grad_enabled() else []
+    surroundings = Surroundings(q.device.type)
+
+    def compute() -> tuple[Tensor, Tensor, Tensor]:
+        if any(t._version != version for t, version in reads):
+            raise RuntimeError(f'a mask, bias or other input of the call was changed in place after it: {MAPS}')
+        with surroundings.back(), own.precision():
+            return attention_maps(q, k, copy.copy(own).gather(), on if kept is None else kept.now(on))
+
+    return compute
+
+
+def own_maps(feature: Any, q: Tensor, k: Tensor, call: Call) -> Callable[[], Any]:
+    """The maps of what attends in its own way, as it says them."""
+    if feature.maps is not None:
+        return lambda: feature.maps(q, k, call)
+    return NoMaps(f'`{feature.title}` keeps no maps of its scores: its `attend` forms none for all keys')
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """Attention by its formula, every stage open to the features."""
+    maps = attention_maps(q, k, call, on)
+    call.keep_maps(maps)
+    attn = on.up('mix', maps[-1], call)
+    out = on.down('gathered', attn @ tile_heads(v, attn.shape[1]), attn, call)
+    if call.may_be_blind and on.at.get('mix'):  # where heads mix, a blind row may have got weights from another head
+        blind = call.blind()
+        if blind.shape[1] > out.shape[1]:  # of several maps for each head
+            blind = blind.unflatten(1, (-1, out.shape[1])).all(dim=1)
+        out = out.masked_fill(blind, 0.0)
+    return out
+
+
+def at_work(call: Call, on: Features, stages: Sequence[str] = EAGER_STAGES) -> list[Feature]:
+    """The features that act at these stages, in running order, once for each."""
+    found = [f for stage in stages for f in on.at.get(stage, ())]
+    return [f for f in found if f.flags or not f.takes or any(call.inputs.get(name) is not None for name in f.takes)]
+
+
+def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """The same in blocks. Every feature at work must be `row_wise`."""
+    acting = at_work(call, on)
+    whole_rows, carries = any(f.counts_hidden for f in acting), any(f.carries for f in acting)
+    return by_rows(eager, q, k, v, call, on, whole_rows, carries)
+
+
+# fused
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """Attention by torch's fused kernel. No n x n mask is formed for a plain triangle."""
+    return sight_of(call, q).fused(q, k, v, call)
+
+
+class Sight(NamedTuple):
+    """What the queries of a call see, as torch's kernel is told: a mask or bias, or the triangle alone. Rows in which
+    `sighted` (b h i 1) is False see nothing."""
+
+    mask: Tensor | None
+    is_causal: bool = False
+    sighted: Tensor | None = None
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+        out = grouped_sdpa(q, k, v, self.mask, call, is_causal=self.is_causal)
+        return out if self.sighted is None else out.masked_fill(~self.sighted, 0.0)
+
+
+def sight_of(call: Call, q: Tensor) -> Sight:
+    if call.bias is None and call.mask is None and triangle_fits(call):
+        return Sight(None, call.triangle)
+    seen = call.seen()
+    if seen is None:
+        return Sight(call.bias.to(q.dtype))
+    sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
+    if sighted is not None:
+        seen = seen | ~sighted  # a blind row looks everywhere, for finite gradients, and gives zeros
+    mask = seen if call.bias is None else call.bias.to(q.dtype).masked_fill(~seen, lowest(q) / 2)
+    return Sight(mask, sighted=sighted)
+
+
+def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """The same without scores, masks or biases of all rows: in one piece where torch's kernel can, else in blocks."""
+    # torch has one kernel for the CPU that forms no scores, without dropout
+    flash = call.dropout == 0 and (call.backends is None or 'FLASH_ATTENTION' in call.backends)
+    if is_plain(call) and (flash or q.device.type != 'cpu'):
+        return folded(q, k, v, call)
+    if can_add(q, k, v, call):
+        return additive(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
+    return by_rows(fused, q, k, v, call, on)
+
+
+def is_plain(call: Call) -> bool:
+    """Whether whole keys are hidden, by the triangle or for all queries, and nothing is added to scores."""
+    return not call.biases and triangle_fits(call) and all(mask.of_keys for mask in call.masks)
+
+
+def triangle_fits(call: Call) -> bool:
+    """Whether the triangle, if there is one, is that of torch's kernels: of as many queries as keys."""
+    return not call.triangle or call.rows == call.keys == call.total_keys
+
+
+def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+    """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
+    logits of hidden keys so low that they weigh nothing."""
+    width = v.shape[-1]
+    visible = call.gather().mask
+    if visible is not None:
+        lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, max(lowest(k) / 2, -1e30))
+        q = torch.cat((q, torch.ones_like(q[..., :1])), dim=-1)
+        k = torch.cat((k, lowered.expand(-1, k.shape[1], -1, -1)), dim=-1)
+    if q.device.type == 'cpu' and q.shape[-1] != width:  # its kernel wants one width
+        most = max(q.shape[-1], width)
+        q, k, v = (F.pad(t, (0, most - t.shape[-1])) for t in (q, k, v))
+    out = grouped_sdpa(q, k, v, None, call, is_causal=call.triangle)[..., :width]
+    if visible is None or not call.may_be_blind:
+        return out
+    sighted = visible.cumsum(dim=-1).mT > 0 if call.triangle else visible.any(dim=-1, keepdim=True)
+    return out.masked_fill(~sighted, 0.0)
+
+
+def grouped_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, call: Call, is_causal: bool = False) -> Tensor:
+    """SDPA with fewer key than query heads. A single query per head folds its group into the rows instead of
+    copying the keys."""
+    heads, kv_heads, rows = q.shape[1], k.shape[1], q.shape[-2]
+    options: dict[str, Any] = dict(dropout_p=call.dropout, scale=call.scale)
+    if kv_heads == v.shape[1] < heads and rows == 1 and (mask is None or mask.shape[1] == 1):
+        folded = q.unflatten(1, (heads // kv_heads, kv_heads)).squeeze(-2).transpose(1, 2)
+        out = sdpa(call, folded, k, v, attn_mask=mask, **options)
+        return out.transpose(1, 2).flatten(1, 2).unsqueeze(-2)
+    if mask is not None:
+        mask = mask.expand(-1, -1, rows, -1)
+    k, v = tile_heads(k, heads), tile_heads(v, heads)
+    return sdpa(call, q, k, v, attn_mask=mask, is_causal=is_causal, **options)
+
+
+def sdpa(call: Call, *qkv: Tensor, **options: Any) -> Tensor:
+    """Torch's kernel, chosen among the backends that the layer allows."""
+    if call.backends is None:
+        return differentiable_sdpa(*qkv, **options)
+    with sdpa_kernel([getattr(SDPBackend, name) for name in call.backends]):
+        return differentiable_sdpa(*qkv, **options)

@@ -1,0 +1,319 @@
+"""Attention by torch's FlexAttention: one compiled kernel that makes masks, biases and other changes of scores as it
+goes, and keeps none of them for all queries and keys.
+
+What belongs here: which calls it fits, what it is handed for them, and the way back where it does not run. It takes
+the place of blocks (`blocks.py`) for large calls on a GPU, outside of compiled graphs. Masks and biases say by
+`Rows.entry` what they are for one query and one key, features by `score_mod` or `rescale` what they do
+(`features/levels.py`).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+from x_transformers.core.calls import Call
+from x_transformers.core.checks import overridden_together
+from x_transformers.core.rows import cut_keys, spans_of, to_4d
+from x_transformers.flags import Feature, Features, warn_once
+from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
+
+try:
+    from torch.nn.attention import flex_attention as flex
+
+    flex.AuxRequest  # noqa: B018  before torch 2.9 it asks masks about keys beyond the last
+except (ImportError, AttributeError):
+    flex = None
+
+# Where calls come here by themselves: on a CPU FlexAttention has no backward pass. Empty, it is never used.
+DEVICES: tuple[str, ...] = ('cuda',)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Whether masks and biases that learn go there too: their gradient is added up once per score, in atomic steps, which
+# may take longer than blocks.
+LEARNED = False
+CHECKED_ROWS = 64  # of which a few spans are compared with the formula, before a kind of call is trusted
+# how far its numbers may be off, of the largest one: it rounds logits and weights, on a GPU to 10 bits in float32 too
+ROUNDING = {torch.float32: 2e-2, torch.float16: 2e-2, torch.bfloat16: 0.1}
+LEAST_WIDTH = 16  # its matrix products have at least so many features
+MOST_ENTRIES = 2**31  # it counts the entries of a tensor in 32 bits
+KEPT_MASKS, KEPT_BYTES = 4, 2**22  # how many masks are kept, made of tensors of how many bytes
+STOPS = getattr(torch.utils.checkpoint, '_StopRecomputationError', ())  # a checkpoint has seen enough: no failure
+
+Kernel = Callable[..., Tensor]
+compiled_functions: dict[Hashable, Callable[..., Any]] = {}
+known_masks: dict[Hashable, tuple[Any, Any]] = {}
+kinds: dict[Hashable, int] = {}
+first_sizes: dict[Hashable, Hashable] = {}
+works: dict[Hashable, bool] = {}  # kind of call and sizes -> whether it runs, if that was tried
+
+
+# the choice
+
+
+def fits(call: Call, on: Features) -> bool:
+    """Whether all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as good."""
+    if flex is None or call.x.device.type not in DEVICES or call.dropout or call.backends is not None:
+        return False
+    if torch.are_deterministic_algorithms_enabled():  # the gradient of a table is summed up in any order
+        return False
+    if not LEARNED and torch.is_grad_enabled() and any(t.learns for t in (*call.masks, *call.biases)):
+        return False
+    acting = [feature for feature in at_work(call, on) if not feature.fuses]
+    if not acting and is_plain(call):
+        return False
+    return all(has_form(type(feature)) for feature in acting) and all(t.by_entry for t in (*call.masks, *call.biases))
+
+
+def has_form(feature: type[Feature]) -> bool:
+    """Whether a feature says for all of its stages of scores what it does there."""
+    stages = set(EAGER_STAGES) & set(feature.runs_at())
+    one, late = stages & {'scores', 'logits'}, stages & {'rows', 'normaliser', 'normalising', 'weights', 'mix'}
+    said = len(one) < 2 and stages == one | late
+    for form, steps in (('score_mod', one), ('rescale', late)):
+        said = said and (not steps or overridden_together(feature, form, *steps))
+    return said
+
+
+def in_one_dtype(*qkv: Tensor) -> tuple[Tensor, ...]:
+    """In that of autocast, where it is on."""
+    device = qkv[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return qkv
+    return tuple(t.to(torch.get_autocast_dtype(device)) for t in qkv)
+
+
+def attempted(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
+    """`flexed`, or None where FlexAttention does not run. What is no fault of the sizes is said, once."""
+    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype or min(q.shape[-1], v.shape[-1]) < LEAST_WIDTH:
+        return None
+    program = None
+    try:
+        forms = Forms.of(call, on)
+        program = forms.program(q, k, v)
+        if not works.get(program, True) or any(t.numel() >= MOST_ENTRIES for t in forms.tensors()):
+            return None
+        if program not in works:
+            differs = try_out(forms, q, k, v, call, on)
+            works[program] = differs is None
+            if differs is not None:
+                warn_once(f'FlexAttention gives other numbers here, blocks take its place: {differs}')
+                return None
+        return flexed(q, k, v, call, on, forms)
+    except STOPS:
+        raise
+    except torch.OutOfMemoryError:  # blocks need less
+        return None
+    except Exception as error:
+        works[program] = False
+        reason = str(error).strip().partition('\n')[0]
+        warn_once(f'FlexAttention does not run here, blocks take its place: {type(error).__name__}: {reason}')
+        return None
+
+
+def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> str | None:
+    """Run forwards and backwards once, while another kernel can still take over, and compare with the formula for some
+    rows: the first ones, some in the middle, the last ones. Gives what differs, or None."""
+    own = [t.detach().requires_grad_(t.requires_grad and torch.is_grad_enabled()) for t in (q, k, v)]
+    learned = [t for t in own if t.requires_grad]
+    spans = spans_of(call, CHECKED_ROWS)
+    spans = [spans[at] for at in sorted({0, len(spans) // 2, len(spans) - 1})]
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):  # a checkpoint around counts what is saved
+        whole = flexed(*own, call, on, forms)
+        found = torch.cat([whole[..., span.rows, :] for span in spans], dim=-2)
+        q, k, v = own
+        parts = [
+            eager(q[..., s.rows, :], *(cut_keys(t, s.keys, call.keys, -2) for t in (k, v)), call.block(s), on)
+            for s in spans
+        ]
+        wanted = torch.cat(parts, dim=-2)
+        words = difference('outputs', found, wanted)
+        further = [t for t in forms.tensors() if t.requires_grad] if torch.is_grad_enabled() else []
+        if words is not None or not (learned or further):
+            return words
+        upstream = torch.linspace(0, 7 * found.numel(), found.numel(), device=q.device).sin().view_as(found)
+        upstream = upstream.to(found.dtype)
+        grads = torch.autograd.grad(found, [*learned, *further], upstream, allow_unused=True)
+        others = torch.autograd.grad(wanted, learned, upstream, allow_unused=True) if learned else ()
+    pairs = zip(grads, others, strict=False)
+    said = (difference('gradients', one, other) for one, other in pairs if one is not None and other is not None)
+    return next((words for words in said if words is not None), None)
+
+
+def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
+    """Words for two tensors that differ by more than rounding, with the two numbers that do so most."""
+    if found.numel() == 0:
+        return None
+    bound = ROUNDING.get(found.dtype, 1e-6)
+    found, wanted = found.detach().flatten().double(), wanted.detach().flatten().double()
+    error = (found - wanted).abs().nan_to_num(nan=torch.inf)
+    if error.max() <= bound * wanted.abs().max().clamp(min=1e-3):
+        return None
+    at = error.argmax()
+    return f'among its {name} is {found[at].item():.4g}, by the formula {wanted[at].item():.4g}'
+
+
+# the kernel
+
+
+def flexed(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features, forms: Forms | None = None) -> Tensor:
+    """Attention by FlexAttention. All that acts on scores must have a form."""
+    forms = Forms.of(call, on) if forms is None else forms
+    heads, key_heads = q.shape[1], max(k.shape[1], v.shape[1])
+    program, groups = forms.program(q, k, v), heads // key_heads
+    k, v = tile_heads(k, key_heads), tile_heads(v, key_heads)
+    if groups > 1:  # to FlexAttention, neighbours share a key head
+        q = swapped(q, groups)
+    if 1 < key_heads < heads:
+        forms = forms.of_heads(swapped(torch.arange(heads, device=q.device)[None, :, None, None], groups).flatten())
+    mask = None if forms.mask_mod is None else block_mask(call, forms.mask_mod, groups)
+    attend = compiled(attention, *program, fullgraph=True)  # in parts it would form the scores
+    with torch.autocast(q.device.type, enabled=False):
+        out, log_sums = attend(q * call.scale, k, v, forms.score_mod, mask, groups > 1, bool(forms.rescaling))
+    out = swapped(out, key_heads)
+    for feature in forms.rescaling:
+        out = feature.rescale(out, swapped(log_sums.unsqueeze(-1), key_heads), call)
+    return out
+
+
+def swapped(t: Tensor, groups: int) -> Tensor:
+    """Heads in the other order:  b (g k) i d -> b (k g) i d, and with the number of key heads the way back."""
+    return t if groups in (1, t.shape[1]) else t.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Any, grouped: bool, sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Output b h i d, and logarithms of what the softmax divides by, b h i, if wanted."""
+    options = {'score_mod': score_mod, 'block_mask': mask, 'scale': 1.0, 'enable_gqa': grouped}
+    if not sums:
+        return flex.flex_attention(q, k, v, **options), None
+    out, more = flex.flex_attention(q, k, v, **options, return_aux=flex.AuxRequest(lse=True))
+    return out, more.lse
+
+
+def blocks_seen(mask_mod: Any, batch: int, heads: int, rows: int, keys: int, device: torch.device) -> Any:
+    return flex.create_block_mask(mask_mod, batch, heads, rows, keys, device=device)
+
+
+def compiled(function: types.FunctionType, kind: Hashable, sizes: Hashable = None, **options: Any) -> Kernel:
+    """A function, compiled for a kind of call, and for its first sizes or all others.
+
+    Each has code of its own: a limit counts what is compiled for one code, and where two programs fit, a checkpoint
+    might recompute by the other. By the name torch knows the sizes that came before, and lets those vary that did.
+    """
+    if (function, kind, sizes) not in compiled_functions:
+        number = kinds.setdefault((function, kind), len(kinds))
+        code = function.__code__.replace(co_name=f'{function.__name__}_{number}')
+        own = types.FunctionType(code, function.__globals__)
+        compiled_functions[function, kind, sizes] = torch.compile(own, **options)
+    return compiled_functions[function, kind, sizes]
+
+
+# what it is handed
+
+
+@dataclass
+class Forms:
+    """What acts on scores, (score, b, h, i, j) -> score; (b, h, i, j) -> whether i sees j; what acts on outputs."""
+
+    score_mod: Callable[..., Tensor] | None
+    mask_mod: Callable[..., Tensor] | None
+    rescaling: list[Feature]
+
+    @classmethod
+    def of(cls, call: Call, on: Features) -> Forms:
+        """In the order of the formula."""
+        added = call.total_keys - call.keys
+        steps = [f.score_mod(call) for f in at_work(call, on, ('scores',))]
+        steps += [adding(bias.pointwise(added, 0.0)) for bias in call.biases]
+        steps += [f.score_mod(call) for f in at_work(call, on, ('logits',))]
+        rescaling = [f for f in dict.fromkeys(at_work(call, on)) if f.rescale is not None]
+        return cls(chain(tuple(steps)) if steps else None, call.mask_entry(), rescaling)
+
+    def of_heads(self, order: Tensor) -> Forms:
+        """The same for heads in another order."""
+        score_mod, mask_mod = self.score_mod, self.mask_mod
+        score = None if score_mod is None else lambda score, b, h, i, j: score_mod(score, b, order[h], i, j)
+        return Forms(
+            score, None if mask_mod is None else lambda b, h, i, j: mask_mod(b, order[h], i, j), self.rescaling
+        )
+
+    def tensors(self) -> list[Tensor]:
+        return [leaf for leaf in leaves((self.score_mod, self.mask_mod)) if torch.is_tensor(leaf)]
+
+    def program(self, *qkv: Tensor) -> tuple[Hashable, Hashable]:
+        """What is compiled for it: the kind of the call, all but lengths and numbers in tensors; and the sizes, if they
+        are the first of the kind that came."""
+        own = tuple((t.dtype, t.device, t.shape[1], t.shape[-1], t.requires_grad, len(t) == 1) for t in qkv)
+        kind = kind_of((self.score_mod, self.mask_mod)), bool(self.rescaling), own, torch.is_grad_enabled()
+        sizes = tuple(t.shape for t in qkv)
+        return kind, sizes if first_sizes.setdefault(kind, sizes) == sizes else None
+
+
+def chain(steps: tuple[Callable[..., Tensor], ...]) -> Callable[..., Tensor]:
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        for step in steps:
+            score = step(score, b, h, i, j)
+        return score
+
+    return score_mod
+
+
+def adding(bias: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda score, b, h, i, j: score + bias(b, h, i, j).to(score.dtype)
+
+
+def leaves(form: Any) -> Iterator[Any]:
+    """What a function is made of: code, numbers and tensors."""
+    if isinstance(form, types.FunctionType):
+        yield form.__code__
+        for cell in form.__closure__ or ():
+            yield from leaves(cell.cell_contents)
+    elif isinstance(form, tuple):
+        yield len(form)
+        for part in form:
+            yield from leaves(part)
+    else:
+        yield form
+
+
+def kind_of(form: Any) -> Hashable:
+    return tuple((t.dtype, t.ndim, t.requires_grad) if torch.is_tensor(t) else t for t in leaves(form))
+
+
+# which blocks of keys a block of queries sees, in all or in part
+
+
+def block_mask(call: Call, mask_mod: Callable[..., Tensor], groups: int) -> Any:
+    """The `BlockMask` of a call. The last few are kept, for the layers and calls to come."""
+    made_of = [mask.made_of for mask in call.masks]
+    key = (call.x.device, call.batch, call.rows, call.keys, call.total_keys, groups, torch.is_inference_mode_enabled())
+    keeps = all(parts is not None and all(map(keepable, parts)) for parts in made_of)
+    key = (*key, kind_of(mask_mod), tuple(map(identity, sum(made_of, ())))) if keeps else None
+    if key in known_masks:
+        return known_masks[key][0]
+    sizes = [to_4d(mask.of(slice(0, 1), slice(0, 1))).shape for mask in call.masks]
+    batch, heads = (max((size[axis] for size in sizes), default=1) for axis in (0, 1))
+    build = compiled(blocks_seen, kind_of((mask_mod, call.x.device)))
+    found = build(mask_mod, batch, heads, call.rows, call.total_keys, call.x.device)
+    if keeps:
+        while len(known_masks) >= KEPT_MASKS:
+            known_masks.pop(next(iter(known_masks)), None)
+        known_masks[key] = found, made_of  # what is kept keeps its address
+    return found
+
+
+def keepable(part: Any) -> bool:
+    return not torch.is_tensor(part) or (not part.is_inference() and part.untyped_storage().nbytes() <= KEPT_BYTES)
+
+
+def identity(part: Any) -> Hashable:
+    if not torch.is_tensor(part):
+        return part
+    return part.data_ptr(), part._version, part.dtype, part.shape, part.stride()

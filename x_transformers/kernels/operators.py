@@ -1,0 +1,172 @@
+"""The ways to compute attention as operators that say themselves what they cannot take, in order of preference.
+
+    Own             a feature at the stage `attend`, in place of all others
+    Fused           torch's fused kernel, on all rows at once
+    Flex            torch's FlexAttention, for large calls on a GPU
+    FusedInBlocks   what is fused, a block of queries at a time
+    EagerInBlocks   the formula, a block of queries at a time
+    Eager           the formula, on all rows at once; it takes everything
+
+What belongs here: the choice between kernels. `OPERATORS` is asked from the front, and the first that has nothing
+against a call runs it; what it says against one is the refusal where it is demanded, and is shown by `explain()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from x_transformers.core.calls import Call
+from x_transformers.core.rows import is_large
+from x_transformers.flags import Feature, Features
+from x_transformers.kernels.dense import (
+    EAGER_STAGES,
+    at_work,
+    eager,
+    eager_by_rows,
+    fused,
+    fused_by_rows,
+    tile_heads,
+)
+from x_transformers.kernels.flex import attempted, fits, has_form, in_one_dtype
+
+SCORES = frozenset(EAGER_STAGES)
+FEW = 'its scores are few enough to be held at once'
+MANY = 'its scores are many'
+MAPS = '`keep_maps`: the scores of all rows are kept'
+
+
+def on_scores(call: Call | None, on: Features) -> list[Feature]:
+    """The features that need the scores of a call; of every call, if it is None."""
+    if SCORES.isdisjoint(on.at):
+        return []
+    if call is not None:
+        return [f for f in at_work(call, on) if not f.fuses]
+    return [f for f in on.active if not f.fuses and (f.flags or not f.takes) and SCORES & set(f.runs_at())]
+
+
+def forms_no_scores(call: Call | None, on: Features) -> str | None:
+    found = on_scores(call, on)
+    return f'`{found[0].title}`: the fused kernel forms no scores' if found else None
+
+
+def needs_all_rows(on: Features) -> str | None:
+    found = [f for f in on.active if not f.row_wise and SCORES & set(f.runs_at())]
+    return f'`{found[0].title}`: it does not say `row_wise`' if found else None
+
+
+class Operator:
+    """A way to compute attention.
+
+    unsupported(call, on)      what keeps it from a call, or from every call of these features if `call` is None
+    (q, k, v, call, on)        the output b h i d, or None if it turns out that it cannot; then the next one is asked
+
+    `by_formula`: whether it does what is written down, and nothing faster, as `flash=False` wants it.
+    """
+
+    by_formula = False
+
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        raise NotImplementedError
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+
+class Own(Operator):
+    by_formula = True
+
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        return None if 'attend' in on.at else 'no feature attends in its own way'
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        (feature,) = on.at['attend']
+        acting = on_scores(call, on)
+        reason = f'`{acting[0].title}`, which needs the scores' if acting else feature.unsupported(call)
+        if reason is not None:
+            raise ValueError(f'`{feature.title}` does not go with {reason}')
+        if 'groups' not in feature.handles:
+            k, v = tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1])
+        if call.inputs.get('keep_maps'):
+            call.keep_maps(feature.maps(q, k, call))
+        out, _ = feature.attend(q, k, v, call)
+        return out
+
+
+class Fused(Operator):
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        if call is not None and call.many:
+            return MANY
+        if call is not None:
+            return MAPS if call.inputs.get('keep_maps') else forms_no_scores(call, on)
+        own = [f for f in on.at.get('attend', ()) if f.flags or not f.takes]
+        return f'`{own[0].title}`: it attends in its own way' if own else forms_no_scores(call, on)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        return fused(q, k, v, call.gather(), on)
+
+
+class Flex(Operator):
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        if call is not None and not call.many:
+            return FEW
+        acting = on_scores(call, on)
+        if call is not None and not fits(call, on):
+            return 'FlexAttention has no form for it, is no faster, or not for this device'
+        without = [f for f in acting if not has_form(type(f))]
+        if without:
+            return f'`{without[0].title}`: it has no form for FlexAttention'
+        return needs_all_rows(on) if acting else None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
+        return attempted(*in_one_dtype(q, k, v), call, on)
+
+
+class FusedInBlocks(Operator):
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        return FEW if call is not None and not call.many else forms_no_scores(call, on)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        return fused_by_rows(q, k, v, call, on)
+
+
+class EagerInBlocks(Operator):
+    by_formula = True
+
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        return FEW if call is not None and not call.many else needs_all_rows(on)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        return eager_by_rows(q, k, v, call, on)
+
+
+class Eager(Operator):
+    by_formula = True
+
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        return None
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+        return eager(q, k, v, call.gather(), on)
+
+
+FUSED = Fused()
+OPERATORS: tuple[Operator, ...] = (Own(), FUSED, Flex(), FusedInBlocks(), EagerInBlocks(), Eager())
+
+
+def attend_by(operators: Iterable[Operator], q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
+    """Attention by the first of the operators that takes the call."""
+    call.many = not call.inputs.get('keep_maps') and is_large(
+        call.x, call.batch, call.heads, call.rows, call.total_keys
+    )
+    for operator in operators:
+        if operator.unsupported(call, on) is None:
+            out = operator(q, k, v, call, on)
+            if out is not None:
+                return out
+    raise AssertionError('the formula takes everything')

@@ -1,0 +1,83 @@
+"""Functions of logits and hidden states that models and their wrappers share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.core.precision import accurate
+
+
+def each_head(function: Callable[[Tensor], Tensor], logits: Any) -> Any:
+    """`function` of logits, or of those of every head: of a tuple, or by name."""
+    if isinstance(logits, dict):
+        return {name: function(one) for name, one in logits.items()}
+    return tuple(map(function, logits)) if isinstance(logits, tuple) else function(logits)
+
+
+def readable(ids: Tensor, ignore_index: int, pad_value: int = 0) -> Tensor:
+    """Token ids as a net reads them: what stands for "no target" in a batch is no token."""
+    return ids.masked_fill(ids == ignore_index, pad_value)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of the distribution over the last axis, in nats."""
+    log_probs = logits.log_softmax(dim=-1)
+    return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None, weight: float = 1.0) -> Tensor:
+    """Weighted mean over queries of the squared log-sum-exps of attention logits, summed over layers, then heads.
+
+        pre_softmax_attns    one b h i j per layer; 0 without any
+        mask                 b i
+
+    A query without any visible key counts for nothing.  Zoph et al. 2022, arXiv:2202.08906
+    """
+    if not pre_softmax_attns:
+        return torch.zeros(()) if mask is None else torch.zeros((), device=mask.device)
+    dtypes = [z.dtype for z in pre_softmax_attns]
+    pre_softmax_attns = [accurate(z) for z in pre_softmax_attns]
+    # hidden logits are -inf, or the lowest finite number
+    seen = [(z > torch.finfo(dtype).min / 2).any(dim=-1) for z, dtype in zip(pre_softmax_attns, dtypes, strict=True)]
+    total = sum(
+        z.masked_fill(~some.unsqueeze(-1), 0.0).logsumexp(dim=-1).masked_fill(~some, 0.0)
+        for z, some in zip(pre_softmax_attns, seen, strict=True)
+    )
+    counts = functools.reduce(torch.logical_or, seen).any(dim=1)
+    counts = counts if mask is None else counts & mask.bool()
+    loss = total.square().sum(dim=1).masked_fill(~counts, 0.0)
+    return loss.sum() / counts.sum().clamp(min=1) * weight
+
+
+def attn_z_loss(trace: Any, weight: float, x: Tensor) -> Tensor:
+    """`calc_z_loss` of a pass, of which every attention may have been left out."""
+    maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
+    return calc_z_loss(maps, weight=weight) if maps else x.new_zeros(())
+
+
+def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
+    """Draw which tokens of each row (b n d) to keep, (b m), real ones first, and which of those are real.
+
+    With a mask, a row keeps that fraction of its real tokens.
+    """
+    batch, length = seq.shape[:2]
+    scores = torch.randn(batch, length, device=seq.device)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    keep = max(1, int((1 - dropout) * length))
+    chosen = scores.topk(keep, dim=1).indices
+    if mask is None:
+        return chosen, None
+    counts = ((1 - dropout) * mask.sum(dim=1, keepdim=True)).ceil()
+    return chosen, torch.arange(keep, device=seq.device) < counts
+
+
+def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
+    """Keep a random part of the tokens of each row, real ones first:  b n d -> b m d."""
+    chosen, mask = kept_tokens(seq, mask, dropout)
+    return seq.gather(1, chosen.unsqueeze(-1).expand(-1, -1, seq.shape[-1])), mask
