@@ -1058,6 +1058,7 @@ def test_random_combinations(names, kind):
         ('residual_attn', 'attn_pre_scale_post_talking_heads'),
         ('num_memory_tokens', 'looped'),
         ('prepend_embeds', 'max_looped_steps'),
+        ('looped', 'only_cross=True'),
         ('to_logits', 'return_only_embed=True'),
     ],
     ids=' + '.join,

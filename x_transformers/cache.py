@@ -61,8 +61,8 @@ class Cache:
         ]
         if own:
             return own[0]
-        states = [state.length for state in (*self.states.values(), *self.model_states.values())]
-        return max(states) if states else self.seen
+        states = (*self.states.values(), *self.model_states.values())
+        return max((state.length for state in states), default=0) or self.seen  # notes are of no token
 
     @property
     def batch(self) -> int | None:
