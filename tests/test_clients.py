@@ -145,3 +145,51 @@ def test_a_sequence_shorter_than_the_cache_ends_with_the_new_token(own):
     _, cache = net(torch.cat((front, x[:, :1]), dim=1), return_hiddens=True)
     for new in (dict(cache_age=3), dict(cache_age=0), dict(input_not_include_cache=True)):
         torch.testing.assert_close(net(x[:, 1:], cache=cache, **new), whole[:, 4:])
+
+
+@pytest.mark.parametrize('own', [dict(rotary_pos_emb=True), dict(alibi_pos_bias=True), {}])
+def test_rows_that_grow_at_their_own_pace(own):
+    """A client of dynamic chunks: a step brings a token to some rows only, and it moves the real keys to the right."""
+    net, lengths = Decoder(**SMALL, **own).eval(), torch.tensor([6, 3])
+    x, steps = torch.randn(2, 6, 32), [(1, 1), (1, 0), (1, 1), (1, 0), (1, 1), (1, 0)]
+    cache, seen, outs = None, torch.zeros(2, 0, dtype=torch.bool), ([], [])
+    for step in steps:
+        new, at = torch.tensor(step).bool()[:, None], seen.sum(dim=-1)
+        token = x[[0, 1], at.clamp(max=5), None]
+        start, seen = (~seen).sum(dim=-1), torch.cat((seen, new), dim=-1)
+        given = dict(self_attn_kv_mask=seen, seq_start_pos=start, input_not_include_cache=True)
+        out, cache = net(token, mask=new, cache=cache, return_hiddens=True, **given)
+        for row in new.squeeze(-1).nonzero().squeeze(-1):
+            outs[row].append(out[row, -1])
+        order = seen.long().argsort(dim=-1, stable=True)
+        seen = seen.gather(1, order)
+        for inter in cache.attn_intermediates:
+            inter.cached_kv = tuple(t.gather(2, order[:, None, :, None].expand_as(t)) for t in inter.cached_kv)
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(torch.stack(outs[row]), net(x[row : row + 1, :length])[0])
+
+
+def test_a_model_is_told_later_that_calls_pass_new_tokens_only():
+    """A client of self-distillation sets the attribute of a model that is given to it."""
+    net = TransformerWrapper(num_tokens=16, max_seq_len=9, attn_layers=Decoder(**SMALL)).eval()
+    net.input_not_include_cache = True
+    x, start = torch.arange(14).view(2, 7), torch.tensor([0, 2])
+    out, cache = net(x[:, :4], seq_start_pos=start, return_intermediates=True)
+    more, _ = net(x[:, 4:], cache=cache, seq_start_pos=start, return_intermediates=True)
+    whole = net(x, seq_start_pos=start)
+    torch.testing.assert_close(out, whole[:, :4])
+    torch.testing.assert_close(more, whole[:, 4:])
+
+
+def test_the_token_embedding_is_exchanged_for_vectors():
+    """A client of medical records puts a module of its own in the place of `token_emb`: its tokens are vectors."""
+    stack = Decoder(**SMALL, rotary_pos_emb=True)
+    net = TransformerWrapper(num_tokens=16, max_seq_len=9, use_abs_pos_emb=False, attn_layers=stack).eval()
+    net.token_emb = torch.nn.Identity()
+    x, mask = torch.randn(2, 6, 32), torch.arange(6) < torch.tensor([[6], [4]])
+    logits, embeds = net(x, mask=mask, return_logits_and_embeddings=True)
+    torch.testing.assert_close(embeds, stack(x, mask=mask))
+    torch.testing.assert_close(logits, net.to_logits(embeds))
+    _, cache = net(x[:, :5], return_intermediates=True, seq_start_pos=torch.tensor([0, 2]))
+    last, _ = net(x, cache=cache, return_intermediates=True, seq_start_pos=torch.tensor([0, 2]))
+    torch.testing.assert_close(last, net(x, seq_start_pos=torch.tensor([0, 2]))[:, -1:])
