@@ -3,11 +3,15 @@
 import copy
 import pickle
 import threading
+from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 import torch
+import torch.nn.functional as F
 from oracles import assert_close, randomised
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
@@ -66,6 +70,50 @@ def test_packed_layers_follow_their_weights(name):
         assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
         layers[1].bias = None
         assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
+
+
+class Louder(torch.Tensor):
+    """Weights with products of their own."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        out = super().__torch_function__(function, types, args, kwargs or {})
+        return out * 2 if function is F.linear else out
+
+
+class Watched(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        return out * 2 if function is F.linear else out
+
+
+def replaced():
+    own = F.linear
+    return mock.patch.object(F, 'linear', lambda *args, **kwargs: own(*args, **kwargs) * 2)
+
+
+def of_another_kind(net):
+    linear = net.attn_layers.layers[0][1].to_v
+    linear.weight = nn.Parameter(linear.weight.detach().as_subclass(Louder))
+
+
+@pytest.mark.parametrize('rows', [1, 5])
+@pytest.mark.parametrize(
+    'change, around',
+    [(None, replaced), (None, Watched), (of_another_kind, nullcontext)],
+    ids=['function', 'mode', 'tensors'],
+)
+@torch.no_grad()
+def test_products_of_others_are_not_packed(change, around, rows):
+    """A product that somebody has replaced, or watches, is that of a step without copies too."""
+    net, x = model(rotary_pos_emb=True).float(), ids(rows, 6)
+    if change is not None:
+        change(net)
+    with around():
+        reader = Reader(net, {}, brief=True, alone=True)
+        reader.read(x[:, :5])
+        assert_close(reader.read(x), net(x)[:, -1], tolerance=1e-5)
+        assert reader.plain
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 On a CPU, torch keeps the weight of a linear layer in the order (out, in), and BLAS serves a few rows up to twice as
 fast from (in, out). Copies in that order, and gains with their unit added, are made where a step is written out, for
 as long as nobody else's code runs between two steps: a change of a weight through `.data` cannot be seen. Other
-changes can, and the copy is made again.
+changes can, and the copy is made again. Who replaces or watches the products of linear layers, by a function, a mode or
+a kind of tensor of their own, gets those, without copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.fast.plain import normed
@@ -21,6 +24,7 @@ from x_transformers.features.norms import LayerNorm
 FEW_ROWS = frozenset({1, *range(4, 33)})
 MOST_BYTES = 2**30  # of copies, all layers together
 MOST_FOR_ONE_ROW = 2**21  # of one weight: a larger one comes from memory, which takes the time, however it is laid out
+OWN_LINEAR = F.linear
 
 
 class PackedLinear:
@@ -66,14 +70,24 @@ class PackedNorm:
         return normed(x, self.gain)
 
 
+def products_are_torchs() -> bool:
+    """Whether linear layers are products of torch, and nobody watches them."""
+    return F.linear is OWN_LINEAR and not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
+
+
 def fits(weight: Any) -> bool:
     """Whether a copy pays: on a CPU, in single precision, and where a change of the weight can be seen."""
     return weight.device.type == 'cpu' and weight.dtype == torch.float32 and not weight.is_inference()
 
 
 def packable(modules: Iterable[nn.Module], rows: int) -> set[nn.Linear]:
-    """The linear layers among modules that are worth a copy for so many rows; none if all of them are too large."""
-    if rows not in FEW_ROWS:
+    """The linear layers among modules that are worth a copy for so many rows.
+
+    None if all of them are too large, or among tensors of a kind of their own, which may bring other products.
+    """
+    modules = list(modules)
+    of_torch = all(type(t) in (nn.Parameter, Tensor, NoneType) for m in modules for t in m._parameters.values())
+    if rows not in FEW_ROWS or not of_torch:
         return set()
     sizes = {m: m.weight.numel() * m.weight.element_size() for m in modules if type(m) is nn.Linear and fits(m.weight)}
     if sum(sizes.values()) > MOST_BYTES:

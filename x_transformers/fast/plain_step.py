@@ -20,7 +20,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core import buffers, model_calls
 from x_transformers.core.buffers import Buffer, Derived, KeysValues
 from x_transformers.core.model_calls import ModelCall
-from x_transformers.fast.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain
+from x_transformers.fast.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain, products_are_torchs
 from x_transformers.fast.plain import (
     PlainAttention,
     PlainFeedForward,
@@ -114,7 +114,8 @@ class PlainStep:
 
     def parts(self, rows: int) -> tuple[list[Any], Any, Any]:
         """The layers, the final norm and the head, with packed weights where the rows are few."""
-        layout = min(rows, 2) if self.packs and rows in FEW_ROWS else 0  # for none, one and some
+        packs = self.packs and rows in FEW_ROWS and products_are_torchs()
+        layout = min(rows, 2) if packs else 0  # for none, one and some
         if layout not in self.steps:
             kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
             packed = packable(self.net.modules(), rows) if layout else set()
