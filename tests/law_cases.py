@@ -133,6 +133,7 @@ LATENT_KV = dict(attn_use_latent_kv=True, attn_dim_latent_kv=6)
 # what a flag needs beyond the switch of its own feature
 SETTINGS: dict[str, Values] = {
     'squeeze_out_last_dim': dict(logits_dim=1),
+    'tie_embedding_normed': dict(l2norm_embed=True),
     'dim_condition': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
@@ -470,6 +471,22 @@ def model_of(case: Case) -> Wrapper:
     """
     with torch.inference_mode(False):
         return randomise(build(case).double())
+
+
+def replica_of(net: nn.Module, factor: float) -> nn.Module:
+    """As `nn.DataParallel` makes one for a device: without parameters, with tensors made from them in their place."""
+    copies = {module: module._replicate_for_data_parallel() for module in net.modules()}
+    tensors = {t: t * factor for t in net.parameters()} | {t: t.clone() for t in net.buffers()}
+    for module, replica in copies.items():
+        for name, child in module._modules.items():
+            if child is not None:
+                setattr(replica, name, copies[child])
+        replica._parameters = {n: None for n, t in module._parameters.items() if t is None}
+        replica._former_parameters = {n: tensors[t] for n, t in module._parameters.items() if t is not None}
+        own = {n: tensors[t] for n, t in module._buffers.items() if t is not None}
+        for name, t in {**replica._former_parameters, **own}.items():
+            setattr(replica, name, t)
+    return copies[net]
 
 
 def one_of_each(cases):

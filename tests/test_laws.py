@@ -38,6 +38,7 @@ from law_cases import (
     per_token,
     randomise,
     refused,
+    replica_of,
     rows,
     run,
     tokens,
@@ -835,6 +836,26 @@ def copies_law(case):
 @each(CASES)
 def test_pickle_and_deepcopy(case):
     copies_law(case)
+
+
+@each()
+def test_replicas(case):
+    """A replica computes with its own tensors, and gradients reach the parameters that these were made from."""
+    net, other = copy.deepcopy(model_of(case)).train(), copy.deepcopy(model_of(case)).train()
+    inputs = {n: each_tensor(torch.detach, value) for n, value in inputs_for(net, case).items()}
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter *= 1.25
+    outs, grads = [], []
+    for runs, learns in ((replica_of(net, 1.25), net), (other, other)):
+        torch.manual_seed(0)
+        outs.append(run(runs, inputs))
+        grads.append(torch.autograd.grad(weighted(outs[-1]), list(learns.parameters()), allow_unused=True))
+    assert_close(*outs)
+    for own, wanted in zip(*grads, strict=True):
+        assert (own is None) == (wanted is None)
+        if own is not None:
+            assert_close(own, 1.25 * wanted, 'gradient')
 
 
 # 9 evaluation is deterministic

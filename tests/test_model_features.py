@@ -496,6 +496,18 @@ def test_t15_tied_embeddings_are_validated():
     assert_close(net(ids()), hidden @ table.T * 16**-0.5)
 
 
+def test_tied_logits_follow_another_table():
+    """One put in the place of the first; a model that shares the head keeps its own."""
+    net, other = model(tie_embedding=True), model()
+    other.to_logits = net.to_logits
+    wanted, old = other(ids()), net.to_logits
+    net.token_emb = TokenEmbedding(16, 2 * TOKENS).double()
+    hidden = net(ids(), return_embeddings=True)
+    assert_close(net(ids()), hidden @ net.token_emb.emb.weight.T * 16**-0.5)
+    assert net(ids()).shape[-1] == 2 * TOKENS and other.to_logits is old
+    assert_close(other(ids()), wanted)
+
+
 def test_t19_memories_may_be_any_sequence():
     net = model(max_mem_len=4)
     mems = [vectors(2, 3, 16, seed=i) for i in range(2)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from x_transformers import Attention, Decoder, Encoder
+from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.checkpoint import upgrade
 from x_transformers.features.residuals import OrthogonalResidualUpdate
 from x_transformers.features.streams import HyperConnection
@@ -35,6 +35,21 @@ def test_streams_mixed_by_ones():
     torch.testing.assert_close(new, wanted.transpose(1, 2).reshape(x.shape))
     connection.mixes_ones = False
     assert not torch.allclose(connection.prepare(x)[1], kept)
+
+
+def test_tied_logits_of_a_table_that_is_stored_without_its_norm():
+    flags = dict(num_tokens=7, max_seq_len=8, tie_embedding=True, l2norm_embed=True)
+    net, plain = (
+        randomised(TransformerWrapper(**flags, **own, attn_layers=Decoder(dim=16, depth=1, heads=2)))
+        for own in (dict(tie_embedding_normed=False), {})
+    )
+    plain.load_state_dict(net.state_dict())
+    ids = torch.arange(6).unsqueeze(0)
+    hidden, table = net(ids, return_embeddings=True), net.token_emb.emb.weight
+    torch.testing.assert_close(net(ids), hidden @ table.t() / 4)
+    torch.testing.assert_close(plain(ids), hidden @ F.normalize(table, dim=-1).t() / 4)
+    losses = [F.cross_entropy(one(ids)[:, :-1].transpose(1, 2), ids[:, 1:]) for one in (net, plain)]
+    torch.testing.assert_close([AutoregressiveWrapper(one)(ids) for one in (net, plain)], losses)
 
 
 def streams(**flags):

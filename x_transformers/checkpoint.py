@@ -14,6 +14,8 @@ Weights cannot say everything. Some old models are built with other flags today:
     before 1.42.28           value residuals had no learned mix   learned_value_residual_mix=False
     before 2.17              one head had a projection out        attn_project_out=True
     before 2.30.5            tied logits had no scale             tie_embedding_scale=1.
+    to 2.31.10               with `l2norm_embed`, tied logits     tie_embedding_normed=False
+                             came from a table without norm
     rotary, early            the default width was another        rotary_emb_dim=2 * len(inv_freq)
 
 And some have computed otherwise, which neither shows nor can be had again: memories of earlier segments had no norm

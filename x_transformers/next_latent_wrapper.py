@@ -151,7 +151,7 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     if not torch.compiler.is_compiling():
         logits = Kept(head, detached=True).now(head)(x)
     elif isinstance(head, TiedReadout):
-        logits = x @ (head.shared[0].table.detach() * head.scale).t()
+        logits = x @ (head.table.detach() * head.scale).t()
     else:
         logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
     call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)

@@ -75,6 +75,7 @@ from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.pooling import Pool
+from x_transformers.features.readouts import retie
 from x_transformers.features.residuals import Residual
 from x_transformers.flags import (
     ConfigError,
@@ -1048,6 +1049,12 @@ class TransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         self.to_logits = self.head(to_logits)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get('_modules', {}).get(name)
+        super().__setattr__(name, value)
+        if before is not None:
+            retie(self, name, before)
 
     # what wrappers of this wrapper ask for; a feature says so
     output_is_log_prob = False

@@ -151,6 +151,12 @@ def first_of(found: Iterable[T]) -> T | None:
     return None
 
 
+def weights_in(module: nn.Module) -> tuple[Tensor, ...]:
+    """What stands in the place of parameters: of a replica that `nn.DataParallel` makes for a device, plain tensors."""
+    replicas = (getattr(one, '_former_parameters', {}) for one in module.modules())
+    return (*module.parameters(), *(t for held in replicas for t in held.values()))
+
+
 def check_weight(x: Tensor, weight: Any) -> None:
     """Refuse an input in another precision than the first weight that it meets, outside of autocast."""
     if torch.compiler.is_compiling() or not torch.is_tensor(weight) or weight.dtype == x.dtype:

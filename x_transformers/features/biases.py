@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.again import Kept
-from x_transformers.core.checks import a_tensor, overridden_together
+from x_transformers.core.checks import a_tensor, first_of, overridden_together, weights_in
 from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
@@ -49,7 +49,7 @@ class PositionBias(nn.Module):
 
     def forward(self, i: int, j: int) -> Tensor:
         """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
-        device = self.place[0] if isinstance(self, Placed) else next(iter((*self.parameters(), *self.buffers()))).device
+        device = self.place[0] if isinstance(self, Placed) else first_of((*weights_in(self), *self.buffers())).device
         table = self.of_distance(torch.arange(1 - i, j, device=device))
         index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
         return table[index + i - 1].movedim(-1, -3)
@@ -158,7 +158,7 @@ class DynamicPositionBias(PositionBias):
         self.mlp.append(nn.Linear(dim, heads))
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        x = distance.to(next(self.parameters()).dtype).unsqueeze(-1)
+        x = distance.to(first_of(weights_in(self)).dtype).unsqueeze(-1)
         if self.log_distance:
             x = x.sign() * (x.abs() + 1).log()
         for layer in self.mlp:
@@ -226,7 +226,7 @@ def of_positions(rel_pos: Any, x: Tensor, heads: int, own: Tensor, pos: Tensor) 
         return rel_pos.at(own, pos)
     rel_pos = rel_pos if isinstance(rel_pos, SharedBias) else SharedBias(rel_pos)
     module = rel_pos.module
-    learns = any(parameter.requires_grad for parameter in module.parameters())
+    learns = any(weight.requires_grad for weight in weights_in(module))
 
     def entry() -> Pointwise:
         by_distance, of_query, of_key = rel_pos.then.entry(), of_each(own), of_each(pos)

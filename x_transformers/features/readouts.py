@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from x_transformers.core.precision import at_least_float
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import LayerNorm, RMSNorm
-from x_transformers.flags import ConfigError, at_least, flag, none, number, size
+from x_transformers.flags import ConfigError, at_least, flag, none, number, size, warn_once
 from x_transformers.training.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
 
 
@@ -21,13 +22,34 @@ class TiedReadout(nn.Module):
 
     plain = True
 
-    def __init__(self, embedding: TokenEmbedding, scale: float) -> None:
+    def __init__(self, embedding: TokenEmbedding, scale: float, normed: bool = True) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.normed = scale, normed
         self.shared = (embedding,)  # in a tuple, so that the module is not registered twice
 
+    @property
+    def table(self) -> Tensor:
+        embedding = self.shared[0]
+        return embedding.table if self.normed else embedding.emb.weight
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x * self.scale, self.shared[0].table)
+        return F.linear(x * self.scale, self.table)
+
+
+def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
+    """Logits from the token table come from the one that a model has now.
+
+    `before` stood in the place that was given another module: by hand, or with the modules of a replica, which
+    `nn.DataParallel` puts there one by one. The model that the replica is of keeps its own.
+    """
+    head, table = net._modules.get('to_logits'), net._modules.get('token_emb')
+    if type(head) is not TiedReadout:
+        return
+    if name == 'token_emb' and head.shared[0] is before and isinstance(table, TokenEmbedding):
+        net._modules['to_logits'] = head = copy.copy(head)
+        head.shared = (table,)
+    elif name == 'to_logits' and getattr(head, '_is_replica', False) and type(before) is TiedReadout:
+        head.shared = before.shared
 
 
 class Heads(nn.ModuleList):
@@ -40,7 +62,7 @@ class Heads(nn.ModuleList):
 
 
 def split_tied(head: TiedReadout) -> SplitHead:
-    return SplitHead((), (Linear(head.shared[0].table, None, head.scale),))
+    return SplitHead((), (Linear(head.table, None, head.scale),))
 
 
 def split_heads(heads: Heads) -> SplitHead | None:
@@ -60,6 +82,10 @@ class TieEmbedding(ModelFeature):
     paper = 'Using the Output Embedding to Improve Language Models, arXiv:1608.05859'
     tie_embedding = flag(False, 'logits from the token table')
     tie_embedding_scale = flag(None, 'factor of tied logits, dim ** -0.5 if None', number | none, example=0.3)
+    tie_embedding_normed = flag(
+        True,
+        'of `l2norm_embed`, logits come from the normed table; False, as in the original: from that which is stored',
+    )
     clashes = {'num_output_heads': 'there is one token table'}
     plain = True
 
@@ -79,7 +105,9 @@ class TieEmbedding(ModelFeature):
                 f'`logits_dim` got {host.logits_dim}, with `tie_embedding` it is `num_tokens`, {host.num_tokens}'
             )
         scale = host.dim**-0.5 if self.tie_embedding_scale is None else self.tie_embedding_scale
-        return TiedReadout(host.token_emb, scale)
+        if not (self.tie_embedding_normed or host.l2norm_embed):
+            warn_once('`tie_embedding_normed` has no effect unless `l2norm_embed` is set')
+        return TiedReadout(host.token_emb, scale, bool(self.tie_embedding_normed))
 
 
 class OutputHeads(ModelFeature):

@@ -106,7 +106,7 @@ class Reversible(StackFeature):
             return False
         if any(is_hooked(layer) or layer._forward_pre_hooks for layer in stack.layers):
             return False
-        return all(parameter.is_leaf for parameter in stack.parameters())
+        return all(parameter.is_leaf for parameter in stack.parameters()) and owns_what_learns(stack)
 
     def kept_at_the_end(self, on: Features, x: Tensor, call: Any) -> Tensor:
         run = Replay(self.host, on, x, call)
@@ -115,6 +115,13 @@ class Reversible(StackFeature):
         named.by_name = dict(zip(run.losses, losses, strict=True))
         named.hand_on()
         return x
+
+
+def owns_what_learns(stack: nn.Module) -> bool:
+    """Whether gradients flow into parameters only, or what hooks make of these: a replica of `nn.DataParallel` has
+    other tensors in their place."""
+    beside = (t for m in stack.modules() if not m._forward_pre_hooks for t in (*m._buffers.values(), *vars(m).values()))
+    return not any(torch.is_tensor(t) and t.requires_grad for t in beside)
 
 
 class Replay:
