@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from law_cases import BY_NAME, CASES, CROSS_CASES, as_one, inputs_for, model_of, refused, run, weighted
+from law_cases import BY_NAME, CASES, CROSS_CASES, as_one, inputs_for, model_of, run, weighted
 from oracles import assert_close, randn
+from refusals import unless_refused
 from test_kernels import blocked
 from torch import nn
 
@@ -60,9 +61,7 @@ def test_the_quick_cases_exist():
 def computed_again(way, case):
     """A network, its inputs, and a context in which it computes again."""
     case = case.with_keywords(checkpoint_layers=True) if way == 'layers' else case
-    if refused(case):
-        assert way == 'layers' and '`checkpoint_layers`' in refused(case) and 'does not go with' in refused(case)
-        pytest.skip(refused(case))
+    unless_refused(case)
     net = copy.deepcopy(model_of(case))
     net.train(way == 'layers')
     return net, inputs_for(net, case), blocked(3) if way == 'blocks' else nullcontext()

@@ -46,7 +46,7 @@ pytestmark = [
     pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning'),  # its own
     pytest.mark.skipif(Version(torch.__version__).release < (2, 6), reason='before, torch exports no model of ours'),
 ]
-CASES = [case for case in (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES) if not refused(case)]
+CASES = (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES)
 # these fill up the length to a multiple, and export where it is declared as one, `3 * Dim('chunks')`
 IN_MULTIPLES = {
     'attn_hybrid_fold_axial_dim': 2,
