@@ -2,6 +2,7 @@
 
 import os
 import random
+import zlib
 
 import pytest
 import torch
@@ -17,6 +18,27 @@ settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'suite'))
 
 # on tiny tensors a second thread costs more than it saves
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser):
+    parser.addoption('--part', metavar='K/N', default='0/1', help='run the K-th of N parts of the tests, from 0 on')
+
+
+def pytest_collection_modifyitems(config, items):
+    """`quick` is the first case of every test. `--part` goes by names: every process chooses the same ones."""
+    first = {}
+    for item in items:
+        if not any(item.iter_markers('slow')) and not any(item.iter_markers('nightly')):
+            first.setdefault((item.path, item.originalname), item)
+    for item in first.values():
+        item.add_marker('quick')
+    part, parts = map(int, config.getoption('part').split('/'))
+    if not 0 <= part < parts:
+        raise pytest.UsageError(f'--part got {part}/{parts}, it must be one of 0/{parts} to {parts - 1}/{parts}')
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
 
 
 @pytest.fixture(autouse=True)

@@ -46,7 +46,7 @@ def cases_of(way):
     for case in (*CASES, *CROSS_CASES):
         if way == 'blocks' and case.flag and not case.flag.startswith(OF_ATTENTION):
             continue
-        yield pytest.param(way, case, id=f'{way}-{case}', marks=() if str(case) in QUICK[way] else pytest.mark.slow)
+        yield pytest.param(way, case, id=f'{way}-{case}', marks=() if str(case) in QUICK[way] else pytest.mark.nightly)
 
 
 EVERY = [case for way in WAYS for case in cases_of(way)]

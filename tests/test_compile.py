@@ -187,7 +187,7 @@ ONE_EACH = CASES if ALL else one_of_each(CASES)
 
 @OFTEN
 @STANCES
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('case', ONE_EACH, ids=str)
 def test_training_step(case):
     assert training_status(case) == written()[case.name][0]
@@ -195,7 +195,7 @@ def test_training_step(case):
 
 @OFTEN
 @STANCES
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('case', ONE_EACH, ids=str)
 def test_decoding(case):
     assert decoding_status(case) == written()[case.name][1]

@@ -97,7 +97,7 @@ def test_a_packed_row_is_the_separate_rows(case):
     law(case)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('case', [case for case in CHECKED if case.kind is Decoder], ids=str)
 def test_so_it_is_where_tokens_see_the_future(case):
     case = case.of_kind(Encoder)

@@ -104,7 +104,7 @@ QUICK |= {'gate_residual', 'attn_max_attend_past', 'num_memory_tokens', 'prefix_
 NEED_ALL = ('attn_selective', 'attn_inverted', 'attn_hybrid', 'attn_orthog_projected_values_over_sequence')
 HALTS = dict(act_halting=True, weight_tie_layers=True, depth=5, act_eps=0.1)
 SOME = [
-    pytest.param(case, marks=() if case.name in QUICK else pytest.mark.slow)
+    pytest.param(case, marks=() if case.name in QUICK else pytest.mark.nightly)
     for case in (*CASES, *CROSS_CASES)
     if case.flag != 'act_dense' and not any(n in case.name for n in NEED_ALL)
 ]

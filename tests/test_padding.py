@@ -111,7 +111,7 @@ def test_strays_of_some_flags(name):
     strays_law(NAMED[name], Decoder)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('name', NAMED)
 @pytest.mark.parametrize('kind', [Decoder, Encoder])
 def test_strays_of_every_flag(name, kind):

@@ -47,13 +47,13 @@ def same_step(plain, again):
             assert one is other is None or torch.equal(one, other)
 
 
-SLOW = pytest.mark.slow
+NIGHTLY = pytest.mark.nightly
 # what keeps nothing between layers, and what runs them its own way
 LAYERED = [case for case in CASES if case.flag != 'reversible' and 'act_halting' not in case.stack]
 
 
-@pytest.mark.parametrize('length', [True, pytest.param(3, marks=SLOW)])
-@pytest.mark.parametrize('case', [*LAYERED, *(pytest.param(case, marks=SLOW) for case in CROSS_CASES)], ids=str)
+@pytest.mark.parametrize('length', [True, pytest.param(3, marks=NIGHTLY)])
+@pytest.mark.parametrize('case', [*LAYERED, *(pytest.param(case, marks=NIGHTLY) for case in CROSS_CASES)], ids=str)
 def test_the_same_step(case, length):
     """Outputs are equal to the bit, gradients exact, with dropout, whatever else is on."""
     dropped = case.with_keywords(**{name: rate for name, rate in DROPOUTS.items() if name not in case.stack})
@@ -164,7 +164,7 @@ def streams_held(depth, length, **flags):
 MORE = (dict(attn_flash=False, rotary_pos_emb=True), dict(integrate_layers=True))
 
 
-@pytest.mark.parametrize('flags', [{}, *(pytest.param(flags, marks=SLOW) for flags in MORE)], ids=str)
+@pytest.mark.parametrize('flags', [{}, *(pytest.param(flags, marks=NIGHTLY) for flags in MORE)], ids=str)
 def test_memory(flags):
     """At depth 8 (16 branches) less than a fifth of it is held; each further block adds its two streams, not all."""
     plain, again, segments = ([streams_held(depth, k, **flags) for depth in (4, 8)] for k in (False, True, 4))

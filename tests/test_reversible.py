@@ -73,7 +73,7 @@ def is_learned(t):
 QUICK = {'plain', 'cross_attend', 'context_mask', 'rotary_pos_emb', 'rel_pos_bias', 'dynamic_pos_bias', 'shift_tokens'}
 QUICK |= {'macaron', 'layer_dropout', 'reinject_input', 'use_adaptive_layernorm', 'deep_embeds_and_ids', 'attn_bias'}
 SOME = [
-    pytest.param(case, marks=() if case.name in QUICK else pytest.mark.slow)
+    pytest.param(case, marks=() if case.name in QUICK else pytest.mark.nightly)
     for case in (*CASES, *CROSS_CASES)
     if case.flag != 'reversible'
 ]

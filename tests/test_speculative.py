@@ -340,7 +340,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize('case', [case for case in CASES if case.wrapper is TransformerWrapper], ids=str)
 def test_every_flag_in_every_kind_of_generation(case):
     """Guessed, sampled several times, from a prompt's cache, with beams: all give what the plain ways give."""

@@ -60,7 +60,7 @@ scripts = pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')
 
 
 def every(cases=CASES):
-    return lambda test: pytest.mark.slow(pytest.mark.parametrize('case', cases, ids=str)(test))
+    return lambda test: pytest.mark.nightly(pytest.mark.parametrize('case', cases, ids=str)(test))
 
 
 def function_of(case):
