@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 import torch
 from oracles import assert_close
 from torch import Tensor, nn
@@ -492,6 +493,14 @@ def replica_of(net: nn.Module, factor: float) -> nn.Module:
 def one_of_each(cases):
     """The first case of every feature, and every case of no feature."""
     return list({case.feature or case.name: case for case in reversed([*cases])}.values())[::-1]
+
+
+FIRST = {case.name for case in one_of_each(CASES)}
+
+
+def others_nightly(cases):
+    """As parameters of a test: other arguments of a feature, and its part in cross attention, are for the night."""
+    return [case if case.name in FIRST else pytest.param(case, marks=pytest.mark.nightly) for case in cases]
 
 
 @functools.cache

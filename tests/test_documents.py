@@ -14,6 +14,7 @@ from law_cases import (
     is_per_token,
     is_pooled,
     model_of,
+    others_nightly,
     per_token,
     refused,
     rows,
@@ -92,7 +93,7 @@ def law(case):
 CHECKED = [case for case in CASES if 'flash_pack_seq' not in case.name]  # another way to say the same
 
 
-@pytest.mark.parametrize('case', CHECKED, ids=str)
+@pytest.mark.parametrize('case', others_nightly(CHECKED), ids=str)
 def test_a_packed_row_is_the_separate_rows(case):
     law(case)
 

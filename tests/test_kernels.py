@@ -17,6 +17,7 @@ from law_cases import (
     gradients,
     inputs_for,
     model_of,
+    others_nightly,
     padded,
     randomise,
     run,
@@ -95,13 +96,13 @@ OF_ATTENTION = [
 ]
 
 
-@pytest.mark.parametrize('case', OF_ATTENTION, ids=str)
+@pytest.mark.parametrize('case', others_nightly(OF_ATTENTION), ids=str)
 def test_blocks_give_the_numbers_of_the_whole(case):
     net = model_of(case)
     compare(net, inputs_for(net, case), 1, 3)
 
 
-@pytest.mark.parametrize('case', CROSS_CASES, ids=str)
+@pytest.mark.parametrize('case', others_nightly(CROSS_CASES), ids=str)
 def test_blocks_across(case):
     net = model_of(case)
     compare(net, inputs_for(net, case), 2)
@@ -111,7 +112,9 @@ def test_blocks_across(case):
 OWN_SHAPE = {'pos', 'attn_bias', 'prepend_mask', 'attn_flash_pack_seq'}
 
 
-@pytest.mark.parametrize('case', [c for c in OF_ATTENTION if not OWN_SHAPE & {*c.inputs, *c.stack}], ids=str)
+@pytest.mark.parametrize(
+    'case', others_nightly(c for c in OF_ATTENTION if not OWN_SHAPE & {*c.inputs, *c.stack}), ids=str
+)
 def test_blocks_with_padding(case):
     """On the right, and on the left with positions that begin behind it."""
     net = model_of(case)
@@ -564,7 +567,7 @@ LINEAR = [
 ]
 
 
-@pytest.mark.parametrize('case', LINEAR, ids=str)
+@pytest.mark.parametrize('case', others_nightly(LINEAR), ids=str)
 def test_no_tensor_grows_with_the_square(case):
     """Not even a mask of one byte per score."""
     smaller = dict(rotary_emb_dim=2, attn_qk_norm_groups=1, attn_cope_max_pos=3)
@@ -602,7 +605,7 @@ def test_maps_that_nobody_reads_cost_nothing(flags):
     assert largest(Decoder, flags, keeps=True).bytes < LONG * LONG
 
 
-@pytest.mark.parametrize('case', ATTENTION_FLAGS, ids=str)
+@pytest.mark.parametrize('case', others_nightly(ATTENTION_FLAGS), ids=str)
 def test_maps_read_after_blocks(case):
     """They are those of the whole."""
     net = model_of(case)

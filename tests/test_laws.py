@@ -34,6 +34,7 @@ from law_cases import (
     is_pooled,
     model_of,
     one_of_each,
+    others_nightly,
     padded,
     per_token,
     randomise,
@@ -61,8 +62,9 @@ ALL = (*CASES, *CROSS_CASES)
 LENGTH = 7
 
 
-def each(cases=ALL):
-    return pytest.mark.parametrize('case', cases, ids=str)
+def each(cases=ALL, every=False):
+    """A test of the first case of each feature, at night of the others too; of every case where arguments matter."""
+    return pytest.mark.parametrize('case', cases if every else others_nightly(cases), ids=str)
 
 
 def of_kind(case, kind):
@@ -117,7 +119,7 @@ def values_of(net):
 SIZES = ('max_seq_len', 'dim_in', 'dim_out', 'attn_dim_head', 'heads', 'ff_mult', 'project_in', 'project_out')
 
 
-@each([case for case in ALL if case.flag and case.flag not in SIZES])
+@each([case for case in ALL if case.flag and case.flag not in SIZES], every=True)
 def test_off_is_free(case):
     """At its default, a flag adds no parameter and changes no bit."""
     absent, default = (build(case.switched(to_default)) for to_default in (False, True))
@@ -184,7 +186,7 @@ NO_EFFECT = {
 }
 
 
-@each([case for case in ALL if case.flag and case.name not in NO_EFFECT])
+@each([case for case in ALL if case.flag and case.name not in NO_EFFECT], every=True)
 def test_on_matters(case):
     """A flag changes the output, and if not that, what is read or learned from the model."""
     on, off = effects(case), effects(case.switched(False))
@@ -240,7 +242,7 @@ def finite_law(case):
     assert run(net, inputs).isfinite().all()
 
 
-@each()
+@each(every=True)
 def test_finite_and_every_parameter_learns(case):
     finite_law(case)
 
@@ -394,7 +396,7 @@ def cache_law(case, sizes, only_new=False, **options):
         assert trace.cache.length == trace.cache_length == LENGTH + in_front
 
 
-@each()
+@each(every=True)
 def test_cache_token_by_token(case):
     cache_law(case, (1,) * LENGTH)
 
@@ -930,7 +932,7 @@ NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason='there is no G
 
 @pytest.mark.slow
 @NO_GPU
-@each(CASES)
+@each(CASES, every=True)
 def test_gpu_equals_cpu(case):
     """Outputs and gradients, and token by token from a cache."""
     net = model_of(case)
@@ -961,7 +963,7 @@ STARTED = {case.name for case in one_of_each(case for case in CASES if not refus
 
 
 @pytest.mark.nightly
-@each([case for case in ALL if case.name not in STARTED])
+@each([case for case in ALL if case.name not in STARTED], every=True)
 def test_one_compiled_graph(case):
     graph, net, inputs = compiled(case, 'eager')
     assert_close(as_one(net, graph(**inputs)), run(net, inputs))
@@ -1020,7 +1022,7 @@ def test_some_pairs_run_or_are_refused(case):
 
 
 @pytest.mark.nightly
-@each(PAIRED)
+@each(PAIRED, every=True)
 def test_every_pair_runs_or_is_refused(case):
     assert not list(filter(None, (pair_law(case, other) for other in partners(case))))
 
@@ -1065,7 +1067,7 @@ def combined(names, kind):
     return whole
 
 
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(names=combinations, kind=kinds)
 def test_random_combinations(names, kind):
     all_laws(combined(names, kind))

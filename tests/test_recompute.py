@@ -5,7 +5,19 @@ import gc
 
 import pytest
 import torch
-from law_cases import BY_NAME, CASES, CROSS_CASES, Case, compiled_step_law, inputs_for, model_of, refused, run, weighted
+from law_cases import (
+    BY_NAME,
+    CASES,
+    CROSS_CASES,
+    Case,
+    compiled_step_law,
+    inputs_for,
+    model_of,
+    others_nightly,
+    refused,
+    run,
+    weighted,
+)
 from oracles import assert_close, randn
 from torch.profiler import ProfilerActivity, profile
 
@@ -53,7 +65,7 @@ LAYERED = [case for case in CASES if case.flag != 'reversible' and 'act_halting'
 
 
 @pytest.mark.parametrize('length', [True, pytest.param(3, marks=NIGHTLY)])
-@pytest.mark.parametrize('case', [*LAYERED, *(pytest.param(case, marks=NIGHTLY) for case in CROSS_CASES)], ids=str)
+@pytest.mark.parametrize('case', others_nightly([*LAYERED, *CROSS_CASES]), ids=str)
 def test_the_same_step(case, length):
     """Outputs are equal to the bit, gradients exact, with dropout, whatever else is on."""
     dropped = case.with_keywords(**{name: rate for name, rate in DROPOUTS.items() if name not in case.stack})
