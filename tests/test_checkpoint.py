@@ -1,5 +1,6 @@
 """Weights of older releases: rewritten, they load strictly and give the outputs that those releases gave."""
 
+import copy
 import pathlib
 import re
 
@@ -8,7 +9,7 @@ import torch
 from golden import Golden, build, run
 from packaging.version import Version
 
-from x_transformers.checkpoint import upgrade
+from x_transformers.checkpoint import reorder_optimizer, upgrade
 
 GOLDEN = Golden(pathlib.Path(__file__).parent / 'data' / 'old_releases.npz')
 KEPT = dict(norm_bias=True, out_bias=True, gate_values_bias=True, logits_bias=True, rotate_values=True)
@@ -298,3 +299,54 @@ def test_learned_slopes_are_named():
     model = build(make)
     model.load_state_dict(new)
     assert GOLDEN.error('1.0.3', 'alibi_learned', run(model, case['call'])) < 1e-4
+
+
+# an optimiser goes on
+
+
+class Shuffled(torch.nn.Module):
+    """Parameters in an order of their own; `tied` is another name of `a`."""
+
+    def __init__(self, order):
+        super().__init__()
+        one = torch.nn.Parameter(torch.ones(2, 2))
+        for name in order:
+            self.register_parameter(name, one if name in ('a', 'tied') else torch.nn.Parameter(torch.ones(2, 2)))
+
+    def forward(self, x):
+        return x @ self.a * 3 + x @ self.b * 5 + self.tied.sum()
+
+
+def step_of(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.tensor([[0.3, -0.7]])).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize('order', [('a', 'unused', 'b', 'tied'), ('b', 'tied', 'unused', 'a')], ids=str)
+def test_an_optimizer_goes_on_with_parameters_in_another_order(order):
+    """All have one shape: by number it would take the moments of another without a word."""
+    before, after = Shuffled(('tied', 'b', 'a', 'unused')), Shuffled(order)
+    first, second = (torch.optim.Adam(model.parameters(), lr=0.1) for model in (before, after))
+    for _ in range(3):
+        step_of(before, first)
+    after.load_state_dict(before.state_dict())
+    second.load_state_dict(copy.deepcopy(reorder_optimizer(first.state_dict(), before.state_dict(), after)))
+    for model, optimizer in ((before, first), (after, second)):
+        step_of(model, optimizer)
+    for name, p in before.named_parameters():
+        assert torch.equal(after.get_parameter(name), p), name
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    model = Shuffled(('a', 'b', 'unused', 'tied'))
+    optimizer, weights = torch.optim.SGD(model.parameters(), lr=0.1), model.state_dict()
+    groups = torch.optim.SGD([{'params': [p]} for p in model.parameters()], lr=0.1)
+    for state, saved, words in (
+        (groups.state_dict(), weights, '3 groups'),
+        (torch.optim.SGD([model.a], lr=0.1).state_dict(), weights, '1 parameters, the model has 3'),
+        (optimizer.state_dict(), {n: t for n, t in weights.items() if n != 'b'}, 'no `b`'),
+        (optimizer.state_dict(), {**weights, 'b': torch.ones(3)}, r'`b` of shape \(3,\)'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            reorder_optimizer(state, saved, model)

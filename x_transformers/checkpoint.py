@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 from packaging.version import InvalidVersion, Version
-from torch import Tensor
+from torch import Tensor, nn
 
 NEWEST = Version('2.31.10')
 OLDEST = Version('0.12.1')
@@ -108,6 +108,42 @@ def upgrade(
         if Version(since) <= known < Version(before):
             step(old)
     return old.state
+
+
+def reorder_optimizer(
+    optimizer_state: Mapping[str, Any], state_dict: Mapping[str, Any], model: nn.Module
+) -> dict[str, Any]:
+    """The state of an optimiser that another library or release has saved, for `optimizer.load_state_dict`.
+
+        optimizer_state   of an optimiser of all parameters in one group, such as `Adam(model.parameters())`
+        state_dict        the weights that were saved with it, by the names of `model`
+        model             the model whose optimiser goes on
+
+    torch numbers the parameters of an optimiser in the order in which a model holds them, which is that of its state
+    dict. Models of the same names may hold them in another order, x-transformers 2.31 in many cases: moments would be
+    those of other parameters. The input is left as it is.
+    Raises ValueError for several groups, and where parameters, their number or their shapes differ.
+    """
+    groups = optimizer_state['param_groups']
+    if len(groups) != 1:
+        raise ValueError(
+            f'`optimizer_state` got {len(groups)} groups of parameters, whose names it does not tell, not 1'
+        )
+    # tied parameters have several names, and one number
+    names = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    if missing := names.keys() - state_dict.keys():
+        raise ValueError(f'`state_dict` got no `{min(missing)}`, it must be the weights of this model')
+    for name, parameter in model.named_parameters():
+        if (shape := tuple(state_dict[name].shape)) != tuple(parameter.shape):
+            raise ValueError(f'`state_dict` got `{name}` of shape {shape}, the model has {tuple(parameter.shape)}')
+    saved = list(dict.fromkeys(names[name] for name in state_dict if name in names))
+    numbers = groups[0]['params']
+    if len(numbers) != len(saved):
+        raise ValueError(f'`optimizer_state` got {len(numbers)} parameters, the model has {len(saved)}')
+    number_of, held = dict(zip(saved, numbers, strict=True)), optimizer_state['state']
+    order = [number_of[id(parameter)] for parameter in model.parameters()]
+    state = {new: held[old] for new, old in enumerate(order) if old in held}  # others never had a gradient
+    return {**optimizer_state, 'state': state, 'param_groups': [{**groups[0], 'params': list(range(len(saved)))}]}
 
 
 def read_version(version: str) -> Version:
