@@ -2,7 +2,12 @@
 
 Axis letters, here and in all of the package: b batch, n i j positions, h heads, k key heads, d features, l logits.
 Masks are boolean, True may be attended. Papers are not named here: each is a feature that plugs in at a stage, in the
-order of the tuples below. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
+order of `features/catalogue.py`. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
+
+The features of a module are its `features`, those that act in a pass `on`. `on.down(stage, value, call)` lets each one
+at a stage change a value, `on.up` in reverse; `on.gather(stage, call)` lists what they give; `on.choose(stage, own)` is
+the one function of a stage, a feature's or the module's own. A plain stack takes a short way with the same numbers,
+`fast/plain.py`.
 """
 
 import functools
@@ -185,7 +190,7 @@ class Attention(Configurable, ChoosesKernel):
         self.shape = Shape(heads, kv_heads, dim_head, value_dim_head or dim_head, dim_out or dim)
         self.dim, self.dim_kv_in = dim, dim_context or dim
         self.heads, self.kv_heads, self.causal, self.flash = heads, kv_heads, bool(causal), flash
-        self.scale = self.logit_scale = dim_head**-0.5
+        self.scale = self.logit_scale = dim_head**-0.5  # features change the latter, which the kernels get
         self.dropout, self.max_attend_past, self.sdp_backends = 0.0, None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self.compose(features, flags)
@@ -292,7 +297,7 @@ class Attention(Configurable, ChoosesKernel):
         cache: Any,
         inputs: dict[str, Any],
     ) -> Call:
-        """Check what came in."""
+        """Check what came in, and open the call that its stages share."""
         x = views[0]
         check_inputs(inputs, self.features, self.own_inputs, self)
         check_vectors(x, 'x', 'b', 'n', self.dim)
@@ -342,6 +347,7 @@ class Attention(Configurable, ChoosesKernel):
 
     @staticmethod
     def own_mask(attn_mask: Tensor) -> Tensor:
+        """The caller's `attn_mask`, boolean and with all four axes."""
         if not 2 <= a_tensor(attn_mask, 'attn_mask').ndim <= 4:
             raise ValueError(
                 f'`attn_mask` got shape {tuple(attn_mask.shape)}, it must be (i, j), (h, i, j) or (b, h, i, j)'
@@ -379,6 +385,7 @@ class FeedForward(Configurable):
         self.ff = on.choose('layers', self.layers)()
         for feature in on.at.get('initialise', ()):
             feature.initialise()
+        # whether features act at each call, beyond what they have built
         self.acts = any(not feature.plain for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
 
     def layers(self) -> nn.Sequential:
@@ -1056,7 +1063,7 @@ class TransformerWrapper(Wrapper):
         if before is not None:
             retie(self, name, before)
 
-    # what wrappers of this wrapper ask for; a feature says so
+    # whether the logits are log probabilities already, which objectives ask; a feature says so
     output_is_log_prob = False
 
     def embedding(self, given: nn.Module | None) -> nn.Module:
@@ -1375,6 +1382,6 @@ class XTransformer(Configurable):
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
 
 
-__getattr__, __dir__ = also(__name__)
+__getattr__, __dir__ = also(__name__)  # further names of the original's module, looked up when asked for
 
-remember(__package__)
+remember(__package__)  # as it was written: short cuts stand for nothing that was changed since

@@ -60,7 +60,12 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     """One pass through a stack: the past, the masks, and what its layers are called with.
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
-    ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped.
+    ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped, and `given`
+    ones came with the call, cached ones among them unless the caller left them out.
+
+    `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
+    the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
+    of them were attention so far, `self_attended` self-attention, which is how each finds its own past.
     """
 
     trace: LayerIntermediates
@@ -428,6 +433,11 @@ def placed(views: Any, x: Tensor, on: Features, at: Tensor | None = None) -> tup
 class Call(AddsLosses, HasStates, InBlocks):
     """One pass through an attention layer: what came in, and what its stages tell one another.
 
+    There are `rows` queries, of the tokens `x` or of some of them, `keys` keys, and `total_keys` with those that
+    features put in front. `real` says which of the keys are real tokens (b j), `query_mask` is the caller's mask of the
+    tokens (b n), None for all. `masks` and `biases` are what features and the caller gave; `gather` makes one `mask`
+    and one `bias` of them, when a kernel runs. `may_be_blind` says that some query may see no key.
+
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
     features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached;
@@ -578,7 +588,7 @@ class Call(AddsLosses, HasStates, InBlocks):
         return self.triangle and self.later == 0 and self.keys >= self.rows
 
     def seen(self) -> Tensor | None:
-        """Which keys each query sees, broadcasting to b h i j; None for all."""
+        """Which keys each query sees, broadcasting to b h i j; None for all. Known once `gather` has run."""
         if not self.triangle:
             return self.mask
         added, stop = self.total_keys - self.keys, self.keys - self.later

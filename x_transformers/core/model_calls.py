@@ -54,10 +54,12 @@ class ModelCall(AddsLosses, HasStates):
 
     The sequence is `leading` tokens (memory, class, prepended), then `tokens` tokens, the last `new` of them new.
     `continues` says that the leading tokens are in the cache already. `spread`, if set, turns a mask of the sequence
-    into one of a longer sequence that the stack sees. In rows with padding on the left, of `start`
-    tokens, the stack sees the leading tokens behind the padding, next to the first real token. `on` are the features
-    that act in this call, `shown` is the mask that the caller gave, of tokens alone. `keeps` says that the trace holds
-    all that the layers leave behind, `later` that the caller wants a `Readout` in place of logits.
+    into one of a longer sequence that the stack sees. In rows with padding on the left, of `start` tokens, the stack
+    sees the leading tokens behind the padding, next to the first real token. `given` tokens came with the call,
+    `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
+    again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
+    `keeps` says that the trace holds all that the layers leave behind, `later` that the caller wants a `Readout` in
+    place of logits.
     """
 
     trace: LayerIntermediates

@@ -446,7 +446,8 @@ class InBlocks:
     def k_pos(self) -> Tensor:
         """Positions of the keys, without those that features put in front:  j, or with rows b j, or per head b h j.
 
-        The caller's own, else those of `k_at`. Distances mean something, the numbers themselves need not.
+        The caller's own, else those of `k_at`. Distances mean something, the numbers themselves need not: those of
+        padding on the left may count too.
         """
         return self.located('pos', 'index')[1]
 
@@ -457,8 +458,11 @@ class InBlocks:
 
     @property
     def k_at(self) -> Tensor:
-        """Where the keys stand in their sequence:  j, or with rows b j. Counted from the first real token of each row,
-        memories at negative ones, or from the first key; positions of the caller's change nothing."""
+        """Where the keys stand in their sequence:  j, or with rows b j. Positions of the caller's change nothing.
+
+        Counted from the first key; with memories and padding on the left from the first real token of each row,
+        memories at negative ones. Distances mean something, the numbers themselves need not.
+        """
         return self.located('index')[1]
 
     def in_order(self, *names: str) -> bool:

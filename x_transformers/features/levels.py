@@ -2,6 +2,9 @@
 
 A stage is a `ring` (value in, value out, in the order of the catalogue, or in reverse where it says `out`), a `term`
 (gathered from all features), a `choice` (replaces the one way), or a `build` step (runs at construction).
+
+What a stage takes is the signature of its method if it has an arrow; else the value of a ring, whose method is
+(value, call) -> value, with one tuple for several.
 """
 
 from __future__ import annotations
@@ -80,8 +83,8 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
 
 
 @level(
-    Stage('widths', 'build', 'Widths -> Widths', 'what queries and keys are made from, before they are built'),
-    Stage('views', 'choice', 'x -> (x_q, x_k, x_v[, places])', 'of which x_q is the input, for everything else'),
+    Stage('widths', 'build', '(widths) -> Widths', 'what queries and keys are made from, before they are built'),
+    Stage('views', 'choice', '(x) -> (x_q, x_k, x_v[, places])', 'of which x_q is the input, for everything else'),
     Stage('sources', 'ring', '(q_in, k_in, v_in)', 'b n d, before projection'),
     Stage('projected', 'ring', '(q, k, v)', 'b n (h d)'),
     Stage('heads', 'ring', '(q, k, v)', 'b h n d, before the cache'),
@@ -89,21 +92,21 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     Stage('past', 'choice', '(k, v, call) -> (k, v)', 'appended to those of the cache'),
     Stage('stored_keys', 'ring', 'k', 'keys that no token gave, treated like real ones'),
     Stage('place', 'ring', '(q, k)', 'after the cache: rotations'),
-    Stage('mask', 'term', '() -> bool, to b h i j', 'ANDed, True may be attended; or `Rows`, in blocks'),
-    Stage('bias', 'term', '() -> float, to b h i j', 'summed; or `Rows`'),
-    Stage('keys', 'term', '() -> (k, v)', 'prepended, always visible'),
+    Stage('mask', 'term', '(call) -> bool, to b h i j', 'ANDed, True may be attended; or `Rows`, in blocks'),
+    Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`'),
+    Stage('keys', 'term', '(call) -> (k, v)', 'prepended, always visible'),
     Stage('enter', 'ring', '(q, k, v)', 'before the kernel'),
-    Stage('bare_keys', 'term', '(k, v) -> (k, v)', 'prepended after `enter`'),
+    Stage('bare_keys', 'term', '(k, v, call) -> (k, v)', 'prepended after `enter`'),
     Stage('meet', 'ring', '(q, k)', 'the last word on what the kernel multiplies'),
     Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'in place of all stages up to `gathered`'),
     Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled'),
-    Stage('prior', 'term', '() -> b h i j', 'logits from elsewhere'),
+    Stage('prior', 'term', '(call) -> b h i j', 'logits from elsewhere'),
     Stage('scores', 'ring', 'b h i j', 'before the bias'),
     Stage('logits', 'ring', 'b h i j', 'after the bias, before the mask'),
     Stage('sight', 'choice', '(call) -> bool, to b h i j | None', 'which logits the mask leaves'),
-    Stage('rows', 'ring', 'b h i j', 'after the mask'),
+    Stage('rows', 'ring', 'b h i j', 'after the mask, which leaves the lowest finite number'),
     Stage('normaliser', 'choice', '(logits, call) -> weights', 'over the last axis'),
-    Stage('normalising', 'ring', 'function -> function', 'around the normaliser'),
+    Stage('normalising', 'ring', '(function) -> function', 'around the normaliser'),
     Stage('weights', 'ring out', 'b h i j', 'recorded after this'),
     Stage('mix', 'ring out', 'b h i j', 'dropout and mixing, not recorded'),
     Stage('gathered', 'ring', '(out, weights, call) -> out', 'what the weights gathered, with them, in blocks too'),
@@ -119,15 +122,26 @@ class AttentionFeature(Feature):
 
     {stages}
 
+    Where there is an arrow it is the signature of the method; else the value of a ring: (value, call) -> value, with
+    one tuple for several tensors. All features at a ring act, in the order of the catalogue, in reverse at `ring out`.
+    A term is gathered from all of them, None for none; a choice is made by one, in place of the library's own way; a
+    build step runs at construction.
+
+    The call holds the input of the queries `x` (b i d), counts of `heads`, `rows` (queries), `keys`, and `total_keys`
+    with those that features put in front, `scale`, `training`, the `inputs` that features take, and `real`, which of
+    the keys are real tokens (b j), None for all; of queries `real_queries(call)` of `contextual.py` says it (b i). From
+    `similarity` to `gathered` `call.seen()` says which keys each query sees, by masks and causality together: bool, to
+    b h i j, None for all.
+
     What it declares in `remembers` is kept by the cache, layer by layer: `call.state(name)`. It counts the tokens of
     the sequence, in cross-attention too. Stages that run in blocks (below) read states before that, at `bias` or
     earlier, or at `leave` or later.
 
     Queries need not be the tokens in their order: then `views` says by `places`, (i) or (b i), at which tokens of x
     they stand. Masks, biases and rotations follow; what cannot is refused by name. What depends on place reads
-    nothing but `call.q_pos` and `call.k_pos`, the positions of queries and keys, or `call.q_at` and `call.k_at`, where
-    they stand in their sequence whatever positions the caller gives. `call.of_queries(t)` gives what belongs to queries
-    in a tensor that counts keys.
+    nothing but the differences of `call.q_pos` and `call.k_pos`, the positions of queries and keys, or of `call.q_at`
+    and `call.k_at`, where they stand in their sequence whatever positions the caller gives. `call.of_queries(t)` gives
+    what belongs to queries in a tensor that counts keys.
 
     From `similarity` to `gathered` the call may be one of a block of queries (`blocks.py`), so that memory does not
     grow with the square of the length. Where a feature at these stages knows nothing of blocks, all rows come at once.
@@ -197,6 +211,8 @@ class FeedForwardFeature(Feature):
 
     {stages}
 
+    They are called as `AttentionFeature` says.
+
     The call holds the input `x`, the `inputs` that features take, and in a stack the `mask` of real tokens (b n) or
     None, the index `layer` and the `kind` of the layer. Tokens of padding count for no loss: `call.real(t)` leaves out
     their rows. What it `remembers` the stack keeps for each layer; a feedforward alone has no past.
@@ -208,32 +224,34 @@ IN_FEEDFORWARD = ('enter', 'run', 'result')
 
 
 @level(
-    Stage('block', 'build', 'list of kinds -> list of kinds', 'the repeated block'),
+    Stage('block', 'build', '(kinds) -> list of kinds', 'the repeated block'),
     Stage('layout', 'choice', '(block, depth) -> list of kinds', 'which branch stands where'),
-    Stage('kinds', 'build', 'list of kinds -> list of kinds', 'the last word on that'),
-    Stage('order', 'choice', '() -> tuple of layer indices', 'in which order they run'),
+    Stage('kinds', 'build', '(kinds) -> list of kinds', 'the last word on that'),
+    Stage('order', 'choice', '(layers, depth) -> tuple of layer indices', 'in which order they run'),
     Stage('norm', 'choice', '() -> Module', 'a norm of the stream'),
     Stage('norm_branch', 'choice', '() -> Module', 'a norm of what a branch gives'),
     Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
     Stage('wrap', 'build', '(branch, kind, index) -> Module', 'around a branch, first feature innermost'),
-    Stage('residual_options', 'build', 'dict -> dict', 'arguments of the residual'),
+    Stage('residual_options', 'build', '(options) -> dict', 'arguments of the residual'),
     Stage('residual', 'choice', '(dim, layer_index, ...) -> Module', 'how a branch joins the stream'),
     Stage('open', 'ring', 'x', 'before the first layer; may fill the call'),
     Stage('through', 'choice', '(run, x, call) -> x', 'how the layers run: `run` takes their steps'),
-    Stage('arrive', 'ring', '(x, layer)', 'the stream before a layer, left out or not'),
-    Stage('skips', 'term', '(layer) -> bool', 'leave this layer out, this time'),
-    Stage('skipped', 'term', '(x, layer) -> None', 'it was left out'),
-    Stage('read', 'ring', '(x, layer)', 'the input of a branch, before its norm'),
-    Stage('inputs', 'ring', '(keywords, layer)', 'what the branch is called with'),
-    Stage('attended', 'term', '(layer, intermediates) -> None', 'after an attention layer has run'),
-    Stage('joined', 'term', '(layer, out) -> None', 'what a branch gives to the stream'),
+    Stage('arrive', 'ring', '(x, layer, call) -> x', 'the stream before a layer, left out or not'),
+    Stage('skips', 'term', '(layer, call) -> bool', 'leave this layer out, this time'),
+    Stage('skipped', 'term', '(x, layer, call) -> None', 'it was left out'),
+    Stage('read', 'ring', '(x, layer, call) -> x', 'the input of a branch, before its norm'),
+    Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'what the branch is called with'),
+    Stage('attended', 'term', '(layer, intermediates, call) -> None', 'after an attention layer has run'),
+    Stage('joined', 'term', '(layer, out, call) -> None', 'what a branch gives to the stream'),
     Stage('close', 'ring out', 'x', 'after the last layer'),
-    Stage('finish', 'choice', '(x) -> x', 'in place of the final norm'),
+    Stage('finish', 'choice', '(x, call) -> x', 'in place of the final norm'),
 )
 class StackFeature(Feature):
     """A feature of a stack of layers. Its stages, in running order:
 
     {stages}
+
+    They are called as `AttentionFeature` says.
 
     A state that it `remembers` is one for the stack; `call.state(name, call.step)` gives each layer one of its own.
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
@@ -249,7 +267,7 @@ class StackFeature(Feature):
 
 @level(
     Stage('token_embeds', 'ring', 'b n e', 'the embeddings of the tokens'),
-    Stage('embed', 'term', '() -> b n e', 'added to them'),
+    Stage('embed', 'term', '(call) -> b n e', 'added to them'),
     Stage('embedded', 'ring', 'b n e', 'the sum: norms, prefixes, gradients'),
     Stage('lengthen', 'ring', 'b n d', 'tokens in front'),
     Stage('stack_inputs', 'ring', 'keywords', 'what the stack is called with'),
@@ -260,12 +278,14 @@ class StackFeature(Feature):
     Stage('spread', 'ring', 'b n d', 'what the readout gets'),
     Stage('logits', 'ring', 'b n l', 'the logits'),
     Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'what is kept of a segment for the next one'),
-    Stage('answer', 'ring', '(out, x)', 'what is returned'),
+    Stage('answer', 'ring', '(out, x, call) -> out', 'what is returned'),
 )
 class ModelFeature(Feature):
     """A feature of a model around a stack. Its stages, in running order:
 
     {stages}
+
+    They are called as `AttentionFeature` says.
 
     `remember` gives memories (b m d) of each self-attention layer, from those of the segments before, None if there are
     none, and what these layers have read in this one. There is no call where generation has read a segment in several.
