@@ -32,6 +32,7 @@ KNOWN = {
     r'`attn_gate_values_bias` (does not go with `attn_gate_values_rank`|needs `attn_gate_values`): .*': 'two gates',
     r'`ff_glu_softclamp` needs GELU or `ff_swish`, .*': 'of other activations there is no linear factor',
     r'`ff_moe_top_k` got \d+, (it must be at most `ff_moe_experts`, |the best \d+ of `ff_moe_groups` .*)\d+': 'sizes',
+    r'`ff_moe_groups` got \d+, it must divide `ff_moe_experts`, \d+': 'sizes',
     r'`ff_moe_(groups|score_bias)` needs `ff_moe_kind=.*': 'groups and biases are of sigmoids',
     r'`gated_multi_residual` needs `residual_fn_kwargs` with `read_gate_rank`, .*': 'an argument of the residual',
     r'`rel_pos_kwargs` got .*': 'arguments of another bias',
