@@ -84,7 +84,7 @@ BUGS = {
         ('a pass gets the layers of the first', 'held = self.layers[own], self.kinds[own]', 'held = self.layers[:per_pass], self.kinds[own]', 'test_cache.py test_model_features.py'),
         ('a copy of a cache loses what the model remembers', 'kinds=list(self.kinds), states=states, model_states=of_model)', 'kinds=list(self.kinds), states=states, model_states={})', 'test_model_features.py test_states.py'),
         ('an inexact operation goes on', 'if reason := self.cannot(operation, count):', 'if False:', 'test_states.py test_cache.py'),
-        ('what is derived gets into files', 'states=lasting(self.states))', 'states=self.states)', 'test_prompt_cache.py test_laws.py::test_cache_of_a_window'),
+        ('what is derived gets into files', 'states=lasting(self.states))', 'states=self.states)', 'test_states.py::test_what_is_derived_is_in_no_file'),
         ('a cache of other flags passes', 'if cache.made_by is not None and set(cache.made_by) != set(made_by):', 'if False:', 'test_cache.py'),
     ]),
     'core/calls.py': ('test_stack.py test_layouts.py test_model_features.py', [
