@@ -320,7 +320,7 @@ def order_of(case, kind):
     return kind if issubclass(case.kind, (Decoder, Encoder)) else case.kind
 
 
-@each()
+@each(every=True)
 @pytest.mark.parametrize('kind', [Decoder, Encoder])
 def test_content_of_padding_never_matters(case, kind):
     hidden_content_law(case, order_of(case, kind))
