@@ -24,7 +24,7 @@ from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
 from x_transformers.core.rows import Rows, to_4d
 from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
 from x_transformers.features.catalogue import ATTEND
-from x_transformers.features.contextual import UseCoPE, real_queries
+from x_transformers.features.contextual import UseCoPE
 from x_transformers.features.operands import ALL_BACKENDS
 from x_transformers.flags import (
     ConfigError,
@@ -385,7 +385,7 @@ def plain_arguments(call: Call) -> dict[str, Any]:
         attn_bias=bias,
         prev_attn=inputs.get('prev_attn'),
         attn_delta=delta,
-        row_mask=real_queries(call),
+        row_mask=call.real_queries,
         flash_pack_seq_kwargs=inputs.get('flash_pack_seq_kwargs'),
         causal=call.causal and call.places is None and not crooked,
     )

@@ -583,6 +583,15 @@ class Call(AddsLosses, HasStates, InBlocks):
         return as_mask(keep, name, self.batch, self.keys)
 
     @property
+    def real_queries(self) -> Tensor | None:
+        """Which of the queries are real tokens, (b i), from the masks of the call; None for all."""
+        real = None if self.query_mask is None else self.query_mask[:, -self.rows :]
+        if self.context is None and self.real is not None:
+            keys = self.of_queries(self.real)
+            real = keys if real is None else real & keys
+        return real
+
+    @property
     def triangle_alone(self) -> bool:
         """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
         return self.triangle and self.later == 0 and self.keys >= self.rows

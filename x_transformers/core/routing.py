@@ -56,7 +56,7 @@ class Routing(Configurable):
         own: dict[str, Any] = {}
         branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
         accepted, stack_flags = self.accepted(), flags_of(catalogue_for(self.catalogue, self.given_features))
-        strangers = {kind: self.strangers(branch.catalogue) for kind, branch in self.branches.items()}
+        strangers = {kind: self.strangers(cls.catalogue) for kind, cls in self.branches.items()}
         for name, value in flags.items():
             prefix = next((p for p in PREFIXES if name.startswith(p)), '')
             kind, bare = PREFIXES.get(prefix), name.removeprefix(prefix)

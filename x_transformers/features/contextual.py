@@ -20,15 +20,6 @@ def is_hidden(sim: Tensor) -> Tensor:
     return sim <= lowest(sim)
 
 
-def real_queries(call: Any) -> Tensor | None:
-    """Which of the queries are real tokens, (b i), from the masks of the call; None for all."""
-    real = None if call.query_mask is None else call.query_mask[:, -call.rows :]
-    if call.context is None and call.real is not None:
-        keys = call.of_queries(call.real)
-        real = keys if real is None else real & keys
-    return real
-
-
 def check_causal(call: Any, name: str, reason: str) -> None:
     """Refuse a call that overrides the causality of the layer, or hands it a context."""
     if not call.causal:
@@ -193,7 +184,7 @@ class Selective(AttentionFeature):
         place = torch.arange(call.keys, device=call.x.device)
         allowed = place != call.of_queries(place).unsqueeze(-1)
         allowed = allowed & call.cut_keys(~self.first(call.whole))
-        real = real_queries(call)
+        real = call.real_queries
         if real is not None:
             allowed = allowed & real.unsqueeze(-1)
         return F.pad(allowed, (call.total_keys - call.keys, 0), value=False)
@@ -203,7 +194,7 @@ class Selective(AttentionFeature):
         """Which keys a sequence begins with, or stand in front of it, (j) or (b 1 j)."""
         n = call.rows
         first = torch.arange(n, device=call.x.device) == 0
-        documents, real = getattr(call.own(TellsDocuments), 'ids', None), real_queries(call)
+        documents, real = getattr(call.own(TellsDocuments), 'ids', None), call.real_queries
         first = first if documents is None else begins(documents)
         if real is not None:
             count = real.cumsum(dim=-1)

@@ -17,7 +17,6 @@ from x_transformers.core.checks import check_scores
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.rows import noise_state, replayed, to_4d
 from x_transformers.core.transforms import transformed
-from x_transformers.features.contextual import real_queries
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
 from x_transformers.flags.inputs import floating
@@ -441,12 +440,12 @@ class InvertedAttention(AttentionFeature):
     def sight(self, call: Any) -> Tensor | None:
         if call.causal:
             raise ValueError('`causal=True` does not go with `inverted_attention`: its softmax sees later queries')
-        real = real_queries(call)
+        real = call.real_queries
         return None if real is None else real[:, None, :, None]
 
     def normalising(self, normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def over_queries(sim: Tensor, call: Any) -> Tensor:
-            real = real_queries(call)
+            real = call.real_queries
             if real is not None:  # padding does not compete for a sink either, which joined behind the mask
                 sim = sim.masked_fill(~real[:, None, :, None], lowest(sim))
             return normalise(sim.transpose(-1, -2), call).transpose(-1, -2)
