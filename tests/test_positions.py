@@ -437,6 +437,13 @@ def test_keys_that_were_turned_meet_angles_of_the_user():
     assert_close(stack(x[:, 3:], cache=cache, rotary_pos_emb=own, input_not_include_cache=True), wanted)
 
 
+@pytest.mark.parametrize('flags', [dict(attn_max_attend_past=2), dict(attn_use_rel_proj_pos_bias=True)], ids=str)
+def test_positions_of_the_user_change_no_order(flags):
+    """They move what distances read; windows, and distances that no flag of positions makes, count tokens."""
+    net, x = randomised(Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, **flags)), randn(2, 7, 16)
+    assert_close(net(x, pos=3 * torch.arange(7)), net(x))
+
+
 @pytest.mark.parametrize('in_blocks', [False, True])
 @pytest.mark.parametrize('kind', [Decoder, Encoder])
 @pytest.mark.parametrize('flag', ['alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'])
