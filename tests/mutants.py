@@ -474,7 +474,7 @@ BUGS = {
         ('keys turn with queries that stand still', 'if torch.is_grad_enabled() or not self.turns_all:', 'if torch.is_grad_enabled():'),
         ('hidden queries give something', 'return self.join(out if run.hidden is None else out.masked_fill(run.hidden, 0.0), x)', 'return self.join(out, x)'),
         ('rows that see nothing look everywhere', 'out = out if sighted is None else out.masked_fill(~sighted, 0.0)', 'pass'),
-        ('values of the first layer are not noted', "run.on.gather('attended', self.layer, SimpleNamespace(values=v), run.call)", 'pass'),
+        ('values of the first layer are not noted', "run.on.collect('attended', self.layer, SimpleNamespace(values=v), run.call)", 'pass'),
         ('many scores are held at once', 'or is_large(x, len(x), self.stack.attn_heads, x.shape[1], x.shape[1])', ''),
         ('keys that are not cleared are taken for clear', "(hides and not given.get('clean'))", 'False'),
         ('the gain of a gated unit is left out', 'return out if gain is None else out * gain', 'return out'),
@@ -656,7 +656,7 @@ BUGS = {
     'features/reversible.py': ('test_reversible.py', [
         ('replicas learn nothing', ' and owns_what_learns(stack)', '', 'test_laws.py -ktest_replicas'),
         ('a layer is computed again with other noise', 'with outside_of_vmap(), self.surroundings.back(), noise, gathered', 'with outside_of_vmap(), self.surroundings.back(), gathered'),
-        ('what is drawn before a layer is not drawn again', "            on.gather('skips', layer, own)  # draws", "            # draws"),
+        ('what is drawn before a layer is not drawn again', "            on.collect('skips', layer, own)  # draws", "            # draws"),
         ('contexts learn twice', 'leaves = [t.detach().requires_grad_(t.requires_grad) for t in beside]', 'leaves = list(beside)'),
         ('losses of layers have no gradient', 'AuxLosses(again=True)', 'AuxLosses()'),
         ('a feedforward reads the stream that it writes', 'return x.chunk(2, dim=-1)[1 - self.writes], x, {}', 'return x.chunk(2, dim=-1)[self.writes], x, {}'),

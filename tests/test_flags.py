@@ -859,10 +859,10 @@ def test_a_feature_that_waits_is_left_out_of_calls_without_its_inputs():
     """Input-only features do nothing unless one of their inputs is given, so calls without them skip them."""
     attn = Attention(16, heads=2, dim_head=8)
     waiting = [feature for feature in attn.features.active if feature.waits]
-    assert waiting and not any(feature in attn.features.given({}).active for feature in waiting)
-    found = attn.features.given({'attn_bias': torch.zeros(1), 'mem': None})
+    assert waiting and not any(feature in attn.features.acting({}).active for feature in waiting)
+    found = attn.features.acting({'attn_bias': torch.zeros(1), 'mem': None})
     assert [type(f).__name__ for f in found.active if f.waits] == ['AttnBias']
-    assert found is attn.features.given({'attn_bias': torch.ones(1)})
+    assert found is attn.features.acting({'attn_bias': torch.ones(1)})
 
 
 def test_features_without_flags_wait_for_their_inputs():

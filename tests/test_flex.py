@@ -440,7 +440,7 @@ def test_what_fails_goes_another_way(flexing, logged, backwards):
         tries.append(1)
         if not backwards:
             raise RuntimeError('no kernel\nfor this')
-        return Fails.apply(dense.eager(q, k, v, call.gather(), on))
+        return Fails.apply(dense.eager(q, k, v, call.combine(), on))
 
     with flexing:
         flexing.patch.setattr(flex, 'warn_once', warn_once)
@@ -558,7 +558,7 @@ def test_in_a_checkpoint(flexing, flags):
 
     def counted(q, k, v, call, on, forms):  # in place of FlexAttention: uncompiled, that saves what its compiler traces
         flexing.calls += 1
-        return dense.fused(q, k, v, call.gather(), on)
+        return dense.fused(q, k, v, call.combine(), on)
 
     flexing.values |= dict(flexed=counted, try_out=try_out)
     compare(flexing, outcome, module, randn(2, N, 12))

@@ -684,7 +684,7 @@ class AtOnce(StackFeature):
     at_once = flag(False, 'layers side by side')
 
     def through(self, run, x, call):
-        on, own = self.host.features.given(call.inputs), call.with_beside([t.detach() for t in call.beside()])
+        on, own = self.host.features.acting(call.inputs), call.with_beside([t.detach() for t in call.beside()])
         total = x
         for own.step, index in enumerate(call.order):
             total = total + self.host.layers[index].branch(x, own, on)

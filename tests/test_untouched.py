@@ -123,7 +123,7 @@ def parts_of(net):
     for name, module in net.named_modules():
         yield name or 'model', module
         features = vars(module).get('features')
-        for feature in features.given({'rotary_pos_emb': True}).active if isinstance(features, Features) else ():
+        for feature in features.acting({'rotary_pos_emb': True}).active if isinstance(features, Features) else ():
             yield f'{name}:{type(feature).__name__}', feature
 
 

@@ -88,7 +88,7 @@ class ChoosesKernel:
 def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
     """Settle what every query sees, with which bias, and put in front the keys that features add."""
     q, k, v = qkv
-    keys, call.bare_keys = on.gather('keys', call), on.gather('bare_keys', k, v, call)
+    keys, call.bare_keys = on.collect('keys', call), on.collect('bare_keys', k, v, call)
     added = sum(k.shape[-2] for k, _ in (*keys, *call.bare_keys))
     call.total_keys = call.keys + added
     masks = [*terms(on, 'mask', call), *call.order(), *masks]
@@ -96,7 +96,7 @@ def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[An
     call.biases = terms(on, 'bias', call)
     hides = len(masks) > 0 or (call.triangle and call.keys < call.rows)
     call.may_be_blind = hides and (not added or call.hides_added)
-    return on.down('enter', (q, *in_front(keys, k, v)), call)
+    return on.chain('enter', (q, *in_front(keys, k, v)), call)
 
 
 def terms(on: Features, stage: str, call: Call) -> list[Rows]:
@@ -252,7 +252,7 @@ class Attend(Configurable, ChoosesKernel):
             )
             q, k, v, call, on = self.opened(q, k, v, arguments)
         k, v = in_front(call.bare_keys, k, v)
-        q, k = on.down('meet', (q, k), call)
+        q, k = on.chain('meet', (q, k), call)
         if wants_maps(self, call):
             call.trace.compute_maps = maps_later(q, k, call, on)
         with call.precision():
@@ -284,7 +284,7 @@ class Attend(Configurable, ChoosesKernel):
         check_operands(q, k, v)
         inputs = {name: arguments[name] for name in ('attn_bias', 'prev_attn', 'attn_delta', 'flash_pack_seq_kwargs')}
         inputs = {name: value for name, value in inputs.items() if value is not None}
-        on = of_scores(host.features.given(inputs))
+        on = of_scores(host.features.acting(inputs))
         unread = inputs.keys() - on.takes
         if unread:
             raise ValueError(
@@ -372,7 +372,7 @@ def plain_arguments(call: Call) -> dict[str, Any]:
     """Masks and biases in one piece, without the keys that `Attend` adds itself."""
     bare = sum(k.shape[-2] for k, _ in call.bare_keys)
     added = call.total_keys - call.keys - bare
-    call.gather()
+    call.combine()
     # behind keys that every query sees, a triangle of few keys is no longer one
     crooked = call.triangle and added > 0 and call.keys < call.rows
     mask, inputs = call.seen() if crooked else call.mask, call.inputs

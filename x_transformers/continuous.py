@@ -131,9 +131,9 @@ class ContinuousTransformerWrapper(Wrapper):
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         x = self.project_in(call.cleared(call.like_tokens))
-        x = call.cleared(sum(call.on.gather('embed', call), x))
-        x = call.on.down('embedded', x, call)
-        x = call.on.down('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
+        x = call.cleared(sum(call.on.collect('embed', call), x))
+        x = call.on.chain('embedded', x, call)
+        x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
         return self.returned(out, wants, call, mems, None, x)
 

@@ -195,7 +195,7 @@ class LatentAutoregressive(Configurable):
         if later(self.net):
             logits = readout_of(self.net, hidden, call, {})
         else:
-            logits = each_head(lambda z: call.on.down('logits', z, call), self.net.to_logits(hidden))
+            logits = each_head(lambda z: call.on.chain('logits', z, call), self.net.to_logits(hidden))
         return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index)
 
     def distance(

@@ -144,7 +144,7 @@ class MultiInputTransformerWrapper(Wrapper):
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
         h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
         mems = self.shifted(mems)
-        h = call.on.down('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
+        h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):
             read = functools.partial(Readout.through, h) if return_readout else lambda head: head(h)
@@ -165,8 +165,8 @@ class MultiInputTransformerWrapper(Wrapper):
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = next(iter(x.values()))
         streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)
-        embeds = call.cleared(sum(call.on.gather('embed', call), streams))
-        h = call.on.down('embedded', embeds, call)
+        embeds = call.cleared(sum(call.on.collect('embed', call), streams))
+        h = call.on.chain('embedded', embeds, call)
         call.trace.initial_embeds = h
         return self.project_emb(self.emb_dropout(h))
 

@@ -155,7 +155,7 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     else:
         logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
     call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)
-    logits = each_head(lambda one: call.on.down('logits', one, call), logits)
+    logits = each_head(lambda one: call.on.chain('logits', one, call), logits)
     return logits if isinstance(logits, tuple) else (logits,)
 
 

@@ -4,10 +4,10 @@ Axis letters, here and in all of the package: b batch, n i j positions, h heads,
 Masks are boolean, True may be attended. Papers are not named here: each is a feature that plugs in at a stage, in the
 order of `features/catalogue.py`. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
 
-The features of a module are its `features`, those that act in a pass `on`. `on.down(stage, value, call)` lets each one
-at a stage change a value, `on.up` in reverse; `on.gather(stage, call)` lists what they give; `on.choose(stage, own)` is
-the one function of a stage, a feature's or the module's own. A plain stack takes a short way with the same numbers,
-`fast/plain.py`.
+The features of a module are its `features`, those that act in a pass `on`. `on.chain(stage, value, call)` lets each
+one at a stage change a value, `on.unwind` in reverse; `on.collect(stage, call)` lists what they give;
+`on.pick(stage, own)` is the one function of a stage, a feature's or the module's own. A plain stack takes a short way
+with the same numbers, `fast/plain.py`.
 """
 
 import functools
@@ -194,7 +194,7 @@ class Attention(Configurable, ChoosesKernel):
         self.dropout, self.max_attend_past, self.sdp_backends = 0.0, None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self.compose(features, flags)
-        widths = self.features.down('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
+        widths = self.features.chain('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         refuse_other_heads(self.features, widths.query_heads, heads)
         # projections may give fewer: one for all heads, or some from elsewhere
         self.query_heads, self.key_heads = max(widths.query_heads, heads), max(widths.key_heads, kv_heads)
@@ -204,7 +204,7 @@ class Attention(Configurable, ChoosesKernel):
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend.of(self)
         self.features.setup()
-        self.to_out = self.features.choose('project_out', self.projection)() if self.projects else nn.Identity()
+        self.to_out = self.features.pick('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
         self.choose_kernel()
@@ -255,39 +255,39 @@ class Attention(Configurable, ChoosesKernel):
         return_intermediates: bool = False,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, Intermediates]:
-        on, shape = self.features.given(inputs), self.shape
-        views, places = placed(on.choose('views', lambda x: (x, x, x))(x), x, on, inputs.get('at'))
-        call = self.open(views, places, context, mask, causal, cache, inputs)
+        on, shape = self.features.acting(inputs), self.shape
+        views, places = placed(on.pick('views', lambda x: (x, x, x))(x), x, on, inputs.get('at'))
+        call = self.open_call(views, places, context, mask, causal, cache, inputs)
         call.keeps = return_intermediates
         self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
         if not inputs.get('clean') and not (mask is context_mask is attn_mask is None):
             views = call.clear(views, mask if context_mask is context is None else context_mask, attn_mask)
-        q_in, k_in, v_in = on.down('sources', views, call)
+        q_in, k_in, v_in = on.chain('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
-        q, k, v = on.down('projected', qkv, call)
+        q, k, v = on.chain('projected', qkv, call)
         q, k = heads_of(q, self.dim_key), heads_of(k, self.dim_key)
         v = call.trace.values = heads_of(v, shape.dim_value)
-        q, k, v = on.down('heads', (q, k, v), call)
-        q, k = on.down('turn', (q, k), call)
-        k, v = on.choose('past', Call.with_past_keys)(k, v, call)
-        q, k = on.down('place', (q, k), call)
+        q, k, v = on.chain('heads', (q, k, v), call)
+        q, k = on.chain('turn', (q, k), call)
+        k, v = on.pick('past', Call.with_past_keys)(k, v, call)
+        q, k = on.chain('place', (q, k), call)
         call.keys = k.shape[-2]
         call.real = call.key_mask(mask, context_mask)
         masks = [] if call.real is None else [call.real[:, None, None]]
         masks += [] if attn_mask is None else [attn_mask]
         q, k, v = settle(on, call, (q, k, v), masks)
         out = attended(self, q, k, v, call, on)
-        out = on.up('leave', out, call)
-        out = on.down('attended', out, call)
-        out = on.down('output', out.transpose(1, 2).flatten(2), call)
-        out = on.down('result', self.to_out(out), call)
+        out = on.unwind('leave', out, call)
+        out = on.chain('attended', out, call)
+        out = on.chain('output', out.transpose(1, 2).flatten(2), call)
+        out = on.chain('result', self.to_out(out), call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
         return (out, call.trace) if return_intermediates else out
 
-    def open(
+    def open_call(
         self,
         views: Views,
         places: Tensor | None,
@@ -382,7 +382,7 @@ class FeedForward(Configurable):
             raise ConfigError(f'`mult` got {mult}, which leaves no inner features of {dim}')
         self.no_bias, self.dropout = bool(no_bias), dropout
         on = self.features = self.compose(features, flags).setup()
-        self.ff = on.choose('layers', self.layers)()
+        self.ff = on.pick('layers', self.layers)()
         for feature in on.at.get('initialise', ()):
             feature.initialise()
         # whether features act at each call, beyond what they have built
@@ -391,7 +391,7 @@ class FeedForward(Configurable):
     def layers(self) -> nn.Sequential:
         """The linear layers, and what stands between and behind them."""
         on = self.features
-        widened = on.choose('widen', self.widen)(on.choose('activation', nn.GELU)())
+        widened = on.pick('widen', self.widen)(on.pick('activation', nn.GELU)())
         inner = [feature.inner() for feature in on.at.get('inner', ())]
         output = nn.Linear(self.dim_inner, self.dim_out, bias=not self.no_bias)
         behind = [feature.behind() for feature in on.at.get('behind', ())]
@@ -411,7 +411,7 @@ class FeedForward(Configurable):
     @property
     def outputs(self) -> list[nn.Module]:
         """All projections back."""
-        return self.features.choose('outputs', self.last)()
+        return self.features.pick('outputs', self.last)()
 
     def last(self) -> list[nn.Module]:
         return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
@@ -439,11 +439,11 @@ class FeedForward(Configurable):
     def in_stages(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
         """A pass in which features act."""
         check_inputs(inputs, self.features, self.own_inputs, self)
-        on, call = self.features.given(inputs), FeedForwardCall.of(x, inputs, self.training)
+        on, call = self.features.acting(inputs), FeedForwardCall.of(x, inputs, self.training)
         call.declared = self.features.remembers
-        x = on.down('enter', x, call)
-        out = on.choose('run', lambda x, call: self.ff(x))(x, call)
-        return on.down('result', out, call)
+        x = on.chain('enter', x, call)
+        out = on.pick('run', lambda x, call: self.ff(x))(x, call)
+        return on.chain('result', out, call)
 
 
 # a layer
@@ -477,20 +477,20 @@ class Layer(ModuleList):
     def branch(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
         """What the layer adds to the stream, of which it reads `x`: its norms included, without the residual."""
         (before, after, _), branch, _ = self
-        x = on.down('read', x, self, call)
+        x = on.chain('read', x, self, call)
         x = call.norm(before, x)
         inputs = call.branch_inputs(self, before)
         given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
-        inputs = on.down('inputs', inputs, self, given)
+        inputs = on.chain('inputs', inputs, self, given)
         if not attends(self.kind) or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
             intermediates.layer_type, intermediates.layer_index = self.kind, self.index
             call.keep('attn_intermediates', intermediates)
-            on.gather('attended', self, intermediates, call)
+            on.collect('attended', self, intermediates, call)
         out = given.norm(after, out)
-        on.gather('joined', self, out, given)
+        on.collect('joined', self, out, given)
         return out
 
     def change(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
@@ -597,36 +597,36 @@ class AttentionLayers(Routing):
         if only_cross and not cross_attend:
             warn_once('`only_cross` has no effect unless `cross_attend` is set')
         block = [*('a' if not (only_cross and cross_attend) else ''), *('c' if cross_attend else ''), 'f']
-        block = on.down('block', block)
+        block = on.chain('block', block)
         if depth is None and not any(getattr(f, 'needs_no_depth', False) for f in on.active):
             raise ConfigError('`depth` is missing: it must be the number of blocks')
-        kinds = on.choose('layout', lambda block, depth: block * depth)(block, depth)
-        kinds = on.down('kinds', list(kinds))
+        kinds = on.pick('layout', lambda block, depth: block * depth)(block, depth)
+        kinds = on.chain('kinds', list(kinds))
         check_kinds(kinds)
         self.has_custom_layer_types = any(not f.keeps_blocks for f in on.active)
         self.len_default_block = 1 if self.has_custom_layer_types else len(block)
         if 'c' in kinds and not cross_attend:
             raise ConfigError("`custom_layers` has cross-attention ('c'), which needs `cross_attend=True`")
         self.layer_types = tuple(kinds)
-        order = on.choose('order', lambda layers, depth: tuple(range(layers)))
+        order = on.pick('order', lambda layers, depth: tuple(range(layers)))
         self.layers_execute_order = order(len(kinds), depth)
         self.num_attn_layers, self.num_cross_attn_layers, self.num_ff_layers = map(kinds.count, 'acf')
         self.depth = depth or len(self.layers_execute_order)
 
     def new_norm(self) -> nn.Module:
-        return self.features.choose('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
+        return self.features.pick('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
 
     def build_layer(self, index: int, kind: str) -> Layer:
         on = self.features
-        branch = on.down('wrap', KINDS[kind].build(self, index), kind, index)
-        options = on.down('residual_options', dict(self.residual_fn_kwargs))
-        build = on.choose('residual', Residual)
+        branch = on.chain('wrap', KINDS[kind].build(self, index), kind, index)
+        options = on.chain('residual_options', dict(self.residual_fn_kwargs))
+        build = on.pick('residual', Residual)
         try:
             residual = build(self.dim, layer_index=index, **options)
         except TypeError as error:
             raise ConfigError(f'`residual_fn_kwargs` got {shown(self.residual_fn_kwargs)}: {error}') from None
         before = self.new_norm() if self.norm_before else None
-        after = on.choose('norm_branch', lambda: None)()
+        after = on.pick('norm_branch', lambda: None)()
         outside = self.new_norm() if self.norm_outside else None
         return Layer(kind, index, (before, after, outside), branch, residual)
 
@@ -634,7 +634,7 @@ class AttentionLayers(Routing):
         """The branch of a layer, of a kind of the library."""
         kind, number = self.layer_types[index], self.layer_types[:index].count(self.layer_types[index])
         with naming(functools.partial(self.all_written, kind)):
-            flags = self.features.down('branch_flags', self.flags_for(kind, number), kind, number)
+            flags = self.features.chain('branch_flags', self.flags_for(kind, number), kind, number)
             if kind == 'f':
                 return FeedForward(self.dim, features=self.given_features, **flags)
             causal = self.causal and kind == 'a'
@@ -716,7 +716,7 @@ class AttentionLayers(Routing):
         transform_block_inputs: Any = None,
         **inputs: Any,
     ) -> Tensor | tuple[Tensor, LayerIntermediates]:
-        on = self.features.given(inputs)
+        on = self.features.acting(inputs)
         x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
@@ -731,11 +731,11 @@ class AttentionLayers(Routing):
         call.check_past(x)
         run = functools.partial(self.run_layers, on, transform_block_inputs)
         with AuxLosses(joins=True) as losses:
-            x = on.down('open', x, call)
-            x = on.choose('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
+            x = on.chain('open', x, call)
+            x = on.pick('through', lambda run, x, call: run(x, call, range(len(order))))(run, x, call)
             call.keep('layer_hiddens', x)
-            x = on.up('close', x, call)
-            x = on.choose('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
+            x = on.unwind('close', x, call)
+            x = on.pick('finish', lambda x, call: call.norm(self.final_norm, x))(x, call)
         call.trace.aux_losses = losses.by_name
         return (x, call.finished(x, return_gumbel_log_probs)) if call.keeps else x
 
@@ -749,10 +749,10 @@ class AttentionLayers(Routing):
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
                 x = transformed(transform, call.step // block + 1, x)
-            x = on.down('arrive', x, layer, call)
-            if on.gather('skips', layer, call):
+            x = on.chain('arrive', x, layer, call)
+            if on.collect('skips', layer, call):
                 call.leave_out(layer, x)
-                on.gather('skipped', x, layer, call)
+                on.collect('skipped', x, layer, call)
             else:
                 x = layer(x, call, on)
             if call.keeps and ((call.step + 1) % block == 0 or call.step + 1 == len(layers)):
@@ -909,7 +909,7 @@ class Wrapper(UpdatesStack, Configurable):
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or is_hooked(self.attn_layers)
-        x = on.down('lengthen', x, call)
+        x = on.chain('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')
         if call.continues and call.leading and call.leading != call.cache.leading:
@@ -925,7 +925,7 @@ class Wrapper(UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.down('stack_inputs', self.lengthened(kwargs, call), call)
+        kwargs = on.chain('stack_inputs', self.lengthened(kwargs, call), call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
             options = dict(mask=real, mems=mems, cache=cache, input_not_include_cache=True)
@@ -934,13 +934,13 @@ class Wrapper(UpdatesStack, Configurable):
 
         x = x if call.continues else call.behind_padding(x)
         with call.losses:
-            x, trace = on.choose('passes', lambda run, x, call: run(x))(run, x, call)
+            x, trace = on.pick('passes', lambda run, x, call: run(x))(run, x, call)
         trace.aux_losses = call.losses.by_name
         if real is not None:
             call.new_states['real'] = Buffer(real.unsqueeze(-1))
         trace.model_states = call.new_states
         trace.leading, trace.initial_embeds, call.trace = call.leading, call.trace.initial_embeds, trace
-        x = on.up('shorten', x if call.continues else call.before_padding(x), call)
+        x = on.unwind('shorten', x if call.continues else call.before_padding(x), call)
         trace.last_layer_hiddens = x
         return x
 
@@ -970,7 +970,7 @@ class Wrapper(UpdatesStack, Configurable):
     ) -> list[Tensor]:
         """What is kept of a segment: the last `max_mem_len` hidden states of each self-attention layer, earlier
         memories included, or as a feature chooses. Without a `call` the segment was read in several."""
-        kept = self.features.choose('remember', self.last_hiddens)(mems, trace.hiddens, call)
+        kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
         return [t.detach() for t in kept] if detach else kept
 
     def last_hiddens(self, mems: Sequence[Tensor | None] | None, hiddens: list[Tensor], call: Any) -> list[Tensor]:
@@ -989,7 +989,7 @@ class Wrapper(UpdatesStack, Configurable):
             trace.attn_z_loss = attn_z_loss(trace, weight, x)
         if wants.mems:
             trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
-        out = call.on.down('answer', out, x, call)
+        out = call.on.chain('answer', out, x, call)
         if wants.trace:
             return out, trace
         if wants.mems:
@@ -1092,7 +1092,7 @@ class TransformerWrapper(Wrapper):
             raise ConfigError(f'`to_logits` and `{wished[1]}` both make the head, set only one')
         if given is not None:
             return given
-        return self.features.choose('readout', self.new_head)()
+        return self.features.pick('readout', self.new_head)()
 
     def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
         for name in flags:
@@ -1146,7 +1146,7 @@ class TransformerWrapper(Wrapper):
         x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]
-        pooled = call.on.down('pool', x, call)
+        pooled = call.on.chain('pool', x, call)
         # what is read from all tokens, or from others, has no prefix
         x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled
         only_embed = return_embeddings or return_embeddings_and_intermediates or self.return_only_embed
@@ -1160,8 +1160,8 @@ class TransformerWrapper(Wrapper):
 
     def read_out(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """Hidden states (... d) as logits (... l), a tuple if there are several heads."""
-        logits = self.to_logits(call.on.down('spread', x, call), **to_logits_kwargs)
-        return each_head(lambda one: call.on.down('logits', one, call), logits)
+        logits = self.to_logits(call.on.chain('spread', x, call), **to_logits_kwargs)
+        return each_head(lambda one: call.on.chain('logits', one, call), logits)
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
@@ -1205,9 +1205,9 @@ class TransformerWrapper(Wrapper):
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = ids
-        embeds = call.on.down('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
-        x = call.cleared(sum(call.on.gather('embed', call), embeds))
-        x = call.on.down('embedded', x, call)
+        embeds = call.on.chain('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
+        x = call.cleared(sum(call.on.collect('embed', call), embeds))
+        x = call.on.chain('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
 

@@ -127,7 +127,7 @@ class XValTransformerWrapper(Wrapper):
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
         self.features = self.compose(features, flags).setup()
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
-        self.to_logits = self.features.choose('readout', self.new_head)()
+        self.to_logits = self.features.pick('readout', self.new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
 
     def new_head(self) -> nn.Module:
@@ -157,11 +157,11 @@ class XValTransformerWrapper(Wrapper):
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
         numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
-        h = call.cleared(sum(call.on.gather('embed', call), self.embed(call.like_tokens, numbers)))
-        h = self.project_emb(call.on.down('embedded', h, call))
+        h = call.cleared(sum(call.on.collect('embed', call), self.embed(call.like_tokens, numbers)))
+        h = self.project_emb(call.on.chain('embedded', h, call))
         call.trace.initial_embeds = h
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
-        h = call.on.down('pool', h, call)
+        h = call.on.chain('pool', h, call)
         out = h
         if not return_embeddings:
             logits = (readout_of if return_readout else type(self).read_out)(self, h, call, {})
@@ -170,7 +170,7 @@ class XValTransformerWrapper(Wrapper):
         return self.returned(out, wants, call, mems, None, h)
 
     def read_out(self, h: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Tensor:
-        return call.on.down('logits', self.to_logits(h, **to_logits_kwargs), call)
+        return call.on.chain('logits', self.to_logits(h, **to_logits_kwargs), call)
 
     @property
     def can_return_readout(self) -> bool:

@@ -435,7 +435,7 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     There are `rows` queries, of the tokens `x` or of some of them, `keys` keys, and `total_keys` with those that
     features put in front. `real` says which of the keys are real tokens (b j), `query_mask` is the caller's mask of the
-    tokens (b n), None for all. `masks` and `biases` are what features and the caller gave; `gather` makes one `mask`
+    tokens (b n), None for all. `masks` and `biases` are what features and the caller gave; `combine` makes one `mask`
     and one `bias` of them, when a kernel runs. `may_be_blind` says that some query may see no key.
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
@@ -597,7 +597,7 @@ class Call(AddsLosses, HasStates, InBlocks):
         return self.triangle and self.later == 0 and self.keys >= self.rows
 
     def seen(self) -> Tensor | None:
-        """Which keys each query sees, broadcasting to b h i j; None for all. Known once `gather` has run."""
+        """Which keys each query sees, broadcasting to b h i j; None for all. Known once `combine` has run."""
         if not self.triangle:
             return self.mask
         added, stop = self.total_keys - self.keys, self.keys - self.later
@@ -612,7 +612,7 @@ class Call(AddsLosses, HasStates, InBlocks):
         if not self.masks and not (self.triangle and self.keys < self.rows):
             return None
         if not is_large(self.x, self.batch, 1, self.rows, self.total_keys):
-            return self.gather().sighted(self.total_keys - last)
+            return self.combine().sighted(self.total_keys - last)
         blocks = [self.block(span) for span in spans_of(self, height_of(self.x, self.batch * self.total_keys))]
         seen = [block.sighted(self.total_keys - last).expand(self.batch, -1, block.rows, -1) for block in blocks]
         return torch.cat(seen, dim=-2)

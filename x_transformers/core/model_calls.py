@@ -231,7 +231,7 @@ def model_call(
     check_given(inputs, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
-    of_model = dict(training=model.training, on=model.features.given(inputs))
+    of_model = dict(training=model.training, on=model.features.acting(inputs))
     if cache is None:
         sizes = (given, given, given, 0)
         return ModelCall(LayerIntermediates(), inputs, None, *sizes, **of_model)

@@ -353,7 +353,7 @@ class InBlocks:
             return t
         return F.pad(t.expand(*t.shape[:-1], self.keys), (self.total_keys - self.keys, 0), value=filler)
 
-    def gather(self) -> Any:
+    def combine(self) -> Any:
         """Compute mask and bias for all rows of the call."""
         masks = [self.widened(term, True) for term in self.masks]
         biases = [self.widened(term, 0.0) for term in self.biases]
@@ -380,7 +380,7 @@ class InBlocks:
             new.places = self.places[..., span.rows]
         if self.query_mask is not None:
             new.query_mask = self.query_mask[:, -self.rows :][:, span.rows]
-        return new.gather()
+        return new.combine()
 
     def reads(self) -> list[Tensor]:
         """What blocks read of what the caller may hold."""

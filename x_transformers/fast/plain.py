@@ -181,7 +181,7 @@ class PlainAttention(PlainLayer):
             ring((y.view(*rows, -1),) * 3, given)
         q, k, v = [to(y).view(*rows, count, width).transpose(1, 2) for to, count in self.projections]
         if run.shares:
-            run.on.gather('attended', self.layer, SimpleNamespace(values=v), run.call)
+            run.on.collect('attended', self.layer, SimpleNamespace(values=v), run.call)
         for ring in rings:
             q, k, v = ring((q, k, v), given)
         q, k = (q, k) if run.turns is None else self.turned(q, k, run.turns)
@@ -194,7 +194,7 @@ class PlainAttention(PlainLayer):
 
 def rings_of(attn: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """What features do to heads, and to what is projected, in a call with these inputs."""
-    active = attn.features.given(inputs).active
+    active = attn.features.acting(inputs).active
     return tuple([getattr(f, stage) for f in active if stage in f.runs_at()] for stage in ('heads', 'sources'))
 
 
@@ -232,11 +232,11 @@ class PlainPass:
         inputs = {name: value for name, value in given.items() if name not in ('mask', 'context_mask')}
         mask, keys = given.get('mask'), given.get('context_mask')
         attn = first.branch
-        self.own = own = attn.open((x, x, x), None, None, mask, None, None, inputs)
+        self.own = own = attn.open_call((x, x, x), None, None, mask, None, None, inputs)
         own.keys = x.shape[1]
         real = own.key_mask(mask, keys)
-        attend.settle(attn.features.given(inputs), own, (x, x, x), [] if real is None else [real[:, None, None]])
-        own.gather()
+        attend.settle(attn.features.acting(inputs), own, (x, x, x), [] if real is None else [real[:, None, None]])
+        own.combine()
         if own.query_mask is not None:
             self.hidden = ~own.query_mask.unsqueeze(-1)
             self.hidden = self.hidden if torch.is_grad_enabled() else self.hidden.flatten(0, 1)
@@ -255,7 +255,7 @@ class PlainPass:
 
     def inputs_of(self, layer: Layer) -> PlainCall | None:
         """A call with what the stack gives to a layer; None for nothing."""
-        inputs = self.on.down('inputs', {}, layer, self.call)
+        inputs = self.on.chain('inputs', {}, layer, self.call)
         return PlainCall(inputs) if inputs else None
 
 
@@ -315,7 +315,7 @@ def is_plain(stack: Stack) -> bool:
 
 def acting(host: Any) -> Sequence[Feature]:
     """The features of a module that may act in a plain pass: none that waits for other inputs."""
-    return host.features.given(INPUTS).active
+    return host.features.acting(INPUTS).active
 
 
 def snapshot(
@@ -384,7 +384,7 @@ class PlainLayers:
 
     def takes(self, x: Tensor, call: StackCall, on: Features) -> bool:
         """Whether a pass, in which the features `on` act, needs nothing else of its layers."""
-        if on is not self.stack.features.given(call.inputs):
+        if on is not self.stack.features.acting(call.inputs):
             return False
         if call.keeps or call.cache is not None or call.mems or call.norm_inputs or call.shared['f']:
             return False

@@ -144,7 +144,7 @@ class PlainStep:
         stack = net.attn_layers
         if not (are_plain(acting(net)) and holds_known(net) and is_known(stack) and is_plain(stack)):
             return False
-        if stack.features.given({}).at.get('inputs'):  # layers that hear of one another
+        if stack.features.acting({}).at.get('inputs'):  # layers that hear of one another
             return False
         attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
         known = all(a.can_cache_kv and a.causal and a.kernel in (fused, eager) for a in attention)

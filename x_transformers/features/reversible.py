@@ -154,9 +154,9 @@ class Replay:
             for step, index in enumerate(call.order):
                 self.noise.append(last := self.noise_now(last))
                 own = self.at(call, step)
-                if on.gather('skips', layers[index], own):
+                if on.collect('skips', layers[index], own):
                     self.left_out.add(step)
-                    on.gather('skipped', x, layers[index], own)
+                    on.collect('skipped', x, layers[index], own)
                 else:
                     x = layers[index](x, own, on)
                 self.refuse_notes(own)
@@ -211,7 +211,7 @@ class Replay:
         """What a layer adds, and its losses, as the first time."""
         noise, gathered = replayed(self.noise[step], self.device), AuxLosses(again=True)
         with outside_of_vmap(), self.surroundings.back(), noise, gathered as losses:
-            on.gather('skips', layer, own)  # draws what it drew before
+            on.collect('skips', layer, own)  # draws what it drew before
             return layer.branch(read, own, on), losses.by_name
 
 

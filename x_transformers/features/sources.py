@@ -165,7 +165,7 @@ class MemoryKV(AttentionFeature):
         self.v = nn.Parameter(torch.randn(shape.kv_heads, self.num_mem_kv, shape.dim_value))
 
     def keys(self, call: Any) -> tuple[Tensor, Tensor]:
-        k = self.host.features.down('stored_keys', self.k.expand(call.batch, -1, -1, -1), call)
+        k = self.host.features.chain('stored_keys', self.k.expand(call.batch, -1, -1, -1), call)
         return k, self.v.expand(call.batch, -1, -1, -1)
 
 

@@ -278,7 +278,7 @@ class Features:
             ]
         return found
 
-    def given(self, inputs: Mapping[str, Any]) -> Features:
+    def acting(self, inputs: Mapping[str, Any]) -> Features:
         """The features that act in a call with these inputs: without those that wait for others."""
         if not self.awaited or torch.compiler.is_compiling():
             return self
@@ -308,24 +308,24 @@ class Features:
         new.arrange()
         return new
 
-    def down(self, stage: str, value: Any, *call: Any) -> Any:
+    def chain(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage, the first feature first."""
         for feature in self.at.get(stage, ()):
             value = getattr(feature, stage)(value, *call)
         return value
 
-    def up(self, stage: str, value: Any, *call: Any) -> Any:
+    def unwind(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage on the way out, the last feature first."""
         for feature in reversed(self.at.get(stage, ())):
             value = getattr(feature, stage)(value, *call)
         return value
 
-    def gather(self, stage: str, *call: Any) -> list[Any]:
+    def collect(self, stage: str, *call: Any) -> list[Any]:
         """The terms of a stage, without the absent ones."""
         terms = [getattr(feature, stage)(*call) for feature in self.at.get(stage, ())]
         return [term for term in terms if term is not None] if terms else terms
 
-    def choose(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    def pick(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The one way of a stage: a feature's, or the default."""
         chosen = self.at.get(stage, ())
         return getattr(chosen[0], stage) if chosen else default

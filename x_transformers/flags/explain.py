@@ -43,8 +43,8 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
     for stage in dict.fromkeys((*(s for f in type(module).catalogue for s in f.stages), *outline)):
         if stage in outline:
             yield stage, outline[stage]
-        yield from ((stage, said(feature)) for feature in at.get(stage, ()) if given(feature))
-    settled = (f for f in getattr(features, 'active', ()) if not f.runs_at() and given(f))
+        yield from ((stage, said(feature)) for feature in at.get(stage, ()) if settings(feature))
+    settled = (f for f in getattr(features, 'active', ()) if not f.runs_at() and settings(f))
     yield from (('setup', said(feature)) for feature in settled)
     running = {name for f in getattr(features, 'active', ()) for name in f.flags}
     off = [name for name, value in module._given.items() if value is False and name not in running]
@@ -56,7 +56,7 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
         yield 'inputs', ', '.join(inputs)
 
 
-def given(feature: Feature) -> list[str]:
+def settings(feature: Feature) -> list[str]:
     """The flags of a feature that differ from their defaults."""
     own = feature.__dict__
     return [f'{n}={shown(own[n])}' for n, f in feature.flags.items() if not same(own[n], f.default)]
@@ -64,7 +64,7 @@ def given(feature: Feature) -> list[str]:
 
 def said(feature: Feature) -> str:
     said = summary(feature)
-    return f'{type(feature).__name__} ({", ".join(given(feature))}){f": {said}" if said else ""}'
+    return f'{type(feature).__name__} ({", ".join(settings(feature))}){f": {said}" if said else ""}'
 
 
 def summary(feature: Feature) -> str:

@@ -75,17 +75,17 @@ def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
 
 def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
-    sim = similarities = sum(on.gather('prior', call), on.choose('similarity', dot_product)(q, k, call))
-    sim = on.down('scores', sim, call)
+    sim = similarities = sum(on.collect('prior', call), on.pick('similarity', dot_product)(q, k, call))
+    sim = on.chain('scores', sim, call)
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
-    sim = on.down('logits', sim, call)
-    seen = on.choose('sight', lambda call: call.seen())(call)
+    sim = on.chain('logits', sim, call)
+    seen = on.pick('sight', lambda call: call.seen())(call)
     if seen is not None:
         sim = sim.masked_fill(~seen, lowest(sim))
-    sim = on.down('rows', sim, call)
-    normalise = on.down('normalising', on.choose('normaliser', softmax))
-    attn = on.up('weights', normalise(sim, call).to(q.dtype), call)
+    sim = on.chain('rows', sim, call)
+    normalise = on.chain('normalising', on.pick('normaliser', softmax))
+    attn = on.unwind('weights', normalise(sim, call).to(q.dtype), call)
     if call.may_be_blind:
         attn = attn.masked_fill(call.blind(), 0.0)
     return similarities, sim, attn
@@ -115,7 +115,7 @@ def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], t
     if 'attend' in on.at:
         return own_maps(on.at['attend'][0], q, k, call)
     if torch.compiler.is_compiling():
-        return lambda: attention_maps(q, k, call.gather(), on)
+        return lambda: attention_maps(q, k, call.combine(), on)
     own = copy.copy(call)
     own.trace = None  # no circle, which would keep queries and keys alive
     kept = None
@@ -132,7 +132,7 @@ def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], t
         if any(t._version != version for t, version in reads):
             raise RuntimeError(f'a mask, bias or other input of the call was changed in place after it: {MAPS}')
         with surroundings.back(), own.precision():
-            return attention_maps(q, k, copy.copy(own).gather(), on if kept is None else kept.now(on))
+            return attention_maps(q, k, copy.copy(own).combine(), on if kept is None else kept.now(on))
 
     return compute
 
@@ -148,8 +148,8 @@ def eager(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """Attention by its formula, every stage open to the features."""
     maps = attention_maps(q, k, call, on)
     call.keep_maps(maps)
-    attn = on.up('mix', maps[-1], call)
-    out = on.down('gathered', attn @ tile_heads(v, attn.shape[1]), attn, call)
+    attn = on.unwind('mix', maps[-1], call)
+    out = on.chain('gathered', attn @ tile_heads(v, attn.shape[1]), attn, call)
     if call.may_be_blind and on.at.get('mix'):  # where heads mix, a blind row may have got weights from another head
         blind = call.blind()
         if blind.shape[1] > out.shape[1]:  # of several maps for each head
@@ -230,7 +230,7 @@ def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
     logits of hidden keys so low that they weigh nothing."""
     width = v.shape[-1]
-    visible = call.gather().mask
+    visible = call.combine().mask
     if visible is not None:
         lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, max(lowest(k) / 2, -1e30))
         q = torch.cat((q, torch.ones_like(q[..., :1])), dim=-1)

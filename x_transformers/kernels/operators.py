@@ -108,7 +108,7 @@ class Fused(Operator):
         return f'`{own[0].title}`: it attends in its own way' if own else forms_no_scores(call, on)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return fused(q, k, v, call.gather(), on)
+        return fused(q, k, v, call.combine(), on)
 
 
 class Flex(Operator):
@@ -152,7 +152,7 @@ class Eager(Operator):
         return None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
-        return eager(q, k, v, call.gather(), on)
+        return eager(q, k, v, call.combine(), on)
 
 
 FUSED = Fused()
