@@ -5,9 +5,11 @@ from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.compat.helpers import default_device
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
+from x_transformers.encoder_decoder import XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
+from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
@@ -23,8 +25,6 @@ from x_transformers.x_transformers import (
     PrefixDecoder,
     TransformerBlock,
     TransformerWrapper,
-    ViTransformerWrapper,
-    XTransformer,
 )
 from x_transformers.xl_autoregressive_wrapper import XLAutoregressiveWrapper
 from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrapper

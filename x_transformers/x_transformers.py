@@ -32,9 +32,9 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.calls import (
     Call,
-    FeedForwardCall,
     StackCall,
     Views,
+    check_attention_inputs,
     check_stack_inputs,
     open_stack,
     placed,
@@ -57,6 +57,7 @@ from x_transformers.core.checks import (
     first_of,
     input_names,
 )
+from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
@@ -298,36 +299,14 @@ class Attention(Configurable, ChoosesKernel):
         inputs: dict[str, Any],
     ) -> Call:
         """Check what came in, and open the call that its stages share."""
-        x = views[0]
         check_inputs(inputs, self.features, self.own_inputs, self)
-        check_vectors(x, 'x', 'b', 'n', self.dim)
-        n = views[1].shape[1]
-        check_weight(x, getattr(self.to_q, 'weight', None))
-        if context is not None:
-            check_vectors(context, 'context', x.shape[0], 'j', self.dim_kv_in, like=x)
-            check_digits(context, 'context', x)
-        if context is None and self.dim_kv_in != self.dim:
-            raise ValueError(f'`context` is missing: the layer reads keys from a context of width {self.dim_kv_in}')
-        if cache is not None and not self.can_cache_kv:
-            raise ValueError('`cache` was given, but a feature of this layer cannot be cached')
-        if cache is not None and not isinstance(cache, Intermediates):
-            raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
-        past = None if cache is None else cache.past
-        query_mask = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
-        if query_mask is not None and query_mask.shape[1] < n:
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
-        if query_mask is not None and past is None and query_mask.shape[1] != n:
-            raise ValueError(
-                f'`mask` got shape {tuple(mask.shape)}, it must be {(x.shape[0], n)}: True is a real token'
-            )
-        if query_mask is not None and places is not None:
-            query_mask = taken(query_mask[:, query_mask.shape[1] - n :], places, -1)
+        query_mask = check_attention_inputs(self, views, places, context, mask, cache)
+        x, past = views[0], None if cache is None else cache.past
         causal = self.causal if causal is None else causal
         dropout = self.dropout if self.training else 0.0
         trace = Intermediates()
-        query_heads = self.query_heads
-        call = Call(x, query_heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
-        call.backends, call.training, call.maps = self.sdp_backends, self.training, query_heads // self.heads
+        call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
+        call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads
         call.tokens, call.places = views[1], places if context is None else None
         call.old_states, call.declared = None if cache is None else cache.states, self.features.remembers
         trace.loose = call.new_states
@@ -1210,176 +1189,6 @@ class TransformerWrapper(Wrapper):
         x = call.on.chain('embedded', x, call)
         call.trace.initial_embeds = x
         return self.project_emb(self.emb_dropout(x))
-
-
-class ViTransformerWrapper(Configurable):
-    """Images in, classes or patch embeddings out:  b c height width -> b classes.
-
-    Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
-    """
-
-    def __init__(
-        self,
-        *,
-        image_size: Annotated[int, 'height and width of an image, in pixels', size],
-        patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
-        channels: Annotated[int, 'channels of an image', size] = 3,
-        num_classes: Annotated[int | None, 'width of the head; None for the mean embedding', size | none] = None,
-        post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
-        num_register_tokens: Annotated[int, 'learned tokens beside the patches', count] = 0,
-        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
-    ) -> None:
-        super().__init__()
-        if image_size % patch_size:
-            raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
-        dim, dim_patch = attn_layers.dim, channels * patch_size**2
-        self.patch_size, self.channels, self.image_size = patch_size, channels, image_size
-        self.pos_embedding = nn.Parameter(torch.randn(1, (image_size // patch_size) ** 2, dim))
-        self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
-        self.patch_to_embedding = nn.Sequential(LayerNorm(dim_patch), nn.Linear(dim_patch, dim), LayerNorm(dim))
-        self.post_emb_norm = LayerNorm(dim) if post_emb_norm else nn.Identity()
-        self.dropout = nn.Dropout(emb_dropout)
-        self.attn_layers = attn_layers
-        self.mlp_head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
-
-    @checked
-    def forward(self, img: Tensor, return_embeddings: bool = False, return_logits_and_embeddings: bool = False) -> Any:
-        """Logits; or patch embeddings b n d; or both."""
-        if return_embeddings and return_logits_and_embeddings:
-            raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
-        if not img.is_floating_point():
-            raise TypeError(f'`img` got {img.dtype}, it must be floating point')
-        height, width = img.shape[-2:] if img.ndim == 4 else (1, 1)
-        if img.ndim != 4 or img.shape[1] != self.channels or height % self.patch_size or width % self.patch_size:
-            raise ValueError(
-                f'`img` got shape {tuple(img.shape)}, '
-                f'it must be (b, {self.channels}, height, width) in multiples of {self.patch_size} pixels'
-            )
-        if height * width > self.image_size**2:
-            raise ValueError(
-                f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
-            )
-        side = self.patch_size
-        patches = rearrange(as_precise(img, self, 'img'), 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side)
-        x = self.patch_to_embedding(patches)
-        x = self.dropout(self.post_emb_norm(x + self.pos_embedding[:, : x.shape[1]]))
-        count = x.shape[1]
-        if self.register_tokens is not None:
-            x = torch.cat((x, self.register_tokens.expand(x.shape[0], -1, -1)), dim=1)
-        embeddings = self.attn_layers(x)[:, :count]
-        if return_embeddings:
-            return embeddings
-        logits = self.mlp_head(embeddings.mean(dim=1))
-        return (logits, embeddings) if return_logits_and_embeddings else logits
-
-
-class XTransformer(Configurable):
-    """Encoder and decoder:  ids b n, ids b m -> loss.  Vaswani et al. 2017, arXiv:1706.03762
-
-    Keywords with `enc_` and `dec_` go to the two models, each a TransformerWrapper around its stack.
-    """
-
-    def __init__(
-        self,
-        *,
-        dim: Annotated[int, 'width of both stacks', size],
-        tie_token_emb: Annotated[bool, 'one token table for both', boolean] = False,
-        ignore_index: Annotated[int, 'target id without a loss'] = -100,
-        pad_value: Annotated[int, 'id that fills up sequences'] = 0,
-        cross_attn_tokens_dropout: Annotated[float, 'fraction of encoder tokens hidden in training', probability] = 0.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__()
-        encoder, decoder = self.split(kwargs)
-        self.cross_attn_tokens_dropout = cross_attn_tokens_dropout
-        enc_wrapper, enc_stack = split_model_flags(encoder, TransformerWrapper)
-        dec_wrapper, dec_stack = split_model_flags(decoder, TransformerWrapper)
-        if tie_token_emb and encoder['num_tokens'] != decoder['num_tokens']:
-            raise ConfigError(
-                '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table'
-            )
-        self.encoder = TransformerWrapper(
-            **enc_wrapper, return_only_embed=True, attn_layers=Encoder(dim=dim, **enc_stack)
-        )
-        stack = Decoder(dim=dim, cross_attend=True, **dec_stack)
-        if tie_token_emb:
-            dec_wrapper['token_emb'] = self.encoder.token_emb
-        net = TransformerWrapper(**dec_wrapper, attn_layers=stack)
-        self.decoder = AutoregressiveWrapper(net, ignore_index=ignore_index, pad_value=pad_value)
-
-    @classmethod
-    def accepted(cls) -> dict[str, Any]:
-        sides = {'enc_': model_flags(Encoder, TransformerWrapper), 'dec_': model_flags(Decoder, TransformerWrapper)}
-        return {**cls.arguments(), **{p + name: flag for p, flags in sides.items() for name, flag in flags.items()}}
-
-    def split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Keywords of the encoder and of the decoder, their prefix taken off."""
-        accepted, strangers = self.accepted(), set()
-        for p in ('enc_', 'dec_'):
-            strangers |= {p + name for name in ('features', *flags_of_strangers(kwargs.get(f'{p}features')))}
-        for name in kwargs:
-            if name not in accepted and name not in strangers:
-                raise ConfigError(f'unknown keyword `{name}` of XTransformer{did_you_mean(name, accepted)}')
-        for name in ('enc_num_tokens', 'enc_max_seq_len', 'dec_num_tokens', 'dec_max_seq_len'):
-            if name not in kwargs:
-                raise ConfigError(f'`{name}` is missing')
-        return tuple({n.removeprefix(p): v for n, v in kwargs.items() if n.startswith(p)} for p in ('enc_', 'dec_'))
-
-    def encode(
-        self, src: Tensor, mask: Tensor | None, attn_mask: Tensor | None, prefix: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """The context for the decoder, and its mask."""
-        given = {} if attn_mask is None else {'attn_mask': attn_mask}
-        context = self.encoder(src, mask=mask, prepend_embeds=prefix, **given)
-        if prefix is not None and mask is not None:
-            mask = F.pad(mask, (prefix.shape[1], 0), value=True)
-        return context, mask
-
-    @checked
-    def forward(
-        self,
-        src: Tensor,
-        tgt: Tensor,
-        mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        src_prepend_embeds: Tensor | None = None,
-        *,
-        src_mask: Tensor | None = None,
-        tgt_mask: Tensor | None = None,
-    ) -> Tensor:
-        """The next-token loss of the target."""
-        src = check_ids(src, 'src', num_tokens=self.encoder.num_tokens)
-        tgt = check_ids(tgt, 'tgt', 0, self.decoder.net.num_tokens, besides=self.decoder.ignore_index)
-        tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
-        with AuxLosses() as aux:
-            context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
-        if self.training and self.cross_attn_tokens_dropout > 0:
-            context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
-        return aux.added_to(self.decoder(tgt, context=context, context_mask=mask, **hidden))
-
-    @checked
-    @torch.no_grad()
-    def generate(
-        self,
-        seq_in: Tensor,
-        seq_out_start: Tensor,
-        seq_len: int,
-        mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        *,
-        src_prepend_embeds: Tensor | None = None,
-        src_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
-        seq_in = check_ids(seq_in, 'seq_in', num_tokens=self.encoder.num_tokens)
-        for name in ('context', 'context_mask'):
-            if kwargs.pop(name, None) is not None:
-                raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
-        with evaluating(list(self.modules())):
-            context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
-            return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
 
 
 __getattr__, __dir__ = also(__name__)  # further names of the original's module, looked up when asked for

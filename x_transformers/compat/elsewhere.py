@@ -184,6 +184,8 @@ OTHERS = {
         'Sequential': 'torch.nn',
     },
     'x_transformers': {
+        'ViTransformerWrapper': 'x_transformers.modalities.vit',
+        'XTransformer': 'x_transformers.encoder_decoder',
         'apply_polar_pos_emb': 'x_transformers.features.polar',
         'default': 'helpers:first_existing_called',
         'init_depth_scaled_': 'x_transformers.features.feedforward:depth_scaled_',
@@ -220,6 +222,8 @@ def also(qualified: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     found = places(qualified.removeprefix('x_transformers.'))
 
     def __getattr__(name: str) -> Any:
+        if name == '__all__':  # of `import *`, which would pass over what is looked up
+            return [name for name in __dir__() if not name.startswith('_')]
         if name not in found:
             raise AttributeError(f'module {qualified!r} has no attribute {name!r}', name=name, obj=module)
         place, there = found[name]

@@ -1,8 +1,7 @@
 """What a pass through a stack or a layer keeps track of: what is new, masks and positions.
 
-StackCall         a stack: cached and new tokens, memories, what each layer is called with
-Call              one attention layer: its keys, its mask and bias
-FeedForwardCall   one feedforward in which features act: its mask, its place in the stack
+StackCall   a stack: cached and new tokens, memories, what each layer is called with
+Call        one attention layer: its keys, its mask and bias
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from x_transformers.core.checks import (
     check_past,
     check_range,
     check_vectors,
+    check_weight,
     cleared,
     for_each_row,
 )
@@ -357,6 +357,32 @@ def check_stack_inputs(
     return x, context, context_mask
 
 
+def check_attention_inputs(
+    attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Tensor | None, cache: Any
+) -> Tensor | None:
+    """Which queries of an attention layer are real, of all tokens or of those at `places`; or a refusal."""
+    x, n = views[0], views[1].shape[1]
+    check_vectors(x, 'x', 'b', 'n', attn.dim)
+    check_weight(x, getattr(attn.to_q, 'weight', None))
+    if context is not None:
+        check_vectors(context, 'context', x.shape[0], 'j', attn.dim_kv_in, like=x)
+        check_digits(context, 'context', x)
+    if context is None and attn.dim_kv_in != attn.dim:
+        raise ValueError(f'`context` is missing: the layer reads keys from a context of width {attn.dim_kv_in}')
+    if cache is not None and not attn.can_cache_kv:
+        raise ValueError('`cache` was given, but a feature of this layer cannot be cached')
+    if cache is not None and not isinstance(cache, Intermediates):
+        raise TypeError(f'`cache` got {type(cache).__name__}, it must be the Intermediates of an earlier call')
+    real = as_mask(mask, 'mask', x.shape[0], 'n', like=x)
+    if real is None:
+        return None
+    if real.shape[1] < n:
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must cover all {n} tokens')
+    if real.shape[1] != n and (cache is None or cache.past is None):
+        raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {(x.shape[0], n)}: True is a real token')
+    return real if places is None else taken(real[:, real.shape[1] - n :], places, -1)
+
+
 def open_stack(
     x: Tensor,
     given_cache: Any,
@@ -635,59 +661,3 @@ class Call(AddsLosses, HasStates, InBlocks):
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
         if self.inputs.get('keep_maps'):
             self.trace.maps, self.trace.compute_maps = list(maps), None
-
-
-@dataclass
-class FeedForwardCall(AddsLosses, HasStates):
-    """One pass through a feedforward: its input (... d), inputs of its features, and what the stack says of it: `stack`
-    is its call, which keeps the states, and the step of this layer."""
-
-    x: Tensor
-    inputs: dict[str, Any]
-    mask: Tensor | None = None
-    layer: int | None = None
-    kind: str | None = None
-    stack: tuple[StackCall, int] | None = None
-    declared: Mapping[str, Remembered] = field(default_factory=dict)
-    alone: dict[str, State] = field(default_factory=dict)
-
-    @property
-    def scope(self) -> str:
-        return '' if self.stack is None else f'{self.stack[1]}.{self.kind}.'
-
-    @property
-    def old_states(self) -> Mapping[str, State] | None:
-        return None if self.stack is None else self.stack[0].old_states
-
-    @property
-    def new_states(self) -> dict[str, State]:
-        return self.alone if self.stack is None else self.stack[0].new_states
-
-    @property
-    def continues(self) -> bool:
-        return self.stack is not None and self.stack[0].continues
-
-    @property
-    def batch(self) -> int:
-        return self.x.shape[0]
-
-    @property
-    def count(self) -> int:
-        return self.x.shape[-2]
-
-    @classmethod
-    def of(cls, x: Tensor, inputs: dict[str, Any], training: bool) -> FeedForwardCall:
-        """A call with these inputs, those of the stack among them."""
-        own = {name: inputs.pop(name) for name in ('mask', 'layer', 'kind', 'stack') if name in inputs}
-        mask = own.get('mask')
-        if mask is not None:
-            own['mask'] = boolean_mask(a_tensor(mask, 'mask'), 'mask')
-            check_device(mask, 'mask', x)
-            if not mask.ndim or mask.shape != x.shape[:-1][-mask.ndim :]:
-                wanted = tuple(x.shape[:-1])
-                raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {wanted}: True is a real token')
-        return cls(x, inputs, training=training, **own)
-
-    def real(self, t: Tensor) -> Tensor:
-        """Numbers of the tokens (... d) with zeros for what is padding."""
-        return t if self.mask is None else t.masked_fill(~self.mask.unsqueeze(-1), 0.0)

@@ -1,0 +1,125 @@
+"""An encoder and a decoder that reads it: the model of the first transformers."""
+
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids
+from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
+from x_transformers.flags import ConfigError, Configurable, boolean, did_you_mean, probability, size
+from x_transformers.generation.engine import evaluating
+from x_transformers.training.losses import dropout_seq
+from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
+
+
+class XTransformer(Configurable):
+    """Encoder and decoder:  ids b n, ids b m -> loss.  Vaswani et al. 2017, arXiv:1706.03762
+
+    Keywords with `enc_` and `dec_` go to the two models, each a TransformerWrapper around its stack.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: Annotated[int, 'width of both stacks', size],
+        tie_token_emb: Annotated[bool, 'one token table for both', boolean] = False,
+        ignore_index: Annotated[int, 'target id without a loss'] = -100,
+        pad_value: Annotated[int, 'id that fills up sequences'] = 0,
+        cross_attn_tokens_dropout: Annotated[float, 'fraction of encoder tokens hidden in training', probability] = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        encoder, decoder = self.split(kwargs)
+        self.cross_attn_tokens_dropout = cross_attn_tokens_dropout
+        enc_wrapper, enc_stack = split_model_flags(encoder, TransformerWrapper)
+        dec_wrapper, dec_stack = split_model_flags(decoder, TransformerWrapper)
+        if tie_token_emb and encoder['num_tokens'] != decoder['num_tokens']:
+            raise ConfigError(
+                '`tie_token_emb` needs `enc_num_tokens` and `dec_num_tokens` to be equal: there is one table'
+            )
+        self.encoder = TransformerWrapper(
+            **enc_wrapper, return_only_embed=True, attn_layers=Encoder(dim=dim, **enc_stack)
+        )
+        stack = Decoder(dim=dim, cross_attend=True, **dec_stack)
+        if tie_token_emb:
+            dec_wrapper['token_emb'] = self.encoder.token_emb
+        net = TransformerWrapper(**dec_wrapper, attn_layers=stack)
+        self.decoder = AutoregressiveWrapper(net, ignore_index=ignore_index, pad_value=pad_value)
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        sides = {'enc_': model_flags(Encoder, TransformerWrapper), 'dec_': model_flags(Decoder, TransformerWrapper)}
+        return {**cls.arguments(), **{p + name: flag for p, flags in sides.items() for name, flag in flags.items()}}
+
+    def split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Keywords of the encoder and of the decoder, their prefix taken off."""
+        accepted, strangers = self.accepted(), set()
+        for p in ('enc_', 'dec_'):
+            strangers |= {p + name for name in ('features', *flags_of_strangers(kwargs.get(f'{p}features')))}
+        for name in kwargs:
+            if name not in accepted and name not in strangers:
+                raise ConfigError(f'unknown keyword `{name}` of XTransformer{did_you_mean(name, accepted)}')
+        for name in ('enc_num_tokens', 'enc_max_seq_len', 'dec_num_tokens', 'dec_max_seq_len'):
+            if name not in kwargs:
+                raise ConfigError(f'`{name}` is missing')
+        return tuple({n.removeprefix(p): v for n, v in kwargs.items() if n.startswith(p)} for p in ('enc_', 'dec_'))
+
+    def encode(
+        self, src: Tensor, mask: Tensor | None, attn_mask: Tensor | None, prefix: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The context for the decoder, and its mask."""
+        given = {} if attn_mask is None else {'attn_mask': attn_mask}
+        context = self.encoder(src, mask=mask, prepend_embeds=prefix, **given)
+        if prefix is not None and mask is not None:
+            mask = F.pad(mask, (prefix.shape[1], 0), value=True)
+        return context, mask
+
+    @checked
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        src_prepend_embeds: Tensor | None = None,
+        *,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The next-token loss of the target."""
+        src = check_ids(src, 'src', num_tokens=self.encoder.num_tokens)
+        tgt = check_ids(tgt, 'tgt', 0, self.decoder.net.num_tokens, besides=self.decoder.ignore_index)
+        tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
+        with AuxLosses() as aux:
+            context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
+        if self.training and self.cross_attn_tokens_dropout > 0:
+            context, mask = dropout_seq(context, mask, self.cross_attn_tokens_dropout)
+        return aux.added_to(self.decoder(tgt, context=context, context_mask=mask, **hidden))
+
+    @checked
+    @torch.no_grad()
+    def generate(
+        self,
+        seq_in: Tensor,
+        seq_out_start: Tensor,
+        seq_len: int,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        *,
+        src_prepend_embeds: Tensor | None = None,
+        src_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
+        seq_in = check_ids(seq_in, 'seq_in', num_tokens=self.encoder.num_tokens)
+        for name in ('context', 'context_mask'):
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
+        with evaluating(list(self.modules())):
+            context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
+            return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)

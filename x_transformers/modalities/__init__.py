@@ -1,0 +1,1 @@
+"""Front ends for what is no sequence of ids, one module each."""
