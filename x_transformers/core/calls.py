@@ -361,8 +361,9 @@ def check_attention_inputs(
     attn: Any, views: Views, places: Tensor | None, context: Tensor | None, mask: Tensor | None, cache: Any
 ) -> Tensor | None:
     """Which queries of an attention layer are real, of all tokens or of those at `places`; or a refusal."""
-    x, n = views[0], views[1].shape[1]
+    x = views[0]
     check_vectors(x, 'x', 'b', 'n', attn.dim)
+    n = views[1].shape[1]
     check_weight(x, getattr(attn.to_q, 'weight', None))
     if context is not None:
         check_vectors(context, 'context', x.shape[0], 'j', attn.dim_kv_in, like=x)

@@ -4,11 +4,12 @@ A stage is a `ring` (value in, value out, in the order of the catalogue, or in r
 (gathered from all features), a `choice` (replaces the one way), or a `build` step (runs at construction).
 
 What a stage takes is the signature of its method if it has an arrow; else the value of a ring, whose method is
-(value, call) -> value, with one tuple for several.
+(value, call) -> value, with one tuple for several, and its axes, of which b, n and i stay as long as they are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -26,6 +27,12 @@ class Stage(NamedTuple):
     takes: str
     does: str
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Those of the value of a ring, of each if there are several."""
+        found = re.fullmatch(r'(?:\([\w, ]+\), )?(b (?:\w|\([a-z ]+\)| )+)', self.takes)
+        return tuple(re.findall(r'\w|\([^)]+\)', found[1])) if found and self.kind.startswith('ring') else ()
+
 
 def level(*stages: Stage) -> Callable[[Level], Level]:
     """The stages of a level, in running order; `{stages}` in its docstring becomes their table."""
@@ -36,6 +43,8 @@ def level(*stages: Stage) -> Callable[[Level], Level]:
         table = ['   '.join(text.ljust(width) for text, width in row).rstrip() for row in rows]
         kind.__doc__ = kind.__doc__ and kind.__doc__.replace('{stages}', '\n    '.join(table))
         kind.stages = {stage.name: stage.kind.partition(' ')[0] for stage in stages}
+        kind.gives = {stage.name: gives for stage in stages if (gives := stage.takes.partition(' -> ')[2])}
+        kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}
         return kind
 
     return of
@@ -85,19 +94,19 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
 @level(
     Stage('widths', 'build', '(widths) -> Widths', 'what queries and keys are made from, before they are built'),
     Stage('views', 'choice', '(x) -> (x_q, x_k, x_v[, places])', 'of which x_q is the input, for everything else'),
-    Stage('sources', 'ring', '(q_in, k_in, v_in)', 'b n d, before projection'),
-    Stage('projected', 'ring', '(q, k, v)', 'b n (h d)'),
-    Stage('heads', 'ring', '(q, k, v)', 'b h n d, before the cache'),
-    Stage('turn', 'ring', '(q, k)', 'of the new tokens: what the cache keeps turned'),
+    Stage('sources', 'ring', '(q_in, k_in, v_in), b n d', 'before projection'),
+    Stage('projected', 'ring', '(q, k, v), b n (h d)', 'as projected'),
+    Stage('heads', 'ring', '(q, k, v), b h n d', 'before the cache'),
+    Stage('turn', 'ring', '(q, k), b h n d', 'of the new tokens: what the cache keeps turned'),
     Stage('past', 'choice', '(k, v, call) -> (k, v)', 'appended to those of the cache'),
     Stage('stored_keys', 'ring', 'k', 'keys that no token gave, treated like real ones'),
-    Stage('place', 'ring', '(q, k)', 'after the cache: rotations'),
+    Stage('place', 'ring', '(q, k), b h n d', 'after the cache: rotations'),
     Stage('mask', 'term', '(call) -> bool, to b h i j', 'ANDed, True may be attended; or `Rows`, in blocks'),
     Stage('bias', 'term', '(call) -> float, to b h i j', 'summed; or `Rows`'),
     Stage('keys', 'term', '(call) -> (k, v)', 'prepended, always visible'),
-    Stage('enter', 'ring', '(q, k, v)', 'before the kernel'),
+    Stage('enter', 'ring', '(q, k, v), b h n d', 'before the kernel'),
     Stage('bare_keys', 'term', '(k, v, call) -> (k, v)', 'prepended after `enter`'),
-    Stage('meet', 'ring', '(q, k)', 'the last word on what the kernel multiplies'),
+    Stage('meet', 'ring', '(q, k), b h n d', 'the last word on what the kernel multiplies'),
     Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'in place of all stages up to `gathered`'),
     Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled'),
     Stage('prior', 'term', '(call) -> b h i j', 'logits from elsewhere'),
@@ -123,7 +132,8 @@ class AttentionFeature(Feature):
     {stages}
 
     Where there is an arrow it is the signature of the method; else the value of a ring: (value, call) -> value, with
-    one tuple for several tensors. All features at a ring act, in the order of the catalogue, in reverse at `ring out`.
+    one tuple for several tensors; its axes b, n and i stay as long as they are. All features at a ring act, in the
+    order of the catalogue, in reverse at `ring out`.
     A term is gathered from all of them, None for none; a choice is made by one, in place of the library's own way; a
     build step runs at construction.
 
@@ -268,14 +278,14 @@ class StackFeature(Feature):
 @level(
     Stage('token_embeds', 'ring', 'b n e', 'the embeddings of the tokens'),
     Stage('embed', 'term', '(call) -> b n e', 'added to them'),
-    Stage('embedded', 'ring', 'b n e', 'the sum: norms, prefixes, gradients'),
-    Stage('lengthen', 'ring', 'b n d', 'tokens in front'),
+    Stage('embedded', 'ring', 'x', 'the sum, b n e: norms, prefixes, gradients'),
+    Stage('lengthen', 'ring', 'x', 'tokens in front of b n d'),
     Stage('stack_inputs', 'ring', 'keywords', 'what the stack is called with'),
     Stage('passes', 'choice', '(run, x, call) -> (x, trace)', 'how often the stack runs'),
-    Stage('shorten', 'ring out', 'b n d', 'takes tokens in front off again'),
-    Stage('pool', 'ring', 'b n d', 'from tokens to what is read'),
+    Stage('shorten', 'ring out', 'x', 'takes tokens in front off again'),
+    Stage('pool', 'ring', 'x', 'from tokens, b n d, to what is read'),
     Stage('readout', 'choice', '() -> Module', 'built once: hidden -> logits'),
-    Stage('spread', 'ring', 'b n d', 'what the readout gets'),
+    Stage('spread', 'ring', 'x', 'what the readout gets'),
     Stage('logits', 'ring', 'b n l', 'the logits'),
     Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'what is kept of a segment for the next one'),
     Stage('answer', 'ring', '(out, x, call) -> out', 'what is returned'),

@@ -20,8 +20,10 @@ from x_transformers.flags.checks import (
     boolean,
     shown,
 )
+from x_transformers.flags.contracts import check_ring, chosen
 from x_transformers.flags.states import Remembered
 
+PACKAGE = __name__.partition('.')[0]
 REQUIRED = inspect.Parameter.empty
 
 
@@ -111,6 +113,9 @@ class Feature:
     """
 
     stages: ClassVar[dict[str, str]] = {}
+    axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
+    gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
+    is_own: ClassVar[bool] = False  # whether it is a user's
     replaces: ClassVar[dict[str, Collection[str]]] = {}  # stage -> those that do not run where a feature is at it
     paper: ClassVar[str] = ''
     flags: ClassVar[dict[str, Flag]] = {}
@@ -141,6 +146,7 @@ class Feature:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.is_own = not cls.__module__.startswith(f'{PACKAGE}.')
         cls.__doc__ = cls.__doc__ or ''  # that of its base class is no description of it
         own = {n: replace(f, name=n, feature=cls) for n, f in vars(cls).items() if isinstance(f, Flag)}
         cls.flags = own or cls.flags
@@ -311,24 +317,32 @@ class Features:
     def chain(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage, the first feature first."""
         for feature in self.at.get(stage, ()):
-            value = getattr(feature, stage)(value, *call)
+            before, value = value, getattr(feature, stage)(value, *call)
+            if feature.is_own:
+                check_ring(feature, stage, before, value)
         return value
 
     def unwind(self, stage: str, value: Any, *call: Any) -> Any:
         """Pass `value` through the rings of a stage on the way out, the last feature first."""
         for feature in reversed(self.at.get(stage, ())):
-            value = getattr(feature, stage)(value, *call)
+            before, value = value, getattr(feature, stage)(value, *call)
+            if feature.is_own:
+                check_ring(feature, stage, before, value)
         return value
 
     def collect(self, stage: str, *call: Any) -> list[Any]:
         """The terms of a stage, without the absent ones."""
-        terms = [getattr(feature, stage)(*call) for feature in self.at.get(stage, ())]
+        terms = [
+            chosen(feature, stage, *call) if feature.is_own else getattr(feature, stage)(*call)
+            for feature in self.at.get(stage, ())
+        ]
         return [term for term in terms if term is not None] if terms else terms
 
     def pick(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The one way of a stage: a feature's, or the default."""
-        chosen = self.at.get(stage, ())
-        return getattr(chosen[0], stage) if chosen else default
+        for feature in self.at.get(stage, ()):
+            return functools.partial(chosen, feature, stage) if feature.is_own else getattr(feature, stage)
+        return default
 
     def find(self, kind: type[Feature]) -> Any:
         """The active feature of this kind, or None."""

@@ -94,7 +94,7 @@ class Own(Operator):
             k, v = tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1])
         if call.inputs.get('keep_maps'):
             call.keep_maps(feature.maps(q, k, call))
-        out, _ = feature.attend(q, k, v, call)
+        out, _ = on.pick('attend', feature.attend)(q, k, v, call)
         return out
 
 

@@ -1,0 +1,110 @@
+"""What stages of a user's own features must give: a refusal names the feature and the stage."""
+
+import pytest
+import torch
+
+from x_transformers import Decoder, FeedForward, TransformerWrapper
+from x_transformers.features.catalogue import ATTENTION
+from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
+from x_transformers.flags import flag
+
+
+def own(level, stage, method):
+    """A feature of the user's that does one thing."""
+    return type('Mine', (level,), {'mine': flag(False, 'does it'), stage: method})
+
+
+def run(level, stage, method):
+    feature, on = own(level, stage, method), {'mine': True}
+    if level is FeedForwardFeature:
+        return FeedForward(16, features=[feature], **on)(torch.randn(2, 5, 16))
+    sizes = dict(dim=16, depth=1, heads=2, attn_dim_head=8)
+    if level is ModelFeature:
+        net = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**sizes), features=[feature], **on)
+        return net(torch.arange(5)[None])
+    prefix = 'attn_' if level is AttentionFeature else ''
+    return Decoder(**sizes, features=[feature], **{f'{prefix}mine': True})(torch.randn(2, 5, 16))
+
+
+WRONG = {
+    'heads': [
+        (lambda self, qkv, call: None, TypeError, 'gave None.*return'),
+        (lambda self, qkv, call: qkv[0], TypeError, 'a tensor of shape .*a tuple of 3'),
+        (lambda self, qkv, call: qkv[:2], TypeError, 'a tuple of 2, it must give a tuple of 3'),
+        (lambda self, qkv, call: (*qkv[:2], 3), TypeError, 'gave int, it must give a tensor'),
+        (lambda self, qkv, call: [t.transpose(1, 2) for t in qkv], ValueError, r'\(2, 5, 2, 8\) for .*b and n must'),
+        (lambda self, qkv, call: [qkv[0], qkv[1][:1], qkv[2]], ValueError, r'\(1, 2, 5, 8\) for .*b must'),
+    ],
+    'scores': [
+        (lambda self, s, call: s.sum(dim=-1), ValueError, r'\(2, 2, 5\) for \(2, 2, 5, 5\)'),
+        (lambda self, s, call: s[:, :, 1:], ValueError, 'b and i must'),
+    ],
+    'weights': [(lambda self, w, call: w[0], ValueError, r'\(2, 5, 5\) for')],
+    'result': [(lambda self, x, call: x[:, :2], ValueError, r'\(2, 2, 16\) for')],
+    'mask': [
+        (lambda self, call: torch.ones(5, 5), TypeError, 'gave torch.float32, it must give bool'),
+        (lambda self, call: torch.ones(3, 3) > 0, ValueError, 'of `Mine` got shape'),
+    ],
+    'bias': [
+        (lambda self, call: 3, TypeError, 'gave int, it must give a tensor: float'),
+        (lambda self, call: torch.ones(5, 5) > 0, TypeError, 'gave torch.bool'),
+    ],
+    'keys': [(lambda self, call: torch.ones(2, 2, 1, 8), TypeError, r'it must give \(k, v\)')],
+    'past': [(lambda self, k, v, call: k, TypeError, r'it must give \(k, v\)')],
+    'views': [(lambda self, x: x, TypeError, 'x_q, x_k, x_v')],
+    'similarity': [(lambda self, q, k, call: (q, k), TypeError, 'gave a tuple of 2, it must give a tensor')],
+    'sight': [(lambda self, call: 3, TypeError, 'gave int')],
+    'gathered': [(lambda self, out, weights, call: None, TypeError, 'gave None')],
+    'project_out': [(lambda self: 3, TypeError, 'gave int, it must give a module')],
+}
+WRONG_IN_STACKS = {
+    'arrive': (lambda self, x, layer, call: None, 'gave None'),
+    'inputs': (lambda self, keywords, layer, call: None, 'gave None'),
+    'through': (lambda self, run, x, call: None, 'must give a tensor'),
+    'finish': (lambda self, x, call: None, 'must give a tensor'),
+    'norm': (lambda self: None, 'must give a module'),
+}
+
+
+@pytest.mark.parametrize(
+    ('stage', 'method', 'error', 'words'), [(stage, *case) for stage, cases in WRONG.items() for case in cases]
+)
+def test_attention(stage, method, error, words):
+    with pytest.raises(error, match=f'`{stage}` (of Mine|of `Mine`) .*{words}|`{stage}` {words}'):
+        run(AttentionFeature, stage, method)
+
+
+@pytest.mark.parametrize('stage', WRONG_IN_STACKS)
+def test_stack(stage):
+    method, words = WRONG_IN_STACKS[stage]
+    with pytest.raises(TypeError, match=f'`{stage}` of Mine .*{words}'):
+        run(StackFeature, stage, method)
+
+
+def test_feedforward_and_model():
+    with pytest.raises(ValueError, match='`result` of Mine gave shape'):
+        run(FeedForwardFeature, 'result', lambda self, x, call: x[:, 1:])
+    with pytest.raises(TypeError, match='`run` of Mine gave None'):
+        run(FeedForwardFeature, 'run', lambda self, x, call: None)
+    with pytest.raises(TypeError, match='`embed` of Mine gave int'):
+        run(ModelFeature, 'embed', lambda self, call: 1)
+
+
+ALLOWED = {
+    'heads': lambda self, qkv, call: [*qkv],
+    'sources': lambda self, views, call: tuple(t * 2 for t in views),
+    'scores': lambda self, s, call: s * 0,
+    'mask': lambda self, call: None,
+    'bias': lambda self, call: torch.zeros(1, 1, 1, 5),
+    'keys': lambda self, call: (torch.zeros(2, 1, 3, 8),) * 2,
+}
+
+
+@pytest.mark.parametrize('stage', ALLOWED)
+def test_what_is_allowed_runs(stage):
+    assert run(AttentionFeature, stage, ALLOWED[stage]).shape == (2, 5, 16)
+
+
+def test_features_of_the_library_are_not_asked():
+    """They pay nothing: a subclass of one does, outside of it."""
+    assert not any(feature.is_own for feature in ATTENTION) and type('Mine', (ATTENTION[0],), {}).is_own

@@ -1,0 +1,71 @@
+"""What a stage of a feature must give: the kind of what came in, and the axes that later stages count on.
+
+The library's own features are tested for it. Those of users are looked at each time, so that a mistake is refused by
+the name of the feature and the stage, and not by an error, or a broadcast, far behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+# axes that stay as long as they are, of values whose axes a level names
+KEPT = frozenset('bni')
+# what signatures call a tensor
+TENSORS = frozenset(('x', 'out', 'weights', 'b h i j', 'b n e', 'bool, to b h i j', 'float, to b h i j'))
+
+
+def said(value: Any) -> str:
+    if torch.is_tensor(value):
+        return f'a tensor of shape {tuple(value.shape)}'
+    return f'a tuple of {len(value)}' if isinstance(value, tuple) else 'None' if value is None else type(value).__name__
+
+
+def check_ring(feature: Any, stage: str, before: Any, after: Any) -> None:
+    """Refuse what a ring gave, if it cannot stand for the value that came in.
+
+    raises     TypeError for None, and where axes are named for no tensor, or no tuple of so many; ValueError for a
+               tensor with another number of axes, or other rows
+    """
+    where, axes = f'`{stage}` of {type(feature).__name__}', feature.axes.get(stage)
+    if after is None and before is not None:
+        raise TypeError(f'{where} gave None, it must give what came in, or another: is there a `return`?')
+    if axes is None:
+        return
+    several = isinstance(before, tuple)
+    if several and not (isinstance(after, tuple | list) and len(after) == len(before)):
+        raise TypeError(f'{where} gave {said(after)}, it must give a tuple of {len(before)}')
+    for at, (was, now) in enumerate(zip(before, after, strict=True) if several else [(before, after)]):
+        if not torch.is_tensor(now):
+            raise TypeError(f'{where} gave {said(now)}, it must give a tensor')
+        kept = [n for n, axis in enumerate(axes) if axis == 'b' or (axis in KEPT and at == 0)]
+        if was.ndim == len(axes) and (now.ndim != was.ndim or any(now.shape[n] != was.shape[n] for n in kept)):
+            raise ValueError(
+                f'{where} gave shape {tuple(now.shape)} for {tuple(was.shape)}: '
+                f'of its axes, {" ".join(axes)}, {" and ".join(axes[n] for n in kept)} must stay as long'
+            )
+
+
+def check_given(feature: Any, stage: str, value: Any) -> Any:
+    """What a term or a choice gave, or a refusal, if it is nothing of what the arrow of its signature points to."""
+    where, wanted = f'`{stage}` of {type(feature).__name__}', feature.gives.get(stage, '')
+    wanted, optional = wanted.removesuffix(' | None'), wanted.endswith(' | None')
+    count = wanted.partition('[')[0].count(',') + 1 if wanted.startswith('(') else 0
+    if value is None and (optional or feature.stages[stage] == 'term'):
+        return None
+    if count and not (isinstance(value, tuple | list) and len(value) >= count):
+        raise TypeError(f'{where} gave {said(value)}, it must give {wanted}')
+    if wanted == 'Module' and not isinstance(value, nn.Module):
+        raise TypeError(f'{where} gave {said(value)}, it must give a module')
+    if wanted in TENSORS and not torch.is_tensor(value) and not (' to ' in wanted and hasattr(value, 'of')):
+        raise TypeError(f'{where} gave {said(value)}, it must give a tensor: {wanted}')
+    if torch.is_tensor(value) and 'to b h i j' in wanted and (value.dtype == torch.bool) != wanted.startswith('bool'):
+        raise TypeError(f'{where} gave {value.dtype}, it must give {wanted}')
+    return value
+
+
+def chosen(feature: Any, stage: str, *given: Any, **options: Any) -> Any:
+    """What the choice of a user's feature gives."""
+    return check_given(feature, stage, getattr(feature, stage)(*given, **options))
