@@ -16,6 +16,7 @@ settings.register_profile('suite', deadline=None, print_blob=True, suppress_heal
 settings.register_profile('explore', settings.get_profile('suite'), print_blob=True)
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'suite'))
 
+LONGER = {'costly', 'slow', 'nightly'}
 # on tiny tensors a second thread costs more than it saves
 torch.set_num_threads(1)
 
@@ -25,10 +26,13 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """`quick` is the first case of every test. `--part` goes by names: every process chooses the same ones."""
+    """`quick` is the first case of every test that is for the suite and not `costly`: a minute, for the inner loop.
+
+    `--part` goes by names: every process chooses the same ones.
+    """
     first = {}
     for item in items:
-        if not any(item.iter_markers('slow')) and not any(item.iter_markers('nightly')):
+        if not LONGER & {mark.name for mark in item.iter_markers()}:
             first.setdefault((item.path, item.originalname), item)
     for item in first.values():
         item.add_marker('quick')

@@ -463,6 +463,7 @@ def test_a_checkpoint_of_the_users_own_counts_once():
         torch.testing.assert_close(price.grad, torch.full_like(price, 2 * price.sum().item()))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('whole', [True, False])
 def test_one_compiled_graph(whole):
     model, ids = language(net_of()), ids_of(2, LENGTH)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / 'benchmarks'
 

@@ -31,6 +31,7 @@ from law_cases import (
 )
 from oracles import assert_close
 
+pytestmark = pytest.mark.costly
 HERE = Path(__file__).parent
 STATUS, README = HERE / 'data' / 'compile_status.txt', HERE.parent / 'README.md'
 CASES = (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES)

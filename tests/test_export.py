@@ -43,6 +43,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.core.traces import Intermediates
 
 pytestmark = [
+    pytest.mark.costly,
     pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning'),  # its own
     pytest.mark.skipif(Version(torch.__version__).release < (2, 6), reason='before, torch exports no model of ours'),
 ]

@@ -179,6 +179,7 @@ def test_a_mask_for_the_keys_in_front(flexing):
     assert_close(found, by_formula(module)(randn(2, N, 12), mask=PADDED['right'], **own))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('bias', MODULES)
 def test_other_lengths(flexing, bias):
     """Memories, a context, and causal calls with more queries than keys."""
@@ -302,6 +303,7 @@ def goes_to_flex(flexing, module, x, **inputs):
     return flexing.calls > before
 
 
+@pytest.mark.costly
 def test_which_features_have_a_form(flexing):
     """All others run beside a mask that only FlexAttention or blocks can take."""
     answers, fits = {True: set(), False: set()}, flex.fits
@@ -337,6 +339,7 @@ def test_what_learns_goes_there_when_it_does_not_learn(flexing):
         assert goes_to_flex(flexing, net, x)
 
 
+@pytest.mark.costly
 def test_choice(flexing):
     x, bias = randn(2, N, 12).float(), dict(attn_bias=randn(N, N).float())
     goes = functools.partial(goes_to_flex, flexing)
@@ -519,6 +522,7 @@ def test_without_room_it_may_try_again(flexing):
     assert_close(out, by_formula(module)(x))
 
 
+@pytest.mark.costly
 def test_the_backward_pass_is_tried_out(flexing):
     """Once for the first sizes and once for all others, without gradients left behind."""
     module, rel_pos = layer(causal=True), randomise(MODULES['T5'](True).double())
@@ -568,6 +572,7 @@ def test_in_a_checkpoint(flexing, flags):
 # masks that are kept
 
 
+@pytest.mark.costly
 def test_masks_are_kept(flexing):
     """For all layers and calls with the same lengths and tensors, as long as nobody changes those."""
     net, x = (

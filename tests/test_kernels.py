@@ -127,6 +127,7 @@ def test_blocks_with_padding(case):
 ATTENTION_FLAGS = [case for case in FLAG_CASES if case.flag.startswith('attn_') and case.kind is Decoder and case.stack]
 
 
+@pytest.mark.costly
 @settings(max_examples=30, derandomize=True)
 @given(st.sets(st.sampled_from(ATTENTION_FLAGS), min_size=2, max_size=4), st.integers(1, 5), st.booleans())
 def test_blocks_of_combinations(cases, height, masks):
@@ -355,6 +356,7 @@ def test_blocks_in_half_precision(name):
     assert_close(low.double(), run(net, inputs).double(), tolerance=0.03)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('name', ['plain', 'rel_pos_bias', 'attn_selective', 'attn_max_attend_past'])
 def test_compiled_graphs_have_no_blocks(name, in_blocks):
     """One graph for all lengths; it does not cut."""

@@ -110,6 +110,7 @@ def test_what_looks_at_each_token_alone_is_cached():
     assert_close(torch.cat((first, net(x, cache=trace)), dim=1), whole)
 
 
+@pytest.mark.costly
 def test_training():
     x = stream(2, 5, 16).requires_grad_()
     found = []

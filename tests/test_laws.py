@@ -18,6 +18,7 @@ from law_cases import (
     BY_NAME,
     CASES,
     CROSS_CASES,
+    FIRST,
     FLAG_CASES,
     GIVEN_BY_THE_STACK,
     INPUT_CASES,
@@ -33,7 +34,6 @@ from law_cases import (
     inputs_for,
     is_pooled,
     model_of,
-    one_of_each,
     others_nightly,
     padded,
     per_token,
@@ -102,6 +102,7 @@ def test_every_argument_has_a_case():
     assert wanted <= tried
 
 
+@pytest.mark.costly
 def test_every_input_has_a_case():
     tried = {name.removesuffix('_per_row') for case in ALL for name in inputs_for(model_of(case), case)}
     features = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL, *CONTINUOUS)
@@ -959,11 +960,8 @@ def compiled(case, backend):
 
 
 # `test_compile.py` trains and decodes with the first case of every feature
-STARTED = {case.name for case in one_of_each(case for case in CASES if not refused(case))}
-
-
 @pytest.mark.nightly
-@each([case for case in ALL if case.name not in STARTED], every=True)
+@each([case for case in ALL if case.name not in FIRST], every=True)
 def test_one_compiled_graph(case):
     graph, net, inputs = compiled(case, 'eager')
     assert_close(as_one(net, graph(**inputs)), run(net, inputs))

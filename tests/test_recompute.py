@@ -176,6 +176,7 @@ def streams_held(depth, length, **flags):
 MORE = (dict(attn_flash=False, rotary_pos_emb=True), dict(integrate_layers=True))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('flags', [{}, *(pytest.param(flags, marks=NIGHTLY) for flags in MORE)], ids=str)
 def test_memory(flags):
     """At depth 8 (16 branches) less than a fifth of it is held; each further block adds its two streams, not all."""

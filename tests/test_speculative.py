@@ -249,6 +249,7 @@ def test_sampled_tokens_have_the_distribution_of_the_model(name, draft):
     assert statistic < limit
 
 
+@pytest.mark.costly
 def test_sampled_tokens_of_a_cached_model_have_its_distribution():
     """Rows that move apart: the fourth token after each run of three, by a model with a cache."""
     model, draft = language_model(**ROTARY, tokens=4), language_model(**ROTARY, tokens=4, depth=1)

@@ -779,6 +779,7 @@ def test_keywords_out_of_range():
 SELDOM = [pytest.param(case, marks=pytest.mark.slow) for case in ('tied', 'heads', 'sigsoftmax', 'looped', 'free')]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('case', ['language', 'language, smoothed', 'mixture', *SELDOM])
 def test_one_compiled_graph(few, case):
     torch._dynamo.reset()
@@ -790,6 +791,7 @@ def test_one_compiled_graph(few, case):
     torch.testing.assert_close(grads, goal, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('dynamic', [None, True])
 def test_one_compiled_graph_of_the_function(few, dynamic):
     torch._dynamo.reset()
@@ -805,6 +807,7 @@ def test_one_compiled_graph_of_the_function(few, dynamic):
     torch.testing.assert_close(torch.autograd.grad(found * 3, inputs), torch.autograd.grad(expected * 3, inputs))
 
 
+@pytest.mark.costly
 def test_one_graph_for_all_lengths(few):
     torch._dynamo.reset()
     graphs = []
@@ -819,6 +822,7 @@ def test_one_graph_for_all_lengths(few):
     assert len(graphs) == 1
 
 
+@pytest.mark.costly
 def test_a_compiled_loss_makes_no_logits_either(few):
     """In the graphs of both passes; the operation of the loss is one node, which takes a few tokens at a time."""
     torch._dynamo.reset()

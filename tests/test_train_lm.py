@@ -22,6 +22,7 @@ for package in ('matplotlib', 'tqdm', 'filelock'):
     pytest.importorskip(package, reason='needs x-transformers[examples]')
 load_file = pytest.importorskip('safetensors.torch', reason='needs x-transformers[examples]').load_file
 
+pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[1]
 TINY = '--dim 32 --heads 1 --depth 1 --seq-len 32 --batch-size 2 --val-windows 4 --sample-bytes 8'.split()
 # without dropout the random state of torch would not matter

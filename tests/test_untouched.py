@@ -487,6 +487,7 @@ def test_a_subclass_of_a_stack_takes_the_ordinary_way():
 # code that is watched
 
 
+@pytest.mark.costly
 def test_code_that_was_always_another():
     """A `forward` of torch that was replaced before the package was imported is seen as well."""
     script = """
