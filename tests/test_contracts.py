@@ -95,6 +95,7 @@ ALLOWED = {
     'sources': lambda self, views, call: tuple(t * 2 for t in views),
     'scores': lambda self, s, call: s * 0,
     'mask': lambda self, call: None,
+    'prior': lambda self, call: None,
     'bias': lambda self, call: torch.zeros(1, 1, 1, 5),
     'keys': lambda self, call: (torch.zeros(2, 1, 3, 8),) * 2,
 }

@@ -593,12 +593,10 @@ def test_explain_says_what_is_there_by_default():
 
 # flags that the core names all the same, and why
 KNOWN_TO_THE_CORE = {
-    'cross_attn_tokens_dropout': 'also an argument of the encoder-decoder model',
     'dropout': 'also an argument of feedforwards, and a state of the call that the fused kernel needs',
     'layers_execute_order': 'an attribute, and an argument of forward',
     'num_memory_tokens': 'an attribute that other libraries read',
     'max_attend_past': 'an attribute that other libraries read',
-    'post_emb_norm': 'an argument of the image model, whose own norm it is',
     'use_abs_pos_emb': 'the answer to an old spelling',
 }
 

@@ -39,7 +39,7 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.contracts import check_given
 from x_transformers.kernels.dense import eager, fused, maps_later, tile_heads, wants_maps
-from x_transformers.kernels.operators import FUSED, OPERATORS, SCORES, Operator, attend_by
+from x_transformers.kernels.operators import FUSED, OPERATORS, SCORES, Operator, attend_by, scoring
 
 
 class ChoosesKernel:
@@ -61,12 +61,7 @@ class ChoosesKernel:
         self.operators: tuple[Operator, ...] = tuple([o for o in OPERATORS if reasons[o] is None])[
             : 1 if always else None
         ]
-        self.eager_inputs = {
-            name: f.falls_back
-            for f in on.active
-            if not f.fuses and not f.flags and SCORES & set(f.runs_at())
-            for name in f.takes
-        }
+        self.eager_inputs = {name: f.falls_back for f in scoring(on) if not f.fuses and not f.flags for name in f.takes}
         self.kernel = eager if reasons[FUSED] is not None else fused
 
     @property
@@ -177,6 +172,7 @@ class Attend(Configurable, ChoosesKernel):
     """
 
     catalogue = ATTEND
+    stores = ('', 'attend.')
     plain = True
     layer: Any = None  # the attention layer that it is a part of
 
@@ -219,10 +215,6 @@ class Attend(Configurable, ChoosesKernel):
     def attend(self) -> Attend:
         """Features keep what acts on scores in `attend` of their host."""
         return self
-
-    def remember_flag(self, name: str, value: Any, feature: type[Feature] | None) -> None:
-        modules = () if feature is None else feature.stored_as.values()
-        super().remember_flag(name, None if f'attend.{name}' in modules else value, feature)
 
     def forward(
         self,

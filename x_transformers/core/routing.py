@@ -90,6 +90,8 @@ class Routing(Configurable):
         """The keywords of the n-th branch of a kind; a tuple with one value per layer is shared out."""
         layers = self.layer_types.count(kind)
         flags = self.branch_flags[kind]
+        if not flags and kind != 'c':
+            return {}
         level = self.branches[kind].catalogue
         declared = {**self.branches[kind].accepted(), **flags_of(catalogue_for(level, self.given_features))}
         if kind == 'c':

@@ -69,6 +69,7 @@ class Configurable(nn.Module):
     """
 
     catalogue: ClassVar[tuple[type[Feature], ...]] = ()
+    stores: ClassVar[tuple[str, ...]] = ('',)  # under which names of a feature's host its modules are here
     kinds: ClassVar[dict[str, type[Configurable]]] = KINDS
     renamed: ClassVar[dict[str, str]] = {}
     removed: ClassVar[dict[str, str]] = {}
@@ -115,19 +116,22 @@ class Configurable(nn.Module):
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
-        values = resolve(catalogue, flags, type(self).__name__, type(self).accepted())
-        for name, declared in flags_of(catalogue).items():
-            self.remember_flag(name, values[name], declared.feature)
+        values = resolve(catalogue, flags, type(self).__name__, type(self).accepted)
+        self.remember_flags(flags_of(catalogue), values)
         return Features(self, catalogue, values)
 
-    def remember_flag(self, name: str, value: Any, feature: type[Feature] | None) -> None:
-        """Let a flag be read as an attribute, unless the module has one of that name, or will have."""
-        if feature is not None and name in feature.stored_as.values():
-            value = None  # until the feature stores its module there
-        own = self.__dict__
-        held = name in own['_modules'] or name in own['_parameters'] or name in own['_buffers']
-        if not (held or name in own or hasattr(type(self), name) or isinstance(value, (nn.Module, torch.Tensor))):
-            own[name] = value
+    def remember_flags(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
+        """Let flags be read as attributes, unless the module has one of that name, or will have."""
+        own, cls = self.__dict__, type(self)
+        held = {*own, *own['_modules'], *own['_parameters'], *own['_buffers']}
+        for name, declared in flags.items():
+            value, feature = values[name], declared.feature
+            if feature is not None and feature.stored_as:
+                stored = feature.stored_as.values()
+                if any([p + name in stored for p in self.stores]):
+                    value = None  # until the feature stores its module there
+            if not (name in held or hasattr(cls, name) or isinstance(value, (nn.Module, torch.Tensor))):
+                own[name] = value
 
     config = DerivedConfig()
 

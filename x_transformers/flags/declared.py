@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -197,8 +198,7 @@ class Feature:
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:
-        named = set().union(*(cls.stages.keys() & vars(base).keys() for base in cls.__mro__))
-        return tuple(stage for stage in cls.stages if stage in named and getattr(cls, stage) is not None)
+        return tuple([stage for stage in stages_of(cls) if getattr(cls, stage) is not None])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(value, (torch.Tensor, nn.Module)):
@@ -224,6 +224,20 @@ class Feature:
         for part in self.owned[name]:
             found = getattr(found, part)
         return found
+
+
+# stages by class, and by how much was in it and its bases then: a method may be added later
+STAGES: WeakKeyDictionary[type[Feature], tuple[list[int], tuple[str, ...]]] = WeakKeyDictionary()
+
+
+def stages_of(cls: type[Feature]) -> tuple[str, ...]:
+    """The stages that a class or one of its bases names, in running order."""
+    sizes = [len(vars(base)) for base in cls.__mro__]
+    known = STAGES.get(cls)
+    if known is None or known[0] != sizes:
+        named = set().union(*(cls.stages.keys() & vars(base).keys() for base in cls.__mro__))
+        known = STAGES[cls] = sizes, tuple(stage for stage in cls.stages if stage in named)
+    return known[1]
 
 
 def check_remembered(owner: type[Feature] | Feature, remembers: Any) -> None:

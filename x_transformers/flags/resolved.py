@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from x_transformers.flags.checks import (
@@ -102,18 +102,21 @@ def left_out_or_meant(name: str, names: Mapping[str, Any], known: Mapping[str, F
 
 
 def resolve(
-    catalogue: Iterable[type[Feature]], given: Mapping[str, Any], where: str, names: Mapping[str, Any] | None = None
+    catalogue: Iterable[type[Feature]],
+    given: Mapping[str, Any],
+    where: str,
+    names: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Any]:
     """The value of every flag of `catalogue`, with all refusals checked.
 
-    `where` names what is being built; `names` are further keywords that it takes, to suggest for a misspelt one.
+    `where` names what is being built; `names` gives further keywords that it takes, to suggest for a misspelt one.
     Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
     """
     catalogue = tuple(catalogue)
     known = flags_of(catalogue)
     for name, value in given.items():
         if name not in known:
-            raise ConfigError(f'unknown keyword `{name}` of {where}{left_out_or_meant(name, names or {}, known)}')
+            raise ConfigError(f'unknown keyword `{name}` of {where}{left_out_or_meant(name, names(), known)}')
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}

@@ -43,7 +43,13 @@ def on_scores(call: Call | None, on: Features) -> list[Feature]:
         return []
     if call is not None:
         return [f for f in at_work(call, on) if not f.fuses]
-    return [f for f in on.active if not f.fuses and (f.flags or not f.takes) and SCORES & set(f.runs_at())]
+    return [f for f in scoring(on) if not f.fuses and (f.flags or not f.takes)]
+
+
+def scoring(on: Features) -> list[Feature]:
+    """The features at stages of scores, in their order."""
+    found = {feature for stage in SCORES & on.at.keys() for feature in on.at[stage]}
+    return [feature for feature in on.active if feature in found] if found else []
 
 
 def forms_no_scores(call: Call | None, on: Features) -> str | None:
@@ -52,7 +58,7 @@ def forms_no_scores(call: Call | None, on: Features) -> str | None:
 
 
 def needs_all_rows(on: Features) -> str | None:
-    found = [f for f in on.active if not f.row_wise and SCORES & set(f.runs_at())]
+    found = [f for f in scoring(on) if not f.row_wise]
     return f'`{found[0].title}`: it does not say `row_wise`' if found else None
 
 
