@@ -3,6 +3,7 @@
 import ast
 import copy
 import inspect
+import json
 import pickle
 import pydoc
 import subprocess
@@ -718,13 +719,12 @@ def test_own_feature_on_a_stack(name, tmp_path):
     assert torch.equal(again(ids), out)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(other(ids), out)
-    # explained, cached, and not to be written as JSON
+    # explained, cached, and named in JSON
     assert 'Damped (damped=True): Values fade with a learned rate per head' in net.explain()
     _, trace = net(ids[:, :3], return_intermediates=True)
     assert net.can_cache_kv
     assert_close(net(ids, cache=trace), out[:, 3:])
-    with pytest.raises(ValueError, match='features'):
-        _ = net.config
+    assert TransformerWrapper.from_config(json.dumps(net.config)).attn_layers.given_features == (*ATTENTION, Damped)
 
 
 def test_own_feature_that_cannot_be_cached():

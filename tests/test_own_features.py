@@ -3,6 +3,9 @@
 import ast
 import importlib
 import inspect
+import json
+import re
+import sys
 from pathlib import Path
 from typing import ClassVar
 
@@ -673,6 +676,63 @@ def test_help_lists_every_stage(kind):
     assert found == kind.stages and list(found) == list(kind.stages)
     assert ('ring out' in kind.__doc__) == (kind in (AttentionFeature, StackFeature, ModelFeature))
     assert '{' not in kind.__doc__
+
+
+@pytest.mark.parametrize(
+    ('level', 'body', 'message'),
+    [
+        (AttentionFeature, {'result': lambda self, out: out},
+         r'`result\(self, out\)`, which its stage calls as \(value, call\) -> value, b i d'),
+        (AttentionFeature, {'heads': lambda self, q, k, v, call: (q, k, v)},
+         r'`heads\(self, q, k, v, call\)`, which its stage calls as \(\(q, k, v\), call\) -> \(q, k, v\)'),
+        (AttentionFeature, {'rows': lambda self, sim, call, *, scale: sim}, r'`rows\(self, sim, call, \*, scale\)`'),
+        (AttentionFeature, {'result': staticmethod(lambda out: out)}, r'`result\(out\)`, which'),
+        (FeedForwardFeature, {'run': lambda self, x: x}, r'`run\(self, x\)`, .* calls as \(x, call\) -> out'),
+        (StackFeature, {'norm': lambda self, dim: dim}, r'`norm\(self, dim\)`, .* calls as \(\) -> Module'),
+        (ModelFeature, {'embed': lambda self: None}, r'`embed\(self\)`, which its stage calls as \(call\) -> b n e'),
+    ],
+)  # fmt: skip
+def test_methods_that_do_not_fit_their_stage(level, body, message):
+    with pytest.raises(TypeError, match=f'Mine has {message}'):
+        type('Mine', (level,), body)
+    with pytest.raises(TypeError, match='Mine has'):
+        type('Mine', (type('Mixin', (), body), level), {})
+
+
+@pytest.mark.parametrize(
+    ('level', 'body'),
+    [
+        (AttentionFeature, {'result': lambda self, *both: both[0], 'heads': lambda self, qkv, call, more=1: qkv}),
+        (AttentionFeature, {'result': staticmethod(lambda out, call: out), 'rows': None}),
+        (AttentionFeature, {'normaliser': classmethod(lambda cls, logits, call: logits.softmax(dim=-1))}),
+        (StackFeature, {'residual': lambda self, dim, **sizes: None}),
+    ],
+)
+def test_methods_that_fit_their_stage(level, body):
+    assert type('Mine', (level,), body).runs_at() == tuple(name for name in level.stages if body.get(name))
+
+
+# on disk
+
+
+@pytest.mark.parametrize('features', [(Louder,), (Louder, Shifted), extend(ATTENTION, Louder)], ids=len)
+def test_a_config_names_the_classes(features):
+    model = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=seeded(features=features, louder=2.0)).double()
+    text = json.dumps(model.config)
+    twin = TransformerWrapper.from_config(text).double()
+    twin.load_state_dict(model.state_dict())
+    ids = torch.arange(8)[None]
+    assert '"test_own_features:Louder"' in text and json.dumps(twin.config) == text
+    assert twin.attn_layers.given_features == features and torch.equal(twin.eval()(ids), model.eval()(ids))
+    for name, advice in (
+        ('antigravity:Louder', ', import `antigravity` first'),
+        ('QKNorn', ', did you mean `QKNorm`?'),
+        (3, ''),
+    ):
+        message = re.escape(f'`features` names {str(name)!r}, which is not defined{advice}')
+        with pytest.raises(ConfigError, match=f'{message}$'):
+            TransformerWrapper.from_config(text.replace('"test_own_features:Louder"', json.dumps(name)))
+    assert 'antigravity' not in sys.modules
 
 
 # what layers add, and what they read beside the stream

@@ -33,6 +33,14 @@ class Stage(NamedTuple):
         found = re.fullmatch(r'(?:\([\w, ]+\), )?(b (?:\w|\([a-z ]+\)| )+)', self.takes)
         return tuple(re.findall(r'\w|\([^)]+\)', found[1])) if found and self.kind.startswith('ring') else ()
 
+    @property
+    def signature(self) -> str:
+        """What its method is called with, and what it gives."""
+        if '->' in self.takes:
+            return self.takes
+        value, shape = (self.takes, '') if self.takes.startswith('(') else ('value', f', {self.takes}')
+        return f'({value}, call) -> {value}{shape}'
+
 
 def level(*stages: Stage) -> Callable[[Level], Level]:
     """The stages of a level, in running order; `{stages}` in its docstring becomes their table."""
@@ -45,6 +53,7 @@ def level(*stages: Stage) -> Callable[[Level], Level]:
         kind.stages = {stage.name: stage.kind.partition(' ')[0] for stage in stages}
         kind.gives = {stage.name: gives for stage in stages if (gives := stage.takes.partition(' -> ')[2])}
         kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}
+        kind.signatures = {stage.name: stage.signature for stage in stages}
         return kind
 
     return of

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 from x_transformers.flags.checks import ConfigError, shown
-from x_transformers.flags.declared import PerLayer
+from x_transformers.flags.declared import Feature, PerLayer
+from x_transformers.flags.resolved import did_you_mean
 
 # every class of modules built from flags, by name
 KINDS: dict[str, Any] = {}
@@ -18,6 +19,19 @@ KINDS: dict[str, Any] = {}
 def is_configured(value: Any) -> bool:
     """Whether something is a module that is built from flags."""
     return isinstance(value, nn.Module) and getattr(type(value), 'kinds', None) is KINDS
+
+
+def defined(kind: type[Feature] = Feature) -> Iterator[type[Feature]]:
+    """All classes of features that there are."""
+    for heir in kind.__subclasses__():
+        yield heir
+        yield from defined(heir)
+
+
+def title(feature: type[Feature]) -> str:
+    """How a config names a feature: `Rotary`, one of the library's; `my_module:MyPaper`, one of the user's."""
+    ours = feature.__module__.startswith('x_transformers.')
+    return feature.__qualname__ if ours else f'{feature.__module__}:{feature.__qualname__}'
 
 
 def encode(value: Any, name: str) -> Any:
@@ -39,6 +53,8 @@ def encode(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
         items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
         return {'class': 'dict', 'items': items} if 'class' in items else items
+    if isinstance(value, type) and issubclass(value, Feature):
+        return {'class': 'Feature', 'name': title(value)}
     if isinstance(value, PerLayer):
         return {'class': 'PerLayer', 'values': [encode(v, name) for v in value.values]}
     if isinstance(value, (tuple, list)):
@@ -53,6 +69,16 @@ def encode(value: Any, name: str) -> Any:
     )
 
 
+def named(name: str) -> type[Feature]:
+    """The feature that a config names. It has to be there: a file that others wrote imports nothing."""
+    known = {title(feature): feature for feature in defined()}  # of two with one name the later one
+    if name not in known:
+        module, of_user, own = name.rpartition(':')
+        advice = f', import `{module}` first' if of_user else did_you_mean(own, known)
+        raise ConfigError(f'`features` names {name!r}, which is not defined{advice}')
+    return known[name]
+
+
 def same(value: Any, default: Any) -> bool:
     return value is default or (
         type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
@@ -64,6 +90,8 @@ def decode(value: Any) -> Any:
         return {k: decode(v) for k, v in value['items'].items()}
     if isinstance(value, Mapping) and value.get('class') == 'PerLayer':
         return PerLayer(*map(decode, value['values']))
+    if isinstance(value, Mapping) and value.get('class') == 'Feature':
+        return named(str(value.get('name')))
     if isinstance(value, Mapping) and 'class' in value:
         rest = {k: decode(v) for k, v in value.items() if k != 'class'}
         if value['class'] not in KINDS:

@@ -7,6 +7,8 @@ import copy
 import difflib
 import functools
 import inspect
+import re
+import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -117,6 +119,7 @@ class Feature:
     axes: ClassVar[dict[str, tuple[str, ...]]] = {}  # of the value of a ring
     gives: ClassVar[dict[str, str]] = {}  # what terms and choices give
     is_own: ClassVar[bool] = False  # whether it is a user's
+    signatures: ClassVar[dict[str, str]] = {}  # stage -> (what its method takes) -> what it gives
     replaces: ClassVar[dict[str, Collection[str]]] = {}  # stage -> those that do not run where a feature is at it
     paper: ClassVar[str] = ''
     flags: ClassVar[dict[str, Flag]] = {}
@@ -154,6 +157,7 @@ class Feature:
         for name in own:
             delattr(cls, name)
         cls.refuse_misspelt_stages()
+        cls.refuse_other_signatures()
         check_remembered(cls, cls.remembers)
 
     @classmethod
@@ -165,6 +169,16 @@ class Feature:
                 continue
             if close := difflib.get_close_matches(name, cls.stages, n=1, cutoff=0.85):
                 raise TypeError(f'{cls.__name__} has `{name}`, which is no stage, did you mean `{close[0]}`?')
+
+    @classmethod
+    def refuse_other_signatures(cls) -> None:
+        """A method that cannot take what its stage hands it would fail in the middle of a call."""
+        for base in cls.__mro__:
+            for stage in () if base is not cls and issubclass(base, Feature) else vars(base).keys() & cls.stages.keys():
+                method, signature = vars(base)[stage], cls.signatures[stage]
+                if not takes_arguments(method, number_of_arguments(signature)):
+                    own = inspect.signature(getattr(cls, stage))
+                    raise TypeError(f'{cls.__name__} has `{stage}{own}`, which its stage calls as {signature}')
 
     def __init__(self, host: nn.Module, values: Mapping[str, Any]) -> None:
         owned: dict[str, tuple[str, ...]] = {}
@@ -238,6 +252,26 @@ def stages_of(cls: type[Feature]) -> tuple[str, ...]:
         named = set().union(*(cls.stages.keys() & vars(base).keys() for base in cls.__mro__))
         known = STAGES[cls] = sizes, tuple(stage for stage in cls.stages if stage in named)
     return known[1]
+
+
+@functools.cache
+def number_of_arguments(signature: str) -> int | None:
+    """How many arguments a stage hands to its method, `((q, k), call) -> (q, k)` two; None if that varies."""
+    handed = re.sub(r'\(.*?\)', 'a tuple', signature.partition(' -> ')[0][1:-1])
+    return None if '...' in handed else handed.count(',') + bool(handed)
+
+
+def takes_arguments(method: Any, count: int | None) -> bool:
+    """Whether a method of a class can be called with so many arguments, beside `self` or the class."""
+    bound = isinstance(method, (types.FunctionType, classmethod))
+    function = method.__func__ if isinstance(method, (classmethod, staticmethod)) else method
+    if count is None or not inspect.isfunction(function):
+        return True
+    try:
+        inspect.signature(function).bind(*[None] * (count + bound))
+    except TypeError:
+        return False
+    return True
 
 
 def check_remembered(owner: type[Feature] | Feature, remembers: Any) -> None:
