@@ -654,7 +654,7 @@ BUGS = {
     'core/some.py': ('test_own_features.py test_halting.py', [
         ('those that are not meant change', 'new if self.runs is None else torch.where(self.runs.unsqueeze(-1), new, old)', 'new'),
         ('a mask of scores keeps its rows', 'taken(t, self.only, -2) if t.shape[-2] == self.new else t', 't'),
-        ('a feature that needs all tokens passes', 'if feature.needs_all:', 'if False:'),
+        ('a feature that needs all tokens passes', "if reason := feature.of_tokens_together('needs_all'):", 'if False:'),
         ('queries of a context turn like the first ones', "across['rotary_pos_emb'] = tree_map(self.turns, across['rotary_pos_emb'])", 'pass'),
     ]),
     'features/halting.py': ('test_halting.py', [

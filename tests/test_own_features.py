@@ -38,6 +38,8 @@ from x_transformers.features import (
     Kind,
     ModelFeature,
     PerLayer,
+    Ring,
+    Running,
     StackFeature,
     extend,
     flag,
@@ -862,3 +864,43 @@ def test_kinds_that_read_other_tokens(monkeypatch):
     )
     with pytest.raises(ValueError, match="layers of kind 'mix' do not go with `of_tokens`: they read all tokens"):
         net(stream(2, 5, 16))
+
+
+class SumOfAttended(AttentionFeature):
+    """The sum of all tokens so far, beside what attention gives."""
+
+    of_attended = flag(False, 'add the sum of all tokens so far')
+    remembers: ClassVar = {'sums': Running()}
+
+    def result(self, out, call):
+        sums = call.x.cumsum(dim=1) + (0 if call.state('sums').value is None else call.state('sums').value)
+        call.state('sums').keep(sums[:, -1:])
+        return out + sums
+
+
+class LastOfFed(FeedForwardFeature):
+    """The sum of the last tokens, in the feedforward."""
+
+    of_fed = flag(False, 'add the token before')
+    remembers: ClassVar = {'last': Ring(1)}
+
+    def enter(self, x, call):
+        return x + torch.nn.functional.pad(call.state('last').append(x), (0, 0, 1, 0))[:, -x.shape[1] - 1 : -1]
+
+
+@pytest.mark.parametrize(('flags', 'name'), [({'attn_of_attended': True}, 'sums'), ({'ff_of_fed': True}, 'last')])
+def test_states_of_earlier_tokens_speak_for_themselves(flags, name, monkeypatch):
+    """Beside documents, and layers for some tokens: unless a feature says that tokens do not meet in it."""
+    ids = torch.tensor([[0, 0, 1, 1]])
+    own = dict(features=(SumOfAttended, LastOfFed, EverySecond), **flags)
+    words = f'`{next(iter(flags))}`: it keeps `{name}` of the tokens before'
+    with pytest.raises(ValueError, match=f'`document_ids` does not go with {words}'):
+        seeded(**own)(stream(1, 4, 16), document_ids=ids)
+    if 'ff_of_fed' not in flags:
+        with pytest.raises(ValueError, match='`of_attended` does not go with `of_tokens`: it keeps `sums`'):
+            seeded(**own, every_second='some')(stream(1, 4, 16))
+        monkeypatch.setattr(SumOfAttended, 'needs_all', '')
+        seeded(**own, every_second='some')(stream(1, 4, 16))
+    for kind in (SumOfAttended, LastOfFed):
+        monkeypatch.setattr(kind, 'joins_tokens', '')
+    seeded(**own)(stream(1, 4, 16), document_ids=ids)

@@ -24,8 +24,8 @@ def refuse_kind(kind: str) -> None:
 def refuse_some(on: Features) -> None:
     """For a pass over some tokens, beside a feature that needs all."""
     for feature in on.active:
-        if feature.needs_all:
-            raise ValueError(f'`{next(iter(feature.flags))}` does not go with `of_tokens`: {feature.needs_all}')
+        if reason := feature.of_tokens_together('needs_all'):
+            raise ValueError(f'`{feature.title}` does not go with `of_tokens`: {reason}')
 
 
 @dataclass(kw_only=True)

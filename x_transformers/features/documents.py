@@ -17,7 +17,7 @@ from x_transformers.core.checks import a_tensor, check_device
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.flags import Feature
+from x_transformers.flags import Feature, Features
 
 
 def check_documents(ids: Any, like: Tensor) -> Tensor:
@@ -45,12 +45,14 @@ def positions_within(ids: Tensor) -> Tensor:
 def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[str, str]:
     """What joins the tokens of a row, flags that are set and inputs that are given, with how."""
     found = {}
-    for feature in filter(lambda feature: feature.joins_tokens, features):
+    for feature in features:
+        if not (reason := feature.of_tokens_together('joins_tokens')):
+            continue
         switches = feature.switches or tuple(feature.flags)[:1]
         names = switches or feature.takes
         on = [name for name in names if (getattr(feature, name) if switches else inputs.get(name) is not None)]
-        if on:
-            found[on[0]] = feature.joins_tokens
+        if on or not names:
+            found[on[0] if on else feature.title] = reason
     return found
 
 
@@ -100,7 +102,8 @@ class DocumentsInStack(StackFeature):
         self.joined: dict[str, str] = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
-        found = joined_by(branch.features.active, {}) if kind == 'a' else {}
+        on = getattr(branch, 'features', None) if kind != 'c' else None
+        found = joined_by(on.active, {}) if isinstance(on, Features) else {}
         self.joined |= {self.host.written(kind, name): reason for name, reason in found.items()}
         self.joined |= {kind: KINDS[kind].joins_tokens} if KINDS[kind].joins_tokens else {}
         return branch

@@ -90,9 +90,8 @@ class ACT(StackFeature):
 
     def setup(self, host: Any) -> None:
         for feature in host.features.active:
-            if feature.needs_all:
-                name = next(iter(feature.flags))
-                raise ConfigError(f'`act_halting` does not go with `{name}`: {feature.needs_all}')
+            if reason := feature.of_tokens_together('needs_all'):
+                raise ConfigError(f'`act_halting` does not go with `{feature.title}`: {reason}')
         self.halt = nn.Linear(host.dim, 1)
         nn.init.zeros_(self.halt.weight)
         nn.init.ones_(self.halt.bias)

@@ -38,8 +38,9 @@ class Stage(NamedTuple):
         """What its method is called with, and what it gives."""
         if '->' in self.takes:
             return self.takes
-        value, shape = (self.takes, '') if self.takes.startswith('(') else ('value', f', {self.takes}')
-        return f'({value}, call) -> {value}{shape}'
+        several = self.takes.partition(')')[0] + ')' if self.takes.startswith('(') else ''
+        value, rest = several or 'value', self.takes.removeprefix(several).lstrip(', ')
+        return f'({value}, call) -> {value}' + (f', {rest}' if rest else '')
 
 
 def level(*stages: Stage) -> Callable[[Level], Level]:

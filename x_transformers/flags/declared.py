@@ -24,7 +24,7 @@ from x_transformers.flags.checks import (
     shown,
 )
 from x_transformers.flags.contracts import check_ring, chosen
-from x_transformers.flags.states import Remembered
+from x_transformers.flags.states import Remembered, kept_of_earlier
 
 PACKAGE = __name__.partition('.')[0]
 REQUIRED = inspect.Parameter.empty
@@ -94,7 +94,8 @@ class Feature:
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
         looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
         joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
-        needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`
+        needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`. Where this
+                   or `joins_tokens` is not said, '' if there is none, a Running or Ring state is the reason
         takes      name -> shape: inputs of the forward call that the feature reads
         must_be    name -> Check: what such an input must be (`flags.inputs` has some)
         waits      True if the feature does nothing in a call without any of these inputs
@@ -132,8 +133,8 @@ class Feature:
     idle_beside: ClassVar[dict[str, str]] = {}
     not_across: ClassVar[str] = ''
     looks_ahead: ClassVar[str] = ''
-    joins_tokens: ClassVar[str] = ''
-    needs_all: ClassVar[str] = ''
+    joins_tokens: ClassVar[str | None] = None
+    needs_all: ClassVar[str | None] = None
     takes: ClassVar[dict[str, str]] = {}
     must_be: ClassVar[dict[str, Check]] = {}
     waits: ClassVar[bool] = False
@@ -209,6 +210,11 @@ class Feature:
     def title(self) -> str:
         """What the user wrote to have it: its switch, or the first input that it reads."""
         return next(iter((*self.flags, *self.takes, type(self).__name__)))
+
+    def of_tokens_together(self, name: str) -> str:
+        """What `joins_tokens` or `needs_all` says; where it says nothing, what the feature keeps of earlier tokens."""
+        said = getattr(self, name)
+        return kept_of_earlier(self.remembers) if said is None else said
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:

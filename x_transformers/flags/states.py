@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from x_transformers.flags.checks import ConfigError, is_int, shown
@@ -45,3 +46,9 @@ class Ring(Remembered):
 @dataclass(frozen=True)
 class Noted(Remembered):
     """A tree of tensors of no row and no token, such as a count of calls: nothing cuts it.  `.value`, `.keep(tree)`"""
+
+
+def kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
+    """Which state joins the tokens of a row, in words: a sum, or the last rows. '' if none does."""
+    name = next((name for name, kind in remembers.items() if isinstance(kind, (Running, Ring))), None)
+    return f'it keeps `{name}` of the tokens before' if name else ''
