@@ -678,12 +678,14 @@ BUGS = {
         ('only the first feature hears of steps', 'for feature in features.active if isinstance(features, Features) else ():', 'for feature in features.active[:1] if isinstance(features, Features) else ():', 'test_own_features.py'),
         ('replicas read the parameters of the first', "replica.__dict__['features'] = self.features.rebound(replica)", 'pass', 'test_flags.py -kreplica'),
     ]),
+    'flags/contracts.py': ('test_own_features.py', [
+        ('the tuple of a ring counts as several', "re.sub(r'\\(.*?\\)', 'a tuple', signature.partition(' -> ')[0][1:-1])", "signature.partition(' -> ')[0][1:-1]"),
+    ]),
     'flags/declared.py': ('test_flags.py', [
         ('a feature that waits acts in every call', 'if not f.waits or not f.takes.keys().isdisjoint(names)', 'if True'),
         ('features that wait act always', 'if not f.waits or not f.takes.keys().isdisjoint(names))', 'if True)', 'test_own_features.py test_laws.py::test_off_is_free'),
         ('a value that is the default switches on', 'return bool(values[switch]) and values[switch] != declared.default', 'return bool(values[switch])', 'test_flags.py test_original_readme.py'),
         ('any method fits its stage', 'if not takes_arguments(method, number_of_arguments(signature)):', 'if False:', 'test_own_features.py'),
-        ('the tuple of a ring counts as several', "re.sub(r'\\(.*?\\)', 'a tuple', signature.partition(' -> ')[0][1:-1])", "signature.partition(' -> ')[0][1:-1]", 'test_own_features.py'),
         ('rings run outwards in the same order', 'for feature in reversed(self.at.get(stage, ())):', 'for feature in self.at.get(stage, ()):', 'test_flags.py test_scores.py test_attention.py'),
     ]),
     'flags/resolved.py': ('test_flags.py', [

@@ -1,4 +1,4 @@
-"""What a stage of a feature must give: the kind of what came in, and the axes that later stages count on.
+"""What the method of a stage must take, and give: the kind of what came in, and the axes that later stages count on.
 
 The library's own features are tested for it. Those of users are looked at each time, so that a mistake is refused by
 the name of the feature and the stage, and not by an error, or a broadcast, far behind it.
@@ -6,6 +6,10 @@ the name of the feature and the stage, and not by an error, or a broadcast, far 
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
+import types
 from typing import Any
 
 import torch
@@ -15,6 +19,26 @@ from torch import nn
 KEPT = frozenset('bni')
 # what signatures call a tensor
 TENSORS = frozenset(('x', 'out', 'weights', 'b h i j', 'b n e', 'bool, to b h i j', 'float, to b h i j'))
+
+
+@functools.cache
+def number_of_arguments(signature: str) -> int | None:
+    """How many arguments a stage hands to its method, `((q, k), call) -> (q, k)` two; None if that varies."""
+    handed = re.sub(r'\(.*?\)', 'a tuple', signature.partition(' -> ')[0][1:-1])
+    return None if '...' in handed else handed.count(',') + bool(handed)
+
+
+def takes_arguments(method: Any, count: int | None) -> bool:
+    """Whether a method of a class can be called with so many arguments, beside `self` or the class."""
+    bound = isinstance(method, (types.FunctionType, classmethod))
+    function = method.__func__ if isinstance(method, (classmethod, staticmethod)) else method
+    if count is None or not inspect.isfunction(function):
+        return True
+    try:
+        inspect.signature(function).bind(*[None] * (count + bound))
+    except TypeError:
+        return False
+    return True
 
 
 def said(value: Any) -> str:

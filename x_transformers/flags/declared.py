@@ -7,8 +7,6 @@ import copy
 import difflib
 import functools
 import inspect
-import re
-import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,7 +21,7 @@ from x_transformers.flags.checks import (
     boolean,
     shown,
 )
-from x_transformers.flags.contracts import check_ring, chosen
+from x_transformers.flags.contracts import check_ring, chosen, number_of_arguments, takes_arguments
 from x_transformers.flags.states import Remembered, kept_of_earlier
 
 PACKAGE = __name__.partition('.')[0]
@@ -258,26 +256,6 @@ def stages_of(cls: type[Feature]) -> tuple[str, ...]:
         named = set().union(*(cls.stages.keys() & vars(base).keys() for base in cls.__mro__))
         known = STAGES[cls] = sizes, tuple(stage for stage in cls.stages if stage in named)
     return known[1]
-
-
-@functools.cache
-def number_of_arguments(signature: str) -> int | None:
-    """How many arguments a stage hands to its method, `((q, k), call) -> (q, k)` two; None if that varies."""
-    handed = re.sub(r'\(.*?\)', 'a tuple', signature.partition(' -> ')[0][1:-1])
-    return None if '...' in handed else handed.count(',') + bool(handed)
-
-
-def takes_arguments(method: Any, count: int | None) -> bool:
-    """Whether a method of a class can be called with so many arguments, beside `self` or the class."""
-    bound = isinstance(method, (types.FunctionType, classmethod))
-    function = method.__func__ if isinstance(method, (classmethod, staticmethod)) else method
-    if count is None or not inspect.isfunction(function):
-        return True
-    try:
-        inspect.signature(function).bind(*[None] * (count + bound))
-    except TypeError:
-        return False
-    return True
 
 
 def check_remembered(owner: type[Feature] | Feature, remembers: Any) -> None:
