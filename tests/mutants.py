@@ -165,7 +165,7 @@ BUGS = {
         ('padding hides others', 'allowed = allowed & real.unsqueeze(-1)', 'allowed = allowed & (real.unsqueeze(-1) | True)', 'test_laws.py::test_content_of_padding_never_matters -kselective'),
     ]),
     'features/data_positions.py': ('test_data_positions.py', [
-        ('gates of padding close the way', 'gates = gates.masked_fill(~real[:, None, :, None], 0.0)', 'gates = gates + 0.0', 'test_data_positions.py test_laws.py::test_content_of_padding_never_matters'),
+        ('gates of padding close the way', "gates = gates.masked_fill(~rearrange(real, 'b n -> b 1 n 1'), 0.0)", 'gates = gates + 0.0', 'test_data_positions.py test_laws.py::test_content_of_padding_never_matters'),
         ('later keys get the gates of the past', 'return torch.where(behind if behind.ndim == 2 else behind.unsqueeze(1), past, -future[0])', 'return past', 'test_data_positions.py'),
         ('curves reach one too far', 'known = (distance >= 0) & (distance < reach)', 'known = (distance >= 0) & (distance <= reach)'),
         ('a query has a say in its own gate', 'counts = place[keys] < own[..., rows, None]', 'counts = place[keys] <= own[..., rows, None]'),
@@ -289,7 +289,7 @@ BUGS = {
         ('signs of a sink are lost', 'torch.cat((added.abs(), rest), dim=-1)', 'torch.cat((added, rest), dim=-1)'),
         ('a hidden logit is handed on', 'logits.masked_fill(logits <= lowest(logits), 0.0)', 'logits + 0.0', 'test_scores.py test_known_defects.py test_laws.py::test_combinations_that_failed_once'),
         ('the last of the best keys is left out', '(sim < kth) |', '(sim <= kth) |', 'test_attend.py test_attention.py'),
-        ('padded queries compete', 'sim = sim.masked_fill(~real[:, None, :, None], lowest(sim))', 'sim = sim + 0.0'),
+        ('padded queries compete', "sim = sim.masked_fill(~rearrange(real, 'b i -> b 1 i 1'), lowest(sim))", 'sim = sim + 0.0'),
         ('hard attention has no gradient', 'return chosen + (attn - attn.detach())', 'return chosen'),
     ]),
     'features/sources.py': ('test_sources.py test_attention.py', [
@@ -301,8 +301,8 @@ BUGS = {
     ]),
     'features/streams.py': ('test_streams.py', [
         ('a branch is written once, not twice', "{'beta': 2 * beta.sigmoid()}", "{'beta': beta.sigmoid()}"),
-        ('the output is the mean of the streams', '.unflatten(0, (-1, self.num_residual_streams)).sum(dim=1)', '.unflatten(0, (-1, self.num_residual_streams)).mean(dim=1)'),
-        ('streams are mixed the other way', "torch.einsum('bnst,bnsd->bntd', sinkhorn", "torch.einsum('bnst,bntd->bnsd', sinkhorn"),
+        ('the output is the mean of the streams', "'(b s) n d -> b n d', 'sum', s=", "'(b s) n d -> b n d', 'mean', s="),
+        ('streams are mixed the other way', "'b n s t, b n s d -> b n t d'", "'b n s t, b n t d -> b n s d'"),
     ]),
     'features/tables.py': ('test_positions.py test_kernels.py', [
         ('angles lose digits in half precision', 'if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):', 'if False:', 'test_positions.py'),

@@ -53,7 +53,7 @@ class ContextualPositions(nn.Module):
             gates = self.talking_heads(sim.masked_fill(hidden, 0.0))
         gates = gates.to(at_least_float(sim.dtype)).sigmoid().masked_fill(hidden, 0.0)
         place = gates.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=self.max_pos - 1)
-        known = q @ self.pos_emb.to(q.dtype).transpose(0, 1)  # b h i p
+        known = q @ self.pos_emb.to(q.dtype).mT  # b h i p
         return torch.where(hidden, sim, sim + self.read(known, place).to(sim.dtype))
 
     def read(self, known: Tensor, place: Tensor) -> Tensor:

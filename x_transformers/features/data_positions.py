@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.again import COPIED, Kept
@@ -21,7 +22,7 @@ from x_transformers.flags import ConfigError, PerToken, a_mapping, flag, none, s
 
 def split_heads(t: Tensor, heads: int) -> Tensor:
     """b n (h d) -> b h n d"""
-    return t.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return rearrange(t, 'b n (h d) -> b h n d', h=heads)
 
 
 class DataDependentAlibi(nn.Module):
@@ -46,8 +47,7 @@ class DataDependentAlibi(nn.Module):
     def remembered(self, x: Tensor) -> Tensor:
         """What stays of each token, its gates:  b n d -> b h n 1, or b h n 2 for both directions."""
         gates = F.logsigmoid(accurate(self.to_forget_gates(x))) * self.post_log_scale
-        directions = gates.unflatten(-1, (-1, self.heads))  # b n (1 or 2) h
-        return directions.permute(0, 3, 1, 2)
+        return rearrange(gates, 'b n (directions h) -> b h n directions', h=self.heads)
 
     def between(self, x: Tensor, gates: Tensor, real: Tensor | None, at: Tensor | None = None) -> Rows:
         """The bias of the queries x for the keys of these gates:  b h i j.
@@ -55,7 +55,7 @@ class DataDependentAlibi(nn.Module):
         The queries stand at the keys `at`, (i) or (b i), at the last of them if None.
         """
         if real is not None:
-            gates = gates.masked_fill(~real[:, None, :, None], 0.0)
+            gates = gates.masked_fill(~rearrange(real, 'b n -> b 1 n 1'), 0.0)
         sums = accurate(gates).cumsum(dim=-2).unbind(dim=-1)
         first = gates.shape[-2] - x.shape[1]
         place = torch.arange(gates.shape[-2], device=x.device)
@@ -122,11 +122,11 @@ class PerRowDataDependentAlibi(nn.Module):
         own = place[keys.shape[-2] - x.shape[1] :] if at is None else at
 
         def of(rows: slice, keys: slice) -> Tensor:
-            logits = small[..., rows, :] @ all_keys[..., keys, :].transpose(-1, -2) * scale
+            logits = small[..., rows, :] @ all_keys[..., keys, :].mT * scale
             counts = place[keys] < own[..., rows, None]
             counts = counts if counts.ndim == 2 else counts.unsqueeze(1)
             if real is not None:
-                counts = counts & real[:, None, None, keys]
+                counts = counts & rearrange(real[:, keys], 'b j -> b 1 1 j')
             gates = (F.logsigmoid(accurate(logits)) * post).masked_fill(~counts, 0.0)
             return gates.flip(-1).cumsum(dim=-1).flip(-1)
 
@@ -162,7 +162,7 @@ class RelativeProjPositionalBias(nn.Module):
         known = (distance >= 0) & (distance < reach)
         index = distance.clamp(0, reach - 1)
         if distance.ndim == 3:
-            known, index = known.unsqueeze(1), index.unsqueeze(1)
+            known, index = (rearrange(t, 'b i j -> b 1 i j') for t in (known, index))
         bias = curves.gather(-1, index.expand(*curves.shape[:-1], -1))
         return bias.masked_fill(~known, 0.0)
 

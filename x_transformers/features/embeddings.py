@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor, check_ids, check_vectors, cleared
@@ -268,7 +269,7 @@ class MemoryTokens(ModelFeature):
         call.own(self).length = x.shape[1]
         call.spread = self.interleaved
         memories = self.tokens.expand(x.shape[0], self.chunks(x), -1, -1)
-        return torch.cat((memories, self.chunked(x)), dim=2).flatten(1, 2)
+        return rearrange(torch.cat((memories, self.chunked(x)), dim=2), 'b c k d -> b (c k) d')
 
     def chunks(self, x: Tensor) -> int:
         return (x.shape[1] + self.every - 1) // self.every
@@ -276,11 +277,12 @@ class MemoryTokens(ModelFeature):
     def chunked(self, t: Tensor) -> Tensor:
         """Rows (b n ...) in chunks, the last one filled up with zeros:  b c k ..."""
         missing = self.chunks(t) * self.every - t.shape[1]
-        return F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing)).unflatten(1, (self.chunks(t), self.every))
+        filled = F.pad(t, (0, 0) * (t.ndim - 2) + (0, missing))
+        return rearrange(filled, 'b (c k) ... -> b c k ...', k=self.every)
 
     def interleaved(self, t: Tensor, value: Any = True) -> Tensor:
         """What holds for each token (b n), such as a mask, for the sequence with memories, which get `value`."""
-        return F.pad(self.chunked(t), (self.num_memory_tokens, 0), value=value).flatten(1, 2)
+        return rearrange(F.pad(self.chunked(t), (self.num_memory_tokens, 0), value=value), 'b c k -> b (c k)')
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
         if not self.every:
@@ -293,9 +295,10 @@ class MemoryTokens(ModelFeature):
 
     def shorten(self, x: Tensor, call: Any) -> Tensor:
         if self.every:
-            chunks = x.unflatten(1, (-1, self.num_memory_tokens + self.every))
-            call.trace.memory_tokens = chunks[:, :, : self.num_memory_tokens].flatten(0, 1)
-            return chunks[:, :, self.num_memory_tokens :].flatten(1, 2)[:, : call.own(self).length]
+            chunks = rearrange(x, 'b (c k) d -> b c k d', k=self.num_memory_tokens + self.every)
+            memories, tokens = chunks.tensor_split([self.num_memory_tokens], dim=2)
+            call.trace.memory_tokens = rearrange(memories, 'b c m d -> (b c) m d')
+            return rearrange(tokens, 'b c k d -> b (c k) d')[:, : call.own(self).length]
         if call.continues:
             return x
         call.trace.memory_tokens, x = call.take_off(x, self.num_memory_tokens, call.own(self).behind)

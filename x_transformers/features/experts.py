@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_weight
@@ -96,10 +97,10 @@ class Experts(nn.Module):
         scores = scores if self.score_bias is None else scores + self.score_bias.to(scores.dtype)
         if self.groups == self.top_groups:
             return scores
-        parts = scores.unflatten(-1, (self.groups, -1))
+        parts = rearrange(scores, 'n (g x) -> n g x', g=self.groups)
         best = parts.topk(min(2, parts.shape[-1]), dim=-1).values.sum(dim=-1).topk(self.top_groups, dim=-1).indices
         stays = torch.zeros_like(parts[..., 0], dtype=torch.bool).scatter(-1, best, True)
-        return parts.masked_fill(~stays.unsqueeze(-1), -math.inf).flatten(-2)
+        return rearrange(parts.masked_fill(~stays.unsqueeze(-1), -math.inf), 'n g x -> n (g x)')
 
     def expert(self, x: Tensor, up: Tensor, up_bias: Any, down: Tensor, down_bias: Any) -> Tensor:
         return linear(self.between(linear(x, up, up_bias)), down, down_bias)

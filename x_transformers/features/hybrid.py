@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -19,7 +20,7 @@ def folded(t: Tensor, count: int) -> Tensor:
     """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ..."""
     folds = (t.shape[1] + count - 1) // count
     t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, folds * count - t.shape[1]))
-    return t.unflatten(1, (folds, count)).transpose(1, 2).flatten(0, 1)
+    return rearrange(t, 'b (m count) ... -> (b count) m ...', count=count)
 
 
 class FoldAxially(nn.Module):
@@ -38,7 +39,7 @@ class FoldAxially(nn.Module):
             return self.fn(x, *args, **kwargs)
         out = self.fn(folded(x, count), *args, **kwargs)
         out, *rest = out if isinstance(out, (tuple, list)) else (out,)
-        out = out.unflatten(0, (x.shape[0], count)).transpose(1, 2).flatten(1, 2)[:, :length]
+        out = rearrange(out, '(b count) m ... -> b (m count) ...', count=count)[:, :length]
         return (out, *rest) if rest else out
 
 
@@ -104,12 +105,12 @@ class Hybrid(AttentionFeature):
         attended, beside = self.norms[0](out), self.norms[1](self.heads_of(self.beside(call), out))
         if not self.hybrid_learned_mix:
             return (attended + beside) / 2
-        mix = self.to_mix(call.x).sigmoid().transpose(1, 2).unsqueeze(-1)
+        mix = rearrange(self.to_mix(call.x).sigmoid(), 'b n h -> b h n 1')
         return attended + mix * (beside - attended)
 
     def heads_of(self, t: Tensor, like: Tensor) -> Tensor:
         """What the module gives, b n (h d) or b h n d, as heads."""
-        heads = t.unflatten(-1, (like.shape[1], -1)).transpose(1, 2) if self.fits(t, like) else t
+        heads = rearrange(t, 'b n (h d) -> b h n d', h=like.shape[1]) if self.fits(t, like) else t
         if heads.shape != like.shape:
             wanted = (like.shape[0], like.shape[2], like.shape[1] * like.shape[3])
             raise ValueError(f'`hybrid_module` gave shape {tuple(t.shape)}, it must be {wanted} or {tuple(like.shape)}')
@@ -134,10 +135,10 @@ class Hybrid(AttentionFeature):
         if real is None or (self.hybrid_mask_kwarg and not call.causal):
             return self.run(tokens, call, None, real)[0][..., -call.rows :, :]
         order, back = in_front_first(real)
-        tokens = reordered(tokens.masked_fill(~real.unsqueeze(-1), 0.0), order)
+        tokens = reordered(tokens.masked_fill(~rearrange(real, 'b n -> b n 1'), 0.0), order)
         out = self.run(tokens, call, None)[0]
         if out.ndim == 4:
-            out = out.transpose(1, 2).flatten(2)
+            out = rearrange(out, 'b h n d -> b n (h d)')
         return reordered(out, back)[:, -call.rows :]
 
     def all_tokens(self, call: Any) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
+from einops import einsum, rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.precision import at_least_float
@@ -61,7 +62,7 @@ class DynamicLIMe(nn.Module):
     def forward(self, x: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
         if len(hiddens) != self.num_layers:
             raise ValueError(f'`hiddens` got {len(hiddens)} layers, it must have {self.num_layers}')
-        weights = self.to_weights(x).unflatten(-1, (self.num_views, self.num_layers))
+        weights = rearrange(self.to_weights(x), 'b n (v l) -> b n v l', v=self.num_views)
         weights = weights.softmax(dim=-1) if self.use_softmax else weights.relu()
         return mixed(weights, hiddens)
 
@@ -101,15 +102,16 @@ class AttentionResidual(nn.Module):
         stacked = x if hiddens is None else hiddens
         stacked = stacked if torch.is_tensor(stacked) else torch.stack(tuple(stacked))
         latest = stacked[-1]
-        queries = latest.unsqueeze(-2) + self.to_query(latest).unflatten(-1, (self.num_views, -1))
-        logits = torch.einsum('bnvd,lbnd->bnvl', self.norm(queries), self.to_keys(stacked)) * self.scale
+        queries = rearrange(latest, 'b n d -> b n 1 d')
+        queries = queries + rearrange(self.to_query(latest), 'b n (v d) -> b n v d', v=self.num_views)
+        logits = einsum(self.norm(queries), self.to_keys(stacked), 'b n v d, l b n d -> b n v l') * self.scale
         return mixed(logits.softmax(dim=-1, dtype=at_least_float(logits.dtype)).to(stacked.dtype), stacked)
 
 
 def mixed(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
     """Sums of l hidden states (b n d) with weights (b n v l):  v b n d, or b n d for one view."""
     hiddens = hiddens if torch.is_tensor(hiddens) else torch.stack(tuple(hiddens))
-    out = torch.einsum('bnvl,lbnd->vbnd', weights, hiddens)
+    out = einsum(weights, hiddens, 'b n v l, l b n d -> v b n d')
     return out[0] if weights.shape[-2] == 1 else out
 
 

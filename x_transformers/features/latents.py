@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.features.levels import AttentionFeature
@@ -37,8 +38,7 @@ class RopeSubheads(AttentionFeature):
         self.to_keys = nn.Linear(host.dim_kv_in, self.latent_rope_subheads * host.shape.dim_head, bias=False)
 
     def sources(self, qkv: Sources, call: Any) -> Sources:
-        heads = (self.latent_rope_subheads, self.host.shape.dim_head)
-        call.own(self).keys = self.to_keys(qkv[1]).unflatten(-1, heads).transpose(1, 2)
+        call.own(self).keys = rearrange(self.to_keys(qkv[1]), 'b n (h d) -> b h n d', h=self.latent_rope_subheads)
         return qkv
 
     def heads(self, qkv: Sources, call: Any) -> Sources:

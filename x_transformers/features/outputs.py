@@ -6,11 +6,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
 from x_transformers.kernels.dense import tile_heads
+
+
+def in_heads(t: Tensor, heads: int) -> Tensor:
+    """b i (h d) -> b i h d"""
+    return rearrange(t, 'b i (h d) -> b i h d', h=heads)
 
 
 class HeadScale(AttentionFeature):
@@ -42,7 +48,7 @@ class GateValueHeads(AttentionFeature):
         nn.init.constant_(self.to_gate.bias, 10.0)
 
     def attended(self, out: Tensor, call: Any) -> Tensor:
-        return out * self.to_gate(call.x).sigmoid().transpose(1, 2).unsqueeze(-1)
+        return out * rearrange(self.to_gate(call.x).sigmoid(), 'b i h -> b h i 1')
 
 
 class LowRank(nn.Module):
@@ -114,15 +120,15 @@ class GateValues(AttentionFeature):
         return gate
 
     def output(self, out: Tensor, call: Any) -> Tensor:
-        heads = (self.host.shape.heads, -1)
-        logits = []
+        heads, logits = self.host.shape.heads, []
         if self.gate_values:
-            logits.append(self.from_input(call.x).unflatten(-1, heads))
+            logits.append(self.from_input(call.x))
         if self.output_gate:
-            logits.append(self.from_values(out).unflatten(-1, heads))
+            logits.append(self.from_values(out))
+        logits = [in_heads(logit, heads) for logit in logits]
         logit = sum(logits[1:], logits[0])
         gate = F.silu(logit) if self.swiglu_values else logit.sigmoid()
-        return (out.unflatten(-1, heads) * gate).flatten(-2)
+        return rearrange(in_heads(out, heads) * gate, 'b i h d -> b i (h d)')
 
 
 class OrthogonalValues(AttentionFeature):
@@ -164,7 +170,7 @@ class OrthogonalValues(AttentionFeature):
         if call.context is not None:
             raise ValueError(f'`orthog_projected_values` does not go with a context: {self.not_across}')
         heads = self.host.shape.heads
-        own = call.of_queries(tile_heads(call.trace.values, heads), -2).transpose(1, 2).flatten(-2)
+        own = rearrange(call.of_queries(tile_heads(call.trace.values, heads), -2), 'b h i d -> b i (h d)')
         if self.orthog_projected_values_over_sequence:
             call.refuse_places('orthog_projected_values_over_sequence', 'it projects the sequence as one vector')
             if call.causal:
@@ -172,14 +178,15 @@ class OrthogonalValues(AttentionFeature):
             whole = self.without(*(self.of_real(t, call).flatten(1) for t in (out, own))).view_as(out)
             sighted = call.sees_any(call.total_keys)
             if sighted is not None:  # what sees nothing gives nothing
-                hidden = ~sighted.transpose(1, 2)
-                whole = whole.unflatten(-1, (heads, -1)).masked_fill(hidden, 0.0).flatten(-2)
-            return whole.repeat(1, 1, self.orthog_projected_values + self.orthog_projected_values_per_head)
+                whole = in_heads(whole, heads).masked_fill(~rearrange(sighted, 'b h i 1 -> b i h 1'), 0.0)
+                whole = rearrange(whole, 'b i h d -> b i (h d)')
+            both = self.orthog_projected_values + self.orthog_projected_values_per_head
+            return repeat(whole, 'b i d -> b i (both d)', both=both)
         parts = []
         if self.orthog_projected_values:
             parts.append(self.without(out, own))
         if self.orthog_projected_values_per_head:
-            parts.append(self.without(out.unflatten(-1, (heads, -1)), own.unflatten(-1, (heads, -1))).flatten(-2))
+            parts.append(rearrange(self.without(in_heads(out, heads), in_heads(own, heads)), 'b i h d -> b i (h d)'))
         return torch.cat(parts, dim=-1)
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
@@ -349,14 +350,14 @@ class LearnedSink(AttentionFeature):
         self.sink = nn.Parameter(torch.zeros(host.query_heads))
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:
-        sink = self.sink.to(sim.dtype)[:, None, None].expand(*sim.shape[:-1], 1)
+        sink = rearrange(self.sink.to(sim.dtype), 'h -> h 1 1').expand(*sim.shape[:-1], 1)
         return torch.cat((sink, sim), dim=-1)
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
         return attn[..., 1:]
 
     def rescale(self, out: Tensor, log_sums: Tensor, call: Any) -> Tensor:
-        share = (log_sums - self.sink.to(log_sums.dtype)[:, None, None]).sigmoid()
+        share = (log_sums - rearrange(self.sink.to(log_sums.dtype), 'h -> h 1 1')).sigmoid()
         return out * share.to(out.dtype)
 
 
@@ -441,14 +442,14 @@ class InvertedAttention(AttentionFeature):
         if call.causal:
             raise ValueError('`causal=True` does not go with `inverted_attention`: its softmax sees later queries')
         real = call.real_queries
-        return None if real is None else real[:, None, :, None]
+        return None if real is None else rearrange(real, 'b i -> b 1 i 1')
 
     def normalising(self, normalise: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def over_queries(sim: Tensor, call: Any) -> Tensor:
             real = call.real_queries
             if real is not None:  # padding does not compete for a sink either, which joined behind the mask
-                sim = sim.masked_fill(~real[:, None, :, None], lowest(sim))
-            return normalise(sim.transpose(-1, -2), call).transpose(-1, -2)
+                sim = sim.masked_fill(~rearrange(real, 'b i -> b 1 i 1'), lowest(sim))
+            return normalise(sim.mT, call).mT
 
         return over_queries
 

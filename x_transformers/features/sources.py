@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
@@ -136,7 +137,7 @@ class ValueResidual(AttentionFeature):
                 )
             own = qkv[0] if call.places is None else qkv[1][:, call.memories :]
             tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1) if call.memories else own
-            call.own(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
+            call.own(self).mix = rearrange(self.to_mix(tokens), 'b n h -> b h n 1')
         return qkv
 
     def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -212,7 +213,8 @@ class AdditionalKV(AttentionFeature):
         memory = self.host.features.find(MemoryKV)
         behind = call.keys + (0 if memory is None else memory.num_mem_kv)
         call.hides_added = True
-        return F.pad(mask, (call.total_keys - behind - mask.shape[1], behind), value=True)[:, None, None]
+        mask = F.pad(mask, (call.total_keys - behind - mask.shape[1], behind), value=True)
+        return rearrange(mask, 'b j -> b 1 1 j')
 
 
 class ZeroKV(AttentionFeature):

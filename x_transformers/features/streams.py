@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from einops import einsum, rearrange, reduce
 from torch import Tensor, nn
 
 from x_transformers.features.integrators import ReceiveViews
@@ -35,11 +36,12 @@ class Streams(nn.Module):
 
     def opened(self, x: Tensor) -> Tensor:
         """(b s) n d -> b n s d"""
-        return x.unflatten(0, (-1, self.streams)).transpose(1, 2)
+        return rearrange(x, '(b s) n d -> b n s d', s=self.streams)
 
     def forward(self, out: Tensor, residual: Tensor, beta: Tensor, **_: Any) -> Tensor:
         """Write the branch (b n d) to the streams (b n s d) with weights beta (b n s):  (b s) n d."""
-        return (residual + beta.unsqueeze(-1) * out.unsqueeze(-2)).transpose(1, 2).flatten(0, 1)
+        written = rearrange(beta, 'b n s -> b n s 1') * rearrange(out, 'b n d -> b n 1 d')
+        return rearrange(residual + written, 'b n s d -> (b s) n d')
 
 
 class HyperConnection(Streams):
@@ -90,7 +92,7 @@ class HyperConnection(Streams):
         alpha = (normed @ self.dynamic_alpha_fn) * self.dynamic_alpha_scale + self.static_alpha
         read = alpha[..., : self.views].sigmoid()
         beta = 2 * (normed @ self.dynamic_beta_fn).sigmoid() * self.dynamic_beta_scale + self.static_beta
-        branch = torch.einsum('bnsv,bnsd->vbnd', read, streams)
+        branch = einsum(read, streams, 'b n s v, b n s d -> v b n d')
         kept = self.mixed(streams, alpha[..., self.views :])
         return branch[0] if self.views == 1 else branch, kept, {'beta': 2 * beta.sigmoid()}
 
@@ -98,7 +100,7 @@ class HyperConnection(Streams):
         """The streams (b n s d), each a mix of all."""
         if self.mixes_ones:
             return streams.sum(dim=-2, keepdim=True).expand_as(streams)
-        return torch.einsum('bnst,bnsd->bntd', sinkhorn(logits, self.sinkhorn_iters), streams)
+        return einsum(sinkhorn(logits, self.sinkhorn_iters), streams, 'b n s t, b n s d -> b n t d')
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -155,12 +157,13 @@ class GatedMultiResidual(Streams):
         eps = torch.finfo(torch.float32).eps
         power = (streams if x.dtype == torch.float64 else streams.float()).square().mean(dim=-1, keepdim=True)
         normed = (streams * (power + eps).rsqrt()).to(x.dtype) * self.read_gain
-        gates = nn.functional.silu(self.to_bottleneck(normed.flatten(-2) / self.streams)) * self.dynamic_gate_scale
-        logits = self.to_read_gate(gates).unflatten(-1, self.static_read_logit.shape) + self.static_read_logit
-        branch = (logits.sigmoid() * normed.unsqueeze(-3)).sum(dim=-2) / self.streams
-        branch = branch.squeeze(-2) if self.views == 1 else branch.movedim(-2, 0)
+        together = rearrange(normed, 'b n s d -> b n (s d)') / self.streams
+        gates = nn.functional.silu(self.to_bottleneck(together)) * self.dynamic_gate_scale
+        dynamic = rearrange(self.to_read_gate(gates), 'b n (v s d) -> b n v s d', v=self.views, s=self.streams)
+        read = (dynamic + self.static_read_logit).sigmoid() * rearrange(normed, 'b n s d -> b n 1 s d')
+        branch = reduce(read, 'b n v s d -> v b n d', 'sum') / self.streams
         beta = 2 * (self.to_write_gate(gates) + self.static_write_logit).sigmoid()
-        return branch, streams, {'beta': beta}
+        return branch[0] if self.views == 1 else branch, streams, {'beta': beta}
 
 
 # the features
@@ -183,10 +186,11 @@ class ResidualStreams(StackFeature):
         self.embedding = nn.Parameter(torch.zeros(self.num_residual_streams, host.dim))
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        return (x.unsqueeze(1) + self.embedding[:, None]).flatten(0, 1)
+        streams = rearrange(x, 'b n d -> b 1 n d') + rearrange(self.embedding, 's d -> s 1 d')
+        return rearrange(streams, 'b s n d -> (b s) n d')
 
     def close(self, x: Tensor, call: Any) -> Tensor:
-        return x.unflatten(0, (-1, self.num_residual_streams)).sum(dim=1)
+        return reduce(x, '(b s) n d -> b n d', 'sum', s=self.num_residual_streams)
 
 
 class HyperConnections(StackFeature):
