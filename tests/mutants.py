@@ -58,6 +58,7 @@ BUGS = {
         ('candidates of a beam search are drawn without temperature', 'accurate(keep(logits)) / temperature + gumbel_noise', 'accurate(keep(logits)) + gumbel_noise', 'test_beam_search.py'),
     ]),
     'core/aux_losses.py': ('test_aux_losses.py', [
+        ('named losses have no share', 'named.add(name, added.detach())', 'named.add(name, value.detach())', 'test_aux_losses.py'),
         ('a loss counts in evaluation', 'for around in gathering.open if self.training else ():', 'for around in gathering.open:'),
         ('a loss counts again where layers run again', 'if around.again or not in_backward():', 'if True:'),
         ('the second loss of a name takes the place of the first', 'self.by_name[name] + value if name in self.by_name else value', 'value'),
@@ -593,7 +594,8 @@ BUGS = {
         ('memories are seen although dropped', 'seen = None if dropout_mems else mems', 'seen = mems'),
         ('gradients never end', 'detach_mems=detach or not outer', 'detach_mems=False'),
         ('a segment is complete one token early', 'while sequence.shape[1] > self.start + size:', 'while sequence.shape[1] >= self.start + size:'),
-        ('all segments count alike', 'return total / (targets != self.ignore_index).sum().clamp(min=1)', 'return total / targets.numel()'),
+        ('all segments count alike', 'count = (targets != self.ignore_index).sum().clamp(min=1)', 'count = targets.numel()'),
+        ('losses of features weigh the same in every segment', 'aux.take(added, (target != self.ignore_index).sum())', 'aux.take(added, targets.numel() / len(segments))', 'test_aux_losses.py'),
     ]),
     'xm_latent_decoder.py': ('test_xm_latent_decoder.py', [
         ('latents are dropped in evaluation', 'dropped = self.training and random() < drop_prob', 'dropped = random() < drop_prob'),

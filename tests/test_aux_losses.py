@@ -31,7 +31,7 @@ from x_transformers import (
 )
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
 from x_transformers.core import aux_losses as room
-from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.aux_losses import AuxLosses, NamedLosses
 from x_transformers.features.catalogue import ATTENTION, MODEL, STACK
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.free_transformer import FreeTransformer
@@ -248,12 +248,16 @@ def _in_doubles():
 def test_every_wrapper_adds_the_losses_of_features_once(case, monkeypatch):
     build, *times = WRAPPERS[case]
     model, of = seeded(build)
-    loss, grads = run(model, of)
+    with NamedLosses() as named:
+        loss, grads = run(model, of)
     monkeypatch.setattr(room.AddsLosses, 'add_loss', lambda *_: None)
     plain, bare = run(model, of)
     prices = {price: times[level] for price, level in prices_of(model)}
     assert len(prices) >= 2
     torch.testing.assert_close(loss - plain, sum(n * price.detach().sum() ** 2 for price, n in prices.items()))
+    torch.testing.assert_close(loss - plain, sum(named.by_name.values()))
+    of_model = sum(times[2] * price.detach().sum() ** 2 for price, level in prices_of(model) if level == 2)
+    torch.testing.assert_close(named.by_name.get('model', 0 * loss), of_model + 0 * loss)
     for p, grad in grads.items():
         if p in prices:
             torch.testing.assert_close(grad, torch.full_like(p, 2 * prices[p] * p.sum().item()))
@@ -479,3 +483,23 @@ def test_one_compiled_graph(whole):
         torch.testing.assert_close(loss, expected)
         for p, grad in grads.items():
             torch.testing.assert_close(found[p], grad)
+
+
+class OfIds(ModelFeature):
+    """A loss that differs between the parts of a sequence."""
+
+    def embedded(self, x, call):
+        call.add_loss('ids', call.like_tokens.to(x.dtype).mean())
+        return x
+
+
+def test_segments_count_by_their_targets(monkeypatch):
+    sizes = dict(num_tokens=VOCAB, max_seq_len=4, attn_layers=Decoder(**SIZES), features=(*MODEL, OfIds))
+    model, ids = XLAutoregressiveWrapper(TransformerWrapper(**sizes, max_mem_len=4)), ids_of(2, 9)
+    ids[0, 6:] = model.ignore_index  # three targets fewer in the second of two segments
+    with NamedLosses() as named:
+        loss = model(ids)
+    parts = [part.masked_fill(part < 0, 0).double().mean() for part in ids[:, :-1].split(4, dim=1)]
+    torch.testing.assert_close(named.by_name, {'ids': (8 * parts[0] + 5 * parts[1]) / 13})
+    monkeypatch.setattr(room.AddsLosses, 'add_loss', lambda *_: None)
+    torch.testing.assert_close(loss.detach() - model(ids).detach(), named.by_name['ids'])

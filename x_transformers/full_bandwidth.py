@@ -427,8 +427,7 @@ class FullBandwidth(Configurable):
                       for at, out in enumerate(logits)]  # fmt: skip
             breakdown = LossBreakdown(losses[0], losses[1:], losses)
             options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold
-            added = [sum(trace.aux_losses.values(), loss) for loss, (_, trace) in zip(losses, done, strict=True)]
-            name, value = 'loss', self.total(losses, added, *options)
+            name, value = 'loss', self.total(losses, [trace.aux_losses for _, trace in done], *options)
         beside = {'loss_breakdown': breakdown} if return_loss_breakdown else {}
         beside |= {'all_pass_logits': logits} if return_all_pass_logits else {}
         return namedtuple('Output', [name, *beside])(value, *beside.values()) if beside else value
@@ -436,21 +435,26 @@ class FullBandwidth(Configurable):
     def total(
         self,
         losses: list[Tensor],
-        added: list[Tensor],
+        added: list[dict[str, Tensor]],
         dynamic: bool | None,
         decay: float | None,
         threshold: float | None,
     ) -> Tensor:
-        """The loss of the first pass, and the weighted mean of the others; `added` to with those of features."""
-        if len(losses) == 1:
-            return added[0]
-        later = torch.stack(losses[1:])
-        weights = torch.ones_like(later)
-        if self.dynamic_rollout_loss_weight if dynamic is None else dynamic:
-            decay = self.dynamic_loss_decay if decay is None else decay
-            threshold = self.dynamic_loss_threshold if threshold is None else threshold
-            weights = dynamic_rollout_loss_weights(later, decay, threshold)
-        return added[0] + self.feedback_pass_weight * (weights * torch.stack(added[1:])).sum() / weights.sum()
+        """The loss of the first pass, and the weighted mean of the others; with those that features `added` in each."""
+        each = torch.stack(losses)
+        shares, later = torch.ones_like(each), each[1:]
+        if len(losses) > 1:
+            weights = torch.ones_like(later)
+            if self.dynamic_rollout_loss_weight if dynamic is None else dynamic:
+                decay = self.dynamic_loss_decay if decay is None else decay
+                threshold = self.dynamic_loss_threshold if threshold is None else threshold
+                weights = dynamic_rollout_loss_weights(later, decay, threshold)
+            shares = torch.cat((shares[:1], self.feedback_pass_weight * weights / weights.sum()))
+        aux = AuxLosses()
+        for share, by_name in zip(shares, added, strict=True):
+            for name, value in by_name.items():
+                aux.add(name, value * share)
+        return aux.added_to((shares * each).sum())
 
     @checked
     def generate(

@@ -233,18 +233,21 @@ class XLAutoregressiveWrapper(Configurable):
             raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
         ids, targets = readable(x[:, :-1], self.ignore_index, self.pad_value), x[:, 1:]
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
-        total = 0.0
+        total, aux = 0.0, AuxLosses()
         with self.rows(x.shape[0]):
             for number, (segment, target) in enumerate(segments, start=1):
                 last = number == len(segments)
                 for reading in range(1, ttt_recurrent_steps + 1):
                     learns = self.has_ttt and not (last and reading == ttt_recurrent_steps)
                     seen = None if dropout_mems else mems
-                    loss, new_mems = self.read(segment, target, seen, kwargs, learns, number % self.tbptt_steps == 0)
+                    detach = number % self.tbptt_steps == 0
+                    loss, added, new_mems = self.read(segment, target, seen, kwargs, learns, detach)
                 total, mems = total + loss, new_mems
+                aux.take(added, (target != self.ignore_index).sum())
                 if self.has_ttt and number % self.tbptt_steps == 0:
                     self.ttt.detach()
-        return total / (targets != self.ignore_index).sum().clamp(min=1)
+        count = (targets != self.ignore_index).sum().clamp(min=1)
+        return aux.added_to(total / count, 1 / count)
 
     def check(self, x: Any, mems: Any, kwargs: dict[str, Any]) -> Tensor:
         """The ids as integers, where all that came in fits."""
@@ -266,8 +269,8 @@ class XLAutoregressiveWrapper(Configurable):
         inputs: dict[str, Any],
         learns: bool,
         detach: bool,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The summed loss of a segment, and the memories after it; what learns at test time has learned from it."""
+    ) -> tuple[Tensor, AuxLosses, list[Tensor]]:
+        """The summed loss of a segment, those of features, and the memories after it, from which has been learned."""
         outer = torch.is_grad_enabled()
         second_order = learns and outer and self.training
         counts, aux = target != self.ignore_index, AuxLosses()
@@ -284,12 +287,12 @@ class XLAutoregressiveWrapper(Configurable):
                 )
             if not learns:
                 total = weighted_token_loss(logits, target, counts, self.terms)
-                return aux.added_to(total, counts.sum()), inter.mems
+                return total, aux, inter.mems
             losses = self.losses(logits, target)
             inner = self.inner_loss(losses, target, inter)
         self.ttt.update(inner, create_graph=second_order, keep=outer)
-        total = aux.added_to(losses.sum(), counts.sum())
-        return total if outer else total.detach(), inter.mems
+        total = losses.sum()
+        return total if outer else total.detach(), aux, inter.mems
 
     @property
     def terms(self) -> Terms:
@@ -417,7 +420,7 @@ class SegmentReader:
         end = sequence.shape[1] - 1
         if self.wrapper.has_ttt:
             segment, target = sequence[:, self.start : end], sequence[:, self.start + 1 :]
-            _, self.mems = self.wrapper.read(segment, target, self.mems, self.inputs, learns=True, detach=True)
+            *_, self.mems = self.wrapper.read(segment, target, self.mems, self.inputs, learns=True, detach=True)
         else:
             if self.seen < end:
                 self.advance(sequence[:, :end])

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from x_transformers.core.notes import TakesNotes
 
-__all__ = ['AuxLosses']
+__all__ = ['AuxLosses', 'NamedLosses']
 
 
 class Gathering(threading.local):
@@ -29,19 +29,30 @@ class Gathering(threading.local):
 
     def __init__(self) -> None:
         self.open: list[AuxLosses] = []
+        self.named: list[NamedLosses] = []
 
 
 gathering = Gathering()
 
 
-class AuxLosses:
+class ByName:
+    """Losses by name, those of one name summed up."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Tensor] = {}
+
+    def add(self, name: str, value: Tensor) -> None:
+        self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
+
+
+class AuxLosses(ByName):
     """The losses that features add in a `with` block, by name:  `by_name`, each a scalar.
 
     `joins`: those who gather around the block get them too. `again`: also those of what runs again in a backward pass.
     """
 
     def __init__(self, joins: bool = False, again: bool = False) -> None:
-        self.by_name: dict[str, Tensor] = {}
+        super().__init__()
         self.joins, self.again, self.around = joins, again, []
 
     def __enter__(self) -> AuxLosses:
@@ -51,9 +62,6 @@ class AuxLosses:
 
     def __exit__(self, *error: Any) -> None:
         gathering.open[:] = self.around
-
-    def add(self, name: str, value: Tensor) -> None:
-        self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
 
     def take(self, other: AuxLosses, share: Any = 1.0) -> None:
         """Add the losses of a part, weighted by its share of the whole."""
@@ -67,9 +75,30 @@ class AuxLosses:
 
     def added_to(self, loss: Tensor, share: Any = 1) -> Tensor:
         """A loss with `share` times the sum of all."""
-        for value in self.by_name.values():
-            loss = loss + value.to(loss.device) * share
+        for name, value in self.by_name.items():
+            added = value.to(loss.device) * share
+            loss = loss + added
+            for named in gathering.named:
+                named.add(name, added.detach())
         return loss
+
+
+class NamedLosses(ByName):
+    """The losses of features as wrappers add them to theirs in a `with` block, by name:  `by_name`, scalars to look at.
+
+        with NamedLosses() as losses:
+            loss = model(ids)
+        print(loss, losses.by_name)
+
+    Their sum is what they make of the loss of any wrapper, whatever it returns; of one inside another, too.
+    """
+
+    def __enter__(self) -> NamedLosses:
+        gathering.named.append(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        gathering.named.remove(self)
 
 
 class Unheard(AuxLosses):
