@@ -71,7 +71,7 @@ BUGS = {
     'belief_state_wrapper.py': ('test_belief_state_wrapper.py', [
         ('pairs overlap', 'pairs[pairs[:, 1] - pairs[:, 0] >= 2]', 'pairs[pairs[:, 1] - pairs[:, 0] >= 1]'),
         ('the distance is told in evaluation', 'self.to_distance_cond is not None and self.training and', 'self.to_distance_cond is not None and'),
-        ('rows are reversed with their padding', 'torch.where(place < lens[:, None], lens[:, None] - 1 - place, place)', 't.shape[1] - 1 - place + 0 * lens[:, None]'),
+        ('rows are reversed with their padding', 'torch.where(place <= last, last - place, place)', 't.shape[1] - 1 - place + 0 * last'),
         ('far distances count as they are', 'distance.clamp(max=self.max_pred_distance - 1)', 'distance % self.max_pred_distance'),
     ]),
     'kernels/blocks.py': ('test_kernels.py', [
@@ -121,12 +121,12 @@ BUGS = {
         ('a mean of rows counts empty ones', '(counts > 0).sum().clamp(min=1)', 'torch.tensor(float(len(counts)))'),
         ('a variance is not bounded', 'variance = variance.clamp(min=1e-6)', 'variance = variance + 0.0'),
         ('a roll-out starts at the first vector of all rows', 'known = (1 + (torch.rand(b, device=x.device) * room).long())', 'known = (1 + 0 * room)'),
-        ('even and odd channels change places', 'mean, log_var = out.unflatten(-1, (-1, 2)).unbind(dim=-1)', 'log_var, mean = out.unflatten(-1, (-1, 2)).unbind(dim=-1)'),
+        ('even and odd channels change places', 'mean, log_var = rearrange(out', 'log_var, mean = rearrange(out'),
     ]),
     'continuous_autoencoder.py': ('test_continuous_autoencoder.py', [
         ('latents are dropped in evaluation', '(self.latents_dropout_prob if self.training else 0.0)', 'self.latents_dropout_prob'),
         ('the mean of a text counts padding', 'pooled = total / real.sum(dim=1, keepdim=True).clamp(min=1)', 'pooled = total / real.shape[1]'),
-        ('a latent that is not seen stands in its own place', 'token = token.masked_fill(~kept[..., None], 0.0)', 'token = token + 0.0'),
+        ('a latent that is not seen stands in its own place', 'token = only_real(token, kept)', 'token = token + 0.0'),
     ]),
     'kernels/derivatives.py': ('test_derivatives.py', [
         ('the slope of a softmax lacks its mean', 'ds = weights * (dp - (weights * dp).sum(dim=-1, keepdim=True))', 'ds = weights * dp'),
@@ -142,7 +142,7 @@ BUGS = {
     'discover_wrapper.py': ('test_discover_wrapper.py', [
         ('the last token is padding', 'last = (place * mask).amax(dim=-1)', 'last = place.expand(mask.shape).amax(dim=-1)'),
         ('targets see themselves', 'inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)', 'inputs = targets'),
-        ('masked fillers are bound', 'fillers = fillers if mask is None else fillers * mask.unsqueeze(-1)', 'fillers = fillers + 0.0'),
+        ('masked fillers are bound', "fillers = fillers if mask is None else fillers * rearrange(mask, 'b n -> b n 1')", 'fillers = fillers + 0.0'),
         ('the running loss is the last one', 'running.lerp(loss, 1 - ema_decay)', 'running.lerp(loss, ema_decay)'),
         ('each row is as long as it was before', '(new != self.pad_id).sum(dim=-1))', '(old != self.pad_id).sum(dim=-1))'),
     ]),
@@ -370,12 +370,12 @@ BUGS = {
     ]),
     'full_bandwidth.py': ('test_full_bandwidth.py', [
         ('noise is added in evaluation', 'self.make_transforms(done[-1][1], self.training, override, real=real)', 'self.make_transforms(done[-1][1], True, override, real=real)'),
-        ('latents of padding are fed', 'fused = torch.where(real[:, -n:-1, None], fused, stream)', 'fused = fused + 0.0'),
+        ('latents of padding are fed', "fused = torch.where(rearrange(real[:, -n:-1], 'b n -> b n 1'), fused, stream)", 'fused = fused + 0.0'),
         ('later passes learn the first target', 'next_token_loss(out[:, at > 0 :], seq[:, 1 + (at > 0) :]', 'next_token_loss(out, seq[:, 1:]'),
         ('a step after large losses counts in full', '(excess.cumsum(dim=-1) - excess)', '(0 * excess)'),
         ('noise stays in evaluation', 'if training and self.jitter_noise_delta > 0:', 'if self.jitter_noise_delta > 0:'),
         ('later passes count from the first target', 'next_token_loss(out[:, at > 0 :], seq[:, 1 + (at > 0) :]', 'next_token_loss(out, seq[:, 1:]'),
-        ('latents of padding are seen', 'fused = torch.where(real[:, -n:-1, None], fused, stream)', 'fused = fused + 0.0'),
+        ('latents of padding are seen', "fused = torch.where(rearrange(real[:, -n:-1], 'b n -> b n 1'), fused, stream)", 'fused = fused + 0.0'),
         ('latents stay with other rows', '        self.latents = {depth: z[rows] for depth, z in self.latents.items()}\n', ''),
         ('weights fade with the loss of their own pass', '(excess.cumsum(dim=-1) - excess)', 'excess.cumsum(dim=-1)'),
     ]),
@@ -434,7 +434,7 @@ BUGS = {
     ]),
     'multi_input.py': ('test_multi_input.py', [
         ('streams are weighed alike', 'loss = sum(self.loss_weights[name] * one for name, one in losses.items())', 'loss = sum(losses.values())'),
-        ('the step behind the last real one is a target', '>= lens[:, None]', '> lens[:, None]'),
+        ('the step behind the last real one is a target', 'real = within(lens, n)', 'real = within(lens + 1, n)'),
         ('a stream may be missing', 'if set(x) != set(known):', 'if not set(x) <= set(known):'),
     ]),
     'core/nets.py': ('test_generate.py test_dpo.py test_names.py test_continuous_wrapper.py test_known_defects_of_wrappers.py', [
@@ -455,7 +455,7 @@ BUGS = {
     'nonautoregressive_wrapper.py': ('test_nonautoregressive_wrapper.py', [
         ('a wrong token may be the mask', 'drawn + (drawn >= self.mask_id)', 'drawn'),
         ('shown tokens may be hidden again', 'if not self.can_mask_prev_unmasked:', 'if False:'),
-        ('padding is hidden', '.clamp(min=1.0)[:, None]) & real', '.clamp(min=1.0)[:, None])'),
+        ('padding is hidden', 'return hidden if real is None else hidden & real', 'return hidden'),
         ('a critic learns from padding', 'losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)', 'losses.mean()'),
         ('the weight of a rare mask is not bounded', 'gamma.detach().clamp(min=1 / n)', 'gamma.detach().clamp(min=1e-9)'),
     ]),

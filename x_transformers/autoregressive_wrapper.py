@@ -31,7 +31,7 @@ from x_transformers.compat.helpers import (  # noqa: F401  names that other code
 )
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.documents import begins, check_documents
 from x_transformers.flags import (
@@ -307,7 +307,7 @@ class AutoregressiveWrapper(Configurable):
         b, n = x.shape
         if lens is not None:
             check_lengths(lens, 'lens', b, n)
-            x = x.masked_fill(torch.arange(n, device=x.device) >= lens[:, None], self.ignore_index)
+            x = x.masked_fill(~within(lens, n), self.ignore_index)
         ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))

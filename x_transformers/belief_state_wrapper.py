@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
@@ -17,7 +18,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.precision import accurate
 from x_transformers.flags import (
@@ -66,9 +67,10 @@ def flip(x: Tensor, dim: int = 1, lens: Tensor | None = None) -> Tensor:
     if lens is None:
         return x.flip(dim)
     t = x.movedim(dim, 1)
-    place = torch.arange(t.shape[1], device=t.device)
-    source = torch.where(place < lens[:, None], lens[:, None] - 1 - place, place)
-    return t[torch.arange(t.shape[0], device=t.device)[:, None], source].movedim(1, dim)
+    place, last = torch.arange(t.shape[1], device=t.device), rearrange(lens - 1, 'b -> b 1')
+    source = torch.where(place <= last, last - place, place)
+    rows = rearrange(torch.arange(t.shape[0], device=t.device), 'b -> b 1')
+    return t[rows, source].movedim(1, dim)
 
 
 class BeliefStateWrapper(Configurable):
@@ -146,6 +148,8 @@ class BeliefStateWrapper(Configurable):
         loss_weight_by_fb_indices        from pairs (p, 2) to weights (p,) or, of both directions, (p, 2)
         returns                          scalar; 0 if no row has a pair
         """
+        import einx
+
         beyond = self.beyond(seq, lens)
         seq = seq.masked_fill(beyond, 0)
         seq = check_ids(seq, 'seq', num_tokens=self.num_tokens)
@@ -157,7 +161,7 @@ class BeliefStateWrapper(Configurable):
         backwards = flip(backwards, lens=None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
-        real = None if lens is None else behind <= lens[:, None]
+        real = None if lens is None else einx.less_equal('p, b -> b p', behind, lens)
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
         told = self.to_distance_cond is not None and self.training and random() < self.cond_on_distance_prob
@@ -183,7 +187,7 @@ class BeliefStateWrapper(Configurable):
         if lens is None:
             return seq.new_zeros((), dtype=torch.bool)
         check_lengths(lens, 'lens', *seq.shape)
-        return torch.arange(seq.shape[1], device=seq.device) >= lens[:, None]
+        return ~within(lens, seq.shape[1])
 
     def read_forwards(self, seq: Tensor) -> Tensor:
         return self.forward_decoder(seq, return_embeddings=True)
@@ -205,23 +209,23 @@ class BeliefStateWrapper(Configurable):
     def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
         """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
         count = targets[..., 0].numel() if real is None else real.sum().clamp(min=1)
-        weights = weights.expand(targets.shape) if real is None else weights * real.unsqueeze(-1)
+        weights = weights.expand(targets.shape) if real is None else weights * rearrange(real, 'b p -> b p 1')
         split = split_head(self.text_head)
         if split is not None and len(split.linears) == 1:
             for module in split.before:
                 belief = module(belief)
             (linear,) = split.linears
-            parts = [(None, None) if t is None else t.unflatten(0, (2, -1)).unbind() for t in linear[:2]]
+            parts = [(None, None) if t is None else t.chunk(2) for t in linear[:2]]
             halves = [Linear(*part, linear.scale) for part in zip(*parts, strict=True)]
             losses = [Readout.linear(belief, (half,)).loss(targets[..., at], weights[..., at], Terms())
                       for at, half in enumerate(halves)]  # fmt: skip
             return sum(losses) / (2 * count)
 
         def of(now: Any, belief: Tensor, targets: Tensor) -> tuple[Tensor]:
-            logits = now(self.text_head)(belief[None]).unflatten(-1, (2, -1))
+            logits = rearrange(now(self.text_head)(belief[None]), '1 p (two l) -> 1 p two l', two=2)
             return (cross_entropies(logits, targets[None], Terms())[0],)
 
-        flat = belief.flatten(0, 1), targets.flatten(0, 1)
+        flat = rearrange(belief, 'b p d -> (b p) d'), rearrange(targets, 'b p two -> (b p) two')
         if reads_whole(self.text_head):
             (losses,) = of(itself, *flat)
         else:
@@ -230,8 +234,8 @@ class BeliefStateWrapper(Configurable):
 
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:
-        losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction='none')
-        return accurate(losses.reshape(targets.shape))
+        flat = rearrange(logits, 'b p l -> (b p) l'), rearrange(targets, 'b p -> (b p)')
+        return accurate(rearrange(F.cross_entropy(*flat, reduction='none'), '(b p) -> b p', b=len(targets)))
 
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:
@@ -240,7 +244,7 @@ class BeliefStateWrapper(Configurable):
         if not torch.is_tensor(weights) or weights.shape not in ((count,), (count, 2)):
             got = tuple(weights.shape) if torch.is_tensor(weights) else weights
             raise ValueError(f'`loss_weight_by_fb_indices` gave {got}, it must be a tensor ({count},) or ({count}, 2)')
-        return weights if weights.ndim == 2 else weights[:, None]
+        return weights if weights.ndim == 2 else rearrange(weights, 'p -> p 1')
 
     @staticmethod
     def mean(losses: Tensor, real: Tensor | None) -> Tensor:
@@ -352,7 +356,8 @@ class Believer:
         """The logits (b l) of the token that follows, or comes before."""
         both = (self.reader.read(sequence), self.goal)
         belief = torch.cat(both[::-1] if self.backwards else both, dim=-1)
-        return self.wrapper.text_head(belief).unflatten(-1, (2, -1))[:, 1 if self.backwards else 0]
+        ahead, before = self.wrapper.text_head(belief).chunk(2, dim=-1)
+        return before if self.backwards else ahead
 
 
 __getattr__, __dir__ = also(__name__)

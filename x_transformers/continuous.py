@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange, reduce, repeat
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Reader, evaluating
@@ -16,7 +17,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
 from x_transformers.core.model_calls import Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.features.documents import DocumentsInModel
@@ -126,7 +127,7 @@ class ContinuousTransformerWrapper(Wrapper):
             if mask is not None:
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
             check_lengths(lens, 'lens', *x.shape[:2])
-            mask = torch.arange(x.shape[1], device=x.device) < lens.unsqueeze(-1)
+            mask = within(lens, x.shape[1])
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
@@ -142,7 +143,7 @@ class ContinuousTransformerWrapper(Wrapper):
         out = self.project_out(x)
         if not self.probabilistic:
             return out
-        mean, log_var = out.unflatten(-1, (-1, 2)).unbind(dim=-1)
+        mean, log_var = rearrange(out, '... (d two) -> two ... d', two=2).unbind()
         return torch.stack((mean, log_var.exp()))
 
 
@@ -243,14 +244,14 @@ class ContinuousAutoregressiveWrapper(Configurable):
             check_lengths(lens, 'lens', b, n)
         mask = as_mask(mask, 'mask', b, n, like=x)
         if lens is not None or mask is not None:  # what is no target must not be NaN in its gradient either
-            x = cleared(x, torch.arange(n, device=x.device) < lens[:, None] if mask is None else mask)
+            x = cleared(x, within(lens, n) if mask is None else mask)
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
             return self.rollout(x, rollout_steps, lens, kwargs)
 
         if lens is not None:
-            mask = torch.arange(n, device=x.device) < lens[:, None]
+            mask = within(lens, n)
         given, counts = (kwargs, None) if mask is None else (kwargs | {'mask': mask[:, :-1]}, mask[:, 1:])
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **given)
@@ -262,6 +263,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
     def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
+        import einx
+
         b, n, _ = x.shape
         if n <= steps:
             raise ValueError(f'`x` holds {n} vectors, `rollout_steps` of {steps} needs {steps + 1}')
@@ -282,10 +285,10 @@ class ContinuousAutoregressiveWrapper(Configurable):
             aux.take(of_step, 1 / steps)
             new = predictions[-1][0] if self.probabilistic else predictions[-1]
             check_width(new, x)
-            sequence = torch.cat((sequence, new[:, None]), dim=1)
-        places = known[:, None] + torch.arange(steps, device=x.device)
-        target = x.gather(1, places[..., None].expand(-1, -1, x.shape[-1]))
-        counts = None if lens is None else (room > 0)[:, None].expand(-1, steps)
+            sequence = torch.cat((sequence, rearrange(new, 'b d -> b 1 d')), dim=1)
+        places = rearrange(known, 'b -> b 1') + torch.arange(steps, device=x.device)
+        target = einx.get_at('b [n] d, b s -> b s d', x, places)
+        counts = None if lens is None else repeat(room > 0, 'b -> b s', s=steps)
         return aux.added_to(self.loss(torch.stack(predictions, dim=-2), target, counts))
 
     def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -296,7 +299,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if losses.shape[:2] != mask.shape:
             got = f'got a loss of shape {tuple(losses.shape)} for targets of shape {tuple(target.shape)}'
             raise ValueError(f'`loss_fn` must not reduce where `lens` or `mask` is given: {got}')
-        losses = losses.flatten(2).mean(dim=-1) if losses.ndim > 2 else losses
+        losses = reduce(losses, 'b n ... -> b n', 'mean') if losses.ndim > 2 else losses
         losses, counts = losses.masked_fill(~mask, 0.0), mask.sum(dim=-1)
         if not self.equal_loss_weight_batch:
             return losses.sum() / counts.sum().clamp(min=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
+from einops import rearrange, reduce
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_lengths, check_vectors
+from x_transformers.core.checks import check_lengths, check_vectors, within
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -34,6 +35,11 @@ def gaussian_divergence(mean: Tensor, log_var: Tensor, floor: float = 0.0) -> Te
     """sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
     each = 0.5 * (log_var.exp() + mean.square() - log_var - 1)
     return (each - floor).relu().sum(dim=-1)
+
+
+def only_real(t: Tensor, real: Tensor) -> Tensor:
+    """Vectors (b n d) with zeros in place of those that a mask (b n) leaves out."""
+    return t.masked_fill(~rearrange(real, 'b n -> b n 1'), 0.0)
 
 
 # bottlenecks: from (b d) to latents (b l), and a loss, a scalar or of every row, or None
@@ -139,7 +145,7 @@ class ContinuousTransformerAutoencoder(Configurable):
         if lens is None:
             return torch.ones(seq.shape[:2], dtype=torch.bool, device=seq.device)
         check_lengths(lens, 'lens', *seq.shape[:2])
-        return torch.arange(seq.shape[1], device=seq.device) < lens[:, None]
+        return within(lens, seq.shape[1])
 
     @checked
     def encode(
@@ -151,8 +157,8 @@ class ContinuousTransformerAutoencoder(Configurable):
     ) -> Any:
         """Latents (b l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
         real = self.real(seq, lens)
-        embeds = self.encoder(seq.masked_fill(~real[..., None], 0.0), mask=None if lens is None else real)
-        total = embeds.masked_fill(~real[..., None], 0.0).sum(dim=1)
+        embeds = self.encoder(only_real(seq, real), mask=None if lens is None else real)
+        total = reduce(only_real(embeds, real), 'b n d -> b d', 'sum')
         pooled = total / real.sum(dim=1, keepdim=True).clamp(min=1)
         latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss)
         return (latents, loss) if return_aux_loss else latents
@@ -175,11 +181,11 @@ class ContinuousTransformerAutoencoder(Configurable):
         real = self.real(seq, lens)
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
-        seq = seq.masked_fill(~real[..., None], 0.0)
+        seq = only_real(seq, real)
         kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
         token = self.from_latent_to_prepend_token(latents)
         # a latent that is not seen must not stand in the stream of its own place either
-        token = token.masked_fill(~kept[..., None], 0.0)
+        token = only_real(token, kept)
         with AuxLosses() as of_decoder:
             out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
         added.take(of_decoder)

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import check_net
 from x_transformers.flags import (
     ConfigError,
@@ -65,7 +66,7 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
         raise ValueError(f'`lengths` got shape {tuple(lengths.shape)}, it must be ({len(tokens)},)')
     if n > max_seq_len:
         raise ValueError(f'`tokens` got {n} tokens, more than `max_seq_len`, {max_seq_len}')
-    lengths = lengths[:, None]
+    lengths = rearrange(lengths, 'b -> b 1')
     place = torch.arange(n, device=tokens.device).expand(tokens.shape)
     real = place < lengths
     if scheme == 'left_to_right':
@@ -123,9 +124,9 @@ class TPREncoder(Configurable):
         for name, t, table in (('tokens', tokens, self.filler_emb), ('role_ids', role_ids, self.role_emb)):
             check_ids(t, name, 1, table.num_embeddings)
         fillers, roles = self.filler_emb(tokens), self.role_emb(role_ids)
-        fillers = fillers if mask is None else fillers * mask.unsqueeze(-1)
-        bound = torch.einsum('bnf,bng->bfg', fillers, roles)
-        return torch.einsum('ofg,bfg->bo', self.binding, bound) + self.bias
+        fillers = fillers if mask is None else fillers * rearrange(mask, 'b n -> b n 1')
+        bound = torch.einsum('b n f, b n g -> b f g', fillers, roles)
+        return torch.einsum('o f g, b f g -> b o', self.binding, bound) + self.bias
 
     def readout(self, state: Tensor) -> Tensor:
         return state if self.mlp is None else self.mlp(state)
@@ -266,12 +267,11 @@ class DiscoverDecoder(Configurable):
             raise ValueError(f'`{name}` got {most}, sequences have at most {self.max_seq_len} tokens (`max_seq_len`)')
         model = AutoregressiveWrapper(self.decoder, pad_value=self.pad_id)
         start = torch.full((b, 1), self.bos_id, device=encodings.device)
-        given = dict(prepend_embeds=encodings.unsqueeze(1), temperature=0.0, eos_token=eos_id)
-        tokens = model.generate(start, most, **given)
+        latent = rearrange(encodings, 'b d -> b 1 d')
+        tokens = model.generate(start, most, prepend_embeds=latent, temperature=0.0, eos_token=eos_id)
         if lengths is None:
             return tokens
-        ended = torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None]
-        return tokens.masked_fill(ended, self.pad_id)
+        return tokens.masked_fill(~within(lengths, tokens.shape[1]), self.pad_id)
 
     @checked
     def surgery(
@@ -298,7 +298,8 @@ class DiscoverDecoder(Configurable):
         if len(targets) != len(tokens):
             raise ValueError(f'`targets` got {len(targets)} rows, `tokens` has {len(tokens)}')
         inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)
-        return self.decoder(inputs, prepend_embeds=encodings.unsqueeze(1), excise_prepend_embeds=True)
+        latent = rearrange(encodings, 'b d -> b 1 d')
+        return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True)
 
 
 __getattr__, __dir__ = also(__name__)

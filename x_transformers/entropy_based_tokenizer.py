@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
-from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import check_net, refuse_own
 from x_transformers.flags import (
     ConfigError,
@@ -82,7 +83,7 @@ class EntropyBasedTokenizer(Configurable):
         raises                          ValueError or TypeError for inputs of another shape or kind
         """
         alone = torch.is_tensor(seq) and seq.ndim == 1
-        rows = seq.unsqueeze(0) if alone else seq
+        rows = rearrange(seq, 'n -> 1 n') if alone else seq
         ids = check_ids(rows, 'seq', 1)
         if lens is not None:
             if alone:
@@ -94,8 +95,8 @@ class EntropyBasedTokenizer(Configurable):
             entropies = entropy(accurate(self.decoder(ids, **inputs)))
         place = torch.arange(rows.shape[1], device=rows.device)
         lens = rows.new_full((len(rows),), rows.shape[1], dtype=torch.long) if lens is None else lens.to(rows.device)
-        real = place < lens[:, None]
-        ends = self.ends(entropies) & real | (place == lens[:, None] - 1)
+        real, last = within(lens, rows.shape[1]), rearrange(lens - 1, 'b -> b 1')
+        ends = self.ends(entropies) & real | (place == last)
         if self.max_token_size is not None:
             ends = (ends | ((place - start_of(ends) + 1) % self.max_token_size == 0)) & real
         sizes = (place - start_of(ends) + 1).masked_fill(~ends, 0)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import Decoding, evaluating
@@ -82,7 +83,7 @@ class BinaryMapper(Configurable):
         if not (self.training if straight_through is None else straight_through):
             return one_hot, loss
         # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
-        codes = torch.arange(self.num_codes, device=logits.device) // powers[:, None] % 2  # bits c
+        codes = torch.arange(self.num_codes, device=logits.device) // rearrange(powers, 'bits -> bits 1') % 2
         log_probs = F.logsigmoid(-logits).sum(dim=-1, keepdim=True) + logits @ codes.to(logits.dtype)
         soft = log_probs.exp()
         return one_hot + (soft - soft.detach()), loss
@@ -272,12 +273,12 @@ class FreeTransformer(Configurable):
             check_range(latents, 'latents', 0, codes - 1, 'code numbers')
             latents = F.one_hot(latents.long(), codes)
         latents = latents.to(self.from_latent_to_condition.weight.dtype)
-        latents = latents[None] if latents.ndim == 1 else latents
+        latents = rearrange(latents, 'c -> 1 c') if latents.ndim == 1 else latents
         if latents.ndim != 2 or latents.shape[0] not in (1, batch) or latents.shape[1] != codes:
             raise ValueError(
                 f'`latents` got {shown(latents)}, they must be code numbers, one or {batch}, or weights of all {codes}'
             )
-        return self.from_latent_to_condition(latents).expand(batch, -1)[:, None]
+        return rearrange(self.from_latent_to_condition(latents).expand(batch, -1), 'b d -> b 1 d')
 
 
 class FreeReader:

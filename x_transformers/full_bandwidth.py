@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, next_token_loss
@@ -14,7 +15,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids, check_lengths
+from x_transformers.core.checks import as_mask, check_ids, check_lengths, within
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
@@ -219,7 +220,7 @@ def shift_and_fuse_latents(
     latents = latents[:, latents.shape[1] - n :]
     fused = transition(latents[:, :-1], stream)
     if real is not None:
-        fused = torch.where(real[:, -n:-1, None], fused, stream)
+        fused = torch.where(rearrange(real[:, -n:-1], 'b n -> b n 1'), fused, stream)
     return torch.cat((kept, fused.to(kept.dtype)), dim=1)
 
 
@@ -227,7 +228,7 @@ def fuse_last_latent(latents: Tensor, stream: Tensor, transition: Transition, re
     """Let the last token of the stream see the last latent:  b m d, b n d -> b n d."""
     fused = transition(latents[:, -1:], stream[:, -1:])
     if real is not None:
-        fused = torch.where(real[:, -1:, None], fused, stream[:, -1:])
+        fused = torch.where(rearrange(real[:, -1:], 'b n -> b n 1'), fused, stream[:, -1:])
     return torch.cat((stream[:, :-1], fused.to(stream.dtype)), dim=1)
 
 
@@ -365,7 +366,7 @@ class FullBandwidth(Configurable):
         """Which tokens of `like` (b n) are real, by a mask (b n) and the padding in front (b)."""
         if start is None:
             return None if mask is None else mask.bool()
-        begun = torch.arange(like.shape[1], device=like.device) >= start[:, None]
+        begun = ~within(start, like.shape[1])
         return begun if mask is None else begun & mask.bool()
 
     def passes(

@@ -15,7 +15,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths
+from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.embeddings import (
@@ -282,8 +282,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         x = {name: x[name].long() for name in self.net.num_tokens}
         if lens is not None:
             check_lengths(lens, 'lens', b, n)
-            late = torch.arange(n, device=lens.device) >= lens[:, None]
-            x = {name: ids.masked_fill(late, self.ignore_index) for name, ids in x.items()}
+            real = within(lens, n)
+            x = {name: ids.masked_fill(~real, self.ignore_index) for name, ids in x.items()}
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss

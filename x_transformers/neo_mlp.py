@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.compat.elsewhere import also
@@ -32,7 +33,7 @@ class RandomFourierEmbed(nn.Module):
         self.proj = nn.Linear(1, dim).requires_grad_(False)
 
     def forward(self, times: Tensor) -> Tensor:
-        return torch.cos(2 * math.pi * self.proj(times.unsqueeze(-1)))
+        return torch.cos(2 * math.pi * self.proj(rearrange(times, '... -> ... 1')))
 
 
 class NeoMLP(Configurable):
@@ -82,7 +83,7 @@ class NeoMLP(Configurable):
         """
         alone = torch.is_tensor(x) and x.ndim == 1
         check_vectors(x, 'x', *('b',) * (not alone), self.dim_in)
-        rows = x.unsqueeze(0) if alone else x
+        rows = rearrange(x, 'd -> 1 d') if alone else x
         inputs = self.random_fourier(rows) + self.input_embed
         others = torch.cat((self.hidden_embed, self.output_embed)).expand(rows.shape[0], -1, -1)
         embeds = self.transformer(torch.cat((inputs, others.to(inputs.dtype)), dim=1))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange, reduce
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -89,13 +90,13 @@ def sigreg_loss(
 
     Balestriero and LeCun 2025, arXiv:2511.08544
     """
-    x = accurate(x).flatten(0, -2)
+    x = rearrange(accurate(x), '... d -> (...) d')
     directions = F.normalize(torch.randn(x.shape[-1], num_slices, device=x.device, dtype=x.dtype), dim=0)
     t = torch.linspace(*domain, num_knots, device=x.device, dtype=x.dtype)
     normal = (-t.square() / 2).exp()
-    counts = x.new_ones(x.shape[0]) if mask is None else mask.flatten().to(x.dtype)
+    counts = x.new_ones(x.shape[0]) if mask is None else rearrange(mask, '... -> (...)').to(x.dtype)
     counts = counts / counts.sum().clamp(min=1)
-    projected = x.masked_fill(counts[:, None] == 0, 0.0) @ directions
+    projected = x.masked_fill(rearrange(counts == 0, 'n -> n 1'), 0.0) @ directions
     # one knot at a time: a tensor of all vectors, directions and knots would be large
     apart = [
         (counts @ (projected * at).cos() - value).square() + (counts @ (projected * at).sin()).square()
@@ -130,8 +131,9 @@ class RolloutGRU(nn.Module):
         self.gru = nn.GRU(dim_action or dim, dim)
 
     def forward(self, rollout_next_token_embeds: Tensor, curr_latent: Tensor) -> Tensor:
-        states, _ = self.gru(rollout_next_token_embeds.flatten(1, 2), curr_latent.flatten(0, 1).unsqueeze(0))
-        return states.unflatten(1, curr_latent.shape[:2])
+        tokens, first = rollout_next_token_embeds, curr_latent
+        states, _ = self.gru(rearrange(tokens, 'r b n e -> r (b n) e'), rearrange(first, 'b n d -> 1 (b n) d'))
+        return rearrange(states, 'r (b n) d -> r b n d', b=len(first))
 
 
 def residual_mlp(dim: int, dim_action: int, dim_hidden: int, num_layers: int) -> nn.Module:
@@ -296,7 +298,7 @@ class NextLatentWrapper(Configurable):
             raise ValueError(
                 f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
             )
-        distances = distances.flatten(3).mean(dim=-1) if distances.ndim > 3 else distances
+        distances = reduce(distances, 'r b n ... -> r b n', 'mean') if distances.ndim > 3 else distances
         weights, distance, divergence = self.weights(distances), zero, zero
         if self.next_latent_loss_weight > 0:
             distance = sum(map(masked_mean, weights * distances, valid))
@@ -306,7 +308,7 @@ class NextLatentWrapper(Configurable):
 
     def weights(self, distances: Tensor) -> Tensor:
         """The weight (r b n) of each step at each place, from the distances (r b n) of all."""
-        weights = distances.new_tensor(self.rollout_loss_weights)[:, None, None]
+        weights = rearrange(distances.new_tensor(self.rollout_loss_weights), 'r -> r 1 1')
         if not self.dynamic_rollout_loss_weight:
             return weights.expand_as(distances)
         distances = distances.detach()
@@ -329,7 +331,7 @@ class NextLatentWrapper(Configurable):
         if not later(self.net) or reads_whole(self.net.to_logits):
             return of(itself, states, targets)[0]
         classes, net = 4 * (self.net.logits_dim or self.net.num_tokens), self.net
-        flat = states.flatten(0, -2), targets.flatten(0, -2)
+        flat = rearrange(states, 'r b n d -> (r b n) d'), rearrange(targets, 'r b n d -> (r b n) d')
         return by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
 
     def normality(self, hidden: Tensor, x: Tensor) -> Tensor:

@@ -69,9 +69,14 @@ ratio = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 
 
 def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Draw which tokens to hide, (b n): a `share` (b) of the real ones of each row, one at least."""
+    import einx
+
     if real is None:
-        return torch.rand(shape, device=device).argsort(dim=-1) < (share * shape[1]).clamp(min=1.0)[:, None]
-    return (random_rank(real) < (share * real.sum(dim=-1)).clamp(min=1.0)[:, None]) & real
+        rank, count = torch.rand(shape, device=device).argsort(dim=-1), share * shape[1]
+    else:
+        rank, count = random_rank(real), share * real.sum(dim=-1)
+    hidden = einx.less('b n, b -> b n', rank, count.clamp(min=1.0))
+    return hidden if real is None else hidden & real
 
 
 def random_rank(mask: Tensor) -> Tensor:
@@ -193,8 +198,7 @@ class NonAutoregressiveWrapper(Configurable):
         alone = self.token_critic is None or only_train_generator
         with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic), AuxLosses() as aux:
             logits = self.net(shown, **given, **(later(self.net) if alone else {}))
-        weights = self.loss_weight(time, x.shape[1])[:, None] if self.use_simple_mdlm_loss_weight else 1.0
-        loss = weighted_token_loss(logits, x, weights * hidden, Terms()) / hidden.sum().clamp(min=1)
+        loss = weighted_token_loss(logits, x, self.loss_weights(time, hidden), Terms()) / hidden.sum().clamp(min=1)
         if alone:
             return Losses(aux.added_to(loss), loss, None)
 
@@ -226,6 +230,13 @@ class NonAutoregressiveWrapper(Configurable):
             return self.null_embed.expand(*shown.shape, -1)
         with torch.no_grad():
             return self.net(shown, return_embeddings=True, **kwargs)
+
+    def loss_weights(self, time: Tensor, hidden: Tensor) -> Tensor:
+        """What each token weighs, from the times (b) of rows and which tokens are hidden (b n)."""
+        import einx
+
+        of_rows = self.loss_weight(time, hidden.shape[1]) if self.use_simple_mdlm_loss_weight else torch.ones_like(time)
+        return einx.multiply('b, b n -> b n', of_rows, hidden)
 
     def loss_weight(self, time: Tensor, n: int) -> Tensor:
         """|gamma'| / gamma, positive, since gamma falls; where less than one token of n would be hidden, one is."""

@@ -7,14 +7,14 @@ from random import random, randrange
 from typing import Annotated, Any
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids, numbers_of
+from x_transformers.core.checks import as_mask, check_ids, check_range, numbers_of, within
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import (
     Check,
@@ -47,6 +47,13 @@ SET_HERE = {'prepend_embeds': ': the latents stand there', 'excise_prepend_embed
 def lowest_loss_winner_fn(losses: Tensor, intermediates: Any = None) -> Tensor:
     """The candidate with the lowest loss:  b k -> b."""
     return losses.argmin(dim=-1)
+
+
+def of_winners(t: Tensor, winners: Tensor) -> Tensor:
+    """What belongs to the best candidate of each row:  b k ..., b -> b ..."""
+    import einx
+
+    return einx.get_at('b [k] ..., b -> b ...', t, winners)
 
 
 def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
@@ -165,7 +172,7 @@ class XMLatentDecoder(Configurable):
         latents = self.init_latents(latents, batch)
         if latents.ndim == 4:
             return latents
-        latents = latents.unsqueeze(1).repeat(1, count, 1, 1)
+        latents = repeat(latents, 'b m d -> b k m d', k=count).clone()
         latents[:, :, slot] = torch.randn_like(latents[:, :, slot])
         return latents
 
@@ -188,9 +195,9 @@ class XMLatentDecoder(Configurable):
         found = [out for out, _ in parts] if keeps else parts
         if isinstance(found[0], Readout):
             hidden = torch.cat([readout.hidden for readout in found])
-            logits = found[0].of(hidden.unflatten(0, (b, k)))
+            logits = found[0].of(rearrange(hidden, '(b k) n d -> b k n d', k=k))
         else:
-            logits = torch.cat(found).unflatten(0, (b, k))
+            logits = rearrange(torch.cat(found), '(b k) n l -> b k n l', k=k)
         return logits, traces[0] if len(traces) == 1 else traces
 
     # the loss
@@ -247,7 +254,9 @@ class XMLatentDecoder(Configurable):
         with AuxLosses(joins=not return_loss) as aux:
             if dropped:
                 out, latents, trace = self.net(ids, **kwargs), None, None
-                logits = out.of(out.hidden.unsqueeze(1)) if isinstance(out, Readout) else out.unsqueeze(1)
+                later_read = isinstance(out, Readout)
+                alone = rearrange(out.hidden if later_read else out, 'b n d -> b 1 n d')
+                logits = out.of(alone) if later_read else alone
             else:
                 latents = self.candidate_latents(latents, seq.shape[0], candidates, slot)
                 logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
@@ -257,7 +266,7 @@ class XMLatentDecoder(Configurable):
         winners = torch.zeros_like(losses[:, 0]).long() if dropped else self.winners(rules[slot], losses, trace)
         # a mean over rows that have targets; without candidates over targets, as everywhere
         share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)
-        loss = (losses.gather(1, winners[:, None]).squeeze(1) * share).sum() / share.sum().clamp(min=1)
+        loss = (of_winners(losses, winners) * share).sum() / share.sum().clamp(min=1)
         return aux.added_to(loss - weight * repulsion(logits, valid) if weight > 0 and not dropped else loss)
 
     def losses(self, logits: Tensor, targets: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -265,7 +274,7 @@ class XMLatentDecoder(Configurable):
         valid = targets != self.ignore_index
         valid = valid if mask is None else valid & mask
         terms = Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
-        wanted = targets.masked_fill(~valid, self.ignore_index).unsqueeze(1).expand(*logits.shape[:2], -1)
+        wanted = repeat(targets.masked_fill(~valid, self.ignore_index), 'b n -> b k n', k=logits.shape[1])
         return single_losses(logits, wanted, terms).sum(dim=-1) / valid.sum(dim=-1, keepdim=True).clamp(min=1), valid
 
     @staticmethod
@@ -277,6 +286,7 @@ class XMLatentDecoder(Configurable):
             raise ValueError(
                 f'`winner_fn` gave {shown(winners)}, it must give ({batch},) candidates, numbers from 0 to {count - 1}'
             )
+        check_range(winners, 'winner_fn', 0, count - 1, 'candidates')
         return winners.long()
 
     # generation
@@ -325,14 +335,13 @@ class XMLatentDecoder(Configurable):
         start_tokens = check_ids(start_tokens, 'start_tokens', 1)
         given, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
         rules = self.winner_fns if given is None else self.one_each(given)
-        rows = torch.arange(start_tokens.shape[0], device=start_tokens.device)
         with evaluating(list(self.modules())):
             latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot)
             mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
             if lens is not None:
                 padded_prompts(start_tokens, lens, 0)
                 lens = numbers_of(lens, 'prompt_lens').to(start_tokens.device).flatten()
-                mask = torch.arange(start_tokens.shape[1], device=lens.device) < lens[:, None]
+                mask = within(lens, start_tokens.shape[1])
             inputs = {} if mask is None else {'mask': mask}
             inputs |= {name: kwargs[name] for name in ('context', 'context_mask') if name in kwargs}
             logits, trace = self.read(start_tokens, latents, self.max_batch_size, given is None, inputs)
@@ -343,7 +352,7 @@ class XMLatentDecoder(Configurable):
                 )
                 told = losses, trace
             winners = self.winners(rules[slot], *told)
-        tokens = self.generate(start_tokens, seq_len, latents=latents[rows, winners], **kwargs)
+        tokens = self.generate(start_tokens, seq_len, latents=of_winners(latents, winners), **kwargs)
         return (tokens, (latents, winners)) if return_best_latents else tokens
 
 

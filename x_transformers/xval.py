@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from einops import pack, rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
@@ -179,7 +180,7 @@ class XValTransformerWrapper(Wrapper):
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
-        return embedded * scale.to(embedded.dtype).unsqueeze(-1)
+        return embedded * rearrange(scale.to(embedded.dtype), 'b n -> b n 1')
 
     def outline(self) -> dict[str, str]:
         return {
@@ -223,7 +224,7 @@ class Growing:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]
         out = self.net(x, numbers, return_intermediates=return_intermediates, **kwargs)
         (logits, number), trace = out if return_intermediates else (out, None)
-        joined = torch.cat((logits, number.unsqueeze(-1).to(logits.dtype)), dim=-1)
+        joined, _ = pack((logits, number.to(logits.dtype)), 'b n *')
         return (joined, trace) if return_intermediates else joined
 
 

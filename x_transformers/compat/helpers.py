@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from einops import pack, unpack
+from einops import pack, rearrange, repeat, unpack
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -177,8 +177,8 @@ def log(t: Tensor, eps: float = 1e-20) -> Tensor:
 
 def rotate_half(x: Tensor) -> Tensor:
     """Neighbouring features (a, b) as (-b, a)."""
-    a, b = x.unflatten(-1, (-1, 2)).unbind(dim=-1)
-    return torch.stack((-b, a), dim=-1).flatten(-2)
+    a, b = rearrange(x, '... (d two) -> two ... d', two=2).unbind()
+    return rearrange([-b, a], 'two ... d -> ... (d two)')
 
 
 def calc_entropy(t: Tensor, is_prob: bool = False) -> Tensor:
@@ -203,7 +203,7 @@ def masked_mean(
 def lens_to_mask(lens: Tensor, max_len: int | None = None) -> Tensor:
     """Lengths (...) as a mask (... n)."""
     length = int(lens.amax()) if max_len is None else max_len
-    return torch.arange(length, device=lens.device) < lens.unsqueeze(-1)
+    return torch.arange(length, device=lens.device) < rearrange(lens, '... -> ... 1')
 
 
 def cross_entropy(
@@ -283,7 +283,7 @@ def sparse_topk_attn(
 
 def qk_l2_dist_squared(q: Tensor, k: Tensor) -> Tensor:
     """Squared distances of queries (b h i d) to keys (b h j d), or (b j d) for all heads:  b h i j"""
-    k = k.unsqueeze(1) if k.ndim == 3 else k
+    k = rearrange(k, 'b j d -> b 1 j d') if k.ndim == 3 else k
     return torch.cdist(q, k).square()
 
 
@@ -302,7 +302,7 @@ def selective_attn(sim: Tensor, sim_head_gate: Tensor | None = None, no_mask_sos
     own = torch.eye(i, dtype=torch.bool, device=sim.device)
     own[:, 0] |= no_mask_sos
     votes = votes.masked_fill(own, 0.0).cumsum(dim=-2)
-    return sim - F.pad(votes, (j - i, 0, 1, -1)).unsqueeze(1)
+    return sim - rearrange(F.pad(votes, (j - i, 0, 1, -1)), 'b i j -> b 1 i j')
 
 
 # names of `x_transformers`: defaults there are called, unless they are modules
@@ -632,7 +632,7 @@ def pack_one_with_inverse(t: Tensor, pattern: str) -> tuple[Tensor, Callable[[Te
 
 def repeat_batch(t: Tensor, batch_size: int) -> Tensor:
     """A tensor (...) for each row of a batch:  b ..."""
-    return t.expand(batch_size, *t.shape)
+    return repeat(t, '... -> b ...', b=batch_size)
 
 
 def transpose(t: Tensor) -> Tensor:

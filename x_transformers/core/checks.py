@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.buffers import Buffer
@@ -292,6 +293,11 @@ def check_lengths(value: Any, name: str, batch: int, high: int | None = None) ->
     if value.is_floating_point() or value.dtype == torch.bool:
         raise TypeError(f'`{name}` got {value.dtype}, it must be whole numbers')
     check_range(value, name, 0, high, 'numbers')
+
+
+def within(lens: Tensor, n: int) -> Tensor:
+    """Which of n places lie within the lengths of rows, (b):  b n"""
+    return torch.arange(n, device=lens.device) < rearrange(lens, 'b -> b 1')
 
 
 def check_prefix(value: Any, name: str, batch: int, length: int) -> None:
