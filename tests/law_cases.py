@@ -450,7 +450,7 @@ BY_NAME = {case.name: case for case in (*CASES, *CROSS_CASES)}
 
 def build(case: Case, seed: int = 0) -> Wrapper:
     """The model of a case with the values it starts from, in float32."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     stack = case.kind(**{**STACK_SIZES, **case.stack})
     return case.wrapper(attn_layers=stack, **{**MODEL_SIZES[case.wrapper], **copy.deepcopy(case.model)})
 

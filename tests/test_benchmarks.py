@@ -48,7 +48,7 @@ def table_in(text):
     [
         pytest.param('training', 'floor,minimal,minimal chunked,ours', 6, marks=pytest.mark.slow),
         pytest.param('overhead', 'minimal,ours', 9, marks=pytest.mark.slow),
-        ('generate', 'floor,minimal,packed,ours', 11),
+        pytest.param('generate', 'floor,minimal,packed,ours', 11, marks=pytest.mark.slow),
         pytest.param('loss', 'floor,plain,chunked,ours', 2, marks=pytest.mark.slow),
         pytest.param('biases', 'minimal,ours', 6, marks=pytest.mark.slow),
         pytest.param('gpu', 'minimal,ours', 3, marks=pytest.mark.slow),

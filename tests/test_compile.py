@@ -166,16 +166,20 @@ def test_the_readme_tells_them():
 OFTEN = pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning')
 
 
+def seldom(*names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @OFTEN
 @STANCES
-@pytest.mark.parametrize('name', ['plain', 'rotary_pos_emb', 'shift_tokens'])
+@pytest.mark.parametrize('name', ['plain', *seldom('rotary_pos_emb', 'shift_tokens')])
 def test_some_training_steps(name):
     assert training_status(BY_NAME[name]) == written()[name][0]
 
 
 @OFTEN
 @STANCES
-@pytest.mark.parametrize('name', ['plain', 'num_memory_tokens'])
+@pytest.mark.parametrize('name', ['plain', *seldom('num_memory_tokens')])
 def test_some_decoding(name):
     assert decoding_status(BY_NAME[name]) == written()[name][1]
 

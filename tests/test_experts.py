@@ -293,12 +293,13 @@ def test_dropout_and_soft_clamps_act():
     assert_close(soft(x), mixture(w, x, act=lambda t: gelu(0.7 * torch.tanh(t / 0.7))))
 
 
-def test_layers_of_their_own(caplog):
+def test_layers_of_their_own(logged):
     """A tuple gives each layer its own experts; what is off in a layer leaves the other flags without a warning."""
     net = Decoder(dim=16, depth=3, heads=2, ff_moe_experts=(None, 4, 2), ff_moe_top_k=1, ff_moe_shared=(None, 1, 2))
     names = [{n.split('.')[0] for n, _ in layer[1].named_parameters()} for layer in net.layers if layer.kind == 'f']
     assert names == [{'ff'}, {'moe'}, {'moe'}]
     assert [len(layer[1].moe.router.weight) for layer in net.layers[3::2]] == [4, 2]
     assert Decoder.from_config(net.config).state_dict().keys() == net.state_dict().keys()
+    assert not logged
     text = net.explain()
     assert 'run          MixtureOfExperts (moe_experts=4, moe_top_k=1, moe_shared=1): Many feedforwards' in text
