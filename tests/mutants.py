@@ -632,7 +632,9 @@ BUGS = {
         ('memory is claimed after it is written', '        if free:\n            self.filled = end\n', '', 'test_cache.py'),
     ]),
     'core/kinds.py': ('test_kinds.py', [
-        ('kinds that read other tokens are cached', "return '' if self.attends or self.remembers is not None else 'such", "return '' or '' if True else 'such"),
+        ('two kinds share one state', 'if name in owners:', 'if False:'),
+        ('a kind that remembers sees memories', "return '' if self.attends or self.remembers == {} else", "return '' if self.attends or self.remembers is not None else"),
+        ('kinds that read other tokens are cached', 'return self.attends or self.remembers is not None', 'return True'),
         ('any kind passes', 'if kind not in KINDS:', 'if False:'),
     ]),
     'core/notes.py': ('test_own_features.py', [

@@ -11,7 +11,7 @@ from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features import KINDS, Kind
-from x_transformers.flags import ConfigError
+from x_transformers.flags import ConfigError, Ring
 
 SIZES = dict(dim=16, heads=2, attn_dim_head=8, verbose=False)
 LAYOUT = ('a', 'f', 'conv', 'f', 'conv', 'a', 'f')
@@ -31,6 +31,21 @@ class Convolution(nn.Module):
         )
 
 
+class RememberingConvolution(Convolution):
+    """The same, reading the rows before the new ones from a ring."""
+
+    def forward(self, x, mask, window):
+        x = x if mask is None else x * mask[:, mask.shape[1] - x.shape[1] :].unsqueeze(-1)
+        rows = window.append(x)
+        front = self.width - 1 + x.shape[1] - rows.shape[1]
+        rows = F.pad(rows, (0, 0, front, 0)).unfold(1, self.width, 1)
+        return torch.einsum('b n d w, d w -> b n d', rows, self.weight)
+
+
+def ring_of(call):
+    return {'mask': call.real, 'window': call.state('window', call.step)}
+
+
 class Gate(nn.Module):
     """Looks at each token alone."""
 
@@ -47,10 +62,21 @@ def _kinds(monkeypatch):
     monkeypatch.setitem(KINDS, 'conv', Kind(lambda stack, _: Convolution(stack.dim), lambda call: {'mask': call.real}))
     monkeypatch.setitem(KINDS, 'gate', Kind(lambda stack, _: Gate(stack.dim), remembers={}))
 
+    kept = Kind(lambda stack, _: RememberingConvolution(stack.dim), ring_of, remembers={'window': Ring(2)})
+    monkeypatch.setitem(KINDS, 'ring', kept)
+
 
 def stack(build=Decoder, layers=LAYOUT, **options):
     torch.manual_seed(0)
     return randomise(build(**{**SIZES, **options}, custom_layers=layers).double()).eval()
+
+
+def twice():
+    KINDS['other'] = KINDS['ring']
+    try:
+        stack(layers=('ring', 'other'))
+    finally:
+        del KINDS['other']
 
 
 def stream(*shape):
@@ -110,6 +136,33 @@ def test_what_looks_at_each_token_alone_is_cached():
     assert_close(torch.cat((first, net(x, cache=trace)), dim=1), whole)
 
 
+def test_what_it_remembers_is_the_whole_sequence():
+    """A pass in parts, padding and all, generation, and what a cache can be done to."""
+    whole, x = stack(rotary_pos_emb=True), stream(2, 9, 16)
+    net = stack(layers=tuple({'conv': 'ring'}.get(kind, kind) for kind in LAYOUT), rotary_pos_emb=True)
+    net.load_state_dict(whole.state_dict())
+    real = torch.tensor([[True] * 9, [False] * 3 + [True] * 6])
+    for given in ({}, {'mask': real}, {'seq_start_pos': torch.tensor([0, 3])}):
+        wanted, parts, cache = whole(x, **given), [], None
+        for stop in (4, 5, 9):
+            own = {name: t[:, :stop] if name == 'mask' else t for name, t in given.items()}
+            out, cache = net(x[:, :stop], cache=cache, return_hiddens=True, **own)
+            parts.append(out)
+        made = torch.cat(parts, dim=1)
+        assert_close(made[real], wanted[real]) if given else assert_close(made, wanted)
+        assert_close(net(x, **given)[real], wanted[real])
+    held = net(x[:, :6], return_hiddens=True)[1].cache
+    assert_close(net(x.flip(0), cache=held.reorder(torch.tensor([1, 0]))), whole(x.flip(0))[:, 6:])
+    assert_close(net(x[:, :7], cache=held.crop(5)), whole(x)[:, 5:7])
+    with pytest.raises(ValueError, match='window'):
+        held.crop(2)
+    model = TransformerWrapper(num_tokens=9, max_seq_len=16, attn_layers=net).double().eval()
+    wrapper, prompt = AutoregressiveWrapper(model), torch.arange(6).view(2, 3)
+    assert model.can_cache_kv
+    made = wrapper.generate(prompt, 6, temperature=0.0)
+    assert torch.equal(made, wrapper.generate(prompt, 6, temperature=0.0, cache_kv=False))
+
+
 @pytest.mark.costly
 def test_training():
     x = stream(2, 5, 16).requires_grad_()
@@ -135,6 +188,10 @@ def test_training():
         (lambda: Kind(None), ConfigError, '`build` of a Kind got None, it must be a function'),
         (lambda: Kind(Gate, remembers=('x',)), ConfigError, '`remembers` of a Kind got'),
         (lambda: stack()(stream(1, 2, 16), cache=stack().double()), ValueError, '`cache` was given, but'),
+        (lambda: Kind(Gate, remembers={'x': 3}), ConfigError, '`remembers` of a Kind got'),
+        (lambda: stack(layers=('ring', 'a'))(stream(1, 2, 16), mems=[stream(1, 2, 16)]), ValueError,
+         "`mems` does not go with layers of kind 'ring'"),
+        (lambda: twice(), ConfigError, "layers of kind 'ring' and layers of kind 'other' both remember `window`"),
         (lambda: stack()(stream(1, 2, 16), document_ids=torch.zeros(1, 2).long()), ValueError,
          '`document_ids` does not go with `conv`: such a layer reads other tokens'),
         (lambda: stack()(stream(1, 2, 16), mems=[stream(1, 2, 16)] * 2), ValueError,

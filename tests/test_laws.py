@@ -783,6 +783,7 @@ def config_law(case):
     net = model_of(case)
     idle = {'to_logits'} if case.model.get('return_only_embed') else set()
     given = {**case.stack, **case.model}
+    idle |= {'features'}  # classes are named
     strange = [name for name, value in given.items() if not jsonable(value) and name not in idle]
     if strange:
         with pytest.raises(ValueError) as refusal:

@@ -59,7 +59,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
-from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds
+from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, remembered_with
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.routing import (
     Routing,
@@ -557,7 +557,8 @@ class AttentionLayers(Routing):
         self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
         self.final_norm = self.new_norm() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
-        recalls = not any(KINDS[kind].joins_tokens for kind in self.layer_types)
+        recalls = all(KINDS[kind].recalls for kind in self.layer_types)
+        self.remembers = remembered_with(on, self.layer_types)
         self.can_cache_kv = recalls and all(f.can_cache for f in on.active) and all(a.can_cache_kv for a in attention)
         self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
         self.input_names, self.short_cuts = input_names(self), ShortCuts()
@@ -699,7 +700,7 @@ class AttentionLayers(Routing):
         x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
-        call.training, call.declared = self.training, self.features.remembers
+        call.training, call.declared = self.training, self.remembers
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]

@@ -6,11 +6,12 @@ Decoder(dim=64, custom_layers=('a', 'conv', 'f'))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from x_transformers.flags import Check, ConfigError, did_you_mean
+from x_transformers.flags import Check, ConfigError, Features, Remembered, did_you_mean
+from x_transformers.flags.declared import check_remembered
 
 
 @dataclass(frozen=True)
@@ -20,27 +21,33 @@ class Kind:
     build       (stack, index of the layer) -> Module
     inputs      (StackCall) -> the keywords that it is called with beside x. Of tokens that `call.real` (b n) does not
                 show, padding, it must tell the others nothing; None stands for all tokens
-    remembers   what it keeps of earlier tokens, by name; {} if it looks at each token alone. None if it reads others
-                and keeps nothing: then the stack cannot be cached
+    remembers   name -> PerToken(), Running(), Ring(w): what it keeps of earlier tokens, which `inputs` hands to it as
+                `call.state(name, call.step)`. {} if it looks at each token alone. None if it reads others and keeps
+                nothing: then the stack cannot be cached
     attends     it is an attention of the library: it keeps keys and values, and is asked for `Intermediates`
     """
 
     build: Callable[[Any, int], Any]
     inputs: Callable[[Any], Mapping[str, Any]] | None = None
-    remembers: Mapping[str, Any] | None = None
+    remembers: Mapping[str, Remembered] | None = None
     attends: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (('build', self.build), ('inputs', self.inputs)):
             if not callable(value) and (name == 'build' or value is not None):
                 raise ConfigError(f'`{name}` of a Kind got {value!r}, it must be a function')
-        if self.remembers is not None and (not isinstance(self.remembers, Mapping) or self.remembers):
-            raise ConfigError(f'`remembers` of a Kind got {self.remembers!r}, it must be None or {{}}')
+        if self.remembers is not None:
+            check_remembered('a Kind', self.remembers)
 
     @property
     def joins_tokens(self) -> str:
         """How the tokens of a row meet in it, if they do."""
-        return '' if self.attends or self.remembers is not None else 'such a layer reads other tokens'
+        return '' if self.attends or self.remembers == {} else 'such a layer reads other tokens'
+
+    @property
+    def recalls(self) -> bool:
+        """Whether it gives a token the same that the whole sequence would, from what it keeps of the past."""
+        return self.attends or self.remembers is not None
 
 
 # those of the library are added where the model is defined
@@ -51,6 +58,18 @@ a_kind = Check('a kind of layer', lambda kind: isinstance(kind, str) and kind !=
 
 def attends(kind: str) -> bool:
     return KINDS[kind].attends
+
+
+def remembered_with(features: Features, kinds: Iterable[str]) -> dict[str, Remembered]:
+    """What the features of a stack and the kinds of its layers remember.  Raises ConfigError for a name used twice."""
+    owners = dict.fromkeys(features.remembers, 'a feature of the stack')
+    declared = dict(features.remembers)
+    for kind in dict.fromkeys(kinds):
+        for name, state in (KINDS[kind].remembers or {}).items():
+            if name in owners:
+                raise ConfigError(f'{owners[name]} and layers of kind {kind!r} both remember `{name}`')
+            owners[name], declared[name] = f'layers of kind {kind!r}', state
+    return declared
 
 
 def check_kinds(kinds: list[str]) -> None:

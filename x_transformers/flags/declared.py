@@ -157,7 +157,7 @@ class Feature:
             delattr(cls, name)
         cls.refuse_misspelt_stages()
         cls.refuse_other_signatures()
-        check_remembered(cls, cls.remembers)
+        check_remembered(cls.__name__, cls.remembers)
 
     @classmethod
     def refuse_misspelt_stages(cls) -> None:
@@ -258,9 +258,8 @@ def stages_of(cls: type[Feature]) -> tuple[str, ...]:
     return known[1]
 
 
-def check_remembered(owner: type[Feature] | Feature, remembers: Any) -> None:
+def check_remembered(name: str, remembers: Any) -> None:
     """Refuse declarations of states that the cache cannot keep apart, or does not know."""
-    name = owner.__name__ if isinstance(owner, type) else type(owner).__name__
     for key, kind in remembers.items() if isinstance(remembers, Mapping) else [(None, remembers)]:
         if not isinstance(key, str) or not key or {'.', ':'} & {*key} or not isinstance(kind, Remembered):
             raise ConfigError(
@@ -273,7 +272,7 @@ def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
     """What the features of one module remember, by name.  Raises ConfigError for a name that two of them use."""
     owners: dict[str, Feature] = {}
     for feature in features:
-        check_remembered(feature, feature.remembers)
+        check_remembered(type(feature).__name__, feature.remembers)
         for name in feature.remembers:
             other = owners.setdefault(name, feature)
             if other is not feature or name in getattr(feature.host, 'own_states', ()):
