@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 import toy_nets
 from oracles import assert_close, randn, randomised
-from training_laws import DIM, check_copies, fit, net_of
+from training_laws import DIM, fit, net_of
 
 from x_transformers import Encoder
 from x_transformers.discover_wrapper import (
@@ -194,13 +194,10 @@ def test_refusals(call, words):
         call()
 
 
-def test_copies_configs_and_pickles():
-    model, tpr = model_of(), randomised(TPREncoder(dim=DIM, num_fillers=FILLERS, num_roles=4, mlp_dim=5))
-    ids = ids_of(2, 4)
+def test_names():
+    model, tpr = build(), TPREncoder(dim=DIM, num_fillers=FILLERS, num_roles=4, mlp_dim=5)
     names = {'binding', 'bias', 'filler_emb.weight', 'role_emb.weight', 'mlp.0.weight', 'mlp.2.bias'}
     assert names <= set(tpr.state_dict()) and all(name.startswith('decoder.') for name in model.state_dict())
-    for one, call in ((model, lambda m: m(ids)), (tpr, lambda m: m(ids, ids % 4))):
-        check_copies(one, call)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
-from training_laws import VOCAB, check_copies, check_gradients, check_one_graph, fit, ids_of
+from training_laws import VOCAB, fit, ids_of
 
 from x_transformers.flags import ConfigError
 from x_transformers.free_transformer import BinaryMapper, FreeTransformer
@@ -127,11 +127,6 @@ def test_padding_is_not_read_by_the_encoder_and_has_no_codes():
     assert (alone - model.encode_to_latents(hidden, return_kl_loss=True)[1]).abs() > 1e-4
 
 
-def test_every_parameter_learns():
-    model, ids = model_of().train(), ids_of(2, 6)
-    check_gradients(model, lambda m: m(ids))
-
-
 # generation
 
 
@@ -197,11 +192,6 @@ def test_refusals(call, words):
         call()
 
 
-def test_copies_configs_and_pickles():
-    model, ids = model_of(), ids_of(2, 6)
-    check_copies(model, lambda m: m(ids))
-
-
 @pytest.mark.slow
 def test_it_learns_to_write_what_the_code_says():
     """Texts of one repeated token: the code of a text tells which, so that its first token can be foretold."""
@@ -216,9 +206,3 @@ def test_it_learns_to_write_what_the_code_says():
     out = model.generate(torch.zeros(8, 1).long(), 6, latents=torch.arange(8), temperature=0.0)[:, 1:]
     assert (out == out[:, :1]).float().mean() > 0.95
     assert len(out[:, 0].unique()) >= 6, 'codes stand for different tokens'
-
-
-@pytest.mark.slow
-def test_the_loss_compiles_to_one_graph():
-    model, x = model_of(), ids_of(2, 6)
-    check_one_graph(model, lambda m: m(x))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randomised
-from training_laws import DIM, VOCAB, check_copies, check_gradients, check_one_graph, fit, holes, ids_of, net_of
+from training_laws import DIM, VOCAB, check_copies, fit, holes, ids_of, net_of
 
 from x_transformers import AutoregressiveWrapper, Encoder
 from x_transformers.flags import ConfigError
@@ -104,14 +104,11 @@ def test_targets_learn_only_if_told(detach):
     assert (grad is None) == detach
 
 
-@pytest.mark.parametrize('tied', [False, True], ids=['untied', 'b5 tied'])
-def test_copies_configs_and_pickles(tied):
-    model, ids = wrapped(dict(tie_embedding=tied), sigreg_loss_weight=0.0), ids_of(2, 6)
-    assert ('net.to_logits.6.weight' in model.state_dict()) == (not tied)
+def test_b5_copies_stay_tied():
+    model, ids = wrapped(dict(tie_embedding=True), sigreg_loss_weight=0.0), ids_of(2, 6)
+    assert 'net.to_logits.6.weight' not in model.state_dict()
     for other in check_copies(model, lambda m: m(ids)):
-        if tied:
-            assert other.net.to_logits[6].shared[0] is other.net.token_emb
-    assert AutoregressiveWrapper(model.net).generate(ids, 3).shape == (2, 3)
+        assert other.net.to_logits[6].shared[0] is other.net.token_emb
 
 
 def test_names():
@@ -120,11 +117,6 @@ def test_names():
     assert {f'to_next_embed_pred.{layer}' for layer in layers} <= names
     assert {'to_next_embed_pred.0.g', 'action_emb.weight'} <= names
     assert {'net.to_logits.0.weight', 'net.to_logits.1.g', 'net.to_logits.7.weight'} <= names
-
-
-def test_every_parameter_learns():
-    model, ids = wrapped(predict_next_embed_no_action=True, num_rollouts=2), holes(3, 7)
-    check_gradients(model, lambda m: m(ids))
 
 
 def test_a_net_with_memory_tokens():
@@ -178,9 +170,3 @@ def test_the_probe_reads_tokens_off_latents_that_never_saw_their_loss():
     assert last.l2 < 0.3 * first.l2
     out = AutoregressiveWrapper(model.net).generate(ids[:, :2], 6, temperature=0.0)
     assert (out == ids[:, 2:]).float().mean() > 0.9
-
-
-@pytest.mark.slow
-def test_the_loss_compiles_to_one_graph():
-    model, x = wrapped(num_rollouts=2), holes(2, 6)
-    check_one_graph(model, lambda m: m(x))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
-from training_laws import VOCAB, check_copies, check_gradients, check_one_graph, fit, ids_of
+from training_laws import VOCAB, fit, ids_of
 
 from x_transformers.flags import ConfigError
 from x_transformers.gpt_vae import GPTVAE
@@ -68,11 +68,6 @@ def test_b9_rows_without_their_latent_are_those_of_the_decoder_alone(options):
     assert_close(loss, F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()))
 
 
-def test_every_parameter_learns():
-    model, ids = model_of(latents_dropout_prob=0.0).train(), ids_of(2, 6)
-    check_gradients(model, lambda m: m(ids))
-
-
 @pytest.mark.parametrize('cache_kv', [True, False], ids=['cached', 'uncached'])
 def test_it_continues_given_a_latent(cache_kv):
     model, prompts, latents = model_of(), ids_of(2, 3), randn(2, LATENT)
@@ -115,10 +110,8 @@ def test_refusals(call, words):
         call()
 
 
-def test_copies_configs_and_pickles():
-    model, ids = model_of(), ids_of(2, 6)
-    assert 'ar_wrapped_decoder.net.to_logits.weight' in model.state_dict()
-    check_copies(model, lambda m: m(ids))
+def test_names():
+    assert 'ar_wrapped_decoder.net.to_logits.weight' in build().state_dict()
 
 
 @pytest.mark.slow
@@ -134,9 +127,3 @@ def test_it_learns_to_repeat_what_the_latent_tells():
     ids = rows(64)
     out = model.generate(ids[:, :1], 5, seq_for_latents=ids, temperature=0.0)
     assert (out == ids[:, 1:]).float().mean() > 0.9
-
-
-@pytest.mark.slow
-def test_the_loss_compiles_to_one_graph():
-    model, x = model_of(), ids_of(2, 6)
-    check_one_graph(model, lambda m: m(x))

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randn, randomised
-from training_laws import DIM, VOCAB, check_copies, check_gradients, check_half_precision, fit, ids_of, net_of
+from training_laws import DIM, VOCAB, fit, ids_of, net_of
 
 from x_transformers import AutoregressiveWrapper, Encoder
 from x_transformers.flags import ConfigError
@@ -164,10 +164,6 @@ def test_b12_it_continues_given_the_best_latents():
     assert torch.equal(*outs)
 
 
-def test_every_parameter_learns():
-    check_gradients(model_of(latent_dim=5), lambda m: m(ids_of(2, 6)))
-
-
 @pytest.mark.parametrize(
     'call, words',
     [
@@ -193,17 +189,9 @@ def test_refusals(call, words):
         call()
 
 
-def test_copies_configs_and_pickles():
-    model, ids, latents = model_of(latent_dim=5), ids_of(2, 6), randn(2, 2, 4, 5)
-    assert {'latent_proj.weight', 'latent_proj.bias', 'net.to_logits.weight'} <= set(model.state_dict())
+def test_names():
+    assert {'latent_proj.weight', 'latent_proj.bias', 'net.to_logits.weight'} <= set(build(latent_dim=5).state_dict())
     assert not any('latent_proj' in name for name in build().state_dict())
-    check_copies(model, lambda m: m(ids, latents=latents))
-
-
-def test_half_precision():
-    model, ids, latents = model_of(latent_dim=5), ids_of(2, 6), randn(2, 2, 4, 5)
-    check_half_precision(model, lambda m: m(ids, latents=latents, repulsive_loss_weight=0.1))
-    assert model.bfloat16().generate(ids, 3).shape == (2, 3)
 
 
 @pytest.mark.slow

@@ -40,14 +40,24 @@ def seeded(call, model, seed=1):
 
 
 def check_copies(model, call):
-    """A model made from its configuration as JSON, a copy and a pickle compute the same; gives the three."""
+    """A model made from its configuration as JSON, a copy and a pickle compute the same and share the same parts."""
     again = type(model).from_config(json.loads(json.dumps(model.config))).double().train(model.training)
     again.load_state_dict(model.state_dict())
     others = [again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
     expected = seeded(call, copy.deepcopy(model))  # a call may change a model
     for other in copy.deepcopy(others):
         assert_close(seeded(call, other), expected)
+        assert other.config == model.config and shared(other) == shared(model)
     return others
+
+
+def shared(model):
+    """The names of each module and parameter that stands at several places."""
+    names = {}
+    for of in (model.named_modules, model.named_parameters):
+        for name, part in of(remove_duplicate=False):
+            names.setdefault(part, []).append(name)
+    return [several for several in names.values() if len(several) > 1]
 
 
 def check_half_precision(model, call, tolerance=0.02):
@@ -61,6 +71,7 @@ def check_half_precision(model, call, tolerance=0.02):
 
 def check_one_graph(model, call, backend='aot_eager'):
     """The compiled model is one graph, and computes the same."""
+    torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     assert_close(seeded(call, compiled), seeded(call, model))
 
@@ -69,6 +80,8 @@ def check_gradients(model, call, silent=()):
     """A gradient reaches every parameter, is finite, and is 0 for those in `silent` alone."""
     call(model).backward()
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
         assert (parameter.grad.abs().max() == 0) == (name in silent), name
 

@@ -1,0 +1,387 @@
+"""What every wrapper keeps: it comes back from its configuration and copies, computes in half precision and in one
+graph, every parameter learns, rows do not meet, and padding changes nothing. What differs is in a table, with reasons.
+"""
+
+import importlib
+import pkgutil
+import random
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import randn, randomised
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+from training_laws import (
+    DIM,
+    VOCAB,
+    check_copies,
+    check_gradients,
+    check_half_precision,
+    check_one_graph,
+    ids_of,
+    net_of,
+    seeded,
+)
+
+from x_transformers import (
+    DPO,
+    AutoregressiveWrapper,
+    BeliefStateWrapper,
+    ContinuousAutoregressiveWrapper,
+    ContinuousTransformerWrapper,
+    Decoder,
+    Encoder,
+    MultiInputAutoregressiveWrapper,
+    MultiInputTransformerWrapper,
+    NeoMLP,
+    NextLatentWrapper,
+    NonAutoregressiveWrapper,
+    XLAutoregressiveWrapper,
+    XTransformer,
+    XValAutoregressiveWrapper,
+    XValTransformerWrapper,
+)
+from x_transformers import __path__ as PATH
+from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
+from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
+from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
+from x_transformers.flags.configurable import Configurable
+from x_transformers.free_transformer import FreeTransformer
+from x_transformers.full_bandwidth import TRANSITIONS, FullBandwidth
+from x_transformers.gpt_lejepa import LatentAutoregressive
+from x_transformers.gpt_vae import GPTVAE
+from x_transformers.recirculation import Recirculation
+from x_transformers.up_wrapper import UniversalPretrainWrapper
+from x_transformers.xm_latent_decoder import XMLatentDecoder
+
+Inputs = dict[str, Any]
+N, MORE, WIDTH, LATENT = 6, 3, 5, 4
+SIZES = dict(heads=2, attn_dim_head=8, max_seq_len=12, verbose=False)
+INNER = tuple(f'attn_layers.layers.{at}.1.ff.2' for at in (1, 3))
+
+
+class Subject(NamedTuple):
+    """A wrapper with inputs of two rows. It gives a loss, their mean, or something for every row."""
+
+    build: Callable[[], nn.Module]
+    inputs: Inputs
+    call: Callable[..., Tensor] = lambda model, **inputs: model(**inputs)
+    generate: Callable[..., Any] | None = None
+    # what padding at the end holds, by input; `by` names the input that tells how long rows are
+    fills: Mapping[str, Any] | None = None
+    by: str | None = None
+
+
+def ids(length: int = N, seed: int = 0) -> Tensor:
+    return ids_of(2, length, seed=seed)
+
+
+def greedy(model: nn.Module, **inputs: Tensor) -> Tensor:
+    return model.generate(*inputs.values(), 4, temperature=0.0)
+
+
+def of_text(build: Callable[[], nn.Module], name: str = 'x', length: int = N, generate: Any = greedy) -> Subject:
+    """A loss of ids, of which -100 are no targets."""
+    return Subject(build, {name: ids(length)}, generate=generate, fills={name: -100})
+
+
+def by_net(model: nn.Module, x: Tensor) -> Tensor:
+    return greedy(AutoregressiveWrapper(model.net), x=x)
+
+
+def segments(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: XLAutoregressiveWrapper(net_of(max_seq_len=4, max_mem_len=6), **options)
+
+
+def learning(**options: Any) -> Callable[[], nn.Module]:
+    return segments(tbptt_steps=3, ttt_lr=0.5, ttt_wd=0.1, **options)
+
+
+def beliefs(**options: Any) -> BeliefStateWrapper:
+    return BeliefStateWrapper(*(net_of(return_only_embed=True) for _ in range(2)), pred_distance=True, **options)
+
+
+def deep_net(**options: Any) -> nn.Module:
+    stack = dict(depth=3, depth_scale_residual=True, rotary_pos_emb=False)
+    return net_of(stack=stack, max_seq_len=16, **options)
+
+
+def passes(kind: str) -> Callable[[], nn.Module]:
+    options = dict(recirc_pairs=((3, 1), (2, 2)), transitions={'2->2': 'gru'}, transition=kind)
+    return lambda: FullBandwidth(
+        deep_net(tie_embedding=True, post_emb_norm=True), temporal_parallel_passes=3, **options
+    )
+
+
+def hidden_tokens() -> nn.Module:
+    net = net_of(Encoder, dict(rotary_pos_emb=False))
+    options = dict(mask_id=VOCAB - 1, steps=5, self_cond=True, self_cond_train_prob=0.5, self_token_critic=True)
+    return NonAutoregressiveWrapper(net, schedule='cosine', **options)
+
+
+def streams() -> nn.Module:
+    layers = Decoder(dim=DIM, depth=2, heads=2, attn_dim_head=8)
+    sizes = dict(num_tokens=dict(note=7, length=5), max_seq_len=12, emb_dim=6, num_memory_tokens=2)
+    return MultiInputAutoregressiveWrapper(MultiInputTransformerWrapper(attn_layers=layers, **sizes))
+
+
+def numbers() -> nn.Module:
+    layers = Decoder(dim=DIM, depth=2, heads=2, attn_dim_head=8)
+    sizes = dict(num_tokens=VOCAB, max_seq_len=12, numerical_token_id=3, emb_dim=6, num_memory_tokens=2)
+    return XValAutoregressiveWrapper(XValTransformerWrapper(attn_layers=layers, **sizes))
+
+
+def vectors(**options: Any) -> Callable[[], nn.Module]:
+    layers = dict(dim=DIM, depth=2, heads=2, attn_dim_head=8)
+    sizes = dict(dim_in=WIDTH, dim_out=WIDTH, max_seq_len=12)
+    return lambda: ContinuousAutoregressiveWrapper(
+        ContinuousTransformerWrapper(attn_layers=Decoder(**layers), **sizes), **options
+    )
+
+
+def autoencoder(**options: Any) -> Callable[[], nn.Module]:
+    sizes = dict(dim=DIM, enc_depth=1, dec_depth=2, dim_input=WIDTH, dim_latent=LATENT, latents_dropout_prob=0.0)
+    return lambda: ContinuousTransformerAutoencoder(**SIZES, **sizes, **options)
+
+
+def encoded() -> nn.Module:
+    sizes = dict(num_tokens=VOCAB, max_seq_len=12, depth=1, heads=2, attn_dim_head=8)
+    return XTransformer(dim=DIM, **{f'{side}_{name}': size for side in ('enc', 'dec') for name, size in sizes.items()})
+
+
+def pretraining() -> nn.Module:
+    return UniversalPretrainWrapper(net_of(), buffer_size=20, num_reset=4, batch_size=3, seq_len=8, seed_length=5)
+
+
+X, NOTES = ids(9), dict(note=ids_of(2, 9, vocab=7), length=ids_of(2, 9, vocab=5))
+FREE = dict(num_tokens=VOCAB, dim=DIM, dec_head_depth=1, dec_tail_depth=2, latent_bits=3, kl_loss_threshold=0.01)
+VARIATIONAL = dict(num_tokens=VOCAB, dim=DIM, depth=2, enc_depth=1, dim_latent=LATENT, latents_dropout_prob=0.0)
+OF_VECTORS = dict(by='lens', fills=dict(x=9.0))
+
+SUBJECTS = {
+    'language': of_text(lambda: AutoregressiveWrapper(net_of(), label_smoothing=0.1)),
+    'segments': of_text(segments(), length=13),
+    'segments, learning': of_text(learning(ttt_module_paths=INNER[:1]), length=13),
+    'segments, learning by muon': of_text(learning(ttt_module_paths=(INNER,), ttt_use_muon=True), length=13),
+    'segments, episodic': of_text(learning(ttt_module_paths=INNER[:1], episodic_mem_len=3), length=13),
+    'hidden tokens': Subject(hidden_tokens, dict(x=ids(12)), lambda m, x: m(x % (VOCAB - 1)).loss,
+                             lambda m, x: m.generate(2)),
+    'vectors': Subject(vectors(), dict(x=randn(2, N, WIDTH)), generate=lambda m, x: m.generate(x, 3), **OF_VECTORS),
+    'vectors, rolled out': Subject(vectors(), dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, 2, **inputs),
+                                   **OF_VECTORS),
+    'autoencoder, variational': Subject(
+        autoencoder(bottleneck_type='variational'), dict(seq=randn(2, N, WIDTH)), by='lens', fills=dict(seq=9.0)),
+    'autoencoder': Subject(autoencoder(), dict(seq=randn(2, N, WIDTH)),
+                           generate=lambda m, seq: m.decode(m.encode(seq), 4), by='lens', fills=dict(seq=9.0)),
+    'numbers': Subject(
+        numbers, dict(x=X, x_num=randn(2, 9).masked_fill(X != 3, float('nan'))),
+        generate=lambda m, x, x_num: m.generate(x, x_num, 3).sampled_token_ids, fills=dict(x=-100, x_num=50.0)),
+    'streams': Subject(streams, dict(x=NOTES), generate=lambda m, x: m.generate(x, 3)['note'], fills=dict(x=-100)),
+    'beliefs': Subject(
+        beliefs, dict(seq=ids()), generate=lambda m, seq: m.generate_with_suffix_cond(seq, 4, temperature=0.0),
+        by='lens', fills=dict(seq=0)),
+    'next latent, normal': of_text(
+        lambda: NextLatentWrapper(net_of(tie_embedding=True), dim=DIM, num_rollouts=2, sigreg_loss_weight=0.1),
+        generate=by_net),
+    'next latent': of_text(
+        lambda: NextLatentWrapper(net_of(), dim=DIM, num_rollouts=2, rollout_weights=(1.0, 0.5)), generate=by_net),
+    'latents': of_text(
+        lambda: LatentAutoregressive(net_of(), dim=DIM, num_rollouts=2, predict_next_embed_no_action=True),
+        generate=by_net),
+    'latents, tied': of_text(
+        lambda: LatentAutoregressive(net_of(tie_embedding=True), dim=DIM, sigreg_loss_weight=0.0), generate=by_net),
+    'preferences': Subject(
+        lambda: DPO(net_of()),
+        dict(one=ids(9), other=ids(9, 1), prompt_mask=torch.arange(9).expand(2, -1) < 3, mask=torch.ones(2, 9) > 0),
+        lambda m, one, other, prompt_mask, mask: m(
+            one, other, prompt_mask=prompt_mask, preferred_seq_mask=mask, unpreferred_seq_mask=mask),
+        fills=dict(one=0, other=0, prompt_mask=False, mask=False)),
+    'encoded': Subject(
+        encoded, dict(src=ids(5), tgt=ids(N)), generate=lambda m, src, tgt: m.generate(src, tgt[:, :1], 3),
+        fills=dict(tgt=-100)),
+    'free': Subject(lambda: FreeTransformer(**SIZES, **FREE), dict(seq=ids()), fills=dict(seq=-1),
+                    generate=lambda m, seq: m.generate(seq, 9, latents=ids_of(2, vocab=8), temperature=0.0)),
+    'variational': Subject(lambda: GPTVAE(**SIZES, **VARIATIONAL), dict(seq=ids()), generate=greedy,
+                           fills=dict(seq=-1)),
+    **{f'passes, {kind}': of_text(passes(kind), 'token_ids') for kind in TRANSITIONS},
+    'candidates': Subject(
+        lambda: XMLatentDecoder(net_of(max_seq_len=16), latent_dim=LATENT),
+        dict(seq=ids(), latents=randn(2, 2, 4, LATENT)),
+        lambda m, seq, latents: m(seq, latents=latents, repulsive_loss_weight=0.1),
+        lambda m, seq, latents: greedy(m, seq=seq), fills=dict(seq=-100)),
+    'second readings, learned': of_text(
+        lambda: AutoregressiveWrapper(Recirculation(deep_net(), 2, 0, use_learned=True, learned_hidden=5))),
+    'second readings': of_text(lambda: AutoregressiveWrapper(Recirculation(deep_net(), 2, 0))),
+    'pretraining': Subject(pretraining, {}),
+    'encodings': Subject(
+        lambda: DiscoverDecoder(decoder=net_of(max_seq_len=16), num_fillers=6, bos_id=7, pad_id=8, max_seq_len=8),
+        dict(tokens=ids_of(2, 4, vocab=6), targets=ids_of(2, 5, vocab=6)), fills=dict(tokens=8)),
+    'bindings': Subject(
+        lambda: TPREncoder(dim=DIM, num_fillers=6, num_roles=4, mlp_dim=5),
+        dict(tokens=ids_of(2, 4, vocab=6), role_ids=ids_of(2, 4, vocab=4)), by='mask',
+        fills=dict(tokens=5, role_ids=3)),
+    'entropies': Subject(
+        lambda: EntropyBasedTokenizer(net_of(max_seq_len=40), 1.2, accumulate_entropy=True, max_token_size=5),
+        dict(seq=ids(36)), lambda m, **inputs: m(**inputs).double(), by='lens', fills=dict(seq=1)),
+    'points': Subject(lambda: NeoMLP(dim_in=3, dim_hidden=4, dim_out=2, dim_model=16, depth=1,
+                              encoder_kwargs=dict(heads=2, attn_dim_head=8, ff_glu=True)), dict(x=randn(2, 3))),
+}  # fmt: skip
+
+# what differs, and why
+
+HIDDEN, LATENTS = 'what is hidden is drawn for the whole batch', 'latents are drawn for the whole batch'
+NORMAL = 'SIGReg looks at all states of a batch together'
+ROWS_MEET = {
+    'hidden tokens': HIDDEN,
+    'vectors, rolled out': 'one start is drawn for all rows',
+    'autoencoder, variational': LATENTS,
+    'free': LATENTS,
+    'variational': LATENTS,
+    'next latent, normal': NORMAL,
+    'latents': NORMAL,
+}
+PADDING_COUNTS = {'free': 'a code is drawn for every place'}
+NO_PADDING = {
+    'hidden tokens': HIDDEN,
+    'pretraining': 'it writes its own texts',
+    'points': 'the inputs have no order',
+}
+NOT_ALL_LEARN = {
+    'latents, tied': 'what foretells reads a lower block, and targets are constants; without SIGReg no other loss',
+    'pretraining': 'the generator of texts never learns',
+    'entropies': 'lengths have no gradient',
+}
+INNER_STEP = 'an inner step takes gradients, behind a lock'
+NO_GRAPH = {
+    'hidden tokens': 'what is drawn by the generator of Python breaks it',
+    'candidates': 'which latent is active is drawn, and read as a number',
+    'pretraining': 'it writes its own texts',
+    'entropies': 'how many pieces there are is read from the data',
+    'segments, learning': INNER_STEP,
+    'second readings': 'one token after another: a graph for every length, minutes to make',
+    'second readings, learned': 'as for fixed weights',
+    'segments, learning by muon': INNER_STEP,
+    'segments, episodic': INNER_STEP,
+}
+# modules of what wrappers are made of
+PARTS = {'attend', 'x_transformers'}
+
+
+def made(name: str) -> tuple[nn.Module, Callable[[nn.Module, Inputs], Tensor]]:
+    """A model with random weights, and how it is called, with numbers as the weights are."""
+    subject = SUBJECTS[name]
+
+    def call(
+        model: nn.Module, inputs: Inputs = subject.inputs, of: Callable[..., Tensor] = subject.call, seed: int = 0
+    ) -> Tensor:
+        random.seed(seed)
+        kind = next(model.parameters()).dtype
+        return of(model, **tree_map(lambda t: t.to(kind) if t.is_floating_point() else t, inputs))
+
+    return randomised(subject.build(), scale=0.3), call
+
+
+every = pytest.mark.parametrize('name', SUBJECTS)
+
+
+def test_every_wrapper_is_a_subject():
+    names = {part.name for part in pkgutil.iter_modules(PATH)} - PARTS
+    modules = [importlib.import_module(f'x_transformers.{name}') for name in names]
+    wrappers = {
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, Configurable) and cls.__module__ == module.__name__
+    }
+    tried = {type(module) for subject in SUBJECTS.values() for module in subject.build().modules()}
+    assert wrappers <= tried
+
+
+@every
+def test_copies_configs_and_pickles(name):
+    model, call = made(name)
+    others = check_copies(model, call)
+    if SUBJECTS[name].generate:
+        made_of = lambda m: call(m, of=SUBJECTS[name].generate)  # noqa: E731
+        expected = seeded(made_of, model)
+        for other in others:
+            assert torch.equal(seeded(made_of, other), expected)
+
+
+@every
+def test_half_precision(name):
+    model, call = made(name)
+    check_half_precision(model, call)
+    if SUBJECTS[name].generate:
+        shapes = [call(m, of=SUBJECTS[name].generate).shape for m in (model, model.bfloat16())]
+        assert shapes[0] == shapes[1]
+
+
+@every
+def test_every_parameter_learns(name):
+    """In the sum of two losses: which half of self-conditioning is used is drawn."""
+    model, call = made(name)
+    with pytest.raises((AssertionError, RuntimeError)) if name in NOT_ALL_LEARN else nullcontext():
+        check_gradients(model.train(), lambda m: sum(call(m, with_holes(name), seed=seed).sum() for seed in range(2)))
+
+
+def with_holes(name: str) -> Inputs:
+    """The inputs, some ids of which are no targets."""
+    inputs, fills = dict(SUBJECTS[name].inputs), SUBJECTS[name].fills or {}
+    for key in (key for key, fill in fills.items() if fill == -100):
+        inputs[key] = tree_map(torch.clone, inputs[key])
+        for t in tree_leaves(inputs[key]):
+            t[0, -2:] = t[1, 3] = -100
+    return inputs
+
+
+def wide(t: Tensor, width: int) -> Tensor:
+    return F.pad(t, (0, width - t.shape[-1]))
+
+
+@every
+def test_a_row_is_as_alone(name):
+    model, call = made(name)
+    if not SUBJECTS[name].inputs:
+        assert name in NO_PADDING
+        return
+    whole = seeded(call, model)
+    alone = [seeded(lambda m, at=at: call(m, tree_map(lambda t: t[at : at + 1], SUBJECTS[name].inputs)), model)
+             for at in range(2)]  # fmt: skip
+    found = torch.stack(alone).mean() if whole.ndim == 0 else torch.cat([wide(t, whole.shape[-1]) for t in alone])
+    assert torch.allclose(found, whole, rtol=1e-9, atol=1e-9) == (name not in ROWS_MEET)
+
+
+@every
+def test_padding_changes_nothing(name):
+    model, call = made(name)
+    subject = SUBJECTS[name]
+    if name in NO_PADDING:
+        assert subject.fills is None
+        return
+    row = tree_map(lambda t: t[:1], subject.inputs)
+    longer, real = dict(row), tree_leaves(row)[0].shape[1]
+    for key, fill in subject.fills.items():
+        longer[key] = tree_map(lambda t, fill=fill: F.pad(t, (0, 0) * (t.ndim - 2) + (0, MORE), value=fill), row[key])
+    if subject.by == 'lens':
+        longer['lens'] = torch.tensor([real])
+    elif subject.by == 'mask':
+        longer['mask'] = torch.arange(real + MORE)[None] < real
+    expected, found = seeded(lambda m: call(m, row), model), seeded(lambda m: call(m, longer), model)
+    found = found if found.ndim == 0 else wide(found, expected.shape[-1])
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9) == (name not in PADDING_COUNTS)
+
+
+# of every wrapper the first that can
+COMPILED = {name.split(',')[0]: name for name in reversed([*SUBJECTS]) if name not in NO_GRAPH}.values()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', COMPILED)
+def test_the_loss_compiles_to_one_graph(name):
+    model, call = made(name)
+    check_one_graph(model, lambda m: call(m, with_holes(name)))
