@@ -337,24 +337,15 @@ class AutoregressiveWrapper(Configurable):
     @checked
     def generate(
         self,
-        prompts: Tensor | Sequence[Tensor] | None,
-        seq_len: int,
-        eos_token: int | Sequence[int] | None = None,
-        temperature: float = 1.0,
-        prompt_lens: Tensor | Sequence[int] | None = None,
-        filter_logits_fn: Any = top_k,
-        restrict_to_max_seq_len: bool = True,
-        amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
+        prompts: Tensor | Sequence[Tensor] | None, seq_len: int,
+        eos_token: int | Sequence[int] | None = None, temperature: float = 1.0,
+        prompt_lens: Tensor | Sequence[int] | None = None, filter_logits_fn: Any = top_k,
+        restrict_to_max_seq_len: bool = True, amateur_model: nn.Module | tuple[nn.Module, ...] | None = None,
         filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
-        cache_kv: bool = True,
-        return_intermediates: bool = False,
-        generator: Generator | None = None,
-        *,
-        return_log_probs: bool = False,
-        return_finish_reasons: bool = False,
-        **kwargs: Any,
-    ) -> Any:
+        cache_kv: bool = True, return_intermediates: bool = False, generator: Generator | None = None, *,
+        return_log_probs: bool = False, return_finish_reasons: bool = False, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
 
             prompts           ... n   ids with any leading axes, or a list of 1-D tensors of unequal length
@@ -393,24 +384,13 @@ class AutoregressiveWrapper(Configurable):
         with `slide_cache=False`, the last `max_seq_len` tokens are read again each time, and nothing else counts.
         """
         decoding = self.decoding(
-            prompts,
-            seq_len,
-            eos_token=eos_token,
-            temperature=temperature,
-            prompt_lens=prompt_lens,
-            filter_logits_fn=filter_logits_fn,
-            restrict_to_max_seq_len=restrict_to_max_seq_len,
-            amateur_model=amateur_model,
-            filter_kwargs=filter_kwargs,
-            contrastive_decode_kwargs=contrastive_decode_kwargs,
-            cache_kv=cache_kv,
-            generator=generator,
-            **kwargs,
-        )
+            prompts, seq_len, eos_token=eos_token, prompt_lens=prompt_lens, cache_kv=cache_kv,
+            restrict_to_max_seq_len=restrict_to_max_seq_len, amateur_model=amateur_model,
+            contrastive_decode_kwargs=contrastive_decode_kwargs, temperature=temperature,
+            filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs, generator=generator, **kwargs,
+        )  # fmt: skip
         decoding.wants_log_probs, decoding.expert.brief = return_log_probs, not return_intermediates
-        with evaluating(decoding.modules):
-            for _ in decoding.run(seq_len):
-                pass
+        decoding.finish(seq_len)
         made = decoding.result(return_finish_reasons, return_intermediates)
         if return_log_probs or return_finish_reasons:
             return made
@@ -569,24 +549,15 @@ class AutoregressiveWrapper(Configurable):
     @checked
     def beam_search(
         self,
-        prompts: Tensor | Sequence[Tensor],
-        seq_len: int,
-        beams: int = 4,
-        return_beams_and_scores: bool = False,
-        eos_token: int | Sequence[int] | None = None,
-        temperature: float = 1.0,
-        stochastic: bool = False,
-        prompt_lens: Tensor | Sequence[int] | None = None,
-        filter_logits_fn: Any = identity,
-        restrict_to_max_seq_len: bool = True,
+        prompts: Tensor | Sequence[Tensor], seq_len: int,
+        beams: int = 4, return_beams_and_scores: bool = False,
+        eos_token: int | Sequence[int] | None = None, temperature: float = 1.0,
+        stochastic: bool = False, prompt_lens: Tensor | Sequence[int] | None = None,
+        filter_logits_fn: Any = identity, restrict_to_max_seq_len: bool = True,
         filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
-        cache_kv: bool = True,
-        generator: Generator | None = None,
-        *,
-        slide_cache: bool = True,
-        length_penalty: float = 0.0,
-        **kwargs: Any,
-    ) -> Any:
+        cache_kv: bool = True, generator: Generator | None = None, *,
+        slide_cache: bool = True, length_penalty: float = 0.0, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         """Continue the prompts by the most probable `seq_len` tokens that a search with several hypotheses finds.
 
         Each hypothesis is continued by its most probable tokens; of all continuations the `beams` with the largest sum
@@ -607,8 +578,7 @@ class AutoregressiveWrapper(Configurable):
         """
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
         require(is_number(length_penalty), 'length_penalty', length_penalty, 'a number')
-        warm = is_number(temperature) and temperature >= 0
-        require(warm, 'temperature', temperature, 'a number of at least 0')
+        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         endings = Endings(eos_token, None, vocabulary_of(self.net))
         keep = filter_with(filter_logits_fn, filter_kwargs)
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)

@@ -310,8 +310,7 @@ class BeliefStateWrapper(Configurable):
                 pad_value=0,
                 eos_token=eos_token,
             )
-            for _ in decoding.run(seq_len):
-                pass
+            decoding.finish(seq_len)
         generated = decoding.ids[:, ids.shape[1] : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
 

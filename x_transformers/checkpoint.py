@@ -41,6 +41,24 @@ OLDEST = Version('0.12.1')
 State = dict[str, Any]
 
 
+def check_state(state_dict: Any) -> None:
+    """Refuse what is no dict from names to tensors."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f'`state_dict` got {type(state_dict).__name__}, it must be a dict from names to tensors')
+    for name, t in state_dict.items():
+        if not isinstance(name, str) or not torch.is_tensor(t):
+            raise TypeError(
+                f'`state_dict` got {type(t).__name__} at {name!r}, it must be a dict from names to tensors; '
+                f'give the part of the file that holds the weights'
+            )
+
+
+def check_sizes(**sizes: Any) -> None:
+    for name, value in sizes.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ValueError(f'`{name}` got {value!r}, it must be a positive integer or None')
+
+
 def upgrade(
     state_dict: Mapping[str, Any],
     version: str,
@@ -81,18 +99,9 @@ def upgrade(
     Names are found behind any prefix, such as 'module.' or 'net.'. The input is left as it is.
     Raises TypeError or ValueError, which name the argument or the entry.
     """
-    if not isinstance(state_dict, Mapping):
-        raise TypeError(f'`state_dict` got {type(state_dict).__name__}, it must be a dict from names to tensors')
-    for name, t in state_dict.items():
-        if not isinstance(name, str) or not torch.is_tensor(t):
-            raise TypeError(
-                f'`state_dict` got {type(t).__name__} at {name!r}, it must be a dict from names to tensors; '
-                f'give the part of the file that holds the weights'
-            )
+    check_state(state_dict)
     known = read_version(version)
-    for name, value in (('heads', heads), ('dim_head', dim_head), ('rotary_dim', rotary_dim)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f'`{name}` got {value!r}, it must be a positive integer or None')
+    check_sizes(heads=heads, dim_head=dim_head, rotary_dim=rotary_dim)
     keeps = {
         'rotate_values': rotate_values,
         'norm_bias': norm_bias,

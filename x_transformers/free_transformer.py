@@ -258,8 +258,7 @@ class FreeTransformer(Configurable):
                 leading=leading,
                 pad_value=0,
             )
-            for _ in decoding.run(seq_len - ids.shape[1]):
-                pass
+            decoding.finish(seq_len - ids.shape[1])
         return decoding.ids.reshape(*leading, seq_len)
 
     def condition_of(self, latents: Any, batch: int) -> Tensor:

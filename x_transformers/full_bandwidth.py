@@ -36,7 +36,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation.engine import Reader, evaluating
+from x_transformers.generation.engine import Reader
 from x_transformers.generation.sampling import padded_prompts, require, top_k
 from x_transformers.training.losses import readable
 from x_transformers.training.token_loss import later
@@ -498,9 +498,7 @@ class FullBandwidth(Configurable):
         decoding = model.decoding(prompts, seq_len, eos_token=eos_token, **options, **kwargs)
         reader = FeedbackReader(self, decoding.expert, passes, should_fuse_latent, transition, process_prompt)
         decoding.expert, decoding.modules = reader, [*decoding.modules, *self.modules()]
-        with evaluating(decoding.modules):
-            for _ in decoding.run(seq_len):
-                pass
+        decoding.finish(seq_len)
         return decoding.generated(decoding.ids[:, decoding.start :])
 
 

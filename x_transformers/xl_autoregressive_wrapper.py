@@ -366,8 +366,7 @@ class XLAutoregressiveWrapper(Configurable):
         )
         start = decoding.length
         with evaluating(decoding.modules), self.rows(ids.shape[0]):
-            for _ in decoding.run(seq_len):
-                pass
+            decoding.finish(seq_len)
         generated = decoding.ids[:, start : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
 

@@ -49,6 +49,17 @@ def lowest_loss_winner_fn(losses: Tensor, intermediates: Any = None) -> Tensor:
     return losses.argmin(dim=-1)
 
 
+def check_unless_none(check: Check, **values: Any) -> None:
+    for name, value in values.items():
+        require(value is None or check.test(value), name, value, check.words)
+
+
+def as_candidate(out: Tensor | Readout) -> Tensor | Readout:
+    """Logits of a batch without latents as those of one candidate:  b n l -> b 1 n l"""
+    one = rearrange(out.hidden if isinstance(out, Readout) else out, 'b n d -> b 1 n d')
+    return out.of(one) if isinstance(out, Readout) else one
+
+
 def of_winners(t: Tensor, winners: Tensor) -> Tensor:
     """What belongs to the best candidate of each row:  b k ..., b -> b ..."""
     import einx
@@ -237,12 +248,9 @@ class XMLatentDecoder(Configurable):
         ids = readable(inputs, self.ignore_index)
         if mask is not None:
             kwargs['mask'] = mask[:, : ids.shape[1]]
-        for name, value, check in (
-            ('max_batch_size', max_batch_size, size),
-            ('repulsive_loss_weight', repulsive_loss_weight, not_negative),
-            ('latent_drop_prob', latent_drop_prob, chance),
-        ):
-            require(value is None or check.test(value), name, value, check.words)
+        check_unless_none(size, max_batch_size=max_batch_size)
+        check_unless_none(not_negative, repulsive_loss_weight=repulsive_loss_weight)
+        check_unless_none(chance, latent_drop_prob=latent_drop_prob)
         mask = as_mask(mask, 'mask', *seq.shape, like=seq)
         weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
@@ -253,10 +261,7 @@ class XMLatentDecoder(Configurable):
             kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss) as aux:
             if dropped:
-                out, latents, trace = self.net(ids, **kwargs), None, None
-                later_read = isinstance(out, Readout)
-                alone = rearrange(out.hidden if later_read else out, 'b n d -> b 1 n d')
-                logits = out.of(alone) if later_read else alone
+                logits, latents, trace = as_candidate(self.net(ids, **kwargs)), None, None
             else:
                 latents = self.candidate_latents(latents, seq.shape[0], candidates, slot)
                 logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)

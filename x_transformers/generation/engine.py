@@ -364,6 +364,12 @@ class Decoding:
                 self.callback(tokens)
             yield tokens
 
+    def finish(self, seq_len: int) -> None:
+        """The steps of `run`, without gradients and in eval mode."""
+        with evaluating(self.modules):
+            for _ in self.run(seq_len):
+                pass
+
     def generated(self, t: Tensor) -> Tensor:
         """The part (b s) of the new tokens, in the leading axes."""
         new = t[:, : self.length - self.start]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.again import Kept, again, batched, differentiated, itself
@@ -369,6 +370,32 @@ def check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:
         raise IndexError(f'Target {int(targets[wrong][0])} is out of bounds: there are {classes} classes')
 
 
+def check_linear(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None, weights: Tensor | None) -> None:
+    """Refuse what are no tensors, or of shapes that do not fit."""
+    for name, t in (('hidden', hidden), ('weight', weight), ('targets', targets), ('bias', bias), ('weights', weights)):
+        if not (torch.is_tensor(t) or (t is None and name in ('bias', 'weights'))):
+            raise TypeError(f'`{name}` got {shown(t)}, it must be a tensor')
+    if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:] or targets.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f'`hidden` got the shape {tuple(hidden.shape)}, `weight` {tuple(weight.shape)}, `targets` '
+            f'{tuple(targets.shape)}, they must be (... d), (l d) and (...)'
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f'`bias` got the shape {tuple(bias.shape)}, it must be ({weight.shape[0]},)')
+
+
+def check_options(ignore_index: Any, label_smoothing: Any, z_loss_weight: Any) -> None:
+    for name, value in (('label_smoothing', label_smoothing), ('z_loss_weight', z_loss_weight)):
+        if not is_number(value):
+            raise TypeError(f'`{name}` got {shown(value)}, it must be a number')
+    if not is_int(ignore_index):
+        raise TypeError(f'`ignore_index` got {shown(ignore_index)}, it must be an integer')
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f'`label_smoothing` got {label_smoothing}, it must be a number from 0 to 1')
+    if not z_loss_weight >= 0:
+        raise ValueError(f'`z_loss_weight` got {z_loss_weight}, it must be a number of at least 0')
+
+
 def linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
@@ -401,25 +428,8 @@ def linear_cross_entropy(
 
     Label smoothing: Szegedy et al. 2016, arXiv:1512.00567; z-loss: Chowdhery et al. 2022, arXiv:2204.02311
     """
-    for name, t in (('hidden', hidden), ('weight', weight), ('targets', targets), ('bias', bias), ('weights', weights)):
-        if not (torch.is_tensor(t) or (t is None and name in ('bias', 'weights'))):
-            raise TypeError(f'`{name}` got {shown(t)}, it must be a tensor')
-    for name, value in (('label_smoothing', label_smoothing), ('z_loss_weight', z_loss_weight)):
-        if not is_number(value):
-            raise TypeError(f'`{name}` got {shown(value)}, it must be a number')
-    if not is_int(ignore_index):
-        raise TypeError(f'`ignore_index` got {shown(ignore_index)}, it must be an integer')
-    if weight.ndim != 2 or hidden.shape[-1:] != weight.shape[1:] or targets.shape != hidden.shape[:-1]:
-        raise ValueError(
-            f'`hidden` got the shape {tuple(hidden.shape)}, `weight` {tuple(weight.shape)}, `targets` '
-            f'{tuple(targets.shape)}, they must be (... d), (l d) and (...)'
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f'`bias` got the shape {tuple(bias.shape)}, it must be ({weight.shape[0]},)')
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f'`label_smoothing` got {label_smoothing}, it must be a number from 0 to 1')
-    if not z_loss_weight >= 0:
-        raise ValueError(f'`z_loss_weight` got {z_loss_weight}, it must be a number of at least 0')
+    check_linear(hidden, weight, targets, bias, weights)
+    check_options(ignore_index, label_smoothing, z_loss_weight)
     if reduction not in ('mean', 'sum', 'none'):
         raise ValueError(f"`reduction` got {reduction!r}, it must be 'mean', 'sum' or 'none'")
     if weights is not None and (reduction != 'sum' or weights.shape != targets.shape or weights.requires_grad):
@@ -428,11 +438,11 @@ def linear_cross_entropy(
             "and go with `reduction='sum'` only"
         )
     terms = Terms(ignore_index, label_smoothing, z_loss_weight)
-    flat = targets.flatten()
+    flat = rearrange(targets, '... -> (...)')
     valid = flat != ignore_index
     shares = {'none': None, 'sum': valid, 'mean': mean_shares(valid, hidden)}[reduction]
-    shares = shares if weights is None else weights.flatten()
-    loss = fused_losses(hidden.flatten(0, -2), weight, bias, flat, shares, terms)
+    shares = shares if weights is None else rearrange(weights, '... -> (...)')
+    loss = fused_losses(rearrange(hidden, '... d -> (...) d'), weight, bias, flat, shares, terms)
     return loss.view(targets.shape) if reduction == 'none' else loss
 
 
