@@ -109,3 +109,22 @@ def test_what_is_allowed_runs(stage):
 def test_features_of_the_library_are_not_asked():
     """They pay nothing: a subclass of one does, outside of it."""
     assert not any(feature.is_own for feature in ATTENTION) and type('Mine', (ATTENTION[0],), {}).is_own
+
+
+def test_what_queries_see_is_known_where_scores_are():
+    """Earlier, masks have not been put together: nothing may pass for them."""
+    for stage, method in (
+        ('heads', lambda self, qkv, call: (call.visible(), qkv)[1]),
+        ('enter', lambda self, qkv, call: (call.visible(), qkv)[1]),
+    ):
+        mask = type(
+            'Hides', (AttentionFeature,), {'mask': lambda self, call: torch.ones(5, 5) > 0, 'hides': flag(False, '')}
+        )
+        net = Decoder(
+            dim=16, depth=1, heads=2, features=[own(AttentionFeature, stage, method), mask], mine=True, hides=True
+        )
+        with pytest.raises(ValueError, match='`visible` is known from'):
+            net(torch.randn(2, 5, 16))
+    seen = []
+    run(AttentionFeature, 'scores', lambda self, s, call: (seen.append(call.visible()), s)[1])
+    assert torch.equal(seen[0], torch.ones(5, 5).tril()[None, None] > 0)

@@ -369,7 +369,7 @@ def plain_arguments(call: Call) -> dict[str, Any]:
     call.combine()
     # behind keys that every query sees, a triangle of few keys is no longer one
     crooked = call.triangle and added > 0 and call.keys < call.rows
-    mask, inputs = call.seen() if crooked else call.mask, call.inputs
+    mask, inputs = call.visible() if crooked else call.mask, call.inputs
     mask, bias = (t if t is None or t.shape[-1] == 1 else t[..., bare:] for t in (mask, call.bias))
     delta = inputs.get('attn_delta')
     if delta is not None and added and delta.shape[-1] == call.keys:

@@ -1119,7 +1119,7 @@ class TransformerWrapper(Wrapper):
         call = open_model(self, x, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
-        call.later = return_readout
+        call.returns_readout = return_readout
         x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
         wants.check(return_embeddings, return_logits_and_embeddings)
         mems = self.shifted(mems)
@@ -1145,7 +1145,7 @@ class TransformerWrapper(Wrapper):
 
     def read_later(self, x: Tensor, call: ModelCall, to_logits_kwargs: dict[str, Any]) -> Any:
         """The logits, or, for a caller that asked with `return_readout`, a `Readout` that gives them and their loss."""
-        if call.later:
+        if call.returns_readout:
             return readout_of(self, x, call, to_logits_kwargs)
         return self.read_out(x, call, to_logits_kwargs)
 

@@ -554,7 +554,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     @property
     def triangle(self) -> bool:
         """Whether the causal triangle hides anything."""
-        hides = self.causal and self.places is None and (self.rows > 1 or self.later > 0)
+        hides = self.causal and self.places is None and (self.rows > 1 or self.later_keys > 0)
         return True if hides else False  # a plain bool also where the length is symbolic
 
     @property
@@ -621,13 +621,20 @@ class Call(AddsLosses, HasStates, InBlocks):
     @property
     def triangle_alone(self) -> bool:
         """Whether the causal triangle hides only what is to the right of the diagonal, in the last keys."""
-        return self.triangle and self.later == 0 and self.keys >= self.rows
+        return self.triangle and self.later_keys == 0 and self.keys >= self.rows
 
-    def seen(self) -> Tensor | None:
-        """Which keys each query sees, broadcasting to b h i j; None for all. Known once `combine` has run."""
+    def visible(self) -> Tensor | None:
+        """Which keys each query sees, broadcasting to b h i j; None for all. Known once `combine` has run.
+
+        raises   ValueError at earlier stages, and at `attend`, which reads `mask_entry` or `masks`
+        """
+        if not self.total_keys or (self.masks and self.mask is None):
+            raise ValueError(
+                '`visible` is known from `similarity` to `gathered` only, where masks have been put together'
+            )
         if not self.triangle:
             return self.mask
-        added, stop = self.total_keys - self.keys, self.keys - self.later
+        added, stop = self.total_keys - self.keys, self.keys - self.later_keys
         place = torch.arange(-added, self.keys, device=self.x.device)
         triangle = place <= torch.arange(stop - self.rows, stop, device=self.x.device).unsqueeze(-1)
         if added and stop < self.rows:
@@ -646,7 +653,7 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     def sighted(self, first: int = 0) -> Tensor:
         """Which queries see any key, from the `first` on, broadcasting to b h i 1."""
-        seen = self.seen()
+        seen = self.visible()
         if seen is None:
             return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.x.device)
         return (seen[..., first:] if seen.shape[-1] > 1 else seen).any(dim=-1, keepdim=True)

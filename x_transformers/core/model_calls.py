@@ -58,8 +58,8 @@ class ModelCall(AddsLosses, HasStates):
     sees the leading tokens behind the padding, next to the first real token. `given` tokens came with the call,
     `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
     again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
-    `keeps` says that the trace holds all that the layers leave behind, `later` that the caller wants a `Readout` in
-    place of logits.
+    `keeps` says that the trace holds all that the layers leave behind, `returns_readout` that the caller wants a
+    `Readout` in place of logits.
     """
 
     trace: LayerIntermediates
@@ -77,7 +77,7 @@ class ModelCall(AddsLosses, HasStates):
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
     spread: Callable[..., Tensor] | None = None
     keeps: bool = False
-    later: bool = False
+    returns_readout: bool = False
     losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
     on: Any = None
     new_states: dict[str, State] = field(default_factory=dict)

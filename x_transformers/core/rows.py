@@ -299,7 +299,7 @@ def to_4d(t: Tensor) -> Tensor:
 class InBlocks:
     """What a call of an attention layer needs to be run in blocks: its masks and biases, and how to narrow it.
 
-    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later` keys follow that
+    A block is a call with fewer `rows` and `keys`, made by `block(span)` of the `whole`. Then `later_keys` follow that
     of its last query, and `carried` is what earlier blocks hand on. `places` says at which of the new tokens each query
     stands, (i) or (b i), where they are not these tokens in their order.
     """
@@ -307,7 +307,7 @@ class InBlocks:
     masks: list[Rows] = field(default_factory=list)
     biases: list[Rows] = field(default_factory=list)
     span: Span | None = None
-    later: int = 0
+    later_keys: int = 0
     carried: dict[str, Tensor] = field(default_factory=dict)
     given: dict[int, Given] = field(default_factory=dict)
     in_one: Any = None
@@ -372,7 +372,7 @@ class InBlocks:
         new.span, new.in_one, new.x = span, self, self.x[:, span.rows]
         new.notes = {kind: own.copy() for kind, own in self.notes.items()}
         new.in_part = True
-        new.later = span.keys.stop - (self.keys - self.rows + span.rows.stop)
+        new.later_keys = span.keys.stop - (self.keys - self.rows + span.rows.stop)
         new.keys = span.keys.stop - span.keys.start
         new.total_keys = self.total_keys - self.keys + new.keys
         new.real = None if self.real is None else self.real[:, span.keys]
@@ -433,7 +433,7 @@ class InBlocks:
         """What counts the keys of the call along an axis, such as (... j), for those that are queries too."""
         if self.places is not None:
             return taken(t, self.places + (t.shape[dim] - self.tokens.shape[1]), dim)
-        stop = t.shape[dim] - self.later
+        stop = t.shape[dim] - self.later_keys
         start = max(stop - self.rows, 0)
         return t.narrow(dim, start, max(stop, start) - start)
 

@@ -150,7 +150,7 @@ class AttentionFeature(Feature):
     The call holds the input of the queries `x` (b i d), counts of `heads`, `rows` (queries), `keys`, and `total_keys`
     with those that features put in front, `scale`, `training`, the `inputs` that features take, and `real`, which of
     the keys are real tokens (b j), None for all; of the queries `real_queries` says it (b i). From `similarity` to
-    `gathered` `call.seen()` says which keys each query sees, by masks and causality together: bool, to b h i j, None
+    `gathered` `call.visible()` says which keys each query sees, by masks and causality together: bool, to b h i j, None
     for all.
 
     What it declares in `remembers` is kept by the cache, layer by layer: `call.state(name)`. It counts the tokens of

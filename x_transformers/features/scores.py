@@ -454,7 +454,7 @@ class InvertedAttention(AttentionFeature):
         return over_queries
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        seen = call.seen()
+        seen = call.visible()
         if seen is not None:
             if seen.shape[-1] > 1:  # a sink is always seen
                 seen = F.pad(seen, (attn.shape[-1] - seen.shape[-1], 0), value=True)

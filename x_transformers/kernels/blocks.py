@@ -185,7 +185,7 @@ def only_distances(call: Call, bias: Diagonals | None, q: Tensor, v: Tensor) -> 
     """Whether nothing is added but a table of distances, and nothing hidden but by the triangle."""
     known = hasattr(torch.ops.aten, '_scaled_dot_product_flash_attention_for_cpu')
     alone = bias is not None and not call.biases and not call.masks and call.total_keys == call.keys >= call.rows
-    return known and alone and call.dropout == 0 and call.later == 0 and q.shape[-1] == v.shape[-1]
+    return known and alone and call.dropout == 0 and call.later_keys == 0 and q.shape[-1] == v.shape[-1]
 
 
 def by_flash(call: Call, bias: Diagonals, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -282,7 +282,7 @@ class Part:
             scores[..., -block.rows :].masked_fill_(upper(block.rows, scores.device), hidden)
             seen = block.mask
         else:
-            seen = block.seen()
+            seen = block.visible()
         return scores if seen is None else scores.masked_fill_(~self.of_heads(seen), hidden)
 
     def cleared(self, p: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
     sim = on.chain('logits', sim, call)
-    seen = on.pick('sight', lambda call: call.seen())(call)
+    seen = on.pick('sight', lambda call: call.visible())(call)
     if seen is not None:
         sim = sim.masked_fill(~seen, lowest(sim))
     sim = on.chain('rows', sim, call)
@@ -195,7 +195,7 @@ class Sight(NamedTuple):
 def sight_of(call: Call, q: Tensor) -> Sight:
     if call.bias is None and call.mask is None and triangle_fits(call):
         return Sight(None, call.triangle)
-    seen = call.seen()
+    seen = call.visible()
     if seen is None:
         return Sight(call.bias.to(q.dtype))
     sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
