@@ -190,8 +190,8 @@ def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str
     models = () if models is None else cast_tuple(tuple(models) if isinstance(models, list) else models)
     contrasts = cast_tuple({} if contrasts is None else contrasts, len(models))
     if len(contrasts) != len(models):
-        given = f'`contrastive_decode_kwargs` holds {len(contrasts)} dicts for {len(models)} amateurs'
-        raise ValueError(f'{given}, give one for all or one for each')
+        counts = f'`contrastive_decode_kwargs` holds {len(contrasts)} dicts for {len(models)} amateurs'
+        raise ValueError(f'{counts}, give one for all or one for each')
     nets = [model.net if isinstance(model, AutoregressiveWrapper) else model for model in models]
     for net in nets:
         check_net(net)
@@ -314,9 +314,9 @@ class AutoregressiveWrapper(Configurable):
         if first is not None:  # no document says how the next one begins
             x = x.masked_fill(first, self.ignore_index)
         if self.training and self.mask_prob > 0.0:
-            kept, given = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
+            kept, own = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
             kept = kept if first is None else kept | first
-            kwargs['self_attn_kv_mask'] = kept if given is None else kept & given
+            kwargs['self_attn_kv_mask'] = kept if own is None else kept & own
         return ids, x
 
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:

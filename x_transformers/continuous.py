@@ -203,8 +203,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
         self.probabilistic = bool(getattr(net, 'probabilistic', False))
         self.equal_loss_weight_batch = equal_loss_weight_batch
         if use_l1_loss and (loss_fn is not None or self.probabilistic):
-            given = 'a `loss_fn`' if loss_fn is not None else 'a `probabilistic` net'
-            warn_once(f'`use_l1_loss` has no effect with {given}')
+            other = 'a `loss_fn`' if loss_fn is not None else 'a `probabilistic` net'
+            warn_once(f'`use_l1_loss` has no effect with {other}')
         if loss_fn is None:
             squares = F.l1_loss if use_l1_loss else F.mse_loss
             loss_fn = gaussian_nll if self.probabilistic else functools.partial(squares, reduction='none')
@@ -252,9 +252,9 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
         if lens is not None:
             mask = within(lens, n)
-        given, counts = (kwargs, None) if mask is None else (kwargs | {'mask': mask[:, :-1]}, mask[:, 1:])
+        inputs, counts = (kwargs, None) if mask is None else (kwargs | {'mask': mask[:, :-1]}, mask[:, 1:])
         with AuxLosses() as aux:
-            prediction = self.net(x[:, :-1], **given)
+            prediction = self.net(x[:, :-1], **inputs)
         return aux.added_to(self.loss(prediction, x[:, 1:], counts))
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:

@@ -172,8 +172,8 @@ class FreeTransformer(Configurable):
         per_token = self.per_token_latents if per_token_latents is None else per_token_latents
         queries = self.query_token_for_latents.expand(b, n if per_token else 1, -1)
         places = torch.arange(n, device=decoder_head_embeds.device)
-        given = dict(pos=places, context_pos=places) if per_token else {}
-        pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **given)
+        positions = dict(pos=places, context_pos=places) if per_token else {}
+        pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **positions)
         logits = self.to_latent_bit_logits(pooled)
         latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=mask if per_token else None)
         return (latents, loss) if return_kl_loss else latents

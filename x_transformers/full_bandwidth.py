@@ -317,10 +317,10 @@ class FullBandwidth(Configurable):
         if net.attn_layers.has_custom_layer_types:
             raise ConfigError('`net` must have plain blocks, its stack has an order of layers of its own')
 
-    def own_transitions(self, given: Mapping[Any, Any]) -> dict[tuple[int, int], Any]:
+    def own_transitions(self, specs: Mapping[Any, Any]) -> dict[tuple[int, int], Any]:
         """What each pair asks for, given by pairs or by their names, as '3->1'."""
         names = {self.name_of(*pair): pair for pair in self.recirc_pairs}
-        own = {names.get(key, key): spec for key, spec in given.items()}
+        own = {names.get(key, key): spec for key, spec in specs.items()}
         for key in own:
             if key not in self.recirc_pairs:
                 raise ConfigError(f'`transitions` got {key!r}, `recirc_pairs` are {", ".join(map(repr, names))}')

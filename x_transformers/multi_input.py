@@ -340,10 +340,10 @@ class MultiInputAutoregressiveWrapper(Configurable):
         names = tuple(self.net.num_tokens)
         check_names(prompts, 'prompts', self.net.num_tokens)
         alone = all(torch.is_tensor(prompts[name]) and prompts[name].ndim == 1 for name in names)
-        given = {name: prompts[name].unsqueeze(0) if alone else prompts[name] for name in names}
-        _, n = check_streams(given, self.net.num_tokens, 'prompts')
+        rows = {name: prompts[name].unsqueeze(0) if alone else prompts[name] for name in names}
+        _, n = check_streams(rows, self.net.num_tokens, 'prompts')
         require(n >= 1, 'prompts', f'{n} steps', 'one step at least')
-        padded = [padded_prompts(given[name], prompt_lens, self.pad_value) for name in names]
+        padded = [padded_prompts(rows[name], prompt_lens, self.pad_value) for name in names]
         sequence, pads = torch.stack([ids for ids, _, _ in padded], dim=-1), padded[0][1]
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
         start = sequence.shape[1]

@@ -61,16 +61,16 @@ class NeoMLP(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
-        given = ENCODER_DEFAULTS if encoder_kwargs is None else dict(encoder_kwargs)
+        options = ENCODER_DEFAULTS if encoder_kwargs is None else dict(encoder_kwargs)
         for name in OWN:
-            if name in given:
+            if name in options:
                 raise ConfigError(f'`encoder_kwargs` got `{name}`, write `dim_model` and `depth`')
         self.dim_in, self.dim_hidden, self.dim_out = dim_in, dim_hidden, dim_out
         self.input_embed = nn.Parameter(torch.randn(dim_in, dim_model) * 0.02)
         self.hidden_embed = nn.Parameter(torch.randn(dim_hidden, dim_model) * 0.02)
         self.output_embed = nn.Parameter(torch.randn(dim_out, dim_model) * 0.02)
         self.random_fourier = nn.Sequential(RandomFourierEmbed(dim_model), nn.Linear(dim_model, dim_model))
-        self.transformer = Encoder(dim=dim_model, depth=depth, **given)
+        self.transformer = Encoder(dim=dim_model, depth=depth, **options)
         self.to_output_weights = nn.Parameter(torch.randn(dim_out, dim_model))
         self.to_output_bias = nn.Parameter(torch.zeros(dim_out))
 

@@ -192,12 +192,12 @@ class NonAutoregressiveWrapper(Configurable):
         real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
         time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
-        shown, given = self.corrupted(x, hidden), dict(kwargs)
+        shown, inputs = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:
-            given['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
+            inputs['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
         alone = self.token_critic is None or only_train_generator
         with torch.set_grad_enabled(torch.is_grad_enabled() and not only_train_critic), AuxLosses() as aux:
-            logits = self.net(shown, **given, **(later(self.net) if alone else {}))
+            logits = self.net(shown, **inputs, **(later(self.net) if alone else {}))
         loss = weighted_token_loss(logits, x, self.loss_weights(time, hidden), Terms()) / hidden.sum().clamp(min=1)
         if alone:
             return Losses(aux.added_to(loss), loss, None)
@@ -321,11 +321,11 @@ class NonAutoregressiveWrapper(Configurable):
 
     def guess(self, seq: Tensor, last: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Logits and embeddings of a step, given the embeddings of the last one."""
-        given = dict(kwargs)
+        inputs = dict(kwargs)
         if self.self_cond:
             last = self.null_embed.expand(*seq.shape, -1) if last is None else last
-            given['sum_embeds'] = self.to_self_cond(last)
-        return self.net(seq, return_logits_and_embeddings=True, **given)
+            inputs['sum_embeds'] = self.to_self_cond(last)
+        return self.net(seq, return_logits_and_embeddings=True, **inputs)
 
     def hidden_counts(self, n: int) -> list[int]:
         """How many tokens are still hidden after each step; none after the last."""

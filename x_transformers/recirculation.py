@@ -138,12 +138,12 @@ class Recirculation(Configurable):
                     f'`destination_layer` got {destination}, it must be below its `source_layer`, {source}'
                 )
 
-    def weights(self, name: str, given: Any) -> tuple[float | None, ...]:
+    def weights(self, name: str, value: Any) -> tuple[float | None, ...]:
         """A weight for each pair of layers."""
         routes = len(self.source_layers)
-        weights = tuple(given) if isinstance(given, (list, tuple)) else (given,) * routes
+        weights = tuple(value) if isinstance(value, (list, tuple)) else (value,) * routes
         if len(weights) != routes:
-            raise ConfigError(f'`{name}` got {shown(given)}, it must be one number, or {routes}')
+            raise ConfigError(f'`{name}` got {shown(value)}, it must be one number, or {routes}')
         return weights
 
     # what an AutoregressiveWrapper asks for
@@ -293,8 +293,8 @@ class Recirculation(Configurable):
         if self.learned_mixers is None:
             raise ValueError('`learn_parameters` needs `use_learned=True`: there is nothing to learn')
         parameters = list(self.learned_mixers.parameters())
-        given = dict(lr=3e-4, weight_decay=1e-4) if optimizer_kwargs is None else optimizer_kwargs
-        optimizer = optimizer_cls(parameters, **given)
+        options = dict(lr=3e-4, weight_decay=1e-4) if optimizer_kwargs is None else optimizer_kwargs
+        optimizer = optimizer_cls(parameters, **options)
         with in_eval_mode(list(self.modules())), torch.enable_grad():
             for _ in range(steps):
                 loss = self.loss(x[torch.randint(len(x), (batch_size,), device=x.device)])

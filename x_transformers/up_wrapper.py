@@ -119,8 +119,8 @@ class SyntheticDataGenerator(Configurable):
         require(is_int(length) and length >= 0, 'length', length, 'an integer of at least 0')
         if seed is None and condition is None:
             raise ValueError('`seed` is missing: give it, or a `condition`')
-        given = (('seed', seed), ('condition', condition))
-        parts = [check_ids(ids, name, 1) for name, ids in given if ids is not None]
+        fronts = (('seed', seed), ('condition', condition))
+        parts = [check_ids(ids, name, 1) for name, ids in fronts if ids is not None]
         if len({ids.shape[0] for ids in parts}) > 1:
             raise ValueError(f'`condition` got {condition.shape[0]} rows, `seed` has {seed.shape[0]}')
         new, state = torch.cat(parts, dim=1), None

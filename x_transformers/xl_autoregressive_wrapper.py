@@ -404,10 +404,10 @@ class SegmentReader:
     def advance(self, sequence: Tensor) -> Tensor:
         """Read what is new in the present segment."""
         start = self.seen if self.caching else self.start
-        given = dict(self.inputs, mems=self.mems)
+        inputs = dict(self.inputs, mems=self.mems)
         if self.cache is not None:
-            given |= dict(cache=self.cache, input_not_include_cache=True)
-        logits, inter = self.net(sequence[:, start:], return_intermediates=True, **given)
+            inputs |= dict(cache=self.cache, input_not_include_cache=True)
+        logits, inter = self.net(sequence[:, start:], return_intermediates=True, **inputs)
         if self.caching:
             self.cache = inter.cache
         self.hiddens = [*(self.hiddens if self.caching else ()), inter.hiddens]

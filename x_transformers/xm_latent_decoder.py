@@ -120,9 +120,9 @@ class XMLatentDecoder(Configurable):
     def max_seq_len(self) -> int:
         return self.net.max_seq_len
 
-    def one_each(self, given: Callable | Sequence[Callable]) -> tuple[Callable, ...]:
+    def one_each(self, rule: Callable | Sequence[Callable]) -> tuple[Callable, ...]:
         """A rule for each latent."""
-        rules = (given,) * self.num_latents if callable(given) else tuple(given)
+        rules = (rule,) * self.num_latents if callable(rule) else tuple(rule)
         if not all(map(callable, rules)):
             raise TypeError(f'`winner_fn` got {shown(rules)}, it must be a callable, or one for each latent')
         if len(rules) != self.num_latents:
@@ -155,9 +155,9 @@ class XMLatentDecoder(Configurable):
                 if one is not None and tuple(one.shape) not in shapes:
                     raise ValueError(f'`latents` got a tensor of shape {tuple(one.shape)} in a list, each must be '
                                      f'{shapes[1]}, {shapes[2]} or None')  # fmt: skip
-            given = [new[:, at] if one is None else one.to(new).expand(new[:, at].shape)
+            parts = [new[:, at] if one is None else one.to(new).expand(new[:, at].shape)
                      for at, one in enumerate(latents)]  # fmt: skip
-            return torch.stack(given, dim=1)
+            return torch.stack(parts, dim=1)
         shape = tuple(latents.shape)
         if len(shape) == 4 and (shape[0], *shape[2:]) == wanted and shape[1] > 0:
             return latents.to(new)
@@ -196,10 +196,10 @@ class XMLatentDecoder(Configurable):
         rows = rows.repeat_interleave(k)
         parts, aux = [], AuxLosses()
         for at in torch.arange(b * k, device=ids.device).split(most or b * k):
-            given = rows_of(inputs, rows[at], b)
+            own = rows_of(inputs, rows[at], b)
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
             with AuxLosses() as of_part:
-                parts.append(self.net(ids[rows[at]], **options, **given))
+                parts.append(self.net(ids[rows[at]], **options, **own))
             aux.take(of_part, at.shape[0] / (b * k))
         aux.hand_on()
         traces = [trace for _, trace in parts] if keeps else [None]
@@ -242,8 +242,8 @@ class XMLatentDecoder(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | SET_HERE)
         if mask is not None and mask.shape != seq.shape:
             raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(seq.shape)}')
-        given = winner_fn if winner_fns is None else winner_fns
-        rules = self.winner_fns if given is None else self.one_each(given)
+        chosen = winner_fn if winner_fns is None else winner_fns
+        rules = self.winner_fns if chosen is None else self.one_each(chosen)
         inputs = seq[:, :-1] if return_loss else seq
         ids = readable(inputs, self.ignore_index)
         if mask is not None:
@@ -338,8 +338,8 @@ class XMLatentDecoder(Configurable):
         return_best_latents   return `(tokens, (candidates (b k m d), winners (b)))`
         """
         start_tokens = check_ids(start_tokens, 'start_tokens', 1)
-        given, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
-        rules = self.winner_fns if given is None else self.one_each(given)
+        chosen, slot = winner_fn if winner_fns is None else winner_fns, self.slot(active_latent_index)
+        rules = self.winner_fns if chosen is None else self.one_each(chosen)
         with evaluating(list(self.modules())):
             latents = self.candidate_latents(latents, start_tokens.shape[0], candidates, slot)
             mask, lens = kwargs.get('mask'), kwargs.get('prompt_lens')
@@ -349,9 +349,9 @@ class XMLatentDecoder(Configurable):
                 mask = within(lens, start_tokens.shape[1])
             inputs = {} if mask is None else {'mask': mask}
             inputs |= {name: kwargs[name] for name in ('context', 'context_mask') if name in kwargs}
-            logits, trace = self.read(start_tokens, latents, self.max_batch_size, given is None, inputs)
+            logits, trace = self.read(start_tokens, latents, self.max_batch_size, chosen is None, inputs)
             told = (logits,)
-            if given is None:
+            if chosen is None:
                 losses, _ = self.losses(
                     logits[:, :, :-1], start_tokens[:, 1:].long(), None if mask is None else mask[:, 1:]
                 )

@@ -271,8 +271,8 @@ class XValAutoregressiveWrapper(Configurable):
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
         counts = ~ignored[:, 1:]
         if kwargs.get('mask') is not None:
-            given = a_tensor(kwargs['mask'], 'mask')
-            mask = as_mask(given, 'mask', b, n - (given.ndim == 2 and given.shape[-1] == n - 1), like=x)
+            mask = a_tensor(kwargs['mask'], 'mask')
+            mask = as_mask(mask, 'mask', b, n - (mask.ndim == 2 and mask.shape[-1] == n - 1), like=x)
             kwargs['mask'] = mask[:, : n - 1]
             counts = counts & mask[:, 1 - n :]
 

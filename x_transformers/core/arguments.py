@@ -102,9 +102,9 @@ def kinds_of(method: Callable[..., Any]) -> dict[str, Kind]:
     return found
 
 
-def check_kinds(kinds: dict[str, Kind], given: Iterable[tuple[str, Any]]) -> bool:
+def check_kinds(kinds: dict[str, Kind], arguments: Iterable[tuple[str, Any]]) -> bool:
     """Refuse arguments of another kind than they must be. Whether their types alone say that they are right."""
-    doubtful = [(name, value) for name, value in given if name in kinds and type(value) not in kinds[name].sure]
+    doubtful = [(name, value) for name, value in arguments if name in kinds and type(value) not in kinds[name].sure]
     for name, value in doubtful:
         if not kinds[name].test(value):
             raise TypeError(f'`{name}` got {shown(value)}, it must be {kinds[name].allowed.words}')
@@ -122,8 +122,8 @@ def checked(method: Method) -> Method:
         if not torch.compiler.is_compiling():
             types_given = (*map(type, args), *kwargs, *map(type, kwargs.values()))
             if types_given not in settled:
-                given = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error
-                if check_kinds(kinds(), given):
+                arguments = (*zip(names, args), *kwargs.items())  # noqa: B905  too many are Python's own error
+                if check_kinds(kinds(), arguments):
                     settled.add(types_given)
         return method(self, *args, **kwargs)
 

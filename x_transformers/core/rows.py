@@ -309,7 +309,7 @@ class InBlocks:
     span: Span | None = None
     later_keys: int = 0
     carried: dict[str, Tensor] = field(default_factory=dict)
-    given: dict[int, Given] = field(default_factory=dict)
+    split_once: dict[int, Given] = field(default_factory=dict)
     in_one: Any = None
     places: Tensor | None = None
     positions: dict[tuple[str, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -384,8 +384,8 @@ class InBlocks:
 
     def reads(self) -> list[Tensor]:
         """What blocks read of what the caller may hold."""
-        given = [term.t for term in (*self.masks, *self.biases) if isinstance(term, Given)]
-        return given + [t for t in (*self.inputs.values(), self.real, self.query_mask) if torch.is_tensor(t)]
+        tensors = [term.t for term in (*self.masks, *self.biases) if isinstance(term, Given)]
+        return tensors + [t for t in (*self.inputs.values(), self.real, self.query_mask) if torch.is_tensor(t)]
 
     def with_biases(self, biases: list[Rows]) -> Any:
         new = copy.copy(self)
@@ -409,7 +409,7 @@ class InBlocks:
         """Prepare for blocks what was given for all scores and has a gradient."""
         for t in self.inputs.values():
             if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.rows:
-                self.given[id(t)] = Given(t, self.rows, self.keys).split(height)
+                self.split_once[id(t)] = Given(t, self.rows, self.keys).split(height)
         for term in (*self.masks, *self.biases):
             if isinstance(term, Given):
                 term.split(height)
@@ -419,7 +419,7 @@ class InBlocks:
         if self.span is None:
             return t
         whole = self.whole
-        return whole.given.get(id(t), Given(t, whole.rows, whole.keys)).of(self.span.rows, self.span.keys)
+        return whole.split_once.get(id(t), Given(t, whole.rows, whole.keys)).of(self.span.rows, self.span.keys)
 
     def cut_keys(self, t: Tensor) -> Tensor:
         """What counts all keys, (... j), for those of this block."""
@@ -476,8 +476,8 @@ class InBlocks:
             q_pos, k_pos = self.whole.located(*names)
             return q_pos[..., self.span.rows], k_pos[..., self.span.keys]
         if names not in self.positions:
-            given = [t for t in map(self.inputs.get, names) if t is not None]
-            k_pos = given[0] if given else torch.arange(self.keys, device=self.x.device)
+            positions = [t for t in map(self.inputs.get, names) if t is not None]
+            k_pos = positions[0] if positions else torch.arange(self.keys, device=self.x.device)
             self.positions[names] = self.of_queries(k_pos), k_pos
         return self.positions[names]
 

@@ -68,7 +68,7 @@ class Intermediates:
         if self.maps[index] is None and self.compute_maps is not None:
             with Unheard():
                 computed = self.compute_maps()
-            self.maps = [given if given is not None else map for given, map in zip(self.maps, computed, strict=True)]
+            self.maps = [edited if edited is not None else map for edited, map in zip(self.maps, computed, strict=True)]
             self.compute_maps = None
         return self.maps[index]
 

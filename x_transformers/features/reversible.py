@@ -196,9 +196,9 @@ class Replay:
             read = streams[1 - writes].detach().requires_grad_()
             out, losses = self.once_more(read, layer, own, on, step)
             wanted = [read, *(p for p in layer.parameters() if p.requires_grad), *self.shared, *learning]
-            given = [(out, grads[writes].to(out.dtype))]
-            given += [(losses[n], g) for n, g in zip(self.losses, of_losses, strict=True) if n in losses]
-            of_read, *new = gradients([(t, g) for t, g in given if t.requires_grad], wanted)
+            outs = [(out, grads[writes].to(out.dtype))]
+            outs += [(losses[n], g) for n, g in zip(self.losses, of_losses, strict=True) if n in losses]
+            of_read, *new = gradients([(t, g) for t, g in outs if t.requires_grad], wanted)
             streams[writes] = streams[writes] - out.detach()
             grads[1 - writes] = added(grads[1 - writes], of_read)
             for t, g in zip(wanted[1:], new, strict=True):
@@ -215,11 +215,11 @@ class Replay:
             return layer.branch(read, own, on), losses.by_name
 
 
-def gradients(given: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
+def gradients(pairs: Sequence[tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> Sequence[Tensor | None]:
     """The gradients of the wanted tensors, from outputs and theirs."""
-    if not given:
+    if not pairs:
         return [None] * len(wanted)
-    outs, grads = zip(*given, strict=True)
+    outs, grads = zip(*pairs, strict=True)
     return torch.autograd.grad(outs, wanted, grads, allow_unused=True)
 
 

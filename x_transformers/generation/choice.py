@@ -48,12 +48,12 @@ def check_token(token: Any, name: str, vocabulary: int | None) -> None:
     require(allowed, name, token, f'a token id, an integer of at least 0{end}')
 
 
-def tokens_of(given: Any, name: str, vocabulary: int | None) -> list[int]:
+def tokens_of(ids: Any, name: str, vocabulary: int | None) -> list[int]:
     """Token ids from a tensor or another collection of them, checked."""
-    given = given.tolist() if torch.is_tensor(given) else given
-    if isinstance(given, (str, bytes)) or not hasattr(given, '__iter__'):
-        require(False, name, given, 'a sequence of token ids')
-    tokens = list(given)
+    ids = ids.tolist() if torch.is_tensor(ids) else ids
+    if isinstance(ids, (str, bytes)) or not hasattr(ids, '__iter__'):
+        require(False, name, ids, 'a sequence of token ids')
+    tokens = list(ids)
     for token in tokens:
         check_token(token, name, vocabulary)
     return tokens
@@ -107,8 +107,8 @@ class Choice:
     @property
     def is_ours(self) -> bool:
         """Whether choosing runs no code of others."""
-        given = self.filter_logits_fn
-        filters = given if isinstance(given, (list, tuple)) else (given,)
+        chosen = self.filter_logits_fn
+        filters = chosen if isinstance(chosen, (list, tuple)) else (chosen,)
         known = self.temperature == 0 or all(filter_named(one) in FILTER_LOGITS_FN.values() for one in filters)
         return known and self.logits_processor is None
 
@@ -128,9 +128,9 @@ class Choice:
         if self.logit_bias is not None or self.banned_tokens is not None or self.allowed_tokens is not None:
             self.shift = functools.cache(self.shift_for(self.vocabulary))
             steps.append(lambda ids, logits, past: logits + self.shift(logits.shape[-1], logits.dtype, logits.device))
-        given = self.logits_processor
-        given = () if given is None else given if isinstance(given, (list, tuple)) else (given,)
-        for processor in given:
+        wanted = self.logits_processor
+        wanted = () if wanted is None else wanted if isinstance(wanted, (list, tuple)) else (wanted,)
+        for processor in wanted:
             words = 'a callable (ids, logits) -> logits, or several'
             require(callable(processor), 'logits_processor', self.logits_processor, words)
             steps.append(functools.partial(processed, processor))
@@ -145,8 +145,8 @@ class Choice:
             require(is_number(value), 'logit_bias', value, f'a number for each token, also for {token!r}')
 
         def check(size: int | None) -> None:
-            for name, given in (('logit_bias', bias), ('banned_tokens', banned), ('allowed_tokens', allowed)):
-                tokens_of(() if given is None else given, name, size)
+            for name, ids in (('logit_bias', bias), ('banned_tokens', banned), ('allowed_tokens', allowed)):
+                tokens_of(() if ids is None else ids, name, size)
 
         def shift(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
             check(size)

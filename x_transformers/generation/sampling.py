@@ -224,15 +224,15 @@ def filter_with(filter_logits_fn: Any, filter_kwargs: Any = None, name: str = 'f
     chained = isinstance(filter_logits_fn, (list, tuple))
     filters = [filter_named(one) for one in (filter_logits_fn if chained else (filter_logits_fn,))]
     alone = filter_kwargs is None or isinstance(filter_kwargs, dict)
-    given = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else filter_kwargs
+    options = [filter_kwargs or {}] * (1 if filter_kwargs else len(filters)) if alone else filter_kwargs
     if (
-        not isinstance(given, (list, tuple))
-        or len(given) != len(filters)
-        or not all(isinstance(one, dict) for one in given)
+        not isinstance(options, (list, tuple))
+        or len(options) != len(filters)
+        or not all(isinstance(one, dict) for one in options)
     ):
         words = f'a dict for each of the {len(filters)} filters' if chained else 'a dict'
         raise ValueError(f'`{name}` got {filter_kwargs!r}, it must be {words}')
-    bound = [bind(one, keywords) for one, keywords in zip(filters, given, strict=True)]
+    bound = [bind(one, keywords) for one, keywords in zip(filters, options, strict=True)]
     return bound[0] if len(bound) == 1 else lambda logits: functools.reduce(lambda z, keep: keep(z), bound, logits)
 
 

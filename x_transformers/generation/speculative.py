@@ -407,8 +407,8 @@ def speculation(
         same = None in (others, vocabulary) or others == vocabulary
         require(same, 'draft', f'{others} tokens', f'a model of {vocabulary} tokens')
         modules += list(draft.modules())
-        given = inputs if draft_kwargs is None else draft_kwargs
-        guesser = Draft(Rewinder(draft, dict(given), **reading))
+        of_draft = inputs if draft_kwargs is None else draft_kwargs
+        guesser = Draft(Rewinder(draft, dict(of_draft), **reading))
     if getattr(wrapper.net, 'looped', False) and len(ids) == 1:
         warn_once('a looped net decides token by token when to stop, nothing is guessed for it')
         inputs['looped_inference'], num_draft_tokens = True, 0

@@ -99,7 +99,7 @@ def by_formula(
     mask = next((getattr(node, name) for name in ('_saved_attn_mask', '_saved_attn_bias') if hasattr(node, name)), None)
     with torch.autocast(q.device.type, enabled=False):
         found = sdpa_gradients(grad, q, k, v, mask, node._saved_is_causal, node._saved_scale)
-    return tuple(None if given is None else new for given, new in zip(grad_inputs, found, strict=False))
+    return tuple(None if old is None else new for old, new in zip(grad_inputs, found, strict=False))
 
 
 def sdpa_gradients(

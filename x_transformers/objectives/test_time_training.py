@@ -91,8 +91,8 @@ class TTTModuleWrapper(nn.Module):
             )
 
         def one_row(params: dict[str, Tensor], rows: list[Tensor]) -> Any:
-            given = iter(rows)
-            one = [next(given).unsqueeze(0) if torch.is_tensor(leaf) else leaf for leaf in leaves]
+            tensors = iter(rows)
+            one = [next(tensors).unsqueeze(0) if torch.is_tensor(leaf) else leaf for leaf in leaves]
             args, kwargs = tree_unflatten(one, form)
             out = functional_call(self.module, params, args, kwargs)
             return tree_map_only(Tensor, lambda t: t.squeeze(0), out) if rows else out

@@ -45,9 +45,9 @@ def muon_parameters(stack: Stack) -> list[nn.Parameter]:
     return list(dict.fromkeys(parameter for branch in branches for parameter in branch.muon_parameters()))
 
 
-def largest_logits(given: Tensor | Intermediates) -> Tensor:
+def largest_logits(source: Tensor | Intermediates) -> Tensor:
     """The largest logit of each head, (h,), hidden keys left out."""
-    logits = given.pre_softmax_attn if isinstance(given, Intermediates) else given
+    logits = source.pre_softmax_attn if isinstance(source, Intermediates) else source
     if not torch.is_tensor(logits) or logits.ndim != 4:
         raise TypeError(f'`qk_clip_` got {shown(logits)}, it must be logits (b, h, i, j), or Intermediates with them')
     return logits.detach().amax(dim=(0, 2, 3))
