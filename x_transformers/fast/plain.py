@@ -218,6 +218,7 @@ class PlainPass:
 
     own: Call | None = None
     hidden: Tensor | None = None
+    hides_blind = False
     sight: Sight | None = None
 
     def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:
@@ -240,15 +241,18 @@ class PlainPass:
         if own.query_mask is not None:
             self.hidden = ~own.query_mask.unsqueeze(-1)
             self.hidden = self.hidden if torch.is_grad_enabled() else self.hidden.flatten(0, 1)
+        # a real query sees at least itself, and what others give is hidden anyway
+        self.hides_blind = self.hidden is not None and len(own.masks) == 1 and (keys is None or keys is mask)
 
     def sight_for(self, q: Tensor) -> Sight:
         """What queries see, with a mask as torch's kernel adds it."""
         if self.sight is not None:
             return self.sight
-        mask, *rest = sight_of(self.own, q)
+        mask, is_causal, sighted = sight_of(self.own, q)
         if mask is not None and mask.dtype == torch.bool and not torch.is_grad_enabled():
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
-        sight = Sight(mask if mask is None else mask.expand(-1, -1, q.shape[-2], -1), *rest)
+        mask = mask if mask is None else mask.expand(-1, -1, q.shape[-2], -1)
+        sight = Sight(mask, is_causal, None if self.hides_blind else sighted)
         if mask is None or not mask.requires_grad:  # in half precision, layers would add up what one bias learns
             self.sight = sight
         return sight
