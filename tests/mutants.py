@@ -466,12 +466,12 @@ BUGS = {
     'fast/packing.py': ('test_packing.py', [
         ('weights with products of their own are packed', 'or not of_torch', ''),
         ('a changed weight is not copied again', "own['weight'] is not weight or weight._version != version or", "own['weight'] is not weight or", 'test_packing.py test_plain_step.py'),
-        ('a changed gain is not summed again', 'gamma is not self.known or gamma._version != self.version', 'self.known is None'),
+        ('a changed gain is not summed again', 'gain is not self.known or gain._version != self.version', 'self.known is None'),
         ('half precision is packed', 'weight.dtype == torch.float32 and not', 'not'),
         ('another bias is not copied again', "version or own['bias'] is not bias:", 'version:'),
         ('another weight is not copied again', "if own['weight'] is not weight or weight._version", 'if weight._version'),
         ('the bias of the first layer serves for all', 'self.bias if len(self.known) == 1 else self.biases()', 'self.bias'),
-        ('large weights are copied for one row', 'if rows > 1 or size <= MOST_FOR_ONE_ROW', 'if True'),
+        ('one row meets short rows', 'weight if rows == 1 and weight.shape[0] > weight.shape[1] else', ''),
         ('weights whose changes cannot be seen are packed', ' and not weight.is_inference()', ''),
     ]),
     'fast/plain.py': ('test_plain.py', [
@@ -502,6 +502,7 @@ BUGS = {
         ('a cache of unturned keys is taken for one of turned keys', 'if any((past.changed_by is None) != (self.rotary is None) for past in cache.layers):', 'if False:', 'test_plain_step.py test_packing.py'),
         ('a table is not scaled', 'alpha=self.scale)', 'alpha=1.0)'),
         ('the final norm is left out', 'x = x if norm is None else norm(x)', 'x = x + 0'),
+        ('gated units are multiplied as they are', 'return glu(module, own)', 'return part(module)', 'test_packing.py'),
         ('normed tables are taken for plain', 'and not m.l2norm_embed and', 'and'),
     ]),
     'core/precision.py': ('test_next_token_loss.py test_token_loss.py', [

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.fast.packing import PackedLinear, PackedNorm, packable, packs_gain
-from x_transformers.features.norms import LayerNorm
+from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
 from x_transformers.generation.engine import Reader
 
 
@@ -56,6 +56,16 @@ def test_packed_layers_give_the_same(rows, biases):
     with torch.no_grad():
         for _ in range(2):
             assert_close(packed(x), torch.cat([layer(x) for layer in layers], dim=-1), tolerance=1e-5)
+
+
+@pytest.mark.parametrize(('rows', 'width', 'copied'), [(1, 16, False), (4, 16, True), (1, 8, True), (1, 4, True)])
+def test_one_row_meets_long_rows(rows, width, copied):
+    """A weight whose rows are longer than its columns stays where it is for one row."""
+    layer = nn.Linear(width, 8)
+    packed = PackedLinear(layer)
+    with torch.no_grad():
+        packed(torch.randn(rows, width))
+    assert (packed.copy.data_ptr() != layer.weight.data_ptr()) is packed.copy.is_contiguous() is copied
 
 
 @pytest.mark.parametrize('name', ['weight', 'bias'])
@@ -119,17 +129,19 @@ def test_products_of_others_are_not_packed(change, around, rows):
 @pytest.mark.parametrize(
     'change',
     [
-        lambda norm: norm.gamma.mul_(2.0),
-        lambda norm: setattr(norm, 'gamma', nn.Parameter(torch.arange(8.0))),
-        lambda norm: norm.load_state_dict({'gamma': torch.arange(8.0)}, assign=True),
+        lambda norm, name: getattr(norm, name).mul_(2.0),
+        lambda norm, name: setattr(norm, name, nn.Parameter(torch.rand_like(getattr(norm, name)))),
+        lambda norm, name: norm.load_state_dict({name: torch.rand_like(getattr(norm, name))}, assign=True),
     ],
 )
-def test_packed_norms_follow_their_gain(change):
-    norm, x = randomised(LayerNorm(8, unit_offset=True)).float(), torch.randn(3, 8)
+@pytest.mark.parametrize('unit_offset', [True, False])
+@pytest.mark.parametrize('kind', [LayerNorm, RMSNorm, ScaleNorm])
+def test_packed_norms_follow_their_gain(kind, unit_offset, change):
+    norm, x = randomised(kind(8, unit_offset=unit_offset)).float(), torch.randn(3, 8)
     packed = PackedNorm(norm)
     with torch.no_grad():
         assert torch.equal(packed(x), norm(x))
-        change(norm)
+        change(norm, 'gamma' if kind is LayerNorm else 'g')
         assert torch.equal(packed(x), norm(x))
 
 
@@ -138,10 +150,10 @@ def test_which_gains_are_packed():
         pass
 
     with torch.inference_mode():
-        frozen = LayerNorm(4, unit_offset=True)
-    for norm in (frozen, Own(4, unit_offset=True), LayerNorm(4), nn.LayerNorm(4), None):
+        frozen = [LayerNorm(4, unit_offset=True), RMSNorm(4)]
+    for norm in (*frozen, Own(4, unit_offset=True), LayerNorm(4), nn.LayerNorm(4), None):
         assert not packs_gain(norm)
-    assert packs_gain(LayerNorm(4, unit_offset=True))
+    assert all(map(packs_gain, (LayerNorm(4, unit_offset=True), RMSNorm(4), ScaleNorm(4))))
 
 
 def test_what_is_packed():
@@ -150,8 +162,7 @@ def test_what_is_packed():
 
     small, large, half = nn.Linear(4, 4), nn.Linear(1024, 1024, bias=False), nn.Linear(4, 4).bfloat16()
     net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large]
-    assert packable(net, 4) == packable(net, 32) == {small, large}
-    assert packable(net, 1) == {small}  # a large one comes from memory in any order
+    assert packable(net, 1) == packable(net, 4) == packable(net, 32) == {small, large}
     assert packable(net, 2) == packable(net, 3) == packable(net, 33) == set()
 
 
@@ -166,11 +177,13 @@ def test_weights_of_inference_are_not_packed():
 def packs(monkeypatch):
     """Counts the copies of weights that are made."""
     made, pack = [], PackedLinear.pack
-    monkeypatch.setattr(PackedLinear, 'pack', lambda self, owns: made.append(1) or pack(self, owns))
+    monkeypatch.setattr(PackedLinear, 'pack', lambda self, *given: made.append(1) or pack(self, *given))
     return made
 
 
-@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True)], ids=str)
+@pytest.mark.parametrize(
+    'flags', [{}, dict(rotary_pos_emb=True), dict(use_rmsnorm=True, ff_swish=True, ff_glu=True)], ids=str
+)
 @pytest.mark.parametrize('rows', [1, 2, 5])
 def test_generation_packs(rows, flags, packs):
     """Each weight once; what is given and left behind is the same."""

@@ -72,7 +72,7 @@ def rms_norm(module: RMSNorm) -> Callable[[Tensor], Tensor]:
     return lambda x: norms.l2norm(x) * (scale * (own['g'] + offset))
 
 
-def glu(module: GLU) -> Any:
+def glu(module: GLU, part: Callable[[nn.Module | None], Any]) -> Any:
     if module.softclamps is not None:
         return module
     project, act, own = part(module.proj), part(module.act), module._parameters
@@ -100,7 +100,7 @@ PARTS: dict[type, Callable[[Any], Callable[[Tensor], Tensor]]] = {
     LayerNorm: layer_norm,
     RMSNorm: rms_norm,
     ScaleNorm: rms_norm,
-    GLU: glu,
+    GLU: lambda module: glu(module, part),
     nn.GELU: gelu,
     nn.SiLU: silu,
 }

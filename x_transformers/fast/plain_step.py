@@ -26,6 +26,7 @@ from x_transformers.fast.plain import (
     PlainFeedForward,
     acting,
     are_plain,
+    glu,
     holds_known,
     is_plain,
     of_core,
@@ -35,6 +36,7 @@ from x_transformers.fast.plain import (
 from x_transformers.fast.untouched import is_known
 from x_transformers.features import biases
 from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.feedforward import GLU
 from x_transformers.features.positions import AbsolutePositionalEmbedding
 from x_transformers.features.rotary import RotaryPositions, for_one_pass
 from x_transformers.kernels.dense import eager, fused
@@ -123,6 +125,8 @@ class PlainStep:
             def own(module: nn.Module | None) -> Any:
                 if layout and packs_gain(module):
                     return PackedNorm(module)
+                if type(module) is GLU:
+                    return glu(module, own)
                 return PackedLinear(module) if module in packed else part(module)
 
             steps = [kinds[layer.kind](layer, own) for layer in self.layers]
