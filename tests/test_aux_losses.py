@@ -468,7 +468,7 @@ def test_a_checkpoint_of_the_users_own_counts_once():
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize('whole', [True, False])
+@pytest.mark.parametrize('whole', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_one_compiled_graph(whole):
     model, ids = language(net_of()), ids_of(2, LENGTH)
     expected, grads = run(model, lambda model: model(ids))

@@ -357,7 +357,13 @@ def test_blocks_in_half_precision(name):
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize('name', ['plain', 'rel_pos_bias', 'attn_selective', 'attn_max_attend_past'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'plain',
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ('rel_pos_bias', 'attn_selective', 'attn_max_attend_past')),
+    ],
+)
 def test_compiled_graphs_have_no_blocks(name, in_blocks):
     """One graph for all lengths; it does not cut."""
     case, net = BY_NAME[name], copy.deepcopy(model_of(BY_NAME[name]))

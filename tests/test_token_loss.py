@@ -776,11 +776,14 @@ def test_keywords_out_of_range():
 # compiled, and in half precision
 
 
-SELDOM = [pytest.param(case, marks=pytest.mark.slow) for case in ('tied', 'heads', 'sigsoftmax', 'looped', 'free')]
+OFTEN = {'language', 'mixture'}
+COMPILED = ('language', 'language, smoothed', 'mixture', 'tied', 'heads', 'sigsoftmax', 'looped', 'free')
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize('case', ['language', 'language, smoothed', 'mixture', *SELDOM])
+@pytest.mark.parametrize(
+    'case', [case if case in OFTEN else pytest.param(case, marks=pytest.mark.slow) for case in COMPILED]
+)
 def test_one_compiled_graph(few, case):
     torch._dynamo.reset()
     model, run = CASES[case]()

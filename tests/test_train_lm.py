@@ -375,7 +375,7 @@ def wait_for(condition, process, seconds=60.0):
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_saves_and_says_how_to_go_on(start, text, tmp_path, number):
     long = [*TINY, '--steps', '100000', '--interval', '7', '--data', text]
     process = start(*long, '--out', tmp_path / 'run')
