@@ -170,6 +170,8 @@ SETTINGS: dict[str, Values] = {
     **{key: dict(shaw_rel_values=True) for key in ('shaw_rel_pos', 'shaw_max_distance')},
     'attn_shaw_rel_values': dict(attn_shaw_rel_pos=True),
     'shaw_rel_values': dict(shaw_rel_pos=True),
+    # random features are drawn for some maps only
+    **{f'attn_kernel_{name}': dict(attn_kernel='favor') for name in ('features', 'orthogonal', 'redraw', 'hyperbolic')},
     'attn_hybrid_module': HYBRID,
     'attn_hybrid_mask_kwarg': HYBRID,
     'attn_hybrid_fold_axial_dim': HYBRID,
@@ -201,6 +203,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
 # a second value worth a case of its own
 FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kv_heads': (1,),
+    'attn_kernel': ('favor', 'relu'),
     'scale_residual': (0.5,),
     'depth_scale_residual': (0.5,),
     'num_residual_streams': (3,),
@@ -352,6 +355,7 @@ WITHOUT_CASE = {
 # cases of inputs
 
 SHAW = dict(shaw_rel_pos=True, shaw_rel_values=True)
+LINEAR = dict(attn_kernel='elu', attn_kernel_chunk=3)
 INPUT_CASES = (
     Case('condition per row', stack=dict(use_adaptive_rmsnorm=True), inputs=('condition_per_row',)),
     Case('condition with layerscale', stack=dict(use_adaptive_rmsnorm=True, use_adaptive_layerscale=True)),
@@ -366,6 +370,14 @@ INPUT_CASES = (
     Case('pos, shaw', stack=SHAW, inputs=('pos',)),
     Case('shaw, further keys', stack=dict(**SHAW, attn_num_mem_kv=2, attn_head_learned_sink=True)),
     Case('shaw, key heads', stack=dict(**SHAW, attn_kv_heads=2, attn_value_dim_head=5)),
+    Case('linear, key heads', stack=dict(**LINEAR, attn_kv_heads=2, attn_value_dim_head=5)),
+    Case(
+        'linear, further keys', stack={**LINEAR, 'attn_kernel': 'favor', 'attn_num_mem_kv': 2, 'attn_add_zero_kv': True}
+    ),
+    Case('linear, normed', stack=dict(attn_kernel='favor', attn_qk_norm=True, attn_gate_values=True)),
+    Case('linear, infused', stack=dict(**LINEAR, position_infused_attn=True), inputs=('pos',)),
+    Case('linear, memory tokens', stack=LINEAR, model=dict(num_memory_tokens=2), inputs=('prepend_embeds',)),
+    Case('linear, dense layers between', stack=dict(depth=3, attn_kernel=('elu', None, 'favor'))),
     Case('pos, dynamic bias', stack=dict(dynamic_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, memory tokens', stack=dict(rotary_pos_emb=True), model=dict(num_memory_tokens=2), inputs=('pos',)),
     Case('sum_embeds', inputs=('sum_embeds',)),

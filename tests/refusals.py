@@ -18,6 +18,7 @@ KNOWN = {
     r'`only_attn` does not go with `custom_layers` that have feedforwards .*': 'an argument of the other',
     r'`par_ratio` got \d+, (it must be at most the number|which leaves no room).*': 'layers are few',
     r'`sandwich_coef` got \d+, it must be at most `depth`, \d+': 'layers are few',
+    r'`attn_kernel` needs a stack that is causal, or sees all: .*': 'what hides keys from some queries only',
     r'`\w+` needs a causal stack': 'memory tokens stand between tokens',
     r'`(attn_inverted_attention|attn_orthog_projected_values_over_sequence)` does not go with .*causal.*: .*': 'order',
     r'`orthog_residual_over_sequence` does not go with a causal stack: .*': 'order',

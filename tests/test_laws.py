@@ -52,6 +52,7 @@ from safetensors.torch import load, save
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
 from x_transformers.continuous import CONTINUOUS
+from x_transformers.core.traces import NoMaps
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.sources import ValueResidual
 from x_transformers.flags import ConfigError
@@ -176,6 +177,8 @@ NO_EFFECT = {
     'ff_moe_score_bias': 'it starts at zero: see test_experts',
     'ff_moe_balance_loss': 'wrappers add it: see test_experts',
     'checkpoint_layers': 'layers that run again give the same numbers: see test_recompute',
+    **dict.fromkeys(('attn_kernel_chunk', 'cross, attn_kernel_chunk'), 'chunks give the same numbers'),
+    **dict.fromkeys(('attn_kernel_redraw', 'cross, attn_kernel_redraw'), 'in training: see test_linear_attention'),
     'attn_onnxable': 'the triangle can always be exported',
     'cross, attn_onnxable': 'the triangle can always be exported',
     'attn_attend_sdp_kwargs': 'backends give the same numbers: law 7',
@@ -528,7 +531,7 @@ DIVISIBLE = [
 
 
 # what looks for itself how far back, and what counts positions from the start of the window
-NOT_IN_WINDOWS = {'attn_max_attend_past', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
+NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
 
 
 @each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)])
@@ -654,6 +657,11 @@ def with_kernel(case, flash):
     return None
 
 
+def attends_itself(trace):
+    """Whether a feature attended in its own way, and left no maps."""
+    return isinstance(trace.compute_maps, NoMaps)
+
+
 def kernels_law(case):
     """The formula, the fused kernel and the choice between them give the same outputs, gradients and maps."""
     wanted, kernels = None, []
@@ -667,7 +675,7 @@ def kernels_law(case):
         kernels = chosen
         inputs = inputs_for(net, variant)
         out, trace = run(net, inputs, mask=HOLES, return_intermediates=True)
-        maps = [inter.post_softmax_attn for inter in trace.attn_intermediates]
+        maps = [inter.post_softmax_attn for inter in trace.attn_intermediates if not attends_itself(inter)]
         found = {'output': out, 'output without a mask': run(net, inputs)}
         found |= {f'map {index}': each for index, each in enumerate(maps)}
         found |= {f'gradient of {n}': g for n, g in gradients(net, inputs, mask=HOLES).items() if g is not None}
@@ -721,6 +729,10 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
         layer, inputs = built
         layer.to_out = torch.nn.Identity()
         inputs['x'].requires_grad_()
+        if 'attend' in layer.features.at:
+            with pytest.raises(ValueError, match='`mask`: it hides no keys but from all queries alike'):
+                layer(**inputs, attn_mask=seen)
+            continue
         out, trace = layer(**inputs, attn_mask=seen, return_intermediates=True)
         (grad,) = torch.autograd.grad(weighted(out), inputs['x'])
         if not switched_on(layer, 'keys', 'bare_keys'):
@@ -755,6 +767,8 @@ def test_maps_times_values_are_the_output(case, flash):
         return
     layer, inputs = built
     out, trace = layer(**inputs, return_intermediates=True)
+    if attends_itself(trace):
+        return
     weights, logits, values = trace.post_softmax_attn, trace.pre_softmax_attn, trace.cached_kv[1]
     assert weights.shape == logits.shape and weights.shape[:3] == (
         2,

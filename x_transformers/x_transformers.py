@@ -564,6 +564,9 @@ class AttentionLayers(Routing):
         self.input_names, self.short_cuts = input_names(self), ShortCuts()
         self.made_by = sorted({*on.switched(), *(n for layer in attention for n in layer.features.switched('attn_'))})
 
+    # whether each call has a mask of pairs of tokens
+    masks_pairs = False
+
     @property
     def sees_future(self) -> bool:
         """Whether a token may depend on any later one."""
@@ -629,11 +632,26 @@ class AttentionLayers(Routing):
                 f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
             )
         self.check_order(branch, kind)
+        self.check_around(branch, kind)
         of_heads = next((f for f in self.features.active if f.per_head), None)
         if of_heads is not None and branch.query_heads > branch.heads:
             name = next(iter(of_heads.flags))
             raise ConfigError(f'`{name}` does not go with {branch.query_heads} query heads of {branch.heads} heads')
         return branch
+
+    def check_around(self, branch: Attention, kind: str) -> None:
+        """Refuse what does not go with flags of the stack, or with its masks."""
+        on = set(self.features.switched())
+        for feature in branch.features.active:
+            for name, reason in feature.not_in_stack.items():
+                if name in on and (kind == 'a' or name.startswith('cross_')):
+                    raise ConfigError(f'`{self.written(kind, feature.title)}` does not go with `{name}`: {reason}')
+        for feature in branch.features.at.get('attend', ()) if kind == 'a' and self.masks_pairs else ():
+            if 'masks' not in feature.handles:
+                raise ConfigError(
+                    f'`{self.written(kind, feature.title)}` needs a stack that is causal, or sees all: '
+                    f'it hides no keys from some queries only'
+                )
 
     def check_order(self, branch: Attention, kind: str) -> None:
         """Refuse what looks ahead where the stack must not; warn, if it was asked for in cross-attention alone."""
@@ -791,7 +809,7 @@ class Decoder(AttentionLayers):
 class PrefixDecoder(AttentionLayers):
     """A causal stack whose first `prefix_attn_len` tokens, one number or one per row, see one another."""
 
-    sees_future = False
+    sees_future, masks_pairs = False, True
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

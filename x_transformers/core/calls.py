@@ -467,7 +467,8 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
-    features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached;
+    features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached; `summed`
+    how many earlier tokens are no keys any more, since a feature at `past` has summed them up;
     `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys; `many` that the
     scores are too many to be held at once; `maps` how many query heads there are for each head.
 
@@ -494,6 +495,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     tokens: Tensor | None = None
     keys: int = 0
     total_keys: int = 0
+    summed: int = 0
     shown: Tensor | None = None
     real: Tensor | None = None
     mask: Tensor | None = None
@@ -598,15 +600,17 @@ class Call(AddsLosses, HasStates, InBlocks):
         if keep is None and mem_mask is None:
             return None
         if keep is None:
-            keep = mem_mask.new_ones(self.batch, self.keys - self.memories, dtype=torch.bool)
-        if own and self.memories and keep.ndim == 2 and keep.shape[1] != self.keys:
+            keep = mem_mask.new_ones(self.batch, self.keys + self.summed - self.memories, dtype=torch.bool)
+        if own and self.memories and keep.ndim == 2 and keep.shape[1] != self.keys + self.summed:
             front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask
             keep = torch.cat((as_mask(front, 'mem_mask', self.batch, self.memories).to(keep.dtype), keep), dim=1)
-        if keep.ndim == 2 and keep.shape[1] < self.keys and self.past is not None:
+        if keep.ndim == 2 and keep.shape[1] < self.keys + self.summed and self.past is not None:
             raise ValueError(
                 f'`{name}` got shape {tuple(keep.shape)}: '
-                f'with a cache it must cover all {self.keys} keys, cached and new'
+                f'with a cache it must cover all {self.keys + self.summed} keys, cached and new'
             )
+        if self.summed and keep.ndim == 2:
+            keep = torch.cat((keep[:, : self.memories], keep[:, self.memories + self.summed :]), dim=1)
         return as_mask(keep, name, self.batch, self.keys)
 
     @property

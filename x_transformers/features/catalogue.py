@@ -54,6 +54,7 @@ from x_transformers.features.layouts import (
     UnetSkips,
     WeightTying,
 )
+from x_transformers.features.linear import LinearAttention
 from x_transformers.features.norms import (
     Condition,
     PreAndPostNorm,
@@ -208,6 +209,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     CollabHeads,
     L2Distance,
     Laser,
+    LinearAttention,
     Differential,  # before what mixes weights, which so mixes those of both maps
     *SCORES,
     TalkingHeads,

@@ -64,6 +64,8 @@ def level(*stages: Stage) -> Callable[[Level], Level]:
 HANDLED = {
     'causal': 'a query sees no later key',
     'masks': 'keys are hidden, as `call.mask_entry()` says',
+    'padding': 'masks that are the same for all heads and queries; whoever handles masks handles them',
+    'documents': 'a query sees its document, one of those of `document_ids`; whoever handles masks handles them',
     'biases': 'numbers are added to scores, as `call.bias_entry()` says',
     'rows': 'masks and biases without a form for one query and one key; they have `of(rows, keys)`',
     'keys': 'keys in front that every query sees, the first `call.total_keys - call.keys` ones',
@@ -80,7 +82,11 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     if call.causal:
         yield 'causal', '`causal`: its queries see later keys'
     for term in call.masks:
-        yield 'masks', f'`{term.name or "mask"}`: it hides no keys'
+        kind = 'padding' if term.of_keys else 'documents' if term.name == 'document_ids' else 'masks'
+        if kind != 'masks' and kind in feature.handles:
+            continue
+        alike = ' but from all queries alike' if 'padding' in feature.handles else ''
+        yield 'masks', f'`{term.name or "mask"}`: it hides no keys{alike}'
         if not term.by_entry:
             yield 'rows', f'`{term.name}`, which has no form for one query and one key'
     for term in call.biases:

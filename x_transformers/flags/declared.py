@@ -84,6 +84,7 @@ class Feature:
 
         needs      flag -> reason: a flag of the same level that must be on
         clashes    flag -> reason: a flag of the same level that must be off
+        not_in_stack   flag -> reason: a flag of the stack around a layer of self-attention that must be off
         yields_to  flags of the same level that take over if they are set too, with a warning
         switches   flags that switch the feature on, if that is not the first one alone
         settles    attributes of the host that `setup` writes; no two features settle the same one
@@ -124,6 +125,7 @@ class Feature:
     flags: ClassVar[dict[str, Flag]] = {}
     needs: ClassVar[dict[str, str]] = {}
     clashes: ClassVar[dict[str, str]] = {}
+    not_in_stack: ClassVar[dict[str, str]] = {}
     yields_to: ClassVar[tuple[str, ...]] = ()
     switches: ClassVar[tuple[str, ...]] = ()
     settles: ClassVar[tuple[str, ...]] = ()
