@@ -13,6 +13,7 @@ FEATURES = {prefix + name: cls for level, prefix in LEVELS for cls in level for 
 # what no declaration says, as the words have it, and why
 KNOWN = {
     r'`attn_flash=True` does not go with `\w+`: the fused kernel forms no (scores|logits)': 'computed from the stages',
+    r'`attn_flash=True` does not go with `\w+`: it attends in its own way': 'the same',
     r'`\w+` does not go with `attn_flash=True`: the fused kernel forms no logits': 'the same, said by the stack',
     r'`\w+` got \d+ values, it must have (one, or )?one per layer, \d+': 'a tuple is for a number of layers',
     r'`only_attn` does not go with `custom_layers` that have feedforwards .*': 'an argument of the other',
@@ -87,7 +88,10 @@ def is_declared(words):
     one, other, reason = FEATURES[match[1]], match[3], match[4]
     if one.not_across and reason.startswith(one.not_across):
         return other in ('cross_attend', 'causal')
-    said = one.clashes if match[2] == 'does not go with' else one.needs
+    if found := re.fullmatch(r'it takes the place of (\w+), at `(\w+)`', reason):
+        gone, stage = found.groups()
+        return gone in one.replaces[stage] and stage in one.runs_at() and gone in FEATURES[other].runs_at()
+    said = {**one.clashes, **one.not_in_stack} if match[2] == 'does not go with' else one.needs
     bare = (other, other.removeprefix('cross_').removeprefix('attn_'), other.removeprefix('ff_'))
     return any(said.get(name) == reason for name in bare) or (other == 'causal' and match[1] in NEED_ORDER)
 
