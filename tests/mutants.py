@@ -378,7 +378,7 @@ BUGS = {
         ('values of keys in front have a distance', 'attn = attn[..., attn.shape[-1] - call.keys :]', 'attn = attn[..., : call.keys]', 'test_laws.py'),
     ]),
     'kernels/merging.py': ('test_operators.py', [
-        ('parts without keys count', 'weights.masked_fill(blind, 0.0).unsqueeze(-1)', 'weights.unsqueeze(-1)'),
+        ('parts without keys count', 'rearrange(weights.masked_fill(blind, 0.0), ', 'rearrange(weights, '),
         ('all parts count the same', '- total.masked_fill(total == -torch.inf, 0.0)).exp()', '- log_sums.detach()).exp()'),
     ]),
     'kernels/flex.py': ('test_flex.py', [

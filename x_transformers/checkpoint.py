@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from einops import rearrange
 from packaging.version import InvalidVersion, Version
 from torch import Tensor, nn
 
@@ -456,7 +457,7 @@ def interleaved(old: Old) -> None:
                 raise ValueError(f'`rotary_dim` got {rotary_dim}, it must be even: features turn in pairs')
             if rotary_dim > width:
                 raise ValueError(f'`rotary_dim` got {rotary_dim}, it must be at most the width of a head, {width}')
-            pairs = torch.arange(rotary_dim).view(2, -1).T.flatten()
+            pairs = rearrange(torch.arange(rotary_dim), '(half k) -> (k half)', half=2)
             order = torch.cat((pairs, torch.arange(rotary_dim, width)))
             axes = {name: 0 for name in ('to_q.weight', 'to_k.weight')}
             axes |= {name: -1 for name in ('mem_k', 'qk_norm_q_scale', 'qk_norm_k_scale')}
@@ -471,8 +472,8 @@ def interleaved(old: Old) -> None:
 
 def reordered(t: Tensor, order: Tensor, axis: int) -> Tensor:
     """Reorder an axis in blocks of the length of `order`: the heads that it holds."""
-    blocks = torch.arange(0, t.shape[axis], len(order)).unsqueeze(-1)
-    return t.index_select(axis, (blocks + order).flatten().to(t.device))
+    blocks = rearrange(torch.arange(0, t.shape[axis], len(order)), 'heads -> heads 1')
+    return t.index_select(axis, rearrange(blocks + order, 'heads d -> (heads d)').to(t.device))
 
 
 def offsets_of_gains(old: Old) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
@@ -127,7 +128,7 @@ class SyntheticDataGenerator(Configurable):
         parts = [new]
         for _ in range(length):
             logits, state = self(new, state)
-            new = sample(logits[:, -1], temperature)[:, None]
+            new = rearrange(sample(logits[:, -1], temperature), 'b -> b 1')
             parts.append(new)
         return torch.cat(parts, dim=1)[:, -self.max_seq_len :]
 

@@ -434,7 +434,7 @@ class Beams:
 
         count = tokens.shape[-1]
         totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
-        totals, tokens = totals.flatten(1), rearrange(tokens, '(b h) k -> b (h k)', h=h)
+        totals, tokens = rearrange(totals, 'b h k -> b (h k)'), rearrange(tokens, '(b h) k -> b (h k)', h=h)
         if self.endings:
             ended = self.endings.is_eos(tokens)
             self.finish(totals.masked_fill(~ended, -torch.inf), tokens, count)
@@ -442,8 +442,8 @@ class Beams:
         self.scores, best = totals.topk(min(self.beams, h * count), dim=-1)
         self.ids, parents = self.continued(tokens, best, count)
         self.length += 1
-        batch = torch.arange(b, device=best.device)[:, None]
-        self.reader.select((batch * h + parents).flatten(), b * h)
+        rows = rearrange(torch.arange(b, device=best.device) * h, 'b -> b 1') + parents
+        self.reader.select(rearrange(rows, 'b k -> (b k)'), b * h)
 
     def continued(self, tokens: Tensor, best: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The hypotheses (b k t) at the places `best` (b k) of all continuations, and which ones they continue."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -383,7 +384,7 @@ def align_right(t: Tensor, lens: Tensor, pad_id: float = 0) -> Tensor:
 
 def shift_right(t: Tensor, places: Tensor, pad_id: float = 0) -> Tensor:
     """Move each row of `t` (b n ...) to the right by its number of `places` (b). What passes the end is lost."""
-    source = torch.arange(t.shape[1], device=t.device) - places.to(t.device)[:, None]
+    source = torch.arange(t.shape[1], device=t.device) - rearrange(places.to(t.device), 'b -> b 1')
     source = source.reshape(*source.shape, *[1] * (t.ndim - 2))
     return t.gather(1, source.clamp(min=0).expand_as(t)).masked_fill(source < 0, pad_id)
 

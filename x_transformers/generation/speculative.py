@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.cache import Cache
 from x_transformers.core.buffers import Buffer
+from x_transformers.core.checks import within
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.flags import is_int, warn_once
 from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, Past, vocabulary_of
@@ -293,11 +295,12 @@ class Speculation:
         if self.choice.steps:
             each = [self.weighed(longer[:, : t + i], logits[:, i]) for i in range(count + 1)]
             logits = torch.stack(each, dim=1)
-        known = torch.arange(count, device=real.device) < real.unsqueeze(-1)
+        known = within(real, count)
         accepted, token = self.judged(guesses, known, q, logits)
         self.rounds += 1
         self.counted = self.counted + torch.stack((known.sum(dim=1), accepted)).masked_fill(self.done, 0).sum(dim=1)
-        block = torch.cat((guesses, token.unsqueeze(-1)), dim=1).scatter(1, accepted.unsqueeze(-1), token.unsqueeze(-1))
+        token, place = rearrange(token, 'b -> b 1'), rearrange(accepted, 'b -> b 1')
+        block = torch.cat((guesses, token), dim=1).scatter(1, place, token)
         if not self.reader.caching:  # rows that are read again each time stay together, without padding in front
             accepted = accepted.clamp(max=torch.where(self.done, count, accepted).min())
         self.write(block, accepted + 1)
@@ -306,7 +309,7 @@ class Speculation:
     def read(self, ids: Tensor, count: int) -> Tensor:
         """Logits (b count l) after each of the last `count` tokens."""
         if count == 1:
-            return self.reader.read(ids, self.pads).unsqueeze(1)
+            return rearrange(self.reader.read(ids, self.pads), 'b l -> b 1 l')
         return self.reader.read(ids, self.pads, count)
 
     def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -318,7 +321,7 @@ class Speculation:
             return accepted, best[rows, accepted]
         p, generator = self.choice.probabilities(logits), self.choice.generator
         q = F.one_hot(guesses, p.shape[-1]).to(p.dtype) if q is None else q.to(p.dtype)
-        q = F.pad(q * known.unsqueeze(-1), (0, 0, 0, 1))
+        q = F.pad(q * rearrange(known, 'b k -> b k 1'), (0, 0, 0, 1))
         chance = torch.rand(guesses.shape, dtype=p.dtype, device=p.device, generator=generator)
         wanted, offered = (probs[:, :-1].gather(-1, guesses.unsqueeze(-1)).squeeze(-1) for probs in (p, q))
         accepted = ((chance * offered < wanted) & known).cumprod(dim=1).sum(dim=1)
@@ -334,8 +337,8 @@ class Speculation:
         place = torch.arange(size, device=block.device)
         # at most what is still wanted, nothing of rows that are done
         count = torch.where(self.done, 0, torch.minimum(count, self.seq_len - self.made))
-        at = self.made.unsqueeze(-1) + place + width
-        new = place < count.unsqueeze(-1)
+        at = rearrange(self.made, 'b -> b 1') + place + width
+        new = within(count, size)
         at = torch.where(new, at, self.out.shape[1] - 1)
         self.out = self.out.scatter(1, at, block)  # the last place takes what nobody reads
         if self.endings:

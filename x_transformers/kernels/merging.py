@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from einops import rearrange, reduce
 from torch import Tensor
 
 
@@ -25,5 +26,6 @@ def merged(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     blind = log_sums == -torch.inf
     # -inf - -inf has no value, and no gradient
     weights = (log_sums.masked_fill(blind, 0.0) - total.masked_fill(total == -torch.inf, 0.0)).exp()
-    weights = weights.masked_fill(blind, 0.0).unsqueeze(-1).to(outs.dtype)
-    return (weights * outs.masked_fill(blind.unsqueeze(-1), 0.0)).sum(dim=0), total
+    weights = rearrange(weights.masked_fill(blind, 0.0), 'r ... i -> r ... i 1').to(outs.dtype)
+    outs = outs.masked_fill(rearrange(blind, 'r ... i -> r ... i 1'), 0.0)
+    return reduce(weights * outs, 'r ... -> ...', 'sum'), total

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from einops import rearrange, repeat
 from torch import Tensor
 
 from x_transformers.core.precision import accurate
@@ -45,7 +46,7 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     # hidden logits are -inf, or the lowest finite number
     seen = [(z > torch.finfo(dtype).min / 2).any(dim=-1) for z, dtype in zip(pre_softmax_attns, dtypes, strict=True)]
     total = sum(
-        z.masked_fill(~some.unsqueeze(-1), 0.0).logsumexp(dim=-1).masked_fill(~some, 0.0)
+        z.masked_fill(~rearrange(some, 'b h i -> b h i 1'), 0.0).logsumexp(dim=-1).masked_fill(~some, 0.0)
         for z, some in zip(pre_softmax_attns, seen, strict=True)
     )
     counts = functools.reduce(torch.logical_or, seen).any(dim=1)
@@ -80,4 +81,4 @@ def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tenso
 def dropout_seq(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
     """Keep a random part of the tokens of each row, real ones first:  b n d -> b m d."""
     chosen, mask = kept_tokens(seq, mask, dropout)
-    return seq.gather(1, chosen.unsqueeze(-1).expand(-1, -1, seq.shape[-1])), mask
+    return seq.gather(1, repeat(chosen, 'b m -> b m d', d=seq.shape[-1])), mask

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from einops import repeat
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
@@ -66,7 +67,7 @@ def qk_clip_(attention: Attention, largest: Tensor, tau: float) -> None:
         raise ValueError(f'`qk_clip_` got the logits of {len(largest)} heads, the layer has {shape.heads}')
     factor = torch.where(largest > tau, tau / largest, 1.0)
     shared = shape.kv_heads < shape.heads
-    rows = (factor if shared else factor.sqrt()).repeat_interleave(shape.dim_head).unsqueeze(-1)
+    rows = repeat(factor if shared else factor.sqrt(), 'h -> (h d) 1', d=shape.dim_head)
     attention.to_q.weight *= rows
     if not shared:
         own = attention.to_k.weight.shape[0]
