@@ -29,6 +29,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.branches import check_branch
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.calls import (
     Call,
@@ -623,46 +624,8 @@ class AttentionLayers(Routing):
             causal = self.causal and kind == 'a'
             branch = Attention(self.dim, heads=self.attn_heads, causal=causal, features=self.given_features, **flags)
             branch.layer_number = number
-        lost = next((f for f in branch.features.active if f.not_across), None) if kind == 'c' else None
-        if lost is not None:
-            switches = lost.switches or tuple(lost.flags)[:1]
-            name = next((n for n in switches if getattr(lost, n)), switches[0])
-            raise ConfigError(
-                f'`attn_{name}` does not go with `cross_attend`: {lost.not_across}. '
-                f'Set `cross_attn_{name}={lost.flags[name].default!r}`'
-            )
-        self.check_order(branch, kind)
-        self.check_around(branch, kind)
-        of_heads = next((f for f in self.features.active if f.per_head), None)
-        if of_heads is not None and branch.query_heads > branch.heads:
-            name = next(iter(of_heads.flags))
-            raise ConfigError(f'`{name}` does not go with {branch.query_heads} query heads of {branch.heads} heads')
+        check_branch(self, branch, kind)
         return branch
-
-    def check_around(self, branch: Attention, kind: str) -> None:
-        """Refuse what does not go with flags of the stack, or with its masks."""
-        on = set(self.features.switched())
-        for feature in branch.features.active:
-            for name, reason in feature.not_in_stack.items():
-                if name in on and (kind == 'a' or name.startswith('cross_')):
-                    raise ConfigError(f'`{self.written(kind, feature.title)}` does not go with `{name}`: {reason}')
-        for feature in branch.features.at.get('attend', ()) if kind == 'a' and self.masks_pairs else ():
-            if 'masks' not in feature.handles:
-                raise ConfigError(
-                    f'`{self.written(kind, feature.title)}` needs a stack that is causal, or sees all: '
-                    f'it hides no keys from some queries only'
-                )
-
-    def check_order(self, branch: Attention, kind: str) -> None:
-        """Refuse what looks ahead where the stack must not; warn, if it was asked for in cross-attention alone."""
-        for feature in () if self.sees_future else branch.features.active:
-            if not feature.looks_ahead:
-                continue
-            name = self.written(kind, [n for n, f in feature.flags.items() if getattr(feature, n) != f.default][-1])
-            words = f'`{name}` does not go with a causal stack: {feature.looks_ahead}'
-            if not name.startswith('cross_attn_'):
-                raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')
-            warn_once(f'{words}. What a token gives depends on those behind it')
 
     def outline(self) -> dict[str, str]:
         order = ' '.join(f'{index}{self.layer_types[index]}' for index in self.layers_execute_order)
