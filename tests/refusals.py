@@ -54,6 +54,7 @@ KNOWN = {
 # what a call refuses
 COUNTED = 'inputs of the user are those of the tokens, without what a model puts in front'
 IN_CALLS = {
+    r'`kernel` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'it has no scores, and no turned keys',
     r'`\w+` does not go with (`of_tokens`|queries that `views` puts elsewhere): .*': 'it needs all tokens',
     r'`\w+` does not go with `memory_tokens_interspersed_every`': 'it counts the tokens between',
     r'`in_attn_cond` does not go with `reinject_input`: .*': 'both join the input of branches',

@@ -468,7 +468,8 @@ class Call(AddsLosses, HasStates, InBlocks):
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
     features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached; `summed`
-    how many earlier tokens are no keys any more, since a feature at `past` has summed them up;
+    how many earlier tokens are no keys any more, since a feature at `past` has summed them up, `all_real` which of
+    these and of the keys are real;
     `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys; `many` that the
     scores are too many to be held at once; `maps` how many query heads there are for each head.
 
@@ -498,6 +499,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     summed: int = 0
     shown: Tensor | None = None
     real: Tensor | None = None
+    all_real: Tensor | None = None
     mask: Tensor | None = None
     bias: Tensor | None = None
     bare_keys: Sequence[tuple[Tensor, Tensor]] = ()
@@ -609,9 +611,10 @@ class Call(AddsLosses, HasStates, InBlocks):
                 f'`{name}` got shape {tuple(keep.shape)}: '
                 f'with a cache it must cover all {self.keys + self.summed} keys, cached and new'
             )
-        if self.summed and keep.ndim == 2:
-            keep = torch.cat((keep[:, : self.memories], keep[:, self.memories + self.summed :]), dim=1)
-        return as_mask(keep, name, self.batch, self.keys)
+        self.all_real = as_mask(keep, name, self.batch, self.keys + self.summed)
+        if self.summed == 0:
+            return self.all_real
+        return torch.cat((self.all_real[:, : self.memories], self.all_real[:, self.memories + self.summed :]), dim=1)
 
     @property
     def real_queries(self) -> Tensor | None:

@@ -122,7 +122,7 @@ class Hybrid(AttentionFeature):
 
     def beside(self, call: Any) -> Tensor:
         """What the module makes of the new tokens."""
-        real = None if call.real is None else call.real[:, call.memories :]
+        real = None if call.all_real is None else call.all_real[:, call.memories :]
         if real is None and call.state('hybrid inputs').past is None:
             hidden = call.state('hybrid_hidden')
             out, state = self.run(call.x, call, hidden.value)
