@@ -21,7 +21,7 @@ from x_transformers.flags.checks import (
     warn_once,
 )
 from x_transformers.flags.config import KINDS, decode, encode
-from x_transformers.flags.declared import Feature, Features, Flag
+from x_transformers.flags.declared import Feature, Features, Flag, names_of
 from x_transformers.flags.explain import explained
 from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, resolve
 
@@ -116,21 +116,21 @@ class Configurable(nn.Module):
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
-        values = resolve(catalogue, flags, type(self).__name__, type(self).accepted)
+        values, on = resolve(catalogue, flags, type(self).__name__, type(self).accepted)
         self.remember_flags(flags_of(catalogue), values)
-        return Features(self, catalogue, values)
+        return Features(self, catalogue, on, values)
 
     def remember_flags(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
         """Let flags be read as attributes, unless the module has one of that name, or will have."""
-        own, cls = self.__dict__, type(self)
-        held = {*own, *own['_modules'], *own['_parameters'], *own['_buffers']}
+        own = self.__dict__
+        held = names_of(type(self)).union(own, own['_modules'], own['_parameters'], own['_buffers'])
         for name, declared in flags.items():
             value, feature = values[name], declared.feature
             if feature is not None and feature.stored_as:
                 stored = feature.stored_as.values()
                 if any([p + name in stored for p in self.stores]):
                     value = None  # until the feature stores its module there
-            if not (name in held or hasattr(cls, name) or isinstance(value, (nn.Module, torch.Tensor))):
+            if not (name in held or isinstance(value, (nn.Module, torch.Tensor))):
                 own[name] = value
 
     config = DerivedConfig()

@@ -218,7 +218,8 @@ class Feature:
 
     @classmethod
     def runs_at(cls) -> tuple[str, ...]:
-        return tuple([stage for stage in stages_of(cls) if getattr(cls, stage) is not None])
+        names = names_of(cls)
+        return tuple([stage for stage in cls.stages if stage in names and getattr(cls, stage) is not None])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not isinstance(value, (torch.Tensor, nn.Module)):
@@ -246,17 +247,16 @@ class Feature:
         return found
 
 
-# stages by class, and by how much was in it and its bases then: a method may be added later
-STAGES: WeakKeyDictionary[type[Feature], tuple[list[int], tuple[str, ...]]] = WeakKeyDictionary()
+# names by class, and by how many there were in it and its bases then: some may be added later
+NAMES: WeakKeyDictionary[type, tuple[list[int], frozenset[str]]] = WeakKeyDictionary()
 
 
-def stages_of(cls: type[Feature]) -> tuple[str, ...]:
-    """The stages that a class or one of its bases names, in running order."""
+def names_of(cls: type) -> frozenset[str]:
+    """What a class and its bases name. To ask each class for each name takes ten times as long."""
     sizes = [len(vars(base)) for base in cls.__mro__]
-    known = STAGES.get(cls)
+    known = NAMES.get(cls)
     if known is None or known[0] != sizes:
-        named = set().union(*(cls.stages.keys() & vars(base).keys() for base in cls.__mro__))
-        known = STAGES[cls] = sizes, tuple(stage for stage in cls.stages if stage in named)
+        known = NAMES[cls] = sizes, frozenset().union(*(vars(base) for base in cls.__mro__))
     return known[1]
 
 
@@ -289,9 +289,15 @@ def remembered(features: Iterable[Feature]) -> dict[str, Remembered]:
 class Features:
     """The features of one module that are switched on, as a tuple per stage, in running order."""
 
-    def __init__(self, host: nn.Module, catalogue: Iterable[type[Feature]], values: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        host: nn.Module,
+        catalogue: Iterable[type[Feature]],
+        on: Iterable[type[Feature]],
+        values: Mapping[str, Any],
+    ) -> None:
         self.catalogue = tuple(catalogue)
-        self.active = tuple(cls(host, values) for cls in self.catalogue if cls.runs(values))
+        self.active = tuple([cls(host, values) for cls in on])
         self.remembers: dict[str, Remembered] = {}
         self.arrange()
 

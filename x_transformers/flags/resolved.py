@@ -106,8 +106,8 @@ def resolve(
     given: Mapping[str, Any],
     where: str,
     names: Callable[[], Mapping[str, Any]] = dict,
-) -> dict[str, Any]:
-    """The value of every flag of `catalogue`, with all refusals checked.
+) -> tuple[dict[str, Any], list[type[Feature]]]:
+    """The value of every flag of `catalogue`, and the features that it switches on, with all refusals checked.
 
     `where` names what is being built; `names` gives further keywords that it takes, to suggest for a misspelt one.
     Raises ConfigError for an unknown flag, a value out of range, flags that clash, or a missing need.
@@ -120,13 +120,13 @@ def resolve(
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
-    on = [cls for cls in catalogue if cls.flags and cls.runs(values)]
-    refuse_clashes(on, known, values)
+    on = [cls for cls in catalogue if cls.runs(values)]
+    refuse_clashes([cls for cls in on if cls.flags], known, values)
     wished = {known[name].feature for name, value in given.items() if value != known[name].default}
     for cls in catalogue if wished else ():
         if cls in wished:
             warn_of_idle(cls, cls in on, values, given)
-    return values
+    return values, on
 
 
 def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
