@@ -8,10 +8,11 @@ import pytest
 import torch
 from law_cases import randomise
 from oracles import assert_close
+from test_toy_tasks import taught
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from x_transformers import Attention, AutoregressiveWrapper, Decoder, PrefixDecoder, TransformerWrapper
+from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.features.linear import elu_features, favor, orthogonal_normals, relu_features
 from x_transformers.flags import ConfigError
 from x_transformers.kernels.linear import CHUNKS
@@ -430,3 +431,26 @@ def test_hidden_keys_set_no_level(kernel, causal):
     attn, x = layer(causal, kernel_chunk=4, **kernel), stream(2, N, 16) * 60
     other = torch.where(HOLES[..., None], x, x / 1000)
     assert_close(attn(other, mask=HOLES), attn(x, mask=HOLES), tolerance=TIGHT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kernel', ['elu', 'favor', 'relu'])
+def test_a_majority_in_a_long_noisy_sequence(kernel):
+    def task(rows):
+        noise, bits = torch.randint(4, 12, (rows, 64)), torch.randint(0, 2, (rows, 64))
+        marked = torch.rand(rows, 64) < 0.3
+        more = torch.where(marked, 2 * bits - 1, 0).sum(dim=1)
+        clear = more.abs() > 1
+        return torch.where(marked, bits, noise)[clear], (more > 0).long()[clear]
+
+    torch.manual_seed(0)
+    stack = Encoder(dim=32, depth=2, heads=4, attn_dim_head=8, attn_kernel=kernel)
+    net = TransformerWrapper(num_tokens=12, max_seq_len=64, use_cls_token=True, logits_dim=2, attn_layers=stack)
+
+    def loss():
+        ids, wanted = task(64)
+        return torch.nn.functional.cross_entropy(net(ids), wanted)
+
+    taught(net, loss, steps=150)
+    ids, wanted = task(1000)
+    assert (net(ids).argmax(dim=-1) == wanted).float().mean() > 0.95
