@@ -440,6 +440,17 @@ BUGS = {
         ('masks may be numbers', "(value.dtype == torch.bool) != wanted.startswith('bool')", 'False'),
         ('the tuple of a ring counts as several', "re.sub(r'\\(.*?\\)', 'a tuple', signature.partition(' -> ')[0][1:-1])", "signature.partition(' -> ')[0][1:-1]", 'test_own_features.py'),
     ]),
+    'core/feedforward_calls.py': ('test_states.py test_experts.py', [
+        ('feedforwards share one state', "return '' if self.stack is None else f'{self.stack[1]}.{self.kind}.'", "return ''"),
+        ('padding counts', 't.masked_fill(~self.mask.unsqueeze(-1), 0.0)', 't', 'test_experts.py test_aux_losses.py test_readme.py'),
+    ]),
+    'core/branches.py': ('test_flags.py test_layouts.py test_differential.py test_linear_attention.py', [
+        ('doubled heads meet numbers per head', 'attn.query_heads > attn.heads:', 'False:', 'test_own_features.py'),
+        ('what looks ahead passes in a causal stack', 'for feature in () if stack.sees_future else attn.features.active:', 'for feature in ():', 'test_scores.py test_positions.py test_weights_of_the_original.py'),
+        ('flags of the stack around are not asked', "if name in on and (kind == 'a' or name.startswith('cross_')):", 'if False:'),
+        ('masks of pairs pass', "if 'masks' not in feature.handles:", 'if False:'),
+        ('what has no meaning across passes', '        if not feature.not_across:\n', '        if True:\n', 'test_flags.py test_layouts.py test_bad_input.py'),
+    ]),
     'core/hooks.py': ('test_attend.py test_plain.py', [
         ('hooks of all modules are not asked', 'module._backward_pre_hooks or any(OF_ALL))', 'module._backward_pre_hooks)'),
         ('a hook inside of a branch is not asked', 'if is_hooked(module) or isinstance(module, kind):', 'if isinstance(module, kind):', 'test_attend.py'),

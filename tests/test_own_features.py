@@ -535,6 +535,16 @@ def test_what_counts_heads_is_refused_by_name_beside_more_query_heads(flags, nam
         Decoder(**SIZES, depth=1, features=(Doubled,), **flags)
 
 
+def test_numbers_per_head_of_a_stack_are_refused_beside_more_query_heads():
+    class PerHead(StackFeature):
+        per_head = True
+        numbers = flag(False, 'numbers for each head')
+
+    with pytest.raises(ConfigError, match='`numbers` does not go with 4 query heads of 2 heads'):
+        Decoder(**SIZES, depth=1, features=(Doubled, PerHead), numbers=True)
+    Decoder(**SIZES, depth=1, features=(PerHead,), numbers=True)
+
+
 SCORES = [dict(attn_pre_talking_heads=True), dict(attn_head_learned_sink=True), dict(attn_use_cope=True)]
 SCORES += [dict(alibi_pos_bias=True), dict(rel_pos_bias=True), dict(attn_data_dependent_alibi=True)]
 OTHERS = [{}, dict(attn_head_scale=True), dict(rotary_pos_emb=True), dict(attn_kv_heads=1), *SCORES]
@@ -896,11 +906,10 @@ def test_states_of_earlier_tokens_speak_for_themselves(flags, name, monkeypatch)
     words = f'`{next(iter(flags))}`: it keeps `{name}` of the tokens before'
     with pytest.raises(ValueError, match=f'`document_ids` does not go with {words}'):
         seeded(**own)(stream(1, 4, 16), document_ids=ids)
-    if 'ff_of_fed' not in flags:
-        with pytest.raises(ValueError, match='`of_attended` does not go with `of_tokens`: it keeps `sums`'):
-            seeded(**own, every_second='some')(stream(1, 4, 16))
-        monkeypatch.setattr(SumOfAttended, 'needs_all', '')
+    with pytest.raises(ValueError, match=f'`of_(attended|fed)` does not go with `of_tokens`: it keeps `{name}`'):
         seeded(**own, every_second='some')(stream(1, 4, 16))
     for kind in (SumOfAttended, LastOfFed):
+        monkeypatch.setattr(kind, 'needs_all', '')
         monkeypatch.setattr(kind, 'joins_tokens', '')
+    seeded(**own, every_second='some')(stream(1, 4, 16))
     seeded(**own)(stream(1, 4, 16), document_ids=ids)

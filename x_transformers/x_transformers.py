@@ -475,9 +475,10 @@ class Layer(ModuleList):
 
     def change(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
         """Run for the tokens of `call.of_tokens` alone. Attention reads the keys of all."""
-        refuse_some(on)
+        norms, branch, residual = self
+        for own in (on, *(m.features for m in branch.modules() if isinstance(m, FeedForward))):
+            refuse_some(own)
         refuse_kind(self.kind)
-        norms, _, residual = self
         among, old = call.among(), call.some(x)
         read, skip, extra = residual.prepare(x)
         call.keep('hiddens', read, self.kind == 'a')
