@@ -31,6 +31,8 @@ from law_cases import (
 )
 from oracles import assert_close
 
+from x_transformers import Decoder
+
 pytestmark = pytest.mark.costly
 HERE = Path(__file__).parent
 STATUS, README = HERE / 'data' / 'compile_status.txt', HERE.parent / 'README.md'
@@ -221,3 +223,48 @@ if __name__ == '__main__':
         lines = [f'{case.name} | {training_status(case)} | {decoding_status(case)}\n' for case in CASES]
         STATUS.write_text(HEADER + ''.join(lines))
         print(summary(written()))
+
+
+# blocks of rows
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, 'is_exporting'), reason='needs torch 2.7')
+@pytest.mark.parametrize(
+    'flags',
+    [
+        dict(attn_pre_talking_heads=True),
+        dict(attn_selective=True),
+        dict(attn_max_attend_past=5),
+        pytest.param(dict(alibi_pos_bias=True), marks=pytest.mark.slow),
+        pytest.param(dict(rel_pos_bias=True), marks=pytest.mark.slow),
+        pytest.param(dict(attn_sparse_topk=3), marks=pytest.mark.slow),
+        pytest.param(dict(attn_shaw_rel_pos=True), marks=pytest.mark.slow),
+        pytest.param(dict(attn_use_cope=True), marks=pytest.mark.slow),
+    ],
+    ids=lambda flags: next(iter(flags)),
+)
+def test_graphs_are_cut_into_blocks_of_rows(flags, monkeypatch):
+    """One graph for all lengths between a power of two and the next, without a value for all scores."""
+    monkeypatch.setattr('x_transformers.core.rows.LARGE', {'cpu': 64, 'cuda': 64})
+    monkeypatch.setattr('x_transformers.core.rows.COMPILED_ROWS', 8)
+    torch._dynamo.reset()
+    sizes = []
+
+    def backend(graph, _):
+        for module in graph.modules():
+            nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
+            values = [node.meta.get('example_value') for node in nodes]
+            sizes.extend(t.shape[-2:] for t in values if torch.is_tensor(t) and t.is_floating_point() and t.ndim == 4)
+        return graph
+
+    net = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, **flags).double()
+    graph = torch.compile(net, fullgraph=True, backend=backend)
+    for length in (30, 31):
+        x = torch.randn(1, length, 16, dtype=torch.double, requires_grad=True)
+        torch._dynamo.mark_dynamic(x, 1)
+        with torch.compiler.set_stance('default' if length == 30 else 'fail_on_recompile'):
+            out = graph(x)
+        wanted = net(x)
+        assert_close(out, wanted)
+        assert_close(*(torch.autograd.grad(weighted(t), x)[0] for t in (out, wanted)), 'gradient')
+    assert sizes and not any(int(i) == int(j) == 30 for i, j in sizes)

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,16 +28,23 @@ LARGE = {'cpu': 2**22, 'cuda': 2**26}
 BLOCK = {'cpu': 2**19, 'cuda': 2**24}
 # With fewer rows, reading the keys would take longer than multiplying them.
 FEWEST_ROWS = 64
+# Rows of a block in a compiled graph at most, where each block is compiled apart.
+COMPILED_ROWS = 512
 
 # (b, h, i, j) -> the value for one query and one key, from tensors that count them
 Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
-    """Whether the scores of a call are too many to be held at once. A compiled graph has one way for all lengths."""
-    if rows == 1 or torch.compiler.is_compiling() or transformed():
+    """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
+    if rows == 1 or (is_exported() or rows <= COMPILED_ROWS if torch.compiler.is_compiling() else transformed()):
         return False
     return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
+
+
+def is_exported() -> bool:
+    """Whether a graph is made for export, as far as torch tells it; before 2.7 each one may be."""
+    return not hasattr(torch.compiler, 'is_exporting') or torch.compiler.is_exporting()
 
 
 def scores_of_block(like: Tensor) -> int:
@@ -45,7 +52,12 @@ def scores_of_block(like: Tensor) -> int:
 
 
 def height_of(like: Tensor, scores_per_row: int) -> int:
-    """How many rows a block has."""
+    """How many rows of `like` (... n d) a block has. A graph has as many blocks up to twice the length."""
+    if torch.compiler.is_compiling():
+        rows, count = like.shape[-2], 1
+        while count * COMPILED_ROWS < rows:
+            count *= 2
+        return (rows + count - 1) // count
     return max(scores_of_block(like) // scores_per_row, FEWEST_ROWS)
 
 
@@ -67,12 +79,24 @@ def noise_state(device: torch.device) -> tuple[Tensor, ...]:
 # cutting
 
 
-@dataclass(frozen=True)
-class Span:
-    """A block: which queries, and which of the keys behind those that features put in front."""
+class Span(NamedTuple):
+    """A block: which queries, and which of the keys behind those that features put in front.
 
-    rows: slice
-    keys: slice
+    Numbers, since dynamo fixes symbolic ones in a slice that an object is made with.
+    """
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    @property
+    def keys(self) -> slice:
+        return slice(self.first, self.last)
 
 
 def spans_of(call: InBlocks, height: int, whole_rows: bool = False, leftmost: bool = False) -> list[Span]:
@@ -82,12 +106,13 @@ def spans_of(call: InBlocks, height: int, whole_rows: bool = False, leftmost: bo
     """
     causal = call.causal and call.places is None
     reaches = [mask.reach for mask in call.masks if mask.reach is not None]
-    found, behind = [], call.keys - call.rows
-    for start in range(0, call.rows, height):
+    found, start, behind = [], 0, call.keys - call.rows
+    while start < call.rows:  # a range would fix a symbolic length
         stop = min(start + height, call.rows)
         last = min(max(behind + stop, 1), call.keys) if causal and not whole_rows else call.keys
         first = min(max(behind + start - min(reaches), 0), last - 1) if reaches and not (whole_rows or leftmost) else 0
-        found.append(Span(slice(start, stop), slice(first, last)))
+        found.append(Span(start, stop, first, last))
+        start = stop
     return found
 
 
@@ -99,7 +124,7 @@ def pieces(keys: slice, added: int) -> tuple[slice, ...]:
 
 def cut_keys(t: Tensor, keys: slice, all_keys: int, dim: int) -> Tensor:
     """The keys of a block; what stands in front of them stays."""
-    if t.shape[dim] == 1 or keys == slice(0, all_keys):
+    if t.shape[dim] == 1 or (keys.start == 0 and keys.stop == all_keys):
         return t
     found = [t.narrow(dim, p.start, p.stop - p.start) for p in pieces(keys, t.shape[dim] - all_keys)]
     return found[0] if len(found) == 1 else torch.cat(found, dim=dim)
@@ -174,7 +199,7 @@ class Given(Rows):
 
     def of(self, rows: slice, keys: slice) -> Tensor:
         (all_rows, all_keys), t = self.size, self.t
-        if rows != slice(0, all_rows) and t.ndim > 1 and t.shape[-2] == all_rows:
+        if (rows.start > 0 or rows.stop != all_rows) and t.ndim > 1 and t.shape[-2] == all_rows:
             t = self.parts[rows.start] if self.parts else t[..., rows, :]
         return cut_keys(t, keys, all_keys, -1)
 
@@ -253,6 +278,9 @@ class Diagonals(Rows):
         return self.table[:, self.window(rows, keys)].unfold(-1, keys.stop - keys.start, 1)
 
     def of(self, rows: slice, keys: slice) -> Tensor:
+        if torch.compiler.is_compiling():  # a view would fix a symbolic length
+            row, key = (torch.arange(at.start, at.stop, device=self.table.device) for at in (rows, keys))
+            return self.table[:, key - row.unsqueeze(-1) + (self.rows - 1)].unsqueeze(0)
         return self.upwards(rows, keys).flip(-2).unsqueeze(0)
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
@@ -406,7 +434,9 @@ class InBlocks:
         return sum_of(tuple(biases)) if biases else None
 
     def split_inputs(self, height: int) -> None:
-        """Prepare for blocks what was given for all scores and has a gradient."""
+        """Prepare for blocks what was given for all scores and has a gradient. It would fix a symbolic length."""
+        if torch.compiler.is_compiling():
+            return
         for t in self.inputs.values():
             if torch.is_tensor(t) and t.requires_grad and t.ndim > 2 and t.shape[-2] == self.rows:
                 self.split_once[id(t)] = Given(t, self.rows, self.keys).split(height)

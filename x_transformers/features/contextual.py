@@ -155,7 +155,8 @@ class Selective(AttentionFeature):
     not_across = 'a token hides others from later ones of the same sequence'
     needs_all = 'queries hide keys from those behind them'
     can_cache = False
-    row_wise = carries = True
+    row_wise = True
+    carries = ('votes',)
 
     def setup(self, host: Any) -> None:
         if not host.causal:

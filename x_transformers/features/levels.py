@@ -175,7 +175,7 @@ class AttentionFeature(Feature):
     row_wise            it gives a row the same whichever others are there: reads the scores it is handed, and what it
                         kept of the whole call by `call.cut`, `cut_rows`, `cut_keys`
     counts_hidden       it needs the columns of keys that the mask hides
-    carries             rows read what earlier ones left in `call.carried`, a tensor by name
+    carries             names of tensors in `call.carried`, where rows read what earlier ones left
     keeps_plain_keys    the cache must hold keys that are not turned by their positions
     per_head            it holds numbers for each of the layer's heads, so another count of query heads is not for it
 
@@ -203,7 +203,7 @@ class AttentionFeature(Feature):
 
     row_wise: ClassVar[bool] = False
     counts_hidden: ClassVar[bool] = False
-    carries: ClassVar[bool] = False
+    carries: ClassVar[tuple[str, ...]] = ()
     keeps_plain_keys: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
     score_mod: ClassVar[Any] = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,32 +40,32 @@ FLASH_ROWS = 256
 
 def by_rows(
     kernel: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, call: Call, on: Any,
-    whole_rows: bool = False, carries: bool = False,
+    whole_rows: bool = False, carries: Sequence[str] = (),
 ) -> Tensor:  # fmt: skip
     """A kernel, block after block. Each is computed again in the backward pass, with the same noise.
 
-    `whole_rows`: hidden keys count, and stay. `carries`: what a block leaves in `call.carried` is there for the next.
+    `whole_rows`: hidden keys count, and stay. `carries`: what a block leaves in `call.carried`, there for the next.
     """
     height = height_of(q, q.shape[0] * call.heads * k.shape[-2])
     call.split_inputs(height)
-    names: tuple[str, ...] = ()
     outs, carried = [], ()
 
     def run(
-        now: Callable[[Any], Any], span: Span, known: tuple[str, ...], q: Tensor, k: Tensor, v: Tensor, *carried: Tensor
+        now: Callable[[Any], Any], span: Span, q: Tensor, k: Tensor, v: Tensor, *carried: Tensor
     ) -> tuple[Tensor, ...]:
-        nonlocal names
         block = call.block(span)
-        block.carried = dict(zip(known, carried, strict=True))
+        block.carried = dict(zip(carries, carried, strict=False))  # the first block finds none
         out = kernel(q, *(cut_keys(t, span.keys, call.keys, -2) for t in (k, v)), block, now(on))
-        names = tuple(block.carried)
-        return out, *block.carried.values()
+        return out, *[block.carried[name] for name in carries]
 
     step: Callable[..., Any] = functools.partial(run, itself)
     if torch.is_grad_enabled():
-        step = functools.partial(again, run, kept=Kept(*hosts_of(on)), reads=call.reads())
-    for span, rows in zip(spans_of(call, height, whole_rows, carries), q.split(height, dim=-2), strict=True):
-        out, *carried = step(span, names, rows, k, v, *carried)
+        kept = None if torch.compiler.is_compiling() else Kept(*hosts_of(on))
+        step = functools.partial(again, run, kept=kept, reads=call.reads())
+    spans = spans_of(call, height, whole_rows, len(carries) > 0)
+    heights = [span.rows.stop - span.rows.start for span in spans]
+    for span, rows in zip(spans, q.split(heights, dim=-2), strict=True):
+        out, *carried = step(span, rows, k, v, *carried)
         outs.append(out)
     return torch.cat(outs, dim=-2)
 
@@ -81,7 +81,11 @@ def table_and_rest(call: Call) -> tuple[Diagonals | None, list[Rows]]:
 
 def can_add(q: Tensor, k: Tensor, v: Tensor, call: Call) -> bool:
     """Whether `additive` does this call: on a CPU, in one dtype of many digits, if only a table of distances learns."""
-    if q.device.type != 'cpu' or (torch.is_autocast_enabled('cpu') and not call.full_precision):
+    if (
+        torch.compiler.is_compiling()
+        or q.device.type != 'cpu'
+        or (torch.is_autocast_enabled('cpu') and not call.full_precision)
+    ):
         return False
     learns = torch.is_grad_enabled() and any(bias.learns for bias in table_and_rest(call)[1])
     return q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64) and not learns

@@ -168,7 +168,7 @@ def at_work(call: Call, on: Features, stages: Sequence[str] = EAGER_STAGES) -> l
 def eager_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
     """The same in blocks. Every feature at work must be `row_wise`."""
     acting = at_work(call, on)
-    whole_rows, carries = any(f.counts_hidden for f in acting), any(f.carries for f in acting)
+    whole_rows, carries = any(f.counts_hidden for f in acting), tuple([name for f in acting for name in f.carries])
     return by_rows(eager, q, k, v, call, on, whole_rows, carries)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from x_transformers.core.calls import Call
@@ -122,7 +123,7 @@ class Flex(Operator):
         if call is not None and not call.many:
             return FEW
         acting = on_scores(call, on)
-        if call is not None and not fits(call, on):
+        if call is not None and (torch.compiler.is_compiling() or not fits(call, on)):
             return 'FlexAttention has no form for it, is no faster, or not for this device'
         without = [f for f in acting if not has_form(type(f))]
         if without:
