@@ -913,3 +913,54 @@ def test_states_of_earlier_tokens_speak_for_themselves(flags, name, monkeypatch)
         monkeypatch.setattr(kind, 'joins_tokens', '')
     seeded(**own, every_second='some')(stream(1, 4, 16))
     seeded(**own)(stream(1, 4, 16), document_ids=ids)
+
+
+def test_a_tensor_is_saved_if_it_is_a_buffer_or_has_a_name_in_checkpoints():
+    class Tables(AttentionFeature):
+        tables = flag(False, 'keep some tensors')
+        stored_as: ClassVar = {'named': 'table'}
+
+        def setup(self, host):
+            self.named, self.bare = torch.ones(1), torch.ones(1)
+            self.saved, self.passing = torch.nn.Buffer(torch.ones(1)), torch.nn.Buffer(torch.ones(1), persistent=False)
+            self.saved = torch.zeros(1)  # still one that is saved
+
+    net = Attention(16, features=(Tables,), tables=True)
+    assert {'table', 'saved'} == {name for name, _ in net.named_buffers()} & net.state_dict().keys()
+    assert {'bare', 'passing'} < {name for name, _ in net.named_buffers()} and not net.saved.any()
+
+
+@pytest.mark.parametrize('name, hint', [('causal', ': `setup` can check'), ('qk_nrm', ', did you mean `qk_norm`')])
+@pytest.mark.parametrize('table', ['needs', 'clashes'])
+def test_what_a_feature_needs_must_be_a_flag(table, name, hint):
+    kind = type('Strict', (Louder,), {'__module__': __name__, table: {name: 'so it is'}})
+    message = f'`{table}` of Strict names `{name}`, which no feature of Attention declares{hint}'
+    with pytest.raises(ConfigError, match=message):
+        Attention(16, features=extend(ATTENTION, kind), louder=2.0)
+
+
+def test_layers_that_a_feature_runs_one_by_one_find_their_own_past():
+    class OneByOne(StackFeature):
+        one_by_one = flag(False, 'run layers by what they add')
+
+        def through(self, run, x, call):
+            for step, index in enumerate(call.order):
+                call.step = step
+                x = x + self.host.layers[index].branch(x, call, self.host.features)
+            return x
+
+    class Sums(AttentionFeature):
+        sums = flag(False, 'add the sum of all tokens')
+        remembers: ClassVar = {'sums': Running()}
+
+        def result(self, out, call):
+            state = call.state('sums')
+            sums = call.x.cumsum(dim=1) + (0 if state.value is None else state.value)
+            state.keep(sums[:, -1:])
+            return out + sums
+
+    net, x = seeded(features=(OneByOne, Sums), one_by_one=True, attn_sums=True), stream(2, 7, 16)
+    plain = seeded(features=(Sums,), attn_sums=True)
+    assert_close(net(x), plain(x))
+    _, past = net(x[:, :5], return_hiddens=True)
+    assert_close(net(x[:, 5:], cache=past, input_not_include_cache=True), plain(x)[:, 5:])

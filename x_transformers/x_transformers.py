@@ -455,7 +455,10 @@ class Layer(ModuleList):
         return call.norm(norms[2], residual(out, skip, call=call, **extra))
 
     def branch(self, x: Tensor, call: 'StackCall', on: Features) -> Tensor:
-        """What the layer adds to the stream, of which it reads `x`: its norms included, without the residual."""
+        """What the layer adds to the stream, of which it reads `x`: its norms included, without the residual.
+
+        call, on   the call at the layer's step, and the features of the stack, `stack.features`
+        """
         (before, after, _), branch, _ = self
         x = on.chain('read', x, self, call)
         x = call.norm(before, x)

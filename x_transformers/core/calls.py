@@ -257,6 +257,13 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
         return replace(self.fork(), **{name: tree_map(other, getattr(self, name)) for name in BESIDE})
 
+    def at_step(self, step: int) -> StackCall:
+        """The call as it is before a step, to run one layer by itself; what that layer keeps for the cache is lost."""
+        own = self.fork()
+        own.step, own.attended = step, len([kind for kind in self.kinds[:step] if attends(kind)])
+        own.self_attended = self.how_many('a', step)
+        return own
+
     def adopt(self, other: StackCall) -> None:
         """Go on from where a fork has come to."""
         self.trace, self.notes = other.trace, other.notes

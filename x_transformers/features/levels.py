@@ -44,13 +44,14 @@ class Stage(NamedTuple):
 
 
 def level(*stages: Stage) -> Callable[[Level], Level]:
-    """The stages of a level, in running order; `{stages}` in its docstring becomes their table."""
+    """The stages of a level, in running order; `{stages}` in its docstring becomes their table, `{handled}` HANDLED."""
 
     def of(kind: Level) -> Level:
         widths = [max(map(len, column)) for column in zip(*stages, strict=True)]
         rows = (zip(stage, widths, strict=True) for stage in stages)
         table = ['   '.join(text.ljust(width) for text, width in row).rstrip() for row in rows]
-        kind.__doc__ = kind.__doc__ and kind.__doc__.replace('{stages}', '\n    '.join(table))
+        lines = '\n    '.join(table)
+        kind.__doc__ = kind.__doc__ and kind.__doc__.replace('{stages}', lines).replace('{handled}', lines_of_handled())
         kind.stages = {stage.name: stage.kind.partition(' ')[0] for stage in stages}
         kind.gives = {stage.name: gives for stage in stages if (gives := stage.takes.partition(' -> ')[2])}
         kind.axes = {stage.name: axes for stage in stages if (axes := stage.axes)}
@@ -107,6 +108,10 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
         yield 'maps', '`return_attn` or others that ask for its scores: it keeps none'
 
 
+def lines_of_handled() -> str:
+    return '\n    '.join(f'    {name}: {what}' for name, what in HANDLED.items())
+
+
 @level(
     Stage('widths', 'build', '(widths) -> Widths', 'what queries and keys are made from, before they are built'),
     Stage('views', 'choice', '(x) -> (x_q, x_k, x_v[, places])', 'of which x_q is the input, for everything else'),
@@ -124,7 +129,7 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     Stage('bare_keys', 'term', '(k, v, call) -> (k, v)', 'prepended after `enter`'),
     Stage('meet', 'ring', '(q, k), b h n d', 'the last word on what the kernel multiplies'),
     Stage('attend', 'choice', '(q, k, v, call) -> (out, log_sums | None)', 'in place of all stages up to `gathered`'),
-    Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled'),
+    Stage('similarity', 'choice', '(q, k, call) -> b h i j', 'scaled; k may have fewer heads: h reads h mod k'),
     Stage('prior', 'term', '(call) -> b h i j', 'logits from elsewhere'),
     Stage('scores', 'ring', 'b h i j', 'before the bias'),
     Stage('logits', 'ring', 'b h i j', 'after the bias, before the mask'),
@@ -165,9 +170,14 @@ class AttentionFeature(Feature):
 
     Queries need not be the tokens in their order: then `views` says by `places`, (i) or (b i), at which tokens of x
     they stand. Masks, biases and rotations follow; what cannot is refused by name. What depends on place reads
-    nothing but the differences of `call.q_pos` and `call.k_pos`, the positions of queries and keys, or of `call.q_at`
-    and `call.k_at`, where they stand in their sequence whatever positions the caller gives. `call.of_queries(t)` gives
-    what belongs to queries in a tensor that counts keys.
+    nothing but the differences of `call.q_pos` and `call.k_pos`, the positions of queries, (i) or (b i), and keys, (j)
+    or (b j), without those that features put in front; or of `call.q_at` and `call.k_at`, where they stand in their
+    sequence whatever positions the caller gives. `call.of_queries(t)` gives what belongs to queries in a tensor that
+    counts keys.
+
+    `host.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` gets and gives a dataclass, of
+    the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`. A layer does not know its
+    number: a flag that differs from layer to layer is written as a tuple, one value for each.
 
     From `similarity` to `gathered` the call may be one of a block of queries (`blocks.py`), so that memory does not
     grow with the square of the length. Where a feature at these stages knows nothing of blocks, all rows come at once.
@@ -192,7 +202,10 @@ class AttentionFeature(Feature):
     `call.bias_entry()`, for one query and one key at a time, or by the `of(rows, keys)` of `call.masks` and
     `call.biases`. What it does not say to handle is refused by name.
 
-    handles              some of HANDLED, what its `attend` takes into account
+    handles              some of what follows, which its `attend` takes into account
+
+    {handled}
+
     unsupported(call)    -> what it does not go with, or None; asked before each call
     maps(q, k, call)     -> similarities, logits and weights, each b h i j, for whoever asks for them
     """
@@ -278,6 +291,11 @@ class StackFeature(Feature):
     {stages}
 
     They are called as `AttentionFeature` says.
+
+    At `through`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of one is
+    `host.layers[call.order[step]]`. Who runs layers by `layer.branch(x, call, host.features)` sets `call.step` before
+    each; to run one again, `call.at_step(step)` is the call as it was. Losses that it adds under `torch.no_grad` teach
+    nothing: gather them with `AuxLosses`, and hand their gradients on.
 
     A state that it `remembers` is one for the stack; `call.state(name, call.step)` gives each layer one of its own.
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from x_transformers.core.again import Kept, Surroundings, outside_of_vmap
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.hooks import is_hooked
-from x_transformers.core.kinds import attends
 from x_transformers.core.notes import Notes
 from x_transformers.core.rows import noise_state, replayed
 from x_transformers.core.transforms import transformed
@@ -139,13 +138,6 @@ class Replay:
         self.left_out: set[int] = set()
         self.losses: tuple[str, ...] = ()
 
-    def at(self, call: Any, step: int) -> Any:
-        """The call as it is before a step."""
-        own = call.fork()
-        own.step, own.attended = step, call.attended + len([kind for kind in call.kinds[:step] if attends(kind)])
-        own.self_attended = call.self_attended + call.how_many('a', step)
-        return own
-
     def forwards(self, x: Tensor) -> tuple[Tensor, ...]:
         """The last streams, and the losses that layers added."""
         call, on, last = self.call, self.on, None
@@ -153,7 +145,7 @@ class Replay:
         with AuxLosses() as losses:
             for step, index in enumerate(call.order):
                 self.noise.append(last := self.noise_now(last))
-                own = self.at(call, step)
+                own = call.at_step(step)
                 if on.collect('skips', layers[index], own):
                     self.left_out.add(step)
                     on.collect('skipped', x, layers[index], own)
@@ -191,7 +183,7 @@ class Replay:
         for step in reversed(range(len(self.noise))):
             if step in self.left_out:
                 continue
-            layer, own = layers[before.order[step]], self.at(before, step)
+            layer, own = layers[before.order[step]], before.at_step(step)
             writes = layer[2].writes
             read = streams[1 - writes].detach().requires_grad_()
             out, losses = self.once_more(read, layer, own, on, step)

@@ -80,9 +80,11 @@ class Feature:
 
     The first flag is the switch. `setup` creates what the feature owns: a parameter, buffer or module assigned to
     `self` is kept by the host module under the name that `stored_as` gives (dots lead into submodules), so that
-    checkpoints keep the names they always had. A method named after a stage of its level runs at that stage.
+    checkpoints keep the names they always had. A tensor is in checkpoints if `stored_as` names it, or as
+    `nn.Buffer(tensor)`. A method named after a stage of its level runs at that stage.
 
-        needs      flag -> reason: a flag of the same level that must be on
+        needs      flag -> reason: a flag of the same level that must be on. What the host itself is given, such as
+                   `causal`, is no flag: `setup(host)` checks `host.causal`
         clashes    flag -> reason: a flag of the same level that must be off
         not_in_stack   flag -> reason: a flag of the stack around a layer of self-attention that must be off
         yields_to  flags of the same level that take over if they are set too, with a warning
@@ -232,10 +234,11 @@ class Feature:
                 f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
                 f'give `{name}` another name in `stored_as`'
             )
-        if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-            keeper.register_buffer(last, value, persistent=name in self.stored_as)
-        else:
+        if isinstance(value, nn.Parameter | nn.Module) or name in self.owned:
             setattr(keeper, last, value)
+        else:
+            saved = name in self.stored_as or (isinstance(value, nn.Buffer) and value.persistent)
+            keeper.register_buffer(last, value, persistent=saved)
         self.owned[name] = (*path, last)
 
     def __getattr__(self, name: str) -> Any:

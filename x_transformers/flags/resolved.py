@@ -121,6 +121,7 @@ def resolve(
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
     on = [cls for cls in catalogue if cls.runs(values)]
+    refuse_unknown_others(on, known, where, names)
     refuse_clashes([cls for cls in on if cls.flags], known, values)
     wished = {known[name].feature for name, value in given.items() if value != known[name].default}
     for cls in catalogue if wished else ():
@@ -135,6 +136,20 @@ def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:
         (name for name in cls.flags if values[name] and values[name] != cls.flags[name].default),
         next(iter(cls.flags), ''),
     )
+
+
+def refuse_unknown_others(
+    on: Iterable[type[Feature]], known: Mapping[str, Flag], where: str, names: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Refuse features of a user's that need, or do not go with, what is no flag: it would be looked up in vain."""
+    for cls in on:
+        for table in ('needs', 'clashes', 'yields_to') if cls.is_own else ():
+            for name in getattr(cls, table):
+                if name not in known and getattr(names().get(name), 'feature', None) is None:
+                    raise ConfigError(
+                        f'`{table}` of {cls.__name__} names `{name}`, which no feature of {where} declares'
+                        f'{did_you_mean(name, known) or ": `setup` can check what the host itself is given"}'
+                    )
 
 
 def refuse_clashes(on: Iterable[type[Feature]], known: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
