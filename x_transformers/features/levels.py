@@ -250,7 +250,8 @@ class FeedForwardFeature(Feature):
 
     {stages}
 
-    They are called as `AttentionFeature` says.
+    They are called as `AttentionFeature` says. A feature at `layers` has what the other flags say by
+    `host.layers()`; if it does not ask, they do nothing, and it should refuse them by `clashes`.
 
     The call holds the input `x`, the `inputs` that features take, and in a stack the `mask` of real tokens (b n) or
     None, the index `layer` and the `kind` of the layer. Tokens of padding count for no loss: `call.real(t)` leaves out
@@ -295,7 +296,8 @@ class StackFeature(Feature):
     At `through`, `run(x, call, steps)` runs some of the steps `range(len(call.order))`; the layer of one is
     `host.layers[call.order[step]]`. Who runs layers by `layer.branch(x, call, host.features)` sets `call.step` before
     each; to run one again, `call.at_step(step)` is the call as it was. Losses that it adds under `torch.no_grad` teach
-    nothing: gather them with `AuxLosses`, and hand their gradients on.
+    nothing: gather them with `AuxLosses`, and hand their gradients on. Residual streams stand in the batch of x there,
+    (b s) n d.
 
     A state that it `remembers` is one for the stack; `call.state(name, call.step)` gives each layer one of its own.
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
