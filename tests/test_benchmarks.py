@@ -52,6 +52,7 @@ def table_in(text):
         pytest.param('loss', 'floor,plain,chunked,ours', 2, marks=pytest.mark.slow),
         pytest.param('biases', 'minimal,ours', 6, marks=pytest.mark.slow),
         pytest.param('gpu', 'minimal,ours', 3, marks=pytest.mark.slow),
+        pytest.param('lengths', 'minimal,ours', 8, marks=pytest.mark.slow),
     ],
 )
 def test_script(tmp_path, script, columns, rows):
