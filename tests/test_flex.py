@@ -310,6 +310,8 @@ def test_which_features_have_a_form(flexing):
     for case in FLAG_CASES:
         if not (case.flag.startswith('attn_') or case.feature in STACK) or case.flag.startswith('cross_'):
             continue
+        if 'attn_kernel' in case.stack:  # which attends in its own way
+            continue
         net, given = build(case).eval(), []
         inputs = {name: as_float(value) for name, value in inputs_for(net, case).items()}
         if 'attn_flash_pack_seq' not in case.stack:
