@@ -1,5 +1,8 @@
 """A concise, complete and fast transformer library. Every paper is a keyword."""
 
+import torch as _torch
+from einops import rearrange as _rearrange
+
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, PromptCache
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.compat.helpers import default_device
@@ -30,6 +33,12 @@ from x_transformers.xl_autoregressive_wrapper import XLAutoregressiveWrapper
 from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrapper
 
 __version__ = '0.1.0'
+
+# At its first call einops notes how it handles a kind of tensor: a compiled graph that saw it would be compiled again.
+# Before torch 2.8 that imports a compiler.
+if tuple(map(int, _torch.__version__.split('.')[:2])) >= (2, 8):
+    for _kind in (_torch.empty(1), _torch.nn.Parameter(_torch.empty(1))):
+        _rearrange(_kind, 'n -> n')
 
 __all__ = [
     'DPO',
