@@ -62,7 +62,8 @@ class Cache:
         if own:
             return own[0]
         states = (*self.states.values(), *self.model_states.values())
-        return max((state.length for state in states), default=0) or self.seen  # notes are of no token
+        lengths = [state.length for state in states]  # notes are of no token
+        return (max(lengths) if lengths else 0) or self.seen
 
     @property
     def batch(self) -> int | None:
