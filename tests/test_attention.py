@@ -503,3 +503,13 @@ def test_clipping_of_a_layer_that_runs_several_times():
     before = stack.layers[0][1].to_q.weight.detach().clone()
     stack.attn_qk_clip_(LayerIntermediates(attn_intermediates=runs), tau=100)
     assert_close(stack.layers[0][1].to_q.weight, before / 2)
+
+
+@pytest.mark.parametrize('flags', [{}, dict(flash=False), dict(sparse_topk=2), dict(softclamp_logits=True)], ids=str)
+def test_nothing_to_see_and_nobody_who_looks(flags):
+    """A context without tokens gives zeros, a sequence without tokens none."""
+    layer, x = Attention(16, 8, heads=2, **flags), torch.randn(2, 4, 16)
+    for mask in (None, torch.ones(2, 0) > 0):
+        assert torch.equal(layer(x, context=x[:, :0], context_mask=mask), torch.zeros_like(x))
+        assert layer(x[:, :0], mask=mask).shape == (2, 0, 16)
+    assert layer(x[:, :0], context=x).shape == (2, 0, 16)

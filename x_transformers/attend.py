@@ -37,7 +37,6 @@ from x_transformers.flags import (
     number,
     size,
 )
-from x_transformers.flags.contracts import check_given
 from x_transformers.kernels.dense import eager, fused, maps_later, tile_heads, wants_maps
 from x_transformers.kernels.operators import FUSED, OPERATORS, SCORES, Operator, attend_by, scoring
 
@@ -98,12 +97,10 @@ def settle(on: Features, call: Call, qkv: tuple[Tensor, ...], masks: Sequence[An
 def terms(on: Features, stage: str, call: Call) -> list[Rows]:
     """The masks or biases of features, each with the name of its feature for an operator that cannot take it."""
     found = []
-    for feature in on.at.get(stage, ()):
-        own, term = feature.is_own, getattr(feature, stage)(call)
-        if term is not None:
-            name = f'{stage}` of `{type(feature).__name__}' if own else f'attn_{stage}'
-            found.append(call.term(check_given(feature, stage, term) if own else term, name))
-            found[-1].name = feature.title
+    for feature, term in on.terms(stage, call):
+        name = f'{stage}` of `{type(feature).__name__}' if feature.is_own else f'attn_{stage}'
+        found.append(call.term(term, name))
+        found[-1].name = feature.title
     return found
 
 

@@ -476,9 +476,9 @@ class Call(AddsLosses, HasStates, InBlocks):
     values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
     features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached; `summed`
     how many earlier tokens are no keys any more, since a feature at `past` has summed them up, `all_real` which of
-    these and of the keys are real;
-    `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys; `many` that the
-    scores are too many to be held at once; `maps` how many query heads there are for each head.
+    these and of the keys are real; `shown` says which of the new keys any query may see (b n); `tokens` is the input of
+    the keys; `many` that the scores are too many to be held at once; `maps` how many query heads there are for each
+    head.
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -642,7 +642,7 @@ class Call(AddsLosses, HasStates, InBlocks):
 
         raises   ValueError at earlier stages, and at `attend`, which reads `mask_entry` or `masks`
         """
-        if not self.total_keys or (self.masks and self.mask is None):
+        if not self.combined:
             raise ValueError(
                 '`visible` is known from `similarity` to `gathered` only, where masks have been put together'
             )

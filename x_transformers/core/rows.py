@@ -336,6 +336,7 @@ class InBlocks:
     biases: list[Rows] = field(default_factory=list)
     span: Span | None = None
     later_keys: int = 0
+    combined: bool = False
     carried: dict[str, Tensor] = field(default_factory=dict)
     split_once: dict[int, Given] = field(default_factory=dict)
     in_one: Any = None
@@ -387,6 +388,7 @@ class InBlocks:
         biases = [self.widened(term, 0.0) for term in self.biases]
         self.mask = functools.reduce(torch.logical_and, masks) if masks else None
         self.bias = sum(biases[1:], biases[0]) if biases else None
+        self.combined = True
         return self
 
     @property

@@ -372,13 +372,17 @@ class Features:
                 check_ring(feature, stage, before, value)
         return value
 
-    def collect(self, stage: str, *call: Any) -> list[Any]:
-        """The terms of a stage, without the absent ones."""
-        terms = [
-            chosen(feature, stage, *call) if feature.is_own else getattr(feature, stage)(*call)
+    def terms(self, stage: str, *call: Any) -> list[tuple[Feature, Any]]:
+        """The terms of a stage with their features, without the absent ones."""
+        found = [
+            (feature, chosen(feature, stage, *call) if feature.is_own else getattr(feature, stage)(*call))
             for feature in self.at.get(stage, ())
         ]
-        return [term for term in terms if term is not None] if terms else terms
+        return [(feature, term) for feature, term in found if term is not None] if found else found
+
+    def collect(self, stage: str, *call: Any) -> list[Any]:
+        """The terms of a stage, without the absent ones."""
+        return [term for _, term in self.terms(stage, *call)] if stage in self.at else []
 
     def pick(self, stage: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The one way of a stage: a feature's, or the default."""
