@@ -18,6 +18,7 @@ from x_transformers.core import rows
 from x_transformers.fast.plain import PlainLayers
 from x_transformers.features.catalogue import STACK
 from x_transformers.features.levels import StackFeature
+from x_transformers.features.norms import LayerNorm
 from x_transformers.flags import flag
 
 
@@ -75,6 +76,9 @@ PLAIN = {
     'qk norm': dict(attn_qk_norm=True, rotary_pos_emb=True),
     'qk norm of groups': dict(attn_qk_norm=True, attn_qk_norm_groups=2, attn_qk_norm_dim_scale=True),
     'rms norm of heads': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True, attn_value_rmsnorm=True),
+    'rms norm of queries and keys': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True),
+    'normed heads of which some turn': dict(attn_qk_rmsnorm=True, rotary_pos_emb=True, rotate_num_heads=2),
+    'normed heads, no turns': dict(attn_qk_rmsnorm=True, use_rmsnorm=True, norm_add_unit_offset=False),
     'rms norm of keys': dict(attn_k_rmsnorm=True),
     'alibi': dict(alibi_pos_bias=True),
     'alibi of some heads': dict(alibi_pos_bias=True, alibi_num_heads=2, kind=Encoder, attn_kv_heads=2),
@@ -107,6 +111,8 @@ def test_the_layers_written_out_are_the_layers(flags, training, runs):
     count = len(runs)
     with torch.autocast('cpu', torch.bfloat16):
         assert_same(passed(net, x), ordinary(passed, net, x))
+        with torch.no_grad():
+            assert_same([net(x)], [ordinary(net, x)])
     net, x = net.double(), x.detach().double().requires_grad_()
     assert_same(passed(net, x), ordinary(passed, net, x))
     assert len(runs) > count + 1
@@ -192,7 +198,7 @@ SEEN = {
 
 @pytest.mark.parametrize('inputs', SEEN.values(), ids=SEEN)
 @pytest.mark.parametrize(
-    'name', ['default', 'encoder', 'kv heads', 'alibi', 't5', 'value residual', 'rms norm of heads']
+    'name', ['default', 'encoder', 'kv heads', 'alibi', 't5', 'value residual', 'rms norm of heads', 'no projection']
 )
 def test_what_masks_hide(name, inputs, runs):
     net, x = stack(**PLAIN[name]), tokens()
@@ -308,6 +314,43 @@ def test_tensors_in_the_place_of_parameters(name, runs):
     assert torch.equal(net(x), ordinary(net, x)) and not runs
 
 
+@pytest.mark.parametrize('flags', [{}, dict(use_rmsnorm=True), dict(attn_qk_rmsnorm=True)], ids=str)
+def test_gains_that_are_no_longer_alike(flags, runs):
+    """Of another dtype in one layer, of a kind of tensor of its own, shared, changed behind torch's back."""
+
+    class Logged(torch.Tensor):
+        seen = 0
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            Logged.seen += function in (torch.stack, torch.cat)
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    def changed(change):
+        net, x = stack(**flags, depth=3), tokens().detach()
+        with torch.no_grad():
+            net(x)
+            change([m for m in net.modules() if type(m).__name__.endswith('Norm')][:-1])
+            assert_same([net(x)], [ordinary(net, x)])
+
+    def own_kind(norms):
+        for norm in norms:
+            name, parameter = next(iter(norm._parameters.items()))
+            norm._parameters[name] = nn.Parameter(parameter.detach().as_subclass(Logged))
+
+    changed(
+        lambda norms: next(n for n in (*norms, nn.Identity()) if type(n) is not LayerNorm).bfloat16()
+    )  # of mixed dtypes
+    changed(lambda norms: [p.data.mul_(2.0) for p in norms[1].parameters()])
+    changed(
+        lambda norms: vars(norms[-1]).update(
+            _parameters=next(m for m in norms if type(m) is type(norms[-1]))._parameters
+        )
+    )
+    changed(own_kind)
+    assert not Logged.seen and runs
+
+
 @pytest.mark.parametrize('kind', [core.Attention, core.FeedForward, core.Layer, nn.Linear, nn.GELU], ids=str)
 def test_a_replaced_forward_of_a_class_counts(kind, monkeypatch):
     net, x, old = stack(), tokens(), kind.forward
@@ -355,6 +398,9 @@ def test_transforms_of_functions(runs):
     assert torch.allclose(both[1], run(twice, x), atol=1e-12)
     with torch.no_grad():  # nothing of other parameters is kept
         assert torch.allclose(net(x), both[0], atol=1e-12)
+        masks = torch.arange(9) < torch.tensor([[[9], [4]], [[2], [9]]])
+        masked = torch.vmap(lambda mask: net(x, mask=mask))(masks)
+        assert torch.allclose(masked[1], net(x, mask=masks[1]), atol=1e-12)
     math = nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
     with math:
         _, tangent = torch.func.jvp(lambda x: run(params, x), (x.detach(),), (torch.ones_like(x),))

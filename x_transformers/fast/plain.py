@@ -25,10 +25,12 @@ from x_transformers.core.calls import Call, StackCall
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.notes import TakesNotes
 from x_transformers.core.rows import is_large
+from x_transformers.fast.gains import Gains
 from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known
 from x_transformers.features import norms
 from x_transformers.features.feedforward import GLU
-from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
+from x_transformers.features.heads import QKRMSNorm
+from x_transformers.features.norms import LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
 from x_transformers.features.residuals import Residual
 from x_transformers.features.rotary import Rotary, is_one
 from x_transformers.flags import Feature, Features
@@ -62,14 +64,24 @@ def normed(x: Tensor, gain: Tensor) -> Tensor:
     return F.layer_norm(x, gain.shape, gain)
 
 
-def layer_norm(module: LayerNorm) -> Callable[[Tensor], Tensor]:
+def layer_norm(module: LayerNorm) -> Callable[..., Tensor]:
     offset, own = module.unit_offset, module._parameters
-    return lambda x: normed(x, own['gamma'] + offset if offset else own['gamma'])
+
+    def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
+        if gain is None:
+            gain = own['gamma'] + offset if offset else own['gamma']
+        return normed(x, gain)
+
+    return norm
 
 
-def rms_norm(module: RMSNorm) -> Callable[[Tensor], Tensor]:
+def rms_norm(module: RMSNorm) -> Callable[..., Tensor]:
     offset, scale, own = module.unit_offset, module.scale, module._parameters
-    return lambda x: norms.l2norm(x) * (scale * (own['g'] + offset))
+
+    def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
+        return norms.l2norm(x) * (scale * (own['g'] + offset) if gain is None else gain)
+
+    return norm
 
 
 def glu(module: GLU, part: Callable[[nn.Module | None], Any]) -> Any:
@@ -110,6 +122,7 @@ READ = {
     LayerNorm: {'gamma'},
     RMSNorm: {'g'},
     ScaleNorm: {'g'},
+    MultiheadRMSNorm: {'gamma'},
 }
 
 
@@ -133,9 +146,18 @@ class PlainLayer:
     def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
         norms, self.branch, _ = layer
         self.before, self.after, self.outside = map(part, norms)
+        self.norm = norms[0]
 
-    def read(self, x: Tensor) -> Tensor:
-        return x if self.before is None else self.before(x)
+    def read(self, x: Tensor, gains: dict[Any, Tensor] | None = None) -> Tensor:
+        if self.before is None:
+            return x
+        gain = gains.get(self.norm) if gains else None
+        return self.before(x) if gain is None else self.before(x, gain)
+
+    def norms(self) -> Iterator[Any]:
+        """Those whose gains a pass may compute at once."""
+        if self.norm is not None:
+            yield self.norm
 
     def join(self, out: Tensor, x: Tensor) -> Tensor:
         x = (out if self.after is None else self.after(out)) + x
@@ -161,6 +183,10 @@ class PlainAttention(PlainLayer):
         self.turns_all = attn.rotate_num_heads == attn.heads
         self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
         self.layer, (self.rings, _) = layer, rings_of(attn, {})
+        joint = attn.features.find(QKRMSNorm)
+        # queries and keys that nothing but their norms change are normed side by side
+        alone = joint is not None and self.rings == [joint.heads]
+        self.qk_norms = dict.fromkeys((joint.q_norm, joint.k_norm) if alone else ())
         self.shared = rings_of(attn, {'value_residual': True})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -168,13 +194,32 @@ class PlainAttention(PlainLayer):
             return dense.grouped_sdpa(q, k, v, mask, self.options, is_causal=is_causal)
         return differentiable_sdpa(q, k, v, attn_mask=mask, is_causal=is_causal, scale=self.scale)
 
-    def turned(self, q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() or not self.turns_all:
-            return self.rotary.turned(q, turns), self.rotary.turned(k, turns)
-        return self.rotary.turned(torch.cat((q, k), dim=1), turns).split_with_sizes(self.counts, dim=1)
+    def norms(self) -> Iterator[Any]:
+        yield from super().norms()
+        yield from self.qk_norms
+
+    def changed(
+        self, q: Tensor, k: Tensor, v: Tensor, rings: list[Any], given: PlainCall | None, run: PlainPass
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Heads after what features do to them, turned by their positions.
+
+        Without a backward pass, which would keep other tensors, queries and keys go through norms and turns together.
+        """
+        qk, gains, turns = None, run.gains, run.turns
+        if gains is not None and rings is self.rings and self.qk_norms and gains.keys() >= self.qk_norms.keys():
+            qk = norms.l2norm(torch.cat((q, k), dim=1)) * torch.cat([gains[norm] for norm in self.qk_norms])
+        else:
+            for ring in rings:
+                q, k, v = ring((q, k, v), given)
+        if turns is not None and gains is not None and self.turns_all:
+            qk = self.rotary.turned(torch.cat((q, k), dim=1) if qk is None else qk, turns)
+        q, k = (q, k) if qk is None else qk.split_with_sizes(self.counts, dim=1)
+        if turns is not None and not (gains is not None and self.turns_all):
+            q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
+        return q, k, v
 
     def __call__(self, x: Tensor, run: PlainPass) -> Tensor:
-        y, rows, width = self.read(x), run.rows, self.shape.dim_head
+        y, rows, width = self.read(x, run.gains), run.rows, self.shape.dim_head
         given = run.inputs_of(self.layer) if run.shares else None
         rings, sources = (self.rings, ()) if given is None else self.shared
         for ring in sources:
@@ -182,14 +227,14 @@ class PlainAttention(PlainLayer):
         q, k, v = [to(y).view(*rows, count, width).transpose(1, 2) for to, count in self.projections]
         if run.shares:
             run.on.collect('attended', self.layer, SimpleNamespace(values=v), run.call)
-        for ring in rings:
-            q, k, v = ring((q, k, v), given)
-        q, k = (q, k) if run.turns is None else self.turned(q, k, run.turns)
+        q, k, v = self.changed(q, k, v, rings, given, run)
         mask, triangle, sighted = run.triangle if run.own is None else run.sight_for(q)
         out = self.attend(q, k, v, mask, triangle)
         out = out if sighted is None else out.masked_fill(~sighted, 0.0)
         out = self.to_out(out.transpose(1, 2).reshape(*x.shape[:-1], self.shape.dim_inner))
-        return self.join(out if run.hidden is None else out.masked_fill(run.hidden, 0.0), x)
+        if run.hidden is not None:
+            out = out.masked_fill(run.hidden, 0.0) if run.gains is None else out.masked_fill_(run.hidden, 0.0)
+        return self.join(out, x)
 
 
 def rings_of(attn: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -219,6 +264,7 @@ class PlainPass:
     own: Call | None = None
     hidden: Tensor | None = None
     hides_blind = False
+    gains: dict[Any, Tensor] | None = None
     sight: Sight | None = None
 
     def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:
@@ -270,8 +316,8 @@ class PlainFeedForward(PlainLayer):
         super().__init__(layer, part)
         self.parts = [part(module) for module in leaves(self.branch.ff)]
 
-    def __call__(self, x: Tensor, *_: Any) -> Tensor:
-        out = self.read(x)
+    def __call__(self, x: Tensor, run: PlainPass | None = None) -> Tensor:
+        out = self.read(x, run.gains if run is not None else None)
         for part in self.parts:
             out = part(out)
         return self.join(out, x)
@@ -356,6 +402,7 @@ class PlainLayers:
         kinds = {'a': PlainAttention, 'f': PlainFeedForward}
         self.stack, self.layers = stack, [kinds[layer.kind](layer) for layer in stack.layers]
         self.first = next((layer for layer in self.layers if type(layer) is PlainAttention), None)
+        self.gains = Gains(norm for layer in self.layers for norm in layer.norms())
         self.seen, self.code = snapshot(stack, stack, stack.layers)
         self.drops = any(type(m) is nn.Dropout and m.training and m.p for m in stack.layers.modules()) or any(
             layer.branch.training and layer.branch.dropout for layer in self.layers if type(layer) is PlainAttention
@@ -407,6 +454,7 @@ class PlainLayers:
 
     def __call__(self, x: Tensor, call: StackCall, on: Features, steps: Sequence[int]) -> Tensor:
         run = PlainPass(x, call, on, self.first)
+        run.gains = None if torch.is_grad_enabled() else self.gains()
         # products of matrices take less than those of (b, n, d); what is kept for a backward pass must be what the
         # ordinary way keeps, which may compute it again
         x = x if torch.is_grad_enabled() else x.flatten(0, -2)

@@ -93,27 +93,50 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
     scale    number, None or like freqs
     returns  like t, in its dtype; features beyond r are left alone
     """
-    length, width = t.shape[-2], freqs.shape[-1]
-    dtype = at_least_float(torch.promote_types(t.dtype, freqs.dtype))
-    if torch.compiler.is_compiling() or t.device.type not in ('cpu', 'cuda') or t.shape[-1] % 2:
+    dtype = turning_dtype(t, freqs)
+    if torch.compiler.is_compiling() or not turns_in_pairs(t):
+        width = freqs.shape[-1]
         cos, sin = cos_and_sin(freqs, scale, t, dtype)
         even, odd = t[..., :width].unflatten(-1, (-1, 2)).to(dtype).unbind(dim=-1)
         turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
-    # one complex product does the same in a fifth of the time, where it is not compiled; the rest turns by nothing
-    wanted = (length, t.ndim, t.shape[-1], dtype, 0 if freqs.is_inference() else freqs._version)
-    keeps = is_one(scale) and isinstance(length, int) and not freqs.requires_grad  # a symbolic length has no hash
-    known = getattr(freqs, 'known_turns', None) if keeps else None
-    turn = None if known is None else known.get(wanted)
+    # a symbolic length has no hash
+    known = getattr(freqs, 'known_turns', None) if is_one(scale) and isinstance(t.shape[-2], int) else None
+    if known is None or freqs.requires_grad:
+        return turned_by(t, complex_turn(freqs, scale, t, dtype))
+    wanted = (*t.shape[-2:], t.ndim, dtype, 0 if freqs.is_inference() else freqs._version)
+    turn = known.get(wanted)
     if turn is None:
-        cos, sin = cos_and_sin(freqs, scale, t, dtype)
-        still = (0, (t.shape[-1] - width) // 2)
-        turn = torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
-        if known is not None:
-            known.clear()
-            known[wanted] = turn  # the next layers turn by the same
-    pairs = torch.view_as_complex(t.to(dtype).contiguous().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turn).flatten(-2).to(t.dtype)
+        known.clear()
+        turn = known[wanted] = complex_turn(freqs, scale, t, dtype)  # the next layers turn by the same
+    return turned_by(t, turn)
+
+
+def turning_dtype(t: Tensor, freqs: Tensor) -> torch.dtype:
+    if t.dtype is freqs.dtype is torch.float32:  # without asking
+        return torch.float32
+    return at_least_float(torch.promote_types(t.dtype, freqs.dtype))
+
+
+def turns_in_pairs(t: Tensor) -> bool:
+    """Whether torch can read features as complex numbers: one product of those takes a fifth of the time, where it is
+    not compiled."""
+    return t.device.type in ('cpu', 'cuda') and t.shape[-1] % 2 == 0
+
+
+def complex_turn(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: torch.dtype) -> Tensor:
+    """What pairs of features are multiplied by; those beyond the angles by one."""
+    cos, sin = cos_and_sin(freqs, scale, t, dtype)
+    still = (0, (t.shape[-1] - freqs.shape[-1]) // 2)
+    return torch.complex(F.pad(cos, still, value=1.0), F.pad(sin, still))
+
+
+def turned_by(t: Tensor, turn: Tensor) -> Tensor:
+    """Pairs of features, read as complex numbers, times a turn; in the dtype of `t`."""
+    wide = t if t.dtype is turn.dtype.to_real() else t.to(turn.dtype.to_real())
+    pairs = torch.view_as_complex(wide.contiguous().unflatten(-1, (-1, 2)))
+    turned = torch.view_as_real(pairs * turn).flatten(-2)
+    return turned if turned.dtype is t.dtype else turned.to(t.dtype)
 
 
 def for_one_pass(angles: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class ValueResidual(AttentionFeature):
                 )
             own = qkv[0] if call.places is None else qkv[1][:, call.memories :]
             tokens = torch.cat((qkv[1][:, : call.memories], own), dim=1) if call.memories else own
-            call.own(self).mix = rearrange(self.to_mix(tokens), 'b n h -> b h n 1')
+            call.own(self).mix = self.to_mix(tokens).transpose(1, 2).unsqueeze(-1)
         return qkv
 
     def heads(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
