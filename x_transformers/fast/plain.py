@@ -228,7 +228,7 @@ class PlainAttention(PlainLayer):
         if run.shares:
             run.on.collect('attended', self.layer, SimpleNamespace(values=v), run.call)
         q, k, v = self.changed(q, k, v, rings, given, run)
-        mask, triangle, sighted = run.triangle if run.own is None else run.sight_for(q)
+        mask, triangle, sighted = run.sight or run.sight_for(q)
         out = self.attend(q, k, v, mask, triangle)
         out = out if sighted is None else out.masked_fill(~sighted, 0.0)
         out = self.to_out(out.transpose(1, 2).reshape(*x.shape[:-1], self.shape.dim_inner))
@@ -261,7 +261,6 @@ class PlainCall(TakesNotes):
 class PlainPass:
     """What the layers of one pass share: how many `rows`, (b, n), by which angles they turn, what queries see."""
 
-    own: Call | None = None
     hidden: Tensor | None = None
     hides_blind = False
     gains: dict[Any, Tensor] | None = None
@@ -273,13 +272,14 @@ class PlainPass:
         self.turns = given['rotary_pos_emb'][0] if 'rotary_pos_emb' in given else None
         self.shares = bool(on.at.get('inputs'))
         # a plain bool of a symbolic length too
-        self.triangle = Sight(None, True if first is not None and first.branch.causal and x.shape[1] > 1 else False)
+        self.sight = Sight(None, True if first is not None and first.branch.causal and x.shape[1] > 1 else False)
         if first is None or SEEN.isdisjoint(given):
             return
         inputs = {name: value for name, value in given.items() if name not in ('mask', 'context_mask')}
         mask, keys = given.get('mask'), given.get('context_mask')
         attn = first.branch
-        self.own = own = attn.open_call((x, x, x), None, None, mask, None, None, inputs)
+        self.sight, self.own = None, attn.open_call((x, x, x), None, None, mask, None, None, inputs)
+        own = self.own
         own.keys = x.shape[1]
         real = own.key_mask(mask, keys)
         attend.settle(attn.features.acting(inputs), own, (x, x, x), [] if real is None else [real[:, None, None]])
@@ -292,8 +292,6 @@ class PlainPass:
 
     def sight_for(self, q: Tensor) -> Sight:
         """What queries see, with a mask as torch's kernel adds it."""
-        if self.sight is not None:
-            return self.sight
         mask, is_causal, sighted = sight_of(self.own, q)
         if mask is not None and mask.dtype == torch.bool and not torch.is_grad_enabled():
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -torch.inf)
