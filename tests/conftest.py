@@ -60,7 +60,8 @@ def _same_start():
     dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_default_dtype(dtype)
-    torch.use_deterministic_algorithms(deterministic)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # which imports the compiler, seconds long
+        torch.use_deterministic_algorithms(deterministic)
 
 
 @pytest.fixture
