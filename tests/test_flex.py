@@ -1,16 +1,19 @@
 """FlexAttention: the numbers of the formula, which calls go there, and the way back where it does not run.
 
-On a CPU torch runs it uncompiled, as its definition; what is compiled is tested forwards here, and on a GPU in full.
+On a CPU torch runs it uncompiled, as its definition. To trace that takes longer than all else, so most tests run the
+definition as it is written out here, and by night all of them both ways. What is compiled is tested forwards here, and
+on a GPU in full.
 """
 
 import copy
 import functools
 import re
+import types
 
 import pytest
 import test_kernels as kernels
 import torch
-from law_cases import BY_NAME, FLAG_CASES, build, gradients, inputs_for, model_of, randomise, run
+from law_cases import BY_NAME, FLAG_CASES, gradients, inputs_for, model_of, randomise, run, shallow
 from oracles import assert_close, randn
 from test_kernels import MODULES, N, blocked, layer, layer_outcome
 from torch.utils.checkpoint import checkpoint
@@ -53,12 +56,41 @@ WITH_FORM = {
 OF_KERNELS = {'SDPKwargs', 'PackedDocuments'}
 
 
-class Flexing:
-    """Inside, large calls of a CPU go to FlexAttention, uncompiled. `calls` counts them, `said` are the warnings."""
+def for_all(function, *out):
+    """A function of b, h, i and j for all of them at once, with `out` in front that has these axes."""
+    for axis in (3, 2, 1, 0):
+        own = [None] * 4
+        own[axis] = 0
+        function = torch.vmap(function, in_dims=(*(0 for _ in out), *own))
+    return function
 
-    def __init__(self):
+
+def written_out(q, k, v, score_mod, block_mask, scale, enable_gqa, return_aux=None):
+    """What FlexAttention is, by its documentation:  q b h i d,  k and v b g j d  ->  b h i d."""
+    assert enable_gqa == (q.shape[1] != k.shape[1])
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
+    scores = q @ k.mT * scale
+    where = [torch.arange(size) for size in scores.shape]
+    if score_mod is not None:
+        scores = for_all(score_mod, scores)(scores, *where)
+    if block_mask is not None:
+        assert block_mask.shape[-2:] == scores.shape[-2:]
+        scores = scores.masked_fill(~for_all(block_mask.mask_mod)(*where), -torch.inf)
+    log_sums = scores.logsumexp(dim=-1)
+    weights = (scores - log_sums.unsqueeze(-1)).exp()
+    out = weights.masked_fill((log_sums == -torch.inf).unsqueeze(-1), 0.0).to(v.dtype) @ v
+    return out if return_aux is None else (out, types.SimpleNamespace(lse=log_sums))
+
+
+class Flexing:
+    """Inside, large calls of a CPU go to FlexAttention, by torch, uncompiled, or as it is written out here.
+
+    `calls` counts them, `said` are the warnings.
+    """
+
+    def __init__(self, by_torch=True):
         self.patch, self.calls, self.said = pytest.MonkeyPatch(), 0, []
-        self.flexed = flex.flexed
+        self.flexed, self.by_torch = flex.flexed, by_torch
         self.values = dict(
             DEVICES=('cpu',), LEARNED=True, DTYPES=(*flex.DTYPES, torch.float64), LEAST_WIDTH=1,
             first_sizes={}, works={}, known_masks={},
@@ -78,6 +110,8 @@ class Flexing:
         self.static.__enter__()
         # there it refuses gradients, although the definition has them
         self.patch.setattr(flex.flex, '_validate_device', lambda *_: None, raising=False)
+        if not self.by_torch:
+            self.patch.setattr(flex.flex, 'flex_attention', written_out)
         self.patch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
         return self
 
@@ -86,8 +120,15 @@ class Flexing:
         self.patch.undo()
 
 
+@pytest.fixture(params=['written out', pytest.param('torch', marks=pytest.mark.nightly)])
+def flexing(request):
+    flexing = Flexing(by_torch=request.param == 'torch')
+    yield flexing
+    flexing.patch.undo()
+
+
 @pytest.fixture
-def flexing():
+def flexing_by_torch():
     flexing = Flexing()
     yield flexing
     flexing.patch.undo()
@@ -244,6 +285,24 @@ def test_models(flexing, name):
     compare(flexing, model_outcome, net, inputs)
 
 
+@pytest.mark.parametrize(
+    'flags', [dict(**BOTH, max_attend_past=3, kv_heads=2), dict(num_mem_kv=2, data_dependent_alibi=True)], ids=str
+)
+def test_some_layers_by_torch(flexing_by_torch, flags):
+    """What stands written out here is what torch runs; the others by night."""
+    module, rel_pos = layer(causal=True, **flags), randomise(MODULES['T5'](True).double())
+    attn_mask = randn(N, N, seed=2) > -1.5
+    compare(
+        flexing_by_torch,
+        layer_outcome,
+        module,
+        randn(2, N, 12),
+        mask=PADDED['left'],
+        attn_mask=attn_mask,
+        rel_pos=rel_pos,
+    )
+
+
 @pytest.mark.parametrize('flags', [dict(alibi_pos_bias=True), dict(rel_pos_bias=True, attn_max_attend_past=2), {}])
 def test_documents(flexing, flags):
     """Ids that come again belong together."""
@@ -312,8 +371,8 @@ def test_which_features_have_a_form(flexing):
             continue
         if 'attn_kernel' in case.stack:  # which attends in its own way
             continue
-        net, given = build(case).eval(), []
-        inputs = {name: as_float(value) for name, value in inputs_for(net, case).items()}
+        net, given = model_of(shallow(case)), []
+        inputs = inputs_for(net, case)
         if 'attn_flash_pack_seq' not in case.stack:
             inputs['attn_mask'] = torch.ones(7, 7, dtype=torch.bool).tril(2)
         with flexing, torch.no_grad():
@@ -322,10 +381,6 @@ def test_which_features_have_a_form(flexing):
         answers[bool(given) and all(given)].add(case.feature.__name__)
     assert answers[False] - OF_KERNELS == WITHOUT_FORM
     assert answers[True] >= WITH_FORM
-
-
-def as_float(value):
-    return value.float() if torch.is_tensor(value) and value.is_floating_point() else value
 
 
 def test_what_learns_goes_there_when_it_does_not_learn(flexing):
@@ -632,9 +687,9 @@ COMPILED = {
     [('T5, grouped', (200, 300, 257, 200)), ('clamp, window, alibi, memory', (200, 200)), ('gates', (200, 200))],
     ids=str,
 )  # torch's code for CPUs mistakes the names of more than ten sizes, and has no sums
-def test_compiled_forwards(flexing, name, lengths):
+def test_compiled_forwards(flexing_by_torch, name, lengths):
     """For the first length, then for all others, each of which counts for a limit of its own."""
-    (kind, flags), programs = COMPILED[name], {}
+    (kind, flags), programs, flexing = COMPILED[name], {}, flexing_by_torch
     net = randomise(kind(dim=32, depth=2, heads=4, attn_dim_head=16, **flags)).float().eval()
     del flexing.values['compiled']
     flexing.values |= dict(compiled_functions=programs, kinds={})

@@ -21,6 +21,7 @@ from law_cases import (
     padded,
     randomise,
     run,
+    shallow,
     weighted,
 )
 from oracles import assert_close, randn
@@ -72,7 +73,9 @@ def in_blocks():
 
 def outcome(net, inputs):
     """The output, and every gradient."""
-    return run(net, inputs), gradients(net, inputs)
+    out, (names, parameters) = run(net, inputs), zip(*net.named_parameters(), strict=True)
+    grads = torch.autograd.grad(weighted(out), parameters, allow_unused=True)
+    return out.detach(), dict(zip(names, grads, strict=True))
 
 
 def compare(net, inputs, *heights):
@@ -98,6 +101,15 @@ OF_ATTENTION = [
 
 @pytest.mark.parametrize('case', others_nightly(OF_ATTENTION), ids=str)
 def test_blocks_give_the_numbers_of_the_whole(case):
+    case = shallow(case)
+    net = model_of(case)
+    compare(net, inputs_for(net, case), 3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('case', OF_ATTENTION, ids=str)
+def test_single_rows_give_the_numbers_of_the_whole(case):
+    """In deeper models, of which each block has one row."""
     net = model_of(case)
     compare(net, inputs_for(net, case), 1, 3)
 
@@ -117,6 +129,7 @@ OWN_SHAPE = {'pos', 'attn_bias', 'prepend_mask', 'attn_flash_pack_seq'}
 )
 def test_blocks_with_padding(case):
     """On the right, and on the left with positions that begin behind it."""
+    case = shallow(case)
     net = model_of(case)
     inputs = padded(net, inputs_for(net, case), 2, 1)
     length = inputs['x'].shape[1]
@@ -127,10 +140,7 @@ def test_blocks_with_padding(case):
 ATTENTION_FLAGS = [case for case in FLAG_CASES if case.flag.startswith('attn_') and case.kind is Decoder and case.stack]
 
 
-@pytest.mark.costly
-@settings(max_examples=30, derandomize=True)
-@given(st.sets(st.sampled_from(ATTENTION_FLAGS), min_size=2, max_size=4), st.integers(1, 5), st.booleans())
-def test_blocks_of_combinations(cases, height, masks):
+def blocks_of_combinations(cases, height, masks):
     case = functools.reduce(lambda a, b: a.together(b), sorted(cases, key=str))
     assume(refusal(case) is None)
     net = model_of(case)
@@ -138,6 +148,15 @@ def test_blocks_of_combinations(cases, height, masks):
     if masks and 'attn_flash_pack_seq' not in case.stack:
         inputs['mask'] = torch.arange(7) < torch.tensor([7, 4, 5])[:, None]
     compare(net, inputs, height)
+
+
+COMBINED = given(st.sets(st.sampled_from(ATTENTION_FLAGS), min_size=2, max_size=4), st.integers(1, 5), st.booleans())
+test_blocks_of_combinations = pytest.mark.costly(
+    settings(max_examples=10, derandomize=True)(COMBINED(blocks_of_combinations))
+)
+test_blocks_of_more_combinations = pytest.mark.nightly(
+    settings(max_examples=60, derandomize=True)(COMBINED(blocks_of_combinations))
+)
 
 
 # single layers
@@ -163,7 +182,11 @@ def layer_outcome(module, x, **inputs):
     return out, torch.autograd.grad(weighted(out), learned, allow_unused=True)
 
 
-def compare_layer(module, x, heights=(1, 3, 4), **inputs):
+HEIGHTS = (1, 3, 4)
+
+
+def compare_layer(module, x, heights=HEIGHTS, **inputs):
+    """Blocks of these heights and the whole; returns the gradients of the whole."""
     wanted, grads = layer_outcome(module, x, **inputs)
     for height in heights:
         with blocked(height):
@@ -174,6 +197,7 @@ def compare_layer(module, x, heights=(1, 3, 4), **inputs):
             assert (a is None) == (b is None)
             if b is not None:
                 assert_close(a, b)
+    return grads
 
 
 N = 9
@@ -199,42 +223,84 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize('causal', [True, False])
-@pytest.mark.parametrize('bias', [None, *MODULES])
-@pytest.mark.parametrize('setting', SETTINGS)
-def test_layers_with_biases(setting, bias, causal):
-    module = layer(causal=causal, **SETTINGS[setting])
-    rel_pos = {} if bias is None else dict(rel_pos=randomise(MODULES[bias](causal).double()))
-    compare_layer(module, randn(2, N, 12), **rel_pos)
+BIASES = [None, *MODULES]
+SHAPES = ['b h i j', '1 h i j', 'h i j', 'i j', '1 1 1 j', 'b 1 i 1']
+GIVEN = ['attn_bias', 'attn_mask', 'attn_delta']
 
 
-@pytest.mark.parametrize('causal', [True, False])
-@pytest.mark.parametrize('setting', SETTINGS)
-@pytest.mark.parametrize('shape', ['b h i j', '1 h i j', 'h i j', 'i j', '1 1 1 j', 'b 1 i 1'])
-def test_layers_with_given_biases_and_masks(setting, shape, causal):
+def layer_of(setting, causal):
+    return layer(causal=causal, **SETTINGS[setting])
+
+
+def rel_pos_of(bias, causal):
+    return {} if bias is None else dict(rel_pos=randomise(MODULES[bias](causal).double()))
+
+
+def given_of(name, shape):
+    """A bias, a mask or a delta of that shape, and what comes with it."""
     sizes = dict(b=2, h=4, i=N, j=N) | {'1': 1}
-    size = [sizes[letter] for letter in shape.split()]
-    module = layer(causal=causal, **SETTINGS[setting])
-    bias = randn(*size, seed=1)
-    compare_layer(module, randn(2, N, 12), attn_bias=bias)
-    compare_layer(module, randn(2, N, 12), attn_mask=bias > -0.5, rel_pos=AlibiPositionalBias(4).double())
-    if setting not in ('laser',):
-        compare_layer(module, randn(2, N, 12), attn_delta=bias, attn_mask=randn(N, N, seed=3) > 0)
+    bias = randn(*(sizes[letter] for letter in shape.split()), seed=1)
+    if name == 'attn_mask':
+        return dict(attn_mask=bias > -0.5, rel_pos=AlibiPositionalBias(4).double())
+    return {name: bias} if name == 'attn_bias' else {name: bias, 'attn_mask': randn(N, N, seed=3) > 0}
 
 
+# every pair of a setting and of something else, each causal and not, in blocks of one height; by night all with all
+
+
+@pytest.mark.parametrize('number', range(len(SETTINGS)), ids=[*SETTINGS])
+def test_layers_with_biases(number):
+    for place, bias in enumerate(BIASES):
+        causal = (number + place) % 2 == 0
+        rel_pos = rel_pos_of(bias, causal)
+        compare_layer(
+            layer_of([*SETTINGS][number], causal), randn(2, N, 12), [HEIGHTS[(number + place) % 3]], **rel_pos
+        )
+
+
+@pytest.mark.parametrize('number', range(len(SETTINGS)), ids=[*SETTINGS])
+def test_layers_with_given_biases_and_masks(number):
+    """Each is causal once and once not, in different shapes."""
+    setting = [*SETTINGS][number]
+    for place, shape in enumerate(SHAPES):
+        name, causal = GIVEN[(number + place) % 3], (number + place) % 6 < 3
+        if (setting, name) != ('laser', 'attn_delta'):
+            height = [HEIGHTS[(number + place // 3) % 3]]
+            compare_layer(layer_of(setting, causal), randn(2, N, 12), height, **given_of(name, shape))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('bias', BIASES)
+@pytest.mark.parametrize('setting', SETTINGS)
+def test_all_layers_with_biases(setting, bias, causal):
+    compare_layer(layer_of(setting, causal), randn(2, N, 12), **rel_pos_of(bias, causal))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('setting', SETTINGS)
-def test_layers_with_padding(setting, causal):
+@pytest.mark.parametrize('shape', SHAPES)
+def test_all_layers_with_given_biases_and_masks(setting, shape, causal):
+    for name in GIVEN:
+        if (setting, name) != ('laser', 'attn_delta'):
+            compare_layer(layer_of(setting, causal), randn(2, N, 12), **given_of(name, shape))
+
+
+@pytest.mark.parametrize('heights', [(4,), pytest.param(HEIGHTS, marks=pytest.mark.nightly)], ids=str)
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('setting', SETTINGS)
+def test_layers_with_padding(setting, causal, heights):
     """Rows may see nothing at all: zeros, and gradients that are finite."""
-    module, x = layer(causal=causal, **SETTINGS[setting]), randn(3, N, 12)
+    module, x = layer_of(setting, causal), randn(3, N, 12)
     for mask in (
         torch.arange(N) >= torch.tensor([0, 3, N])[:, None],
         torch.arange(N) < torch.tensor([N, 3, 0])[:, None],
         (torch.arange(N) % 3 == 1).expand(3, -1),
     ):
-        compare_layer(module, x, mask=mask)
-        _, grads = layer_outcome(module, x, mask=mask)
+        grads = compare_layer(module, x, heights, mask=mask)
         assert all(grad.isfinite().all() for grad in grads if grad is not None)
+    with torch.no_grad():
         with blocked(2):
             alone = module(x, context_mask=mask)
         assert_close(alone, module(x, context_mask=mask))
@@ -366,7 +432,8 @@ def test_blocks_in_half_precision(name):
 )
 def test_compiled_graphs_have_no_blocks(name, in_blocks):
     """One graph for all lengths; it does not cut."""
-    case, net = BY_NAME[name], copy.deepcopy(model_of(BY_NAME[name]))
+    case = BY_NAME[name].with_keywords(depth=1)
+    net = copy.deepcopy(model_of(case))
     inputs = inputs_for(net, case)
     wanted = run(net, inputs)
     in_blocks(2)
@@ -546,7 +613,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-LONG = 512
+LONG = 384
 
 
 def largest(stack, flags, height=16, mask=None, keeps=False, **inputs):
@@ -576,22 +643,38 @@ LINEAR = [
 ]
 
 
-@pytest.mark.parametrize('case', others_nightly(LINEAR), ids=str)
-def test_no_tensor_grows_with_the_square(case):
+def check_no_tensor_grows(case, mask=None):
     """Not even a mask of one byte per score."""
     smaller = dict(rotary_emb_dim=2, attn_qk_norm_groups=1, attn_cope_max_pos=3)
     flags = {n: smaller.get(n, v) for n, v in case.stack.items() if n != 'attn_dim_head'} | dict(verbose=False)
     flags |= dict(attn_cope_max_pos=3) if 'attn_use_cope' in flags else {}
     flags |= dict(attn_kernel_chunk=16) if 'attn_kernel' in flags else {}  # its tensors are of n times a chunk
-    if case.flag == 'attn_flash_pack_seq':
-        bounds = torch.tensor([0, 100, LONG])
-        inputs = dict(flash_pack_seq_kwargs=dict(cu_seqlens_q=bounds, cu_seqlens_k=bounds))
-        masks = [None]
-    else:
-        inputs, masks = {}, [None, (torch.arange(LONG) < LONG - 9)[None]]
-    for mask in masks:
-        record = largest(case.kind, flags, mask=mask, **inputs)
-        assert record.bytes < LONG * LONG, f'{record.by} returned {record.bytes} bytes'
+    bounds = torch.tensor([0, 100, LONG])
+    packed = dict(flash_pack_seq_kwargs=dict(cu_seqlens_q=bounds, cu_seqlens_k=bounds))
+    record = largest(case.kind, flags, mask=mask, **(packed if case.flag == 'attn_flash_pack_seq' else {}))
+    assert record.bytes < LONG * LONG, f'{record.by} returned {record.bytes} bytes'
+
+
+@pytest.mark.parametrize('case', others_nightly(LINEAR), ids=str)
+def test_no_tensor_grows_with_the_square(case):
+    check_no_tensor_grows(case)
+
+
+# a window, a bias and what is row-wise: one of each kernel
+MASKED = {'attn_max_attend_past', 'rel_pos_bias', 'attn_pre_talking_heads', 'rotary_pos_emb', 'attn_kernel'}
+
+
+@pytest.mark.parametrize(
+    'case',
+    [
+        pytest.param(case, marks=() if case.name in MASKED else pytest.mark.nightly)
+        for case in LINEAR
+        if case.flag != 'attn_flash_pack_seq'
+    ],
+    ids=str,
+)
+def test_no_tensor_grows_with_the_square_of_masked_tokens(case):
+    check_no_tensor_grows(case, (torch.arange(LONG) < LONG - 9)[None])
 
 
 @pytest.mark.parametrize(
