@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -24,7 +25,7 @@ load_file = pytest.importorskip('safetensors.torch', reason='needs x-transformer
 
 pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[1]
-TINY = '--dim 32 --heads 1 --depth 1 --seq-len 32 --batch-size 2 --val-windows 4 --sample-bytes 8'.split()
+TINY = '--dim 32 --heads 1 --depth 1 --seq-len 32 --batch-size 2 --val-windows 4'.split()
 # without dropout the random state of torch would not matter
 RUN = [*TINY, '--steps', '12', '--interval', '3', '--set', 'ff_dropout=0.2']
 
@@ -57,6 +58,14 @@ def straight(script, text, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _plain_pictures(script):
+    """Drawing takes longer than the runs here; those in a process of their own draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script.Figure, 'savefig', lambda figure, path, **more: write(path, b'drawn'))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _usual_signals():
     """A run that fails inside this process leaves its handlers behind."""
@@ -69,7 +78,7 @@ def _usual_signals():
 
 def call(script, *arguments):
     try:
-        return script.main([str(argument) for argument in arguments])
+        return script.main(['--sample-bytes', '2', *map(str, arguments)])
     except SystemExit as stop:
         return stop.code
 
@@ -130,7 +139,8 @@ def write(path, content):
 
 def test_a_run_from_start_to_end(start, text, tmp_path):
     out = tmp_path / 'new' / 'run'
-    process = start(*TINY, '--data', text, '--out', out, '--steps', '60', '--interval', '25', '--lr', '0.01')
+    sizes = [*TINY, '--sample-bytes', '8', '--steps', '60', '--interval', '25', '--lr', '0.01']
+    process = start(*sizes, '--data', text, '--out', out)
     code, printed, progress = process.finish()
     assert code == 0, progress
     assert re.fullmatch(r'val bits per byte: \d\.\d{3}', printed.splitlines()[-1])
@@ -375,7 +385,24 @@ def wait_for(condition, process, seconds=60.0):
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
-@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_after_the_step(script, text, tmp_path, monkeypatch, capsys, number):
+    train_step, out = script.train_step, tmp_path / 'run'
+
+    def interrupted(run):
+        if run.step == 7:
+            signal.raise_signal(number)
+        return train_step(run)
+
+    monkeypatch.setattr(script, 'train_step', interrupted)
+    assert call(script, *RUN, '--data', text, '--out', out) == 128 + number
+    assert f'the last checkpoint is {out / "step_000008"}, to go on' in capsys.readouterr().err
+    assert len(load_file(out / 'step_000008' / 'training.safetensors')['losses']) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_go_on(start, text, tmp_path, number):
     long = [*TINY, '--steps', '100000', '--interval', '7', '--data', text]
     process = start(*long, '--out', tmp_path / 'run')
@@ -513,6 +540,7 @@ def test_weights_of_another_model_are_refused(script, straight, text, tmp_path, 
     assert 'is damaged or of another model' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_named(start, tmp_path):
     write(tmp_path / 'tqdm.py', b"raise ModuleNotFoundError('no', name='tqdm')")
     process = start('--help', PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
@@ -580,17 +608,17 @@ def test_the_default_is_the_standard_library(script):
     assert not any(re.search('(^|/)(tests?|site-packages)/', path) for path in paths)
 
 
-@pytest.mark.parametrize('length', [5, 9, 10, 11, 63, 64, 1001])
-@pytest.mark.parametrize('wanted', [1, 2, 7])
-def test_windows_are_even_and_do_not_overlap(script, length, wanted):
-    windows = script.fixed_windows(torch.arange(length), script.Config(seq_len=5, val_windows=wanted))
-    assert len(windows) == min(wanted, length // 5)
-    assert torch.equal(windows, windows[:, :1] + torch.arange(5))
-    starts = windows[:, 0]
-    assert starts[0] == 0 and windows[-1, -1] < length
-    if len(windows) > 1:
-        gaps = starts.diff()
-        assert gaps.min() >= 5 and gaps.max() - gaps.min() <= 1 and starts[-1] == length - 5
+def test_windows_are_even_and_do_not_overlap(script):
+    for length, wanted in itertools.product((5, 9, 10, 11, 63, 64, 1001), (1, 2, 7)):
+        windows = script.fixed_windows(torch.arange(length), script.Config(seq_len=5, val_windows=wanted))
+        assert len(windows) == min(wanted, length // 5), (length, wanted)
+        assert torch.equal(windows, windows[:, :1] + torch.arange(5)), (length, wanted)
+        starts = windows[:, 0]
+        assert starts[0] == 0 and windows[-1, -1] < length, (length, wanted)
+        if len(windows) > 1:
+            gaps = starts.diff()
+            even = gaps.min() >= 5 and gaps.max() - gaps.min() <= 1 and starts[-1] == length - 5
+            assert even, (length, wanted)
 
 
 def test_crops_reach_both_ends(script):
