@@ -5,6 +5,7 @@ names of cases prints theirs.
 """
 
 import copy
+import functools
 import os
 import re
 import shutil
@@ -18,7 +19,9 @@ from law_cases import (
     BY_NAME,
     FLAG_CASES,
     INPUT_CASES,
+    Case,
     as_one,
+    build,
     each_tensor,
     inputs_for,
     model_of,
@@ -155,7 +158,7 @@ def test_every_case_has_a_status():
     assert {training for training, _ in table.values()} <= {ONE, *BREAKS.values()}
     assert {decoding for _, decoding in table.values()} <= {ONE, NO_CACHE}
     for case in CASES:
-        assert (table[case.name][1] == NO_CACHE) == (not model_of(case).can_cache_kv), case.name
+        assert (table[case.name][1] == NO_CACHE) == (not build(case).can_cache_kv), case.name
 
 
 def test_the_readme_tells_them():
@@ -172,18 +175,23 @@ def seldom(*names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+def one_block(name):
+    """A case with a single block: what takes time is to compile."""
+    return BY_NAME[name].with_keywords(depth=1)
+
+
 @OFTEN
 @STANCES
 @pytest.mark.parametrize('name', ['plain', *seldom('rotary_pos_emb', 'shift_tokens')])
 def test_some_training_steps(name):
-    assert training_status(BY_NAME[name]) == written()[name][0]
+    assert training_status(one_block(name)) == written()[name][0]
 
 
 @OFTEN
 @STANCES
 @pytest.mark.parametrize('name', ['plain', *seldom('num_memory_tokens')])
 def test_some_decoding(name):
-    assert decoding_status(BY_NAME[name]) == written()[name][1]
+    assert decoding_status(one_block(name)) == written()[name][1]
 
 
 # every case takes half an hour: one of each feature by default, all of them on request
@@ -208,11 +216,17 @@ def test_decoding(case):
 
 
 @OFTEN
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
-@pytest.mark.parametrize('name', ['plain', 'alibi_pos_bias', 'attn_talking_heads', 'num_residual_streams', 'ff_glu'])
-def test_generated_code_for_any_length(name):
-    assert training_status(BY_NAME[name], 'inductor') == ONE
+@pytest.mark.parametrize(
+    'names',
+    [
+        *seldom('plain', 'alibi_pos_bias ff_glu attn_talking_heads'),
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ('alibi_pos_bias', 'ff_glu', 'num_residual_streams')),
+    ],
+)
+def test_generated_code_for_any_length(names):
+    case = functools.reduce(Case.together, map(one_block, names.split()))
+    assert training_status(case, 'inductor') == ONE
 
 
 if __name__ == '__main__':
@@ -230,23 +244,25 @@ if __name__ == '__main__':
 
 @pytest.mark.skipif(not hasattr(torch.compiler, 'is_exporting'), reason='needs torch 2.7')
 @pytest.mark.parametrize(
-    'flags',
+    ('flags', 'height'),
     [
-        dict(attn_pre_talking_heads=True),
-        dict(attn_selective=True),
-        dict(attn_max_attend_past=5),
-        pytest.param(dict(alibi_pos_bias=True), marks=pytest.mark.slow),
-        pytest.param(dict(rel_pos_bias=True), marks=pytest.mark.slow),
-        pytest.param(dict(attn_sparse_topk=3), marks=pytest.mark.slow),
-        pytest.param(dict(attn_shaw_rel_pos=True), marks=pytest.mark.slow),
-        pytest.param(dict(attn_use_cope=True), marks=pytest.mark.slow),
+        (dict(attn_selective=True, attn_max_attend_past=5), 16),
+        *(
+            pytest.param(flags, height, marks=pytest.mark.slow)
+            for flags, height in (
+                (dict(attn_pre_talking_heads=True, alibi_pos_bias=True), 16),
+                (dict(attn_sparse_topk=3, attn_shaw_rel_pos=True), 16),
+                (dict(attn_use_cope=True), 16),
+            )
+        ),
+        pytest.param(dict(attn_max_attend_past=5, rel_pos_bias=True), 8, marks=pytest.mark.nightly),
     ],
-    ids=lambda flags: next(iter(flags)),
+    ids=str,
 )
-def test_graphs_are_cut_into_blocks_of_rows(flags, monkeypatch):
+def test_graphs_are_cut_into_blocks_of_rows(flags, height, monkeypatch):
     """One graph for all lengths between a power of two and the next, without a value for all scores."""
     monkeypatch.setattr('x_transformers.core.rows.LARGE', {'cpu': 64, 'cuda': 64})
-    monkeypatch.setattr('x_transformers.core.rows.COMPILED_ROWS', 8)
+    monkeypatch.setattr('x_transformers.core.rows.COMPILED_ROWS', height)
     torch._dynamo.reset()
     sizes = []
 

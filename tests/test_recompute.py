@@ -1,21 +1,22 @@
 """Layers that run again in the backward pass: the same numbers, less memory."""
 
-import copy
 import gc
 
 import pytest
 import torch
 from law_cases import (
+    ARGUMENT_CASES,
     BY_NAME,
     CASES,
     CROSS_CASES,
     Case,
+    build,
     compiled_step_law,
     inputs_for,
-    model_of,
     others_nightly,
-    refused,
+    randomise,
     run,
+    shallow,
     weighted,
 )
 from oracles import assert_close, randn
@@ -30,7 +31,7 @@ DROPOUTS = dict(ff_dropout=0.3, attn_dropout=0.2)
 
 def training_step(case, **options):
     """Output, gradients and what is left behind, of a training step with the dropout of a seed."""
-    net = copy.deepcopy(model_of(case)).train()
+    net = randomise(build(case).double()).train()
     inputs = inputs_for(net, case)
     torch.manual_seed(1)
     out, trace = run(net, inputs, return_intermediates=True, **options)
@@ -41,7 +42,9 @@ def training_step(case, **options):
 
 
 def same_step(plain, again):
-    (out, grads, trace), (other_out, other_grads, other_trace) = training_step(plain), training_step(again)
+    """`plain` is a training step, or the case of one."""
+    out, grads, trace = training_step(plain) if isinstance(plain, Case) else plain
+    other_out, other_grads, other_trace = training_step(again)
     assert torch.equal(other_out, out)
     assert other_grads.keys() == grads.keys()
     for name, grad in grads.items():
@@ -64,13 +67,34 @@ NIGHTLY = pytest.mark.nightly
 LAYERED = [case for case in CASES if case.flag != 'reversible' and 'act_halting' not in case.stack]
 
 
-@pytest.mark.parametrize('length', [True, pytest.param(3, marks=NIGHTLY)])
-@pytest.mark.parametrize('case', others_nightly([*LAYERED, *CROSS_CASES]), ids=str)
-def test_the_same_step(case, length):
-    """Outputs are equal to the bit, gradients exact, with dropout, whatever else is on."""
+def dropping(case):
+    """The same with dropout, and a training step of it; without where that is refused."""
     dropped = case.with_keywords(**{name: rate for name, rate in DROPOUTS.items() if name not in case.stack})
-    plain = case if refused(dropped) else dropped
-    same_step(plain, plain.with_keywords(checkpoint_layers=length))
+    try:
+        return dropped, training_step(dropped)
+    except ConfigError:
+        return case, training_step(case)
+
+
+def others_and_sizes_nightly(cases):
+    """The widths of what is around the stack are no matter of layers."""
+    sizes = [case for case in cases if case in ARGUMENT_CASES and case.model and not case.stack]
+    return [pytest.param(case, marks=NIGHTLY) if case in sizes else case for case in others_nightly(cases)]
+
+
+@pytest.mark.parametrize('case', others_and_sizes_nightly([*LAYERED, *CROSS_CASES]), ids=str)
+def test_the_same_step(case):
+    """Outputs are equal to the bit, gradients exact, with dropout, whatever else is on."""
+    plain, step = dropping(shallow(case) if case.flag else case)  # of values of other layers, two have to be there
+    same_step(step, plain.with_keywords(checkpoint_layers=True))
+
+
+@NIGHTLY
+@pytest.mark.parametrize('length', [True, 3])
+@pytest.mark.parametrize('case', [*LAYERED, *CROSS_CASES], ids=str)
+def test_the_same_step_of_two_blocks(case, length):
+    plain, step = dropping(case)
+    same_step(step, plain.with_keywords(checkpoint_layers=length))
 
 
 STACKED = dict(num_residual_streams=2, integrate_layers=True, add_value_residual=True, shift_tokens=1)
@@ -88,10 +112,12 @@ STACKED = dict(num_residual_streams=2, integrate_layers=True, add_value_residual
     ],
     ids=lambda stack: ' '.join(stack),
 )
-@pytest.mark.parametrize('length', [True, 2, 3, 100])
-def test_deeper_stacks(stack, length):
-    case = Case('deep', stack=dict(depth=4, ff_dropout=0.3, **stack))
-    same_step(case, case.with_keywords(checkpoint_layers=length))
+@pytest.mark.parametrize('lengths', [(True, 3), pytest.param((2, 100), marks=NIGHTLY)], ids=str)
+def test_deeper_stacks(stack, lengths):
+    case = Case('deep', stack=dict(depth=3, ff_dropout=0.3, **stack))
+    step = training_step(case)
+    for length in lengths:
+        same_step(step, case.with_keywords(checkpoint_layers=length))
 
 
 def test_each_layer_runs_twice_in_a_training_step():
