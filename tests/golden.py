@@ -6,6 +6,7 @@ dict, buffers, and outputs; equal entries are stored once.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import pathlib
@@ -18,6 +19,7 @@ from packaging.version import Version
 from torch import nn
 
 
+@functools.cache
 def inputs() -> dict[str, torch.Tensor]:
     """What the calls of all cases may use."""
     rng = np.random.RandomState(7)
@@ -41,6 +43,7 @@ def inputs() -> dict[str, torch.Tensor]:
     }
 
 
+@functools.cache
 def draw(name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Values of a parameter, from its name: matrices that keep the size of what they map, vectors around one half."""
     noise = np.random.RandomState(zlib.crc32(name.encode())).standard_normal(shape or (1,)).astype(np.float32)
@@ -61,7 +64,7 @@ def layout(model: nn.Module) -> list[list]:
 def weights(entries: list[list], buffers: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     """The state dict of a layout."""
     return {
-        name: torch.from_numpy(np.array(buffers[name])) if source is None else draw(source, tuple(shape))
+        name: torch.from_numpy(np.array(buffers[name])) if source is None else draw(source, tuple(shape)).clone()
         for name, shape, source in entries
     }
 
@@ -82,14 +85,19 @@ def namespace() -> dict[str, Any]:
     return {**vars(core), **vars(x_transformers), 'torch': torch, 'nn': nn}
 
 
+def seed() -> None:
+    """Seed torch on the CPU alone, which is quicker than for all devices that there may be."""
+    torch.default_generator.manual_seed(0)
+
+
 def build(make: str, **names: Any) -> nn.Module:
-    torch.manual_seed(0)
+    seed()
     return eval(make, {**namespace(), **names})
 
 
 def run(model: nn.Module, call: str) -> list[np.ndarray]:
     model.eval()
-    torch.manual_seed(0)
+    seed()
     with torch.no_grad():
         out = eval(call, {'model': model, 'torch': torch, **inputs()})
     return [t.float().numpy() for t in tensors(out)]
