@@ -44,6 +44,7 @@ from x_transformers import (
     XTransformer,
     XValAutoregressiveWrapper,
     XValTransformerWrapper,
+    modalities,
 )
 from x_transformers import __path__ as PATH
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
@@ -54,6 +55,7 @@ from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import TRANSITIONS, FullBandwidth
 from x_transformers.gpt_lejepa import LatentAutoregressive
 from x_transformers.gpt_vae import GPTVAE
+from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.recirculation import Recirculation
 from x_transformers.up_wrapper import UniversalPretrainWrapper
 from x_transformers.xm_latent_decoder import XMLatentDecoder
@@ -153,6 +155,12 @@ def encoded() -> nn.Module:
     return XTransformer(dim=DIM, **{f'{side}_{name}': size for side in ('enc', 'dec') for name, size in sizes.items()})
 
 
+def images() -> nn.Module:
+    layers = Encoder(dim=DIM, depth=2, heads=2, attn_dim_head=8)
+    sizes = dict(image_size=8, patch_size=4, channels=2, num_classes=5, num_register_tokens=2)
+    return ViTransformerWrapper(attn_layers=layers, post_emb_norm=True, **sizes)
+
+
 def pretraining() -> nn.Module:
     return UniversalPretrainWrapper(net_of(), buffer_size=20, num_reset=4, batch_size=3, seq_len=8, seed_length=5)
 
@@ -229,6 +237,7 @@ SUBJECTS = {
         dict(seq=ids(36)), lambda m, **inputs: m(**inputs).double(), by='lens', fills=dict(seq=1)),
     'points': Subject(lambda: NeoMLP(dim_in=3, dim_hidden=4, dim_out=2, dim_model=16, depth=1,
                               encoder_kwargs=dict(heads=2, attn_dim_head=8, ff_glu=True)), dict(x=randn(2, 3))),
+    'images': Subject(images, dict(img=randn(2, 2, 8, 8))),
 }  # fmt: skip
 
 # what differs, and why
@@ -249,6 +258,7 @@ NO_PADDING = {
     'hidden tokens': HIDDEN,
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
+    'images': 'an image is whole: every patch is read',
 }
 NOT_ALL_LEARN = {
     'latents, tied': 'what foretells reads a lower block, and targets are constants; without SIGReg no other loss',
@@ -289,8 +299,8 @@ every = pytest.mark.parametrize('name', SUBJECTS)
 
 
 def test_every_wrapper_is_a_subject():
-    names = {part.name for part in pkgutil.iter_modules(PATH)} - PARTS
-    modules = [importlib.import_module(f'x_transformers.{name}') for name in names]
+    parts = (*pkgutil.iter_modules(PATH), *pkgutil.iter_modules(modalities.__path__, 'modalities.'))
+    modules = [importlib.import_module(f'x_transformers.{part.name}') for part in parts if part.name not in PARTS]
     wrappers = {
         cls
         for module in modules
@@ -344,36 +354,29 @@ def wide(t: Tensor, width: int) -> Tensor:
 
 
 @every
-def test_a_row_is_as_alone(name):
-    model, call = made(name)
-    if not SUBJECTS[name].inputs:
-        assert name in NO_PADDING
-        return
-    whole = seeded(call, model)
-    alone = [seeded(lambda m, at=at: call(m, tree_map(lambda t: t[at : at + 1], SUBJECTS[name].inputs)), model)
-             for at in range(2)]  # fmt: skip
-    found = torch.stack(alone).mean() if whole.ndim == 0 else torch.cat([wide(t, whole.shape[-1]) for t in alone])
-    assert torch.allclose(found, whole, rtol=1e-9, atol=1e-9) == (name not in ROWS_MEET)
-
-
-@every
-def test_padding_changes_nothing(name):
+def test_a_row_is_as_alone_and_padding_changes_nothing(name):
     model, call = made(name)
     subject = SUBJECTS[name]
+    if subject.inputs:
+        rows = [tree_map(lambda t, at=at: t[at : at + 1], subject.inputs) for at in range(2)]
+        whole, *alone = [seeded(lambda m, inputs=inputs: call(m, inputs), model) for inputs in (subject.inputs, *rows)]
+        found = torch.stack(alone).mean() if whole.ndim == 0 else torch.cat([wide(t, whole.shape[-1]) for t in alone])
+        assert torch.allclose(found, whole, rtol=1e-9, atol=1e-9) == (name not in ROWS_MEET)
     if name in NO_PADDING:
         assert subject.fills is None
         return
-    row = tree_map(lambda t: t[:1], subject.inputs)
-    longer, real = dict(row), tree_leaves(row)[0].shape[1]
+    longer, real = dict(rows[0]), tree_leaves(rows[0])[0].shape[1]
     for key, fill in subject.fills.items():
-        longer[key] = tree_map(lambda t, fill=fill: F.pad(t, (0, 0) * (t.ndim - 2) + (0, MORE), value=fill), row[key])
+        longer[key] = tree_map(
+            lambda t, fill=fill: F.pad(t, (0, 0) * (t.ndim - 2) + (0, MORE), value=fill), rows[0][key]
+        )
     if subject.by == 'lens':
         longer['lens'] = torch.tensor([real])
     elif subject.by == 'mask':
         longer['mask'] = torch.arange(real + MORE)[None] < real
-    expected, found = seeded(lambda m: call(m, row), model), seeded(lambda m: call(m, longer), model)
-    found = found if found.ndim == 0 else wide(found, expected.shape[-1])
-    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9) == (name not in PADDING_COUNTS)
+    found = seeded(lambda m: call(m, longer), model)
+    found = found if found.ndim == 0 else wide(found, alone[0].shape[-1])
+    assert torch.allclose(found, alone[0], rtol=1e-9, atol=1e-9) == (name not in PADDING_COUNTS)
 
 
 # of every wrapper the first that can
