@@ -80,11 +80,11 @@ def outcome(run, net):
         return type(error)
 
 
-def assert_counts(net, change):
+def assert_counts(net, change, copied=True):
     """A change between two runs acts as it does in the ordinary way. Returns whether it did anything."""
     acted = False
     for run in (passed, decoded):
-        own = copy.deepcopy(net)
+        own = copy.deepcopy(net) if copied else net
         before = run(own)
         change(own)
         after, wanted = outcome(run, own), outcome(functools.partial(slowly, run), own)
@@ -155,7 +155,19 @@ def by_kind(cases):
     return groups.items()
 
 
-@pytest.mark.parametrize('where, names', [pytest.param(*group, id='-'.join(group[0])) for group in by_kind(OWN)])
+PLACES = {flags: {place for own, place, _ in OWN if own == flags} for flags in FLAGS}
+
+
+def own_groups(*otherwise):
+    """Places of the default model that the one with rotary positions has as well are for the night."""
+    for (flags, place), names in by_kind(OWN):
+        again = flags == 'default' and place in PLACES['rotary']
+        yield pytest.param(
+            (flags, place), names, id=f'{flags}-{place}', marks=pytest.mark.nightly if again else otherwise
+        )
+
+
+@pytest.mark.parametrize('where, names', [*own_groups()])
 def test_a_method_of_one_instance_counts(where, names):
     """Shadowed by an attribute, as by libraries that wrap a `forward`."""
     flags, place = where
@@ -169,8 +181,7 @@ def test_a_method_of_one_instance_counts(where, names):
         assert acts or name != 'forward'
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('where, names', [pytest.param(*group, id='-'.join(group[0])) for group in by_kind(OWN)])
+@pytest.mark.parametrize('where, names', [*own_groups(pytest.mark.slow)])
 def test_a_method_of_a_subclass_counts(where, names):
     flags, place = where
     for name in names:
@@ -191,7 +202,8 @@ def test_a_method_of_a_class_counts(kind, names):
     for name in names:
         net = made('default' if 'Absolute' in kind.__name__ or kind is TokenEmbedding else 'rotary')
         with pytest.MonkeyPatch.context() as patch:
-            assert_counts(net, lambda net: patch.setattr(kind, name, doubled(vars(kind)[name])))  # noqa: B023
+            change = lambda _: patch.setattr(kind, name, doubled(vars(kind)[name]))  # noqa: B023, E731
+            assert_counts(net, change, copied=False)
     assert {name: vars(kind)[name] for name in names if vars(kind)[name] is not WRITTEN[kind][name]} == {}
 
 
@@ -430,8 +442,15 @@ HOW = {
 }
 
 
-@pytest.mark.parametrize('how', HOW)
-@pytest.mark.parametrize('level, stage', STAGES)
+def stages_and_ways():
+    """One way after the other; each stage with all of them by night."""
+    for number, (level, stage) in enumerate(STAGES):
+        for place, how in enumerate(HOW):
+            mark = [] if (number - place) % len(HOW) == 0 else [pytest.mark.nightly]
+            yield pytest.param(level, stage, how, id=f'{level}-{stage}-{how}', marks=mark)
+
+
+@pytest.mark.parametrize('level, stage, how', [*stages_and_ways()])
 def test_a_feature_of_a_user_acts(level, stage, how):
     """At every stage, whatever it says of itself."""
     own = own_feature(CATALOGUES[level], stage, **HOW[how])
@@ -487,7 +506,15 @@ def test_a_subclass_of_a_stack_takes_the_ordinary_way():
 # code that is watched
 
 
-@pytest.mark.costly
+def test_code_that_was_another_when_it_was_remembered(monkeypatch):
+    own = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, 'forward', lambda self, x: 2 * own(self, x))
+    monkeypatch.setitem(WRITTEN, nn.Linear, WRITTEN[nn.Linear])
+    untouched.remember_torchs(nn.Linear)
+    assert PlainLayers.of(Decoder(dim=8, depth=1, heads=2)) is None
+
+
+@pytest.mark.slow
 def test_code_that_was_always_another():
     """A `forward` of torch that was replaced before the package was imported is seen as well."""
     script = """
