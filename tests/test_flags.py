@@ -418,9 +418,13 @@ def switches_on(cls, name, declared):
 
 
 @pytest.mark.parametrize('case', FLAG_CASES, ids=str)
-def test_flags_with_their_switch_warn_of_nothing(case, warnings):
-    build(case)
+def test_flags_with_their_switch_warn_of_nothing_and_are_explained(case, warnings):
+    """Each under its bare name, with its value; layouts and norms by what they make of it."""
+    built = build(case)
     assert not warnings
+    if case.flag:
+        bare = case.flag.removeprefix('attn_').removeprefix('ff_')
+        assert f'{bare}=' in built.explain()
 
 
 @pytest.mark.parametrize(
@@ -491,17 +495,16 @@ def test_stacks_accept_the_flags_of_their_branches():
     assert known['attn_qk_norm'] is accepted(Attention)['qk_norm']
 
 
-@pytest.mark.parametrize(
-    ('where', 'name', 'declared'), table(), ids=lambda value: value if isinstance(value, str) else ''
-)
-def test_declarations_are_complete(where, name, declared):
-    assert declared.doc and declared.doc == declared.doc.strip() and not declared.doc.endswith('.'), where
-    if declared.feature is None:
-        return
-    assert declared.name == name
-    assert declared.refusal(declared.default) is None
-    assert declared.example is not None and declared.example != declared.default
-    assert declared.refusal(declared.example) is None
+@pytest.mark.parametrize('where', dict.fromkeys(where for where, _, _ in table()))
+def test_declarations_are_complete(where):
+    for name, declared in ((name, declared) for place, name, declared in table() if place == where):
+        assert declared.doc and declared.doc == declared.doc.strip() and not declared.doc.endswith('.'), name
+        if declared.feature is None:
+            continue
+        assert declared.name == name
+        assert declared.refusal(declared.default) is None, name
+        assert declared.example is not None and declared.example != declared.default, name
+        assert declared.refusal(declared.example) is None, name
 
 
 @pytest.mark.parametrize('cls', FEATURES, ids=lambda cls: cls.__name__)
@@ -519,23 +522,21 @@ def test_no_two_features_of_a_level_share_a_flag():
         assert len(names) == len(set(names))
 
 
-def run_table(*arguments):
-    command = [sys.executable, '-m', 'x_transformers.flags', *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-
-
-@pytest.mark.costly
-def test_command_prints_the_table():
-    done = run_table()
-    assert (done.returncode, done.stderr) == (0, '')
-    lines = done.stdout.splitlines()
+def test_command_prints_the_table(capsys):
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ''
+    lines = out.splitlines()
     assert len(lines) == len(table())
     assert [line.split()[:2] for line in lines] == [[where, name] for where, name, _ in table()]
 
 
 @pytest.mark.costly
 def test_command_ends_with_the_status():
-    assert run_table('zzzzz').returncode == 2
+    command = [sys.executable, '-m', 'x_transformers.flags', 'zzzzz']
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert (done.returncode, done.stdout) == (2, '')
+    assert done.stderr == 'unknown flag `zzzzz`\n'
 
 
 def test_command_explains_flags(capsys):
@@ -574,14 +575,6 @@ def test_explain_follows_the_running_order():
     assert stages == ['heads', 'heads', 'scores', 'logits', 'attended', 'project_out']
     assert 'softclamp_logits=True' in text and 'num_memory_tokens=2' in text
     assert text.startswith('TransformerWrapper num_tokens=7') and 'attn_layers: Decoder dim=16' in text
-
-
-@pytest.mark.parametrize('case', [case for case in FLAG_CASES if case.flag], ids=str)
-def test_explain_names_every_flag_that_is_on(case):
-    """Under its bare name, with its value; layouts and norms by what they make of it."""
-    text = build(case).explain()
-    bare = case.flag.removeprefix('attn_').removeprefix('ff_')
-    assert f'{bare}=' in text
 
 
 def test_explain_says_what_is_there_by_default():

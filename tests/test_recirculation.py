@@ -165,16 +165,17 @@ def test_masked_tokens_do_not_matter():
     assert (one - model(ids))[0, 3:].abs().max() > 1e-4
 
 
-@pytest.mark.parametrize('cache_kv', [True, False], ids=['cached', 'uncached'])
 @pytest.mark.parametrize('kind', ['absolute', 'rotary', 'memory tokens'])
-def test_it_takes_the_place_of_a_net(kind, cache_kv):
+def test_it_takes_the_place_of_a_net(kind):
     model, prompts = model_of(net=STACKS[kind], alpha=0.5, ramp_steps=2), ids_of(2, 3)
     wrapper = AutoregressiveWrapper(model)
     ids = prompts
-    for _ in range(6):
-        ids = torch.cat((ids, model(ids)[:, -1:].argmax(dim=-1)), dim=1)
-    found = wrapper.generate(prompts, 6, temperature=0.0, cache_kv=cache_kv)
-    assert torch.equal(found, ids[:, 3:]) and len(found.unique()) > 2
+    for _ in range(5):
+        with torch.no_grad():
+            ids = torch.cat((ids, model(ids)[:, -1:].argmax(dim=-1)), dim=1)
+    for cache_kv in (True, False):
+        found = wrapper.generate(prompts, 5, temperature=0.0, cache_kv=cache_kv)
+        assert torch.equal(found, ids[:, 3:]) and len(found.unique()) > 2
     loss = wrapper(ids)
     assert_close(loss, F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten()))
     if kind == 'memory tokens':
