@@ -81,7 +81,7 @@ BUGS = {
         ('after a crop, as much is seen as is held', 'cropped.seen = self.seen - (held - length)', 'cropped.seen = length', 'test_prompt_cache.py'),
         ('what features of a layer remember is not saved', "'remembered': [{} if layer is None else contents(layer.states)", "'remembered': [{} if layer is None else {}", 'test_prompt_cache.py'),
         ('keep_last forgets tokens in front', 'kept.seen, kept.leading = count, max(self.leading - (held - count), 0)', 'kept.seen, kept.leading = count, 0', 'test_prompt_cache.py'),
-        ('expanding puts the rows one behind the other', 't.repeat_interleave(beams, dim=0)', 't.repeat(beams, *(1,) * (t.ndim - 1))', 'test_laws.py::test_cache_reordered_and_expanded'),
+        ('expanding puts the rows one behind the other', 't.repeat_interleave(beams, dim=0)', 't.repeat(beams, *(1,) * (t.ndim - 1))', 'test_laws.py::test_cache'),
         ('a pass gets the layers of the first', 'held = self.layers[own], self.kinds[own]', 'held = self.layers[:per_pass], self.kinds[own]', 'test_cache.py test_model_features.py'),
         ('a copy of a cache loses what the model remembers', 'kinds=list(self.kinds), states=states, model_states=of_model)', 'kinds=list(self.kinds), states=states, model_states={})', 'test_model_features.py test_states.py'),
         ('an inexact operation goes on', 'if reason := self.cannot(operation, count):', 'if False:', 'test_states.py test_cache.py'),
@@ -222,7 +222,7 @@ BUGS = {
         ('the query is not the latest', 'latest = stacked[-1]', 'latest = stacked[0]'),
     ]),
     'features/latents.py': ('test_attention.py test_sources.py', [
-        ('the cache does not rebuild values', 'call.rebuilds_values = True', 'call.rebuilds_values = False', 'test_laws.py::test_cache_token_by_token -klatent'),
+        ('the cache does not rebuild values', 'call.rebuilds_values = True', 'call.rebuilds_values = False', 'test_laws.py::test_cache -klatent'),
         ('keys of their own stand in front', "torch.cat((k, call.own(LatentKeysValues).rope_keys), dim=1)", "torch.cat((call.own(LatentKeysValues).rope_keys, k), dim=1)"),
     ]),
     'features/layouts.py': ('test_layouts.py', [
@@ -275,7 +275,7 @@ BUGS = {
     'features/residuals.py': ('test_stack.py test_streams.py test_known_defects_of_layers.py', [
         ('a shift takes masked tokens', 't = t.masked_fill(~mask.unsqueeze(-1), 0.0)', 't = t + 0.0'),
         ('a mean counts padding', 'sums = torch.cat((t.masked_fill(~real.bool(), 0.0), real.to(t.dtype)), dim=-1)', 'sums = torch.cat((t.masked_fill(~real.bool(), 0.0), torch.ones_like(real).to(t.dtype)), dim=-1)'),
-        ('running means forget the cache', 'sums = sums if state.rows is None else sums + state.rows[:, -1:]', 'sums = sums + 0.0', 'test_laws.py::test_cache_token_by_token -kmv_split'),
+        ('running means forget the cache', 'sums = sums if state.rows is None else sums + state.rows[:, -1:]', 'sums = sums + 0.0', 'test_laws.py::test_cache -kmv_split'),
         ('the second stream is not scaled', "own.stream + out * self.resi_dual_scale", "own.stream + out"),
         ('shifted tokens come in from another document', 'moved = [part.masked_fill(other, 0.0) for part, other in zip(moved, others, strict=True)]', 'others = list(others)', 'test_documents.py'),
     ]),

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import shutil
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -34,7 +35,6 @@ from law_cases import (
     inputs_for,
     is_pooled,
     model_of,
-    others_nightly,
     padded,
     per_token,
     randomise,
@@ -42,6 +42,7 @@ from law_cases import (
     replica_of,
     rows,
     run,
+    shallow,
     tokens,
     weighted,
 )
@@ -63,9 +64,31 @@ ALL = (*CASES, *CROSS_CASES)
 LENGTH = 7
 
 
-def each(cases=ALL, every=False):
-    """A test of the first case of each feature, at night of the others too; of every case where arguments matter."""
-    return pytest.mark.parametrize('case', cases if every else others_nightly(cases), ids=str)
+def each(cases=ALL, every=False, whole=False, share=1):
+    """A test of the first case of each feature, at night of the others too; of every case where arguments matter.
+
+    Of laws that hold by how all features are built, one case in `share` is tried in the suite, by its name, another of
+    each feature in each law. What is on trial inside of a branch is so in a stack of one block, or in the `whole` one.
+    """
+
+    def parametrized(test):
+        @functools.wraps(test)
+        def on_trial(case, **others):
+            test(case=shallow(case) if case.flag and not whole else case, **others)
+
+        nightly = [zlib.crc32(f'{test.__name__} {case}'.encode()) % share for case in cases]
+        chosen = [
+            pytest.param(case, marks=pytest.mark.nightly) if late or not (every or case.name in FIRST) else case
+            for case, late in zip(cases, nightly, strict=True)
+        ]
+        return pytest.mark.parametrize('case', chosen, ids=str)(on_trial)
+
+    return parametrized
+
+
+def some(others, first):
+    """Parameters of a test: the first for the suite, the others for the night."""
+    return [first, *(pytest.param(other, marks=pytest.mark.nightly) for other in others)]
 
 
 def of_kind(case, kind):
@@ -103,7 +126,7 @@ def test_every_argument_has_a_case():
     assert wanted <= tried
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_every_input_has_a_case():
     tried = {name.removesuffix('_per_row') for case in ALL for name in inputs_for(model_of(case), case)}
     features = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL, *CONTINUOUS)
@@ -121,7 +144,7 @@ def values_of(net):
 SIZES = ('max_seq_len', 'dim_in', 'dim_out', 'attn_dim_head', 'heads', 'ff_mult', 'project_in', 'project_out')
 
 
-@each([case for case in ALL if case.flag and case.flag not in SIZES], every=True)
+@each([case for case in CASES if case.flag and case.flag not in SIZES], every=True, share=3)
 def test_off_is_free(case):
     """At its default, a flag adds no parameter and changes no bit."""
     absent, default = (build(case.switched(to_default)) for to_default in (False, True))
@@ -151,18 +174,20 @@ LOOK_AT = {
 
 
 def effects(case):
-    """What a flag could change: shapes and initial values, output, output in training, gradients, and LOOK_AT."""
+    """What a flag could change, in steps: shapes and initial values with the output, then gradients, LOOK_AT, and the
+    output in training."""
     net = build(case)
     inputs = inputs_for(net, case, length=LONGEST)
     seen = {f'initial {name}': t.double() for name, t in net.named_parameters()}
     net = randomise(net.double())
     seen['output'] = run(net, inputs)
+    yield seen
     seen |= {f'gradient {name}': grad for name, grad in gradients(net, inputs).items() if grad is not None}
     if case.flag in LOOK_AT:
         seen |= {f'{case.flag} {i}': t for i, t in enumerate(LOOK_AT[case.flag](net, inputs))}
     torch.manual_seed(1)
     seen['training'] = run(net.train(), inputs)
-    return seen
+    yield seen
 
 
 # cases that change nothing to look at, and why
@@ -190,19 +215,31 @@ NO_EFFECT = {
 }
 
 
-@each([case for case in ALL if case.flag and case.name not in NO_EFFECT], every=True)
+@each([case for case in CASES if case.flag and case.name not in NO_EFFECT], every=True)
 def test_on_matters(case):
+    matters_law(case)
+
+
+def matters_law(case):
     """A flag changes the output, and if not that, what is read or learned from the model."""
-    on, off = effects(case), effects(case.switched(False))
 
     def differs(name):
         a, b = on.get(name), off.get(name)
         return a is None or b is None or a.shape != b.shape or not torch.allclose(a, b, rtol=1e-9, atol=1e-12)
 
-    learned = [name for name in on if name.startswith('initial') and name not in off]
-    if learned and case.flag not in LOOK_AT:
-        assert differs('output'), f'{learned} are there, but the output is the same'
-    assert any(map(differs, on))
+    for on, off in zip(effects(case), effects(case.switched(False)), strict=True):
+        learned = [name for name in on if name.startswith('initial') and name not in off]
+        if learned and case.flag not in LOOK_AT:
+            assert differs('output'), f'{learned} are there, but the output is the same'
+        if any(map(differs, on)):
+            return
+    raise AssertionError('nothing differs')
+
+
+@pytest.mark.nightly
+@each([case for case in CROSS_CASES if case.flag and case.name not in NO_EFFECT], every=True)
+def test_on_matters_across(case):
+    matters_law(case)
 
 
 # 3 finite, and everything learns
@@ -246,7 +283,7 @@ def finite_law(case):
     assert run(net, inputs).isfinite().all()
 
 
-@each(every=True)
+@each()
 def test_finite_and_every_parameter_learns(case):
     finite_law(case)
 
@@ -266,7 +303,7 @@ def causal_law(case):
 
 
 @each()
-@pytest.mark.parametrize('kind', [Decoder, PrefixDecoder])
+@pytest.mark.parametrize('kind', some([PrefixDecoder], Decoder))
 def test_causal(case, kind):
     if case.kind is Encoder or case.name in ('cross_attender', 'causal'):
         kind = case.kind if case.kind is not Encoder else kind
@@ -324,13 +361,14 @@ def order_of(case, kind):
     return kind if issubclass(case.kind, (Decoder, Encoder)) else case.kind
 
 
-@each(every=True)
+@each()
 @pytest.mark.parametrize('kind', [Decoder, Encoder])
 def test_content_of_padding_never_matters(case, kind):
     hidden_content_law(case, order_of(case, kind))
 
 
-@each()
+@pytest.mark.nightly
+@each(every=True)
 def test_right_padding(case):
     padding_law(case, order_of(case, Encoder), 0, 3)
 
@@ -350,10 +388,10 @@ def batch_law(case):
     net = model_of(case)
     inputs = inputs_for(net, case)
     whole, hidden = run(net, inputs), run(net, inputs, mask=HOLES)
-    for row in range(3):
-        one = rows(inputs, [row])
-        assert_close(run(net, one), whole[[row]])
-        assert_close(run(net, one, mask=HOLES[[row]]), hidden[[row]])
+    for index in ([1], [2, 0]):
+        own = rows(inputs, index)
+        assert_close(run(net, own), whole[index])
+        assert_close(run(net, own, mask=HOLES[index]), hidden[index])
 
 
 @each()
@@ -389,49 +427,64 @@ def cacheable(case):
     return None
 
 
-def cache_law(case, sizes, only_new=False, **options):
+def cache_law(case, tmp_path=None):
+    """Tokens one by one, some at a time and alone, by rows that are chosen, repeated, saved and loaded."""
+    if not (found := cacheable(case)):
+        return
+    net, inputs = found
+    whole, (out, trace) = per_token(net, inputs), steps(net, inputs, (1, 2, 1))
+    assert_close(out, whole[:, :4])
+    in_front = net.num_memory_tokens or 0
+    in_front += PREFIX if 'prepend_embeds' in inputs else 0
+    assert trace.cache.length == trace.cache_length == 4 + in_front
+    ways = [
+        ([2, 0, 0], (1, 2), True, lambda: trace.cache.reorder(torch.tensor([2, 0, 0]))),
+        ([0, 0, 1, 1, 2, 2], (2, 1), False, lambda: trace.cache.expand(2)),
+    ]
+    if tmp_path is not None:
+        trace.cache.detach().to('cpu').save(tmp_path / 'cache')
+        ways.append(([0, 1, 2], (3,), True, lambda: Cache.load(tmp_path / 'cache')))
+    for index, sizes, only_new, cache in ways:
+        out, last = steps(net, rows(inputs, index), sizes, only_new, cache=cache(), start=4)
+        assert_close(out, whole[index][:, 4:], f'rows {index}, {sizes} tokens')
+        assert last.cache.length == LENGTH + in_front
+
+
+@each()
+def test_cache(case, tmp_path):
+    cache_law(case, tmp_path)
+
+
+@each([case for case in ALL if case.name not in FIRST], every=True, share=3)
+def test_cache_token_by_token(case):
+    """Other arguments of a feature too."""
     if found := cacheable(case):
         net, inputs = found
-        whole = per_token(net, inputs, **options)
-        stepwise, trace = steps(net, inputs, sizes, only_new, **options)
-        assert_close(stepwise, whole)
-        in_front = net.num_memory_tokens or 0
-        in_front += PREFIX if 'prepend_embeds' in inputs else 0
-        assert trace.cache.length == trace.cache_length == LENGTH + in_front
+        assert_close(steps(net, inputs, (1, 1, 5))[0], per_token(net, inputs))
 
 
-@each(every=True)
-def test_cache_token_by_token(case):
-    cache_law(case, (1,) * LENGTH)
-
-
-@each()
-def test_cache_in_chunks(case):
-    cache_law(case, (3, 2, 2))
-
-
-@each()
-def test_cache_new_tokens_only(case):
-    cache_law(case, (2, 1, 3, 1), only_new=True)
-
-
-def padded_cache_law(case):
-    """With padding on the left, and with a mask."""
+def padded_cache_law(case, crossed=True):
+    """With padding on the left, and with a mask; all tokens or the new ones only."""
     if not (found := cacheable(case)):
         return
     net, inputs = found
     start = torch.tensor([0, 2, 3])
     real = torch.arange(LENGTH) >= start[:, None]
-    for options, seen in (({'seq_start_pos': start}, real), ({'mask': HOLES}, HOLES)):
+    for options, seen, only_new in (
+        ({'seq_start_pos': start}, real, False),
+        ({'mask': HOLES}, HOLES, True),
+        ({'seq_start_pos': start}, real, True),
+        ({'mask': HOLES}, HOLES, False),
+    )[: 4 if crossed else 2]:
         whole = per_token(net, inputs, **options)
-        for only_new in (False, True):
-            stepwise, _ = steps(net, inputs, (3, 1, 2, 1), only_new, **options)
-            assert_close(stepwise[seen], whole[seen], f'with {next(iter(options))}')
+        stepwise, _ = steps(net, inputs, (3, 1, 3), only_new, **options)
+        assert_close(stepwise[seen], whole[seen], f'with {next(iter(options))}')
 
 
 @each()
-def test_cache_with_padding(case):
-    padded_cache_law(case)
+@pytest.mark.parametrize('crossed', some([True], False))
+def test_cache_with_padding(case, crossed):
+    padded_cache_law(case, crossed)
 
 
 def branching_law(case):
@@ -450,10 +503,10 @@ def branching_law(case):
     cropped = trace.cache.crop(in_front + 3)
     assert (trace.cache.length, cropped.length) == (in_front + 5, in_front + 3)
     caches = [cropped, cropped]
-    for start in range(3, LENGTH):
+    for start, size in ((3, 1), (4, 3)):
         for i, content in enumerate((inputs, other)):
-            out, caches[i] = steps(net, content, (1,), only_new=bool(i), cache=caches[i], start=start)
-            assert_close(out, wholes[i][:, start : start + 1], f'continuation {i}')
+            out, caches[i] = steps(net, content, (size,), only_new=bool(i), cache=caches[i], start=start)
+            assert_close(out, wholes[i][:, start : start + size], f'continuation {i}')
     out, _ = steps(net, inputs, (2,), cache=trace, start=5)
     assert_close(out, wholes[0][:, 5:], 'the cache that was cropped')
 
@@ -461,42 +514,6 @@ def branching_law(case):
 @each()
 def test_cache_cropped_and_continued_twice(case):
     branching_law(case)
-
-
-def reordering_law(case):
-    """Rows of the batch chosen, repeated, saved and loaded."""
-    if not (found := cacheable(case)):
-        return
-    net, inputs = found
-    with torch.inference_mode():
-        _, trace = steps(net, inputs, (3, 1))
-    for index, cache in (
-        ([2, 0, 0], trace.cache.reorder(torch.tensor([2, 0, 0]))),
-        ([0, 0, 1, 1, 2, 2], trace.cache.expand(2)),
-        ([0, 1, 2], trace.cache.detach().to('cpu')),
-    ):
-        chosen = rows(inputs, index)
-        out, _ = steps(net, chosen, (1, 2), cache=cache, start=4)
-        assert_close(out, per_token(net, chosen)[:, 4:], f'rows {index}')
-
-
-@each()
-def test_cache_reordered_and_expanded(case):
-    reordering_law(case)
-
-
-def saving_law(case, tmp_path):
-    if found := cacheable(case):
-        net, inputs = found
-        _, trace = steps(net, inputs, (4,))
-        trace.cache.save(tmp_path / 'cache')
-        out, _ = steps(net, inputs, (3,), cache=Cache.load(tmp_path / 'cache'), start=4)
-        assert_close(out, per_token(net, inputs)[:, 4:])
-
-
-@each()
-def test_cache_saved_and_loaded(case, tmp_path):
-    saving_law(case, tmp_path)
 
 
 @each([case for case in INPUT_CASES if 'prepend_embeds' in case.inputs])
@@ -534,7 +551,7 @@ DIVISIBLE = [
 NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
 
 
-@each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)])
+@each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)], share=3)
 def test_cache_of_a_window(case):
     """Where nobody looks further back than the window, dropping what lies before it changes nothing."""
     case = with_relative_positions(case, attn_max_attend_past=2)
@@ -565,7 +582,7 @@ WITH_MEMORIES = [
 
 
 # a segment starts anew: what earlier tokens have hidden is forgotten, and values that turn do so from its start
-@each([case for case in WITH_MEMORIES if not {'attn_selective', 'attn_rotate_values'} & set(case.stack)])
+@each([case for case in WITH_MEMORIES if not {'attn_selective', 'attn_rotate_values'} & set(case.stack)], share=3)
 def test_memories_of_an_earlier_segment(case):
     """A segment with the memories of all before it is the end of the whole; so it is token by token."""
     case = with_relative_positions(case)
@@ -585,7 +602,7 @@ def test_memories_of_an_earlier_segment(case):
         assert_close(steps(net, second, (1, 2), mems=mems)[0], out)
 
 
-@each(WITH_MEMORIES)
+@each(WITH_MEMORIES, share=3)
 def test_masked_memories(case):
     """What they hold never matters; masked altogether they are not there."""
     case = with_relative_positions(case)
@@ -620,16 +637,15 @@ def run_stack(stack, inputs, start, stop, **options):
     return out[:, start - stop :], trace
 
 
-@each([case for case in ALL if not case.model and case.wrapper is TransformerWrapper and case.kind is Decoder])
-@pytest.mark.parametrize('only_new', [False, True])
-def test_cache_of_a_bare_stack(case, only_new):
+@each([case for case in ALL if not case.model and case.wrapper is TransformerWrapper and case.kind is Decoder], share=3)
+def test_cache_of_a_bare_stack(case):
     net = model_of(case)
     stack, inputs = net.attn_layers, stack_inputs(net.attn_layers, inputs_for(net, case))
     if not stack.can_cache_kv:
         with pytest.raises(ValueError, match='cache'):
             run_stack(stack, inputs, 0, LENGTH, cache=run_stack(stack, inputs, 0, 4)[1])
         return
-    for options in ({}, {'seq_start_pos': torch.tensor([0, 1, 3])}):
+    for options, only_new in (({}, True), ({'seq_start_pos': torch.tensor([0, 1, 3])}, False)):
         whole, trace = run_stack(stack, inputs, 0, LENGTH, **options)
         real = torch.arange(LENGTH) >= options.get('seq_start_pos', torch.zeros(3))[:, None]
         outs, cache, start = [], None, 0
@@ -662,10 +678,10 @@ def attends_itself(trace):
     return isinstance(trace.compute_maps, NoMaps)
 
 
-def kernels_law(case):
-    """The formula, the fused kernel and the choice between them give the same outputs, gradients and maps."""
+def kernels_law(case, demanded=True):
+    """The formula, the choice of a kernel, and the `demanded` one give the same outputs, gradients and maps."""
     wanted, kernels = None, []
-    for flash in (False, None, True):
+    for flash in (False, None, True) if demanded else (False, None):
         if (variant := with_kernel(case, flash)) is None:
             continue
         net = model_of(variant)
@@ -675,10 +691,12 @@ def kernels_law(case):
         kernels = chosen
         inputs = inputs_for(net, variant)
         out, trace = run(net, inputs, mask=HOLES, return_intermediates=True)
+        grads = torch.autograd.grad(weighted(out), list(net.parameters()), allow_unused=True)
         maps = [inter.post_softmax_attn for inter in trace.attn_intermediates if not attends_itself(inter)]
         found = {'output': out, 'output without a mask': run(net, inputs)}
         found |= {f'map {index}': each for index, each in enumerate(maps)}
-        found |= {f'gradient of {n}': g for n, g in gradients(net, inputs, mask=HOLES).items() if g is not None}
+        named = zip(net.named_parameters(), grads, strict=True)
+        found |= {f'gradient of {name}': grad for (name, _), grad in named if grad is not None}
         wanted = wanted or found
         assert found.keys() == wanted.keys()
         for name, value in found.items():
@@ -686,8 +704,9 @@ def kernels_law(case):
 
 
 @each([case for case in ALL if 'attn_flash' not in case.stack])
-def test_kernels_agree(case):
-    kernels_law(case)
+@pytest.mark.parametrize('demanded', some([True], False))
+def test_kernels_agree(case, demanded):
+    kernels_law(case, demanded)
 
 
 # cases of one attention layer, without the prefixes
@@ -814,49 +833,33 @@ def config_law(case):
     assert torch.equal(run(again, inputs), run(net, inputs))
 
 
-@each()
-def test_config_to_json_and_back(case):
-    config_law(case)
-
-
-def same_function(net, other, inputs):
-    assert other is not net
-    assert torch.equal(run(other, inputs), run(net, inputs))
-
-
-@each(CASES)
-def test_state_dict_and_safetensors_round_trip(case):
-    net = model_of(case)
-    inputs, state = inputs_for(net, case), net.state_dict()
-    for loaded in (state, load(save({name: t.contiguous() for name, t in state.items()}))):
-        other = build(case, seed=1).double().eval()
-        assert other.load_state_dict(loaded, strict=True)
-        same_function(net, other, inputs)
-
-
 def copies_law(case):
-    """A copy computes the same, and goes its own way."""
+    """A copy computes the same, and goes its own way; so does a model that loads what another has saved."""
     net = model_of(case)
     inputs = inputs_for(net, case)
+    wanted = run(net, inputs)
     source = pickle.loads(pickle.dumps(net))
-    same_function(net, source, inputs)
+    assert source is not net and torch.equal(run(source, inputs), wanted)
     copied = copy.deepcopy(source)
-    before = run(source, inputs)
-    same_function(source, copied, inputs)
     with torch.no_grad():
         for parameter in source.parameters():
             parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    assert torch.equal(run(copied, inputs), before)
-    assert torch.equal(run(net, inputs), before)
-    assert not torch.equal(run(source, inputs), before)
+    assert torch.equal(run(copied, inputs), wanted)
+    assert torch.equal(run(net, inputs), wanted)
+    assert not torch.equal(run(source, inputs), wanted)
+    state = load(save({name: t.contiguous() for name, t in net.state_dict().items()}))
+    loaded = build(case, seed=1).double().eval()
+    assert loaded.load_state_dict(state, strict=True)
+    assert torch.equal(run(loaded, inputs), wanted)
 
 
-@each(CASES)
-def test_pickle_and_deepcopy(case):
+@each(CASES, share=3)
+def test_round_trips(case):
+    config_law(case)
     copies_law(case)
 
 
-@each()
+@each(share=3)
 def test_replicas(case):
     """A replica computes with its own tensors, and gradients reach the parameters that these were made from."""
     net, other = copy.deepcopy(model_of(case)).train(), copy.deepcopy(model_of(case)).train()
@@ -879,18 +882,18 @@ def test_replicas(case):
 # 9 evaluation is deterministic
 
 
-@each(CASES)
+@each(CASES, share=3)
 def test_only_dropouts_make_a_difference_in_training(case):
     net = model_of(case)
     inputs = inputs_for(net, case)
     out = run(net, inputs)
     assert torch.equal(run(net, inputs), out)
     training = copy.deepcopy(net).train()
-    outs = []
-    for start in range(4):
+    outs, random = [], any(part in case.name for part in ('dropout', 'gumbel', 'recycl'))
+    for start in range(4 if random else 2):
         torch.manual_seed(start)
         outs.append(run(training, inputs))
-    if any(part in case.name for part in ('dropout', 'gumbel', 'recycl')):
+    if random:
         assert any(not torch.equal(outs[0], other) for other in outs[1:])
     else:
         assert all(torch.equal(out, other) for other in outs)
@@ -915,29 +918,25 @@ LOUD = (
 CHOOSY = [case.name for case in CASES if 'ff_moe_experts' in case.stack]
 
 
-def half_law(case, cast):
-    """Runs in bfloat16, forward and backward, finite and close to float32."""
+@each(CASES, share=3)
+def test_bfloat16(case):
+    """Runs in bfloat16, by autocast and cast, forward and backward, finite and close to float32."""
     net = copy.deepcopy(model_of(case)).float()
     inputs = as_dtype(inputs_for(net, case), torch.float32)
     out = run(net, inputs)
-    if cast:
-        net, inputs = net.bfloat16(), as_dtype(inputs, torch.bfloat16)
-    with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
-        half = run(net, inputs)
-        grads = gradients(net, inputs)
-    assert half.dtype == torch.bfloat16 or (not cast and half.dtype == torch.float32)
-    assert half.isfinite().all()
-    assert all(g.isfinite().all() for g in grads.values() if g is not None)
-    error = (half.float() - out).norm() / out.norm()
-    assert error < (0.3 if case.name in CHOOSY else 0.1 if case.name in LOUD else 0.03), (
-        f'off by {error:.3f} of the norm'
-    )
-
-
-@each(CASES)
-@pytest.mark.parametrize('cast', [False, True], ids=['autocast', 'cast'])
-def test_bfloat16(case, cast):
-    half_law(case, cast)
+    for cast in (False, True):
+        if cast:
+            net, inputs = net.bfloat16(), as_dtype(inputs, torch.bfloat16)
+        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=not cast):
+            half = run(net, inputs)
+            grads = torch.autograd.grad(weighted(half), list(net.parameters()), allow_unused=True)
+        assert half.dtype == torch.bfloat16 or (not cast and half.dtype == torch.float32)
+        assert half.isfinite().all()
+        assert all(grad.isfinite().all() for grad in grads if grad is not None)
+        error = (half.float() - out).norm() / out.norm()
+        assert error < (0.3 if case.name in CHOOSY else 0.1 if case.name in LOUD else 0.03), (
+            f'{"cast" if cast else "autocast"}: off by {error:.3f} of the norm'
+        )
 
 
 # on another device
@@ -1027,15 +1026,15 @@ def partners(case):
     return [other for other in PAIRED[PAIRED.index(case) + 1 :] if other.flag != case.flag]
 
 
-@each(PAIRED)
+@each(PAIRED, whole=True, share=3)
 def test_some_pairs_run_or_are_refused(case):
     others = partners(case)
-    chosen = random.Random(case.name).sample(others, min(len(others), 3))
+    chosen = random.Random(case.name).sample(others, min(len(others), 2))
     assert not list(filter(None, (pair_law(case, other) for other in chosen)))
 
 
 @pytest.mark.nightly
-@each(PAIRED, every=True)
+@each(PAIRED, every=True, whole=True)
 def test_every_pair_runs_or_is_refused(case):
     assert not list(filter(None, (pair_law(case, other) for other in partners(case))))
 
@@ -1056,11 +1055,9 @@ def all_laws(case):
     padding_law(case, case.kind, 0, 2)
     padding_law(case, case.kind, 2, 0)
     batch_law(case)
-    cache_law(case, (1, 3, 2, 1))
-    cache_law(case, (4, 1, 2), only_new=True)
+    cache_law(case)
     padded_cache_law(case)
     branching_law(case)
-    reordering_law(case)
     if 'attn_flash' not in case.stack:
         kernels_law(case)
     config_law(case)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from law_cases import Case, inputs_for, model_of, rows
 from oracles import assert_close
-from test_laws import all_laws, saving_law, steps
+from test_laws import all_laws, cache_law, steps
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.cache import Cache
@@ -113,7 +113,7 @@ CASES = {
 @pytest.mark.parametrize('name', CASES)
 def test_states_keep_the_laws(name, tmp_path):
     all_laws(CASES[name])
-    saving_law(CASES[name], tmp_path)
+    cache_law(CASES[name], tmp_path)
 
 
 def stack_of(*features, **flags):
