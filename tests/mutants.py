@@ -243,7 +243,7 @@ BUGS = {
         ('distances lose the keys', 'k_norm), dim=-1)', 'torch.zeros_like(k_norm)), dim=-1)'),
     ]),
     'features/outputs.py': ('test_attention.py test_feedforward.py', [
-        ('what is dropped in training is dropped always', 'F.dropout(out, self.sublayer_dropout, self.host.training)', 'F.dropout(out, self.sublayer_dropout, True)', 'test_attention.py test_laws.py::test_only_dropouts_make_a_difference_in_training -ksublayer'),
+        ('what is dropped in training is dropped always', 'F.dropout(out, self.sublayer_dropout, self.host.training)', 'F.dropout(out, self.sublayer_dropout, True)', 'test_attention.py test_laws.py::test_dropouts_make_a_difference_in_training -ksublayer'),
         ('all heads as one are each alone', 'parts.append(self.without(out, own))', 'parts.append(self.without(out.unflatten(-1, (heads, -1)), own.unflatten(-1, (heads, -1))).flatten(-2))', 'test_sources.py test_known_defects.py'),
         ('gates by SiLU are sigmoids', 'gate = F.silu(logit) if self.swiglu_values else logit.sigmoid()', 'gate = logit.sigmoid()', 'test_attention.py -kswiglu'),
         ('padding counts in the sequence as one vector', 'return t if call.real is None else t.masked_fill', 'return t if True else t.masked_fill', 'test_laws.py::test_content_of_padding_never_matters -korthog'),
@@ -635,7 +635,7 @@ BUGS = {
         ('memories keep their graph', 'return [t.detach() for t in kept] if detach else kept', 'return kept', 'test_xl_autoregressive_wrapper.py test_model_features.py test_regressions.py'),
         ('masked queries give an output', 'out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)', 'out = out + 0.0', 'test_attention.py test_known_defects.py'),
         ('the prefix is not excised', 'x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled', 'x = pooled'),
-        ('a dropout of embeddings before their projection is left out', 'return self.project_emb(self.emb_dropout(x))', 'return self.project_emb(x)', 'test_laws.py::test_only_dropouts_make_a_difference_in_training -kemb_dropout'),
+        ('a dropout of embeddings before their projection is left out', 'return self.project_emb(self.emb_dropout(x))', 'return self.project_emb(x)', 'test_laws.py::test_dropouts_make_a_difference_in_training -kemb_dropout'),
     ]),
     'xl_autoregressive_wrapper.py': ('test_xl_autoregressive_wrapper.py', [
         ('memories are seen although dropped', 'seen = None if dropout_mems else mems', 'seen = mems'),

@@ -18,10 +18,12 @@ from law_cases import (
     per_token,
     refused,
     rows,
+    shallow,
     tokens,
     weighted,
 )
 from oracles import assert_close, randn, randomised
+from sweeps import crossed
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.documents import begins, positions_within
@@ -76,6 +78,7 @@ def outputs(net, inputs, **options):
 
 def law(case):
     """Equal to the separate rows, or refused by the name of what joins them."""
+    case = shallow(case) if case.flag else case
     net = model_of(case)
     inputs = separate(case, net)
     try:
@@ -124,8 +127,7 @@ POSITIONS = (
 )
 
 
-@pytest.mark.parametrize('flash', [False, None, True])
-@pytest.mark.parametrize('stack', POSITIONS, ids=lambda stack: ' '.join(stack) or 'plain')
+@pytest.mark.parametrize(('stack', 'flash'), crossed(POSITIONS, [False, None, True, None]))
 def test_every_kernel_and_every_position(stack, flash):
     """Outputs and gradients, beside padding inside documents."""
     case = Case('on kernels', stack=dict(stack, attn_flash=flash))

@@ -49,6 +49,7 @@ from law_cases import (
 from oracles import assert_close, randn
 from refusals import is_known, names_a_flag, refusal
 from safetensors.torch import load, save
+from sweeps import some
 
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
@@ -64,11 +65,11 @@ ALL = (*CASES, *CROSS_CASES)
 LENGTH = 7
 
 
-def each(cases=ALL, every=False, whole=False, share=1):
+def each(cases=ALL, every=False, whole=False, share=1, also=()):
     """A test of the first case of each feature, at night of the others too; of every case where arguments matter.
 
-    Of laws that hold by how all features are built, one case in `share` is tried in the suite, by its name, another of
-    each feature in each law. What is on trial inside of a branch is so in a stack of one block, or in the `whole` one.
+    Of laws that hold by how all features are built, one case in `share` is tried in the suite, in each law another, and
+    `also` those that have found something. What is on trial inside of a branch is so in one block, or a `whole` stack.
     """
 
     def parametrized(test):
@@ -76,7 +77,7 @@ def each(cases=ALL, every=False, whole=False, share=1):
         def on_trial(case, **others):
             test(case=shallow(case) if case.flag and not whole else case, **others)
 
-        nightly = [zlib.crc32(f'{test.__name__} {case}'.encode()) % share for case in cases]
+        nightly = [case.name not in also and zlib.crc32(f'{test.__name__} {case}'.encode()) % share for case in cases]
         chosen = [
             pytest.param(case, marks=pytest.mark.nightly) if late or not (every or case.name in FIRST) else case
             for case, late in zip(cases, nightly, strict=True)
@@ -84,11 +85,6 @@ def each(cases=ALL, every=False, whole=False, share=1):
         return pytest.mark.parametrize('case', chosen, ids=str)(on_trial)
 
     return parametrized
-
-
-def some(others, first):
-    """Parameters of a test: the first for the suite, the others for the night."""
-    return [first, *(pytest.param(other, marks=pytest.mark.nightly) for other in others)]
 
 
 def of_kind(case, kind):
@@ -303,7 +299,7 @@ def causal_law(case):
 
 
 @each()
-@pytest.mark.parametrize('kind', some([PrefixDecoder], Decoder))
+@pytest.mark.parametrize('kind', some(Decoder, PrefixDecoder))
 def test_causal(case, kind):
     if case.kind is Encoder or case.name in ('cross_attender', 'causal'):
         kind = case.kind if case.kind is not Encoder else kind
@@ -361,10 +357,14 @@ def order_of(case, kind):
     return kind if issubclass(case.kind, (Decoder, Encoder)) else case.kind
 
 
+@each(every=True)
+def test_content_of_padding_never_matters(case):
+    hidden_content_law(case, case.kind)
+
+
 @each()
-@pytest.mark.parametrize('kind', [Decoder, Encoder])
-def test_content_of_padding_never_matters(case, kind):
-    hidden_content_law(case, order_of(case, kind))
+def test_content_of_padding_never_matters_in_the_other_order(case):
+    hidden_content_law(case, order_of(case, Encoder if case.kind is Decoder else Decoder))
 
 
 @pytest.mark.nightly
@@ -482,7 +482,7 @@ def padded_cache_law(case, crossed=True):
 
 
 @each()
-@pytest.mark.parametrize('crossed', some([True], False))
+@pytest.mark.parametrize('crossed', some(False, True))
 def test_cache_with_padding(case, crossed):
     padded_cache_law(case, crossed)
 
@@ -704,7 +704,7 @@ def kernels_law(case, demanded=True):
 
 
 @each([case for case in ALL if 'attn_flash' not in case.stack])
-@pytest.mark.parametrize('demanded', some([True], False))
+@pytest.mark.parametrize('demanded', some(False, True))
 def test_kernels_agree(case, demanded):
     kernels_law(case, demanded)
 
@@ -859,7 +859,7 @@ def test_round_trips(case):
     copies_law(case)
 
 
-@each(share=3)
+@each(share=3, also=['reversible'])
 def test_replicas(case):
     """A replica computes with its own tensors, and gradients reach the parameters that these were made from."""
     net, other = copy.deepcopy(model_of(case)).train(), copy.deepcopy(model_of(case)).train()
@@ -882,21 +882,32 @@ def test_replicas(case):
 # 9 evaluation is deterministic
 
 
-@each(CASES, share=3)
-def test_only_dropouts_make_a_difference_in_training(case):
+def in_training(case, passes):
+    """The output in evaluation, which is always the same, and outputs in training, each from other random numbers."""
     net = model_of(case)
     inputs = inputs_for(net, case)
     out = run(net, inputs)
     assert torch.equal(run(net, inputs), out)
-    training = copy.deepcopy(net).train()
-    outs, random = [], any(part in case.name for part in ('dropout', 'gumbel', 'recycl'))
-    for start in range(4 if random else 2):
+    training, outs = copy.deepcopy(net).train(), []
+    for start in range(passes):
         torch.manual_seed(start)
         outs.append(run(training, inputs))
-    if random:
-        assert any(not torch.equal(outs[0], other) for other in outs[1:])
-    else:
-        assert all(torch.equal(out, other) for other in outs)
+    return out, outs
+
+
+RANDOM = [case for case in CASES if any(part in case.name for part in ('dropout', 'gumbel', 'recycl'))]
+
+
+@each(RANDOM)
+def test_dropouts_make_a_difference_in_training(case):
+    _, (out, *others) = in_training(case, 4)
+    assert any(not torch.equal(out, other) for other in others)
+
+
+@each([case for case in CASES if case not in RANDOM], share=3)
+def test_only_dropouts_make_a_difference_in_training(case):
+    out, others = in_training(case, 2)
+    assert all(torch.equal(out, other) for other in others)
 
 
 # 10 half precision

@@ -7,6 +7,7 @@ with some tokens gives the outputs of these tokens, whatever flag is on.
 import pytest
 import torch
 from oracles import assert_close
+from sweeps import crossed
 from torch import nn
 
 from x_transformers import Attention, Decoder, Encoder
@@ -119,9 +120,9 @@ NEEDS_ORDER = ('contextual', 'gates of rows', 'xpos')
 ORDERED = [(name, causal) for name in LAYERS for causal in (True, False) if causal or name not in NEEDS_ORDER]
 
 
-@pytest.mark.parametrize('choice', CHOICES)
-@pytest.mark.parametrize(('name', 'causal'), ORDERED)
-def test_every_feature_follows_its_queries(name, choice, causal):
+@pytest.mark.parametrize(('at', 'choice'), crossed(ORDERED, list(CHOICES)))
+def test_every_feature_follows_its_queries(at, choice):
+    name, causal = at
     plain, other = layers(choice, causal, **LAYERS[name])
     for inputs in ({}, dict(mask=MASK), dict(attn_mask=MASK[:, None, None])):
         same_rows(choice, plain, other, vectors(B, N, 16), **inputs)
@@ -225,11 +226,12 @@ def moved(stack, x, places, **inputs):
 SINGLE = [name for name in STACKS if name != 'value residual']
 
 
-@pytest.mark.parametrize('choice', PERMUTED)
 @pytest.mark.parametrize(
-    ('name', 'kind'), [(n, k) for n in SINGLE for k in (Decoder, Encoder) if k is Decoder or n not in NEEDS_ORDER]
+    ('at', 'choice'),
+    crossed([(n, k) for n in SINGLE for k in (Decoder, Encoder) if k is Decoder or n not in NEEDS_ORDER], PERMUTED),
 )
-def test_positions_of_a_stack_follow_the_queries(name, kind, choice):
+def test_positions_of_a_stack_follow_the_queries(at, choice):
+    name, kind = at
     plain, other = stacks(choice, kind, **STACKS[name])
     x, places = vectors(B, N, 16), CHOICES[choice](B, N)
     cases = [{}, dict(mask=MASK), dict(pos=torch.tensor([[0, 1, 2, 5, 6, 9, 11], [3, 4, 5, 6, 7, 8, 20]]))]

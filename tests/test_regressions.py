@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from oracles import assert_close, bools, randn, randomised
 from safetensors.torch import load_model, save_model
+from sweeps import crossed
 
 from x_transformers import (
     Attention,
@@ -290,9 +291,7 @@ def inputs_of(flags):
     return call | (dict(condition=randn(2, 5)) if 'dim_condition' in flags else {})
 
 
-@pytest.mark.parametrize('padded', [False, True])
-@pytest.mark.parametrize('chunks', CHUNKS)
-@pytest.mark.parametrize('name', CACHED)
+@pytest.mark.parametrize(('name', 'chunks', 'padded'), crossed(list(CACHED), list(CHUNKS), [False, True]))
 def test_12_cached_stack_equals_the_full_pass(name, chunks, padded):
     net, x, call = stack(**CACHED[name]), randn(2, 9, 8), inputs_of(CACHED[name])
     start = torch.tensor([0, 3])
@@ -316,10 +315,13 @@ def test_12_cached_stack_equals_the_full_pass(name, chunks, padded):
     assert_close(net(x, cache=cache, **call)[:, -1:], full[:, -1:])
 
 
-@pytest.mark.parametrize('wrapper', [{}, dict(scaled_sinu_pos_emb=True), dict(use_abs_pos_emb=False)])
-@pytest.mark.parametrize('prefix', [False, True])
 @pytest.mark.parametrize(
-    'name', ['plain', 'fused', 'rotary', 'alibi', 't5', 'kv_heads', 'shift_tokens', 'value_residual', 'cross']
+    ('name', 'prefix', 'wrapper'),
+    crossed(
+        ['plain', 'fused', 'rotary', 'alibi', 't5', 'kv_heads', 'shift_tokens', 'value_residual', 'cross'],
+        [False, True],
+        [{}, dict(scaled_sinu_pos_emb=True), dict(use_abs_pos_emb=False)],
+    ),
 )
 def test_12_cached_model_equals_the_full_pass(name, prefix, wrapper):
     net, tokens, call = model(wrapper=wrapper, **CACHED[name]), ids(2, 9), inputs_of(CACHED[name])

@@ -6,6 +6,7 @@ import oracles
 import pytest
 import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
+from sweeps import crossed
 
 from x_transformers import CrossAttender, Decoder, Encoder, PrefixDecoder
 from x_transformers.features.norms import LayerScale, ReZero, Scale
@@ -165,10 +166,11 @@ def test_condition(norm, mlp, shape):
 # features
 
 
-@pytest.mark.parametrize('kind', [Encoder, Decoder])
-@pytest.mark.parametrize('flash', [False, None])
-@pytest.mark.parametrize('name', FEATURES)
-def test_feature(name, kind, flash):
+@pytest.mark.parametrize(
+    ('at', 'kind'), crossed([(name, flash) for name in FEATURES for flash in (False, None)], [Encoder, Decoder])
+)
+def test_feature(at, kind):
+    name, flash = at
     agree(kind, {**FEATURES[name], 'attn_flash': flash})
 
 
@@ -234,12 +236,13 @@ CROSS = {
 }
 
 
-@pytest.mark.parametrize('kind', [Encoder, Decoder, CrossAttender])
 @pytest.mark.parametrize(
-    ('name', 'flash'),
-    [(name, flash) for name in CROSS for flash in (False, None, True) if not (flash and 'residual_attn' in name)],
+    ('at', 'flash'),
+    crossed([(name, kind) for name in CROSS for kind in (Encoder, Decoder, CrossAttender)], [False, None, True, None]),
 )
-def test_cross_attention(name, kind, flash):
+def test_cross_attention(at, flash):
+    name, kind = at
+    flash = flash if 'residual_attn' not in name else flash and None
     flags = {'attn_flash': flash, 'depth': 2, **CROSS[name]}
     if kind is not CrossAttender:
         flags['cross_attend'] = True

@@ -1,0 +1,30 @@
+"""Which parameters of a test are for the suite, and which are left to the night."""
+
+import itertools
+
+import pytest
+
+
+def nightly(*values):
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
+def some(first, *others):
+    """One parameter for the suite, the others for the night."""
+    return [first, *map(nightly, others)]
+
+
+def every_third(combinations):
+    """Of combinations in order."""
+    return [each if at % 3 == 0 else nightly(*each) for at, each in enumerate(combinations)]
+
+
+def crossed(first, *others):
+    """All combinations: each of the first with one of each other in turns, the rest for the night.
+
+    A value that stands twice has two turns: lengths without a common divisor bring every value together with all.
+    """
+    chosen = [(one, *(other[at % len(other)] for other in others)) for at, one in enumerate(first)]
+    others = [[value for at, value in enumerate(other) if value not in other[:at]] for other in others]
+    every = [(one, *rest) for one in first for rest in itertools.product(*others)]
+    return [each if each in chosen else nightly(*each) for each in every]
