@@ -1,5 +1,6 @@
 """Which parameters of a test are for the suite, and which are left to the night."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -28,3 +29,12 @@ def crossed(first, *others):
     others = [[value for at, value in enumerate(other) if value not in other[:at]] for other in others]
     every = [(one, *rest) for one in first for rest in itertools.product(*others)]
     return [each if each in chosen else nightly(*each) for each in every]
+
+
+@contextlib.contextmanager
+def naming(what):
+    """Say at which of many things a test fails, where each is too small for a test of its own."""
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f'at {what}: {type(error).__name__}: {error}') from error

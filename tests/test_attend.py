@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from sweeps import naming
 from torch import nn
 
 import x_transformers
@@ -144,9 +145,14 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize('call', CALLS)
 @pytest.mark.parametrize('name', FLAGS)
-def test_attend_alone_is_its_formula(name, call):
+def test_attend_alone_is_its_formula(name):
+    for call in CALLS:
+        with naming(call):
+            formula_law(name, call)
+
+
+def formula_law(name, call):
     flags, causal = FLAGS[name], name == 'selective'
     attend = built(flags, causal=causal)
     sizes, given = CALLS[call]()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from oracles import assert_close, assert_same, attention, attention_and_maps, bools, randn, randomised
+from sweeps import naming
 
 from x_transformers import Attention, Decoder
 from x_transformers.cache import LayerIntermediates
@@ -91,13 +92,16 @@ def check(x, flags, call=None, flash=False, oracle_flags=None):
     return module
 
 
-# a window back in time has no meaning across two sequences
-WITH_CALLS = [(*at, call) for at in KERNELS for call in CALLS if not ('max_attend_past' in at[0] and 'cross' in call)]
+def calls_of(name):
+    """A window back in time has no meaning across two sequences."""
+    return {call: given for call, given in CALLS.items() if not ('max_attend_past' in name and 'cross' in call)}
 
 
-@pytest.mark.parametrize(('name', 'flash', 'call'), WITH_CALLS)
-def test_formula(name, flash, call):
-    check(randn(2, 7, DIM), NAMED[name], CALLS[call], flash)
+@pytest.mark.parametrize(('name', 'flash'), KERNELS)
+def test_formula(name, flash):
+    for call, given in calls_of(name).items():
+        with naming(call):
+            check(randn(2, 7, DIM), NAMED[name], given, flash)
 
 
 @pytest.mark.parametrize('causal', [False, True])
@@ -268,15 +272,15 @@ DIFFERENT = {'plain', 'kv_heads', 'one_kv_head', 'add_zero_kv', 'qk_norm', 'all_
 
 
 @pytest.mark.parametrize(('name', 'flash'), [(name, flash) for name, flash in KERNELS if name in DIFFERENT])
-@pytest.mark.parametrize('case', dead_rows())
-def test_rows_without_visible_keys_are_zero(case, name, flash):
-    call, alive = dead_rows()[case]
+def test_rows_without_visible_keys_are_zero(name, flash):
     flags = dict(NAMED[name])
     flags.pop('num_mem_kv', None)
-    module = check(randn(2, 7, DIM), flags, call, flash)
-    out = module(randn(2, 7, DIM), **{name: value for name, value in call.items() if name != 'causal'})
-    assert (out[~alive] == 0).all()
-    assert (out[alive] != 0).any(dim=-1).all()
+    for case, (call, alive) in dead_rows().items():
+        with naming(case):
+            module = check(randn(2, 7, DIM), flags, call, flash)
+            out = module(randn(2, 7, DIM), **{name: value for name, value in call.items() if name != 'causal'})
+            assert (out[~alive] == 0).all()
+            assert (out[alive] != 0).any(dim=-1).all()
 
 
 @pytest.mark.parametrize('flash', [False, True, None])
@@ -343,11 +347,16 @@ def test_sparse_topk_keeps_no_more_than_asked(straight_through):
 # what is recorded
 
 
-@pytest.mark.parametrize(
-    ('name', 'flash', 'call'), [at for at in WITH_CALLS if not at[1] and at[2] not in ('cross', 'attn_mask')]
-)
-def test_intermediates(name, flash, call):
-    call, flags = dict(CALLS[call]), dict(NAMED[name])
+@pytest.mark.parametrize(('name', 'flash'), [at for at in KERNELS if not at[1]])
+def test_intermediates(name, flash):
+    for call, given in calls_of(name).items():
+        if call not in ('cross', 'attn_mask'):
+            with naming(call):
+                intermediates_law(name, flash, dict(given))
+
+
+def intermediates_law(name, flash, call):
+    flags = dict(NAMED[name])
     context = call.pop('context', None)
     flags['causal'] = call.pop('causal', False)
     module, x = build(context, flash=flash, **flags), randn(2, 7, DIM)
