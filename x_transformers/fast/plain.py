@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from x_transformers import attend
 from x_transformers.core import calls, traces
-from x_transformers.core.calls import Call, StackCall
+from x_transformers.core.calls import StackCall
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.notes import TakesNotes
 from x_transformers.core.rows import is_large
