@@ -163,7 +163,6 @@ def test_what_it_remembers_is_the_whole_sequence():
     assert torch.equal(made, wrapper.generate(prompt, 6, temperature=0.0, cache_kv=False))
 
 
-@pytest.mark.costly
 def test_training():
     x = stream(2, 5, 16).requires_grad_()
     found = []
@@ -175,6 +174,11 @@ def test_training():
         assert (one is None) == (other is None)
         if one is not None:
             assert_close(one, other)
+
+
+@pytest.mark.slow
+def test_compiled():
+    x = stream(2, 5, 16).requires_grad_()
     torch._dynamo.reset()
     net = stack()
     assert_close(torch.compile(net, fullgraph=True, backend='eager')(x), net(x))

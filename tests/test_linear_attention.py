@@ -78,12 +78,18 @@ CALLS = {
 }
 
 
+EVERY_CHUNK = ((0, 1), (0, 7), (2, 3), (2, 64), (0, N))
+
+
+@pytest.mark.parametrize(
+    'chunks', [((0, 7), (2, 3)), pytest.param(EVERY_CHUNK, marks=pytest.mark.nightly)], ids=['some', 'all']
+)
 @EACH
 @pytest.mark.parametrize('causal', [True, False])
 @pytest.mark.parametrize('inputs', CALLS.values(), ids=CALLS.keys())
-def test_the_dense_twin_in_chunks_of_any_length(kernel, causal, inputs):
+def test_the_dense_twin_in_chunks_of_any_length(kernel, causal, inputs, chunks):
     x, mask = stream(2, N, 16).requires_grad_(), inputs.get('mask')
-    for front, chunk in ((0, 1), (0, 7), (2, 3), (2, 64), (0, N)):
+    for front, chunk in chunks:
         attn = layer(causal, kernel_chunk=chunk, num_mem_kv=front, **kernel)
         seen = torch.nn.functional.pad(sight(causal, mask, inputs.get('document_ids')), (front, 0), value=True)
         wanted, out = dense(attn, x, seen, front), attn(x, **inputs)
@@ -179,7 +185,7 @@ def in_stack(kernel):
 def test_a_prompt_of_any_length_and_what_follows(kernel):
     net, x = stack(attn_kernel_chunk=4, **in_stack(kernel)), stream(2, N, 16)
     whole = net(x)
-    for prompt in range(1, N):
+    for prompt in (1, 3, 4, 5, 8, 12):
         outs, cache = [], None
         for start, stop in itertools.pairwise((0, prompt, *range(prompt + 1, N), N)):
             out, cache = net(x[:, start:stop], cache=cache, return_hiddens=True, input_not_include_cache=True)
@@ -254,11 +260,16 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@EACH
-@pytest.mark.parametrize('causal', [True, False])
-@pytest.mark.parametrize('documents', [False, True])
-def test_memory_grows_with_the_length(kernel, causal, documents):
-    attn, sizes = layer(causal, **kernel), []
+def half(*cross):
+    """Of all with all, every other one; the rest by night."""
+    for places in itertools.product(*map(enumerate, cross)):
+        odd = sum(place for place, _ in places) % 2
+        yield pytest.param(*(value for _, value in places), marks=pytest.mark.nightly if odd else ())
+
+
+@pytest.mark.parametrize('name, causal, documents', [*half(KERNELS, (True, False), (False, True))])
+def test_memory_grows_with_the_length(name, causal, documents):
+    attn, sizes = layer(causal, **KERNELS[name]), []
     for n in (2048, 4096):
         with Largest() as largest:
             attn(stream(1, n, 16), **({'document_ids': torch.arange(n)[None] // 300} if documents else {}))
@@ -278,12 +289,14 @@ def test_documents_know_nothing_of_one_another(kernel):
         assert_close(out[:, :6], attn(x[:, :6], causal=causal), tolerance=TIGHT)
 
 
+@pytest.mark.parametrize('fast', [True, pytest.param(False, marks=pytest.mark.nightly)], ids=['projected', 'all'])
 @EACH
-def test_derivatives_of_derivatives(kernel):
+def test_derivatives_of_derivatives(kernel, fast):
+    """Along one way, and by night each entry."""
     attn = layer(kernel_chunk=2, **kernel)
     attn.requires_grad_(False)
     x = (stream(1, 5, 16) * 0.5).requires_grad_()
-    assert torch.autograd.gradcheck(attn, x) and torch.autograd.gradgradcheck(attn, x)
+    assert torch.autograd.gradcheck(attn, x, fast_mode=fast) and torch.autograd.gradgradcheck(attn, x, fast_mode=fast)
 
 
 # random features

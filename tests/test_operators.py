@@ -99,8 +99,9 @@ def test_an_operator_gives_what_its_dense_twin_gives(flags, near):
     x = stream(B, N, 16).requires_grad_()
     masks = (HOLES, dict(mask=HOLES), dict(attn_mask=HOLES[:, None, None].expand(-1, -1, N, -1)))
     for inputs in ({}, masks[1], masks[2], dict(attn_bias=stream(B, 4, N, N))):
-        (grad,), (wanted,) = (torch.autograd.grad(net(x, **inputs).sin().sum(), x) for net in (own, twin))
-        assert_close(own(x, **inputs), twin(x, **inputs), tolerance=1e-10)
+        out, expected = own(x, **inputs), twin(x, **inputs)
+        (grad,), (wanted,) = (torch.autograd.grad(t.sin().sum(), x) for t in (out, expected))
+        assert_close(out, expected, tolerance=1e-10)
         assert_close(grad, wanted, tolerance=1e-10)
 
 

@@ -49,23 +49,23 @@ def by_loops(attn, x, mask, pos):
 
 @pytest.mark.parametrize('flags', [{}, dict(shaw_rel_values=False), dict(shaw_rel_values=False, flash=True)], ids=str)
 @pytest.mark.parametrize('causal', [True, False])
-@pytest.mark.parametrize('blocks', [False, True])
-def test_the_formula_by_loops(monkeypatch, flags, causal, blocks):
+def test_the_formula_by_loops(monkeypatch, flags, causal):
     attn, x = layer(causal, **flags), stream(2, N, 16).requires_grad_()
+    params = [x, *attn.parameters()]
     every, pos = torch.ones(2, N, dtype=torch.bool), torch.arange(N).expand(2, -1)
     own = torch.tensor([[0, 1, 1, 5, 2, 3, 9], [4, 3, 2, 1, 0, 0, 7]])
     wanted = [by_loops(attn, x, *given) for given in ((every, pos), (MASK, pos), (every, own))]
-    if blocks:
-        monkeypatch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
-        monkeypatch.setattr(rows, 'BLOCK', {'cpu': 1, 'cuda': 1})
-        monkeypatch.setattr(rows, 'FEWEST_ROWS', 2)
-    for inputs, expected in zip(({}, dict(mask=MASK), dict(pos=own)), wanted, strict=True):
-        out = attn(x, **inputs)
-        assert_close(out, expected)
-        params = [x, *attn.parameters()]
-        found, grads = (torch.autograd.grad(t.sin().sum(), params, retain_graph=True) for t in (out, expected))
-        for one, other in zip(found, grads, strict=True):
-            assert_close(one, other)
+    slopes = [torch.autograd.grad(t.sin().sum(), params) for t in wanted]
+    for blocks in (False, True):
+        if blocks:
+            monkeypatch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
+            monkeypatch.setattr(rows, 'BLOCK', {'cpu': 1, 'cuda': 1})
+            monkeypatch.setattr(rows, 'FEWEST_ROWS', 2)
+        for inputs, expected, grads in zip(({}, dict(mask=MASK), dict(pos=own)), wanted, slopes, strict=True):
+            out = attn(x, **inputs)
+            assert_close(out, expected)
+            for one, other in zip(torch.autograd.grad(out.sin().sum(), params), grads, strict=True):
+                assert_close(one, other)
 
 
 def test_what_follows():
