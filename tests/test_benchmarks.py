@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -43,27 +44,20 @@ def table_in(text):
     return {cells[0]: dict(zip(lines[start][1:], cells[1:], strict=True)) for cells in lines[start + 2 :]}
 
 
-@pytest.mark.parametrize(
-    ('script', 'columns', 'rows'),
-    [
-        pytest.param('training', 'floor,minimal,minimal chunked,ours', 6, marks=pytest.mark.slow),
-        pytest.param('overhead', 'minimal,ours', 9, marks=pytest.mark.slow),
-        pytest.param('generate', 'floor,minimal,packed,ours', 11, marks=pytest.mark.slow),
-        pytest.param('loss', 'floor,plain,chunked,ours', 2, marks=pytest.mark.slow),
-        pytest.param('biases', 'minimal,ours', 6, marks=pytest.mark.slow),
-        pytest.param('gpu', 'minimal,ours', 3, marks=pytest.mark.slow),
-        pytest.param('lengths', 'minimal,ours', 8, marks=pytest.mark.slow),
-    ],
-)
-def test_script(tmp_path, script, columns, rows):
-    """Every script fills every row of its table with numbers, for every column that was asked for."""
-    file = tmp_path / 'rows.json'
-    table = table_in(run(script, '--columns', columns, '--json', file))
+def measured(scripts, script, *arguments):
+    """The rows of a script, and its table, without a process for the script itself."""
+    module, measure = scripts(script), scripts('measure')
+    rows = module.rows(measure.options_of(module.parser(), ['--tiny', *map(str, arguments)]))
+    return [asdict(row) for row in rows], module.show(rows)
+
+
+def check(script, columns, rows, kept, text):
+    """Every row of the table is filled with numbers, for every column that was asked for."""
+    table = table_in(text)
     assert len(table) == rows
     for work, cells in table.items():
         # of what is not written by hand there is no ratio without the original
         assert (script == 'generate' and 'like' in work) or float(cells['ours'].split()[0]) != 0
-    kept = json.loads(file.read_text())
     assert len(kept) == rows
     if script == 'loss':  # logits and their gradient
         assert kept[1]['values']['plain'][0] > 1.9
@@ -79,19 +73,42 @@ def test_script(tmp_path, script, columns, rows):
 
 
 @pytest.mark.slow
-def test_kernels_of_scores(tmp_path):
+@pytest.mark.parametrize(
+    ('script', 'columns', 'rows'),
+    [
+        ('training', 'floor,minimal,minimal chunked,ours', 6),
+        ('generate', 'floor,minimal,packed,ours', 11),
+        ('gpu', 'minimal,ours', 3),
+        ('lengths', 'minimal,ours', 8),
+    ],
+)
+def test_script(scripts, script, columns, rows):
+    rounds = 2 if script == 'training' else 1
+    check(script, columns, rows, *measured(scripts, script, '--columns', columns, '--rounds', rounds))
+
+
+@pytest.mark.slow
+def test_script_as_a_program(tmp_path):
+    file, columns = tmp_path / 'rows.json', 'floor,plain,chunked,ours'
+    text = run('loss', '--columns', columns, '--rounds', 1, '--json', file)
+    check('loss', columns, 2, json.loads(file.read_text()), text)
+
+
+@pytest.mark.slow
+def test_kernels_of_scores(scripts):
     """FlexAttention and blocks each get their numbers; where FlexAttention does not run, its column is refused."""
-    file = tmp_path / 'rows.json'
-    table = table_in(run('gpu', '--scores', '--flags', 'soft clamp,learned sink', '--json', file))
+    kept, text = measured(scripts, 'gpu', '--scores', '--rounds', 1, '--flags', 'soft clamp,learned sink')
+    table = table_in(text)
     clamp, sink = table['soft clamp, 160'], table['learned sink, 160']
     assert all(float(clamp[name]) > 0 for name in clamp) and len(clamp) == 5
     assert sink['flex, ms'] == sink['flex, MiB'] == 'refused' and float(sink['blocks, ms']) > 0  # no sums on a CPU
-    assert 'does not run' in json.loads(file.read_text())[2]['refused']['ours flex']
+    assert 'does not run' in kept[2]['refused']['ours flex']
 
 
 def test_score_flags(scripts):
     """Numbers and growth from length to length; what would pass a limit is left out, with the reason."""
-    text = run('score_flags', '--columns', 'ours', '--flags', 'padding mask,top-k', '--limit-gib', 1e-3)
+    options = ('--columns', 'ours', '--flags', 'padding mask,top-k', '--limit-gib', 1e-3)
+    _, text = measured(scripts, 'score_flags', *options)
     lines = [line.strip('| ').split(' | ') for line in text.splitlines() if line.startswith('| ')][2:]
     assert [line[:4] for line in lines] == [[f, n, '-', '-'] for f in ('padding mask', 'top-k') for n in ('32', '64')]
     assert lines[1][4:] == lines[3][4:] == ['left out', 'left out', '-', '-']
@@ -116,15 +133,20 @@ def test_score_flags(scripts):
 
 
 @pytest.mark.slow
-def test_table_adds_up(tmp_path):
+def test_table_adds_up(scripts, tmp_path, monkeypatch, capsys):
     """`table.py` measures the groups that are asked for, and prints those that were measured before, too."""
     results = tmp_path / 'results.json'
-    shared = ('--columns', 'minimal,ours', '--results', results)
-    first = run('table', '--groups', 'training', *shared)
+    shared = ('--columns', 'minimal,ours', '--rounds', '1', '--results', str(results))
+    first = run('table', '--groups', 'overhead', *shared)
     assert first.count('\n| --- |') == 1
-    second = run('table', '--groups', 'overhead', *shared)
+    check('overhead', 'minimal,ours', 9, json.loads(results.read_text())['overhead'], first)
+    monkeypatch.setattr(sys, 'argv', ['table.py', '--tiny', '--groups', 'biases', *shared])
+    scripts('table').main()
+    second = capsys.readouterr().out
     assert second.count('\n| --- |') == 2
-    assert set(json.loads(results.read_text())) == {'training', 'overhead'}
+    kept = json.loads(results.read_text())
+    assert set(kept) == {'overhead', 'biases'}
+    check('biases', 'minimal,ours', 6, kept['biases'], second)
 
 
 def test_absent_original(tmp_path):
