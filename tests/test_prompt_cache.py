@@ -48,24 +48,24 @@ def reading(model, monkeypatch):
 def test_continuations_are_those_of_the_whole_prompt(keywords):
     model, prompts = language_model(**keywords), ids_of(3, 6, vocab=11)
     cache = model.read_prompt(prompts)
-    expected = model.generate(prompts, 8, **GREEDY)
+    expected = model.generate(prompts, 5, **GREEDY)
     longer = torch.cat((prompts, ids_of(3, 3, vocab=11, seed=5)), dim=1)
-    further = model.generate(longer, 8, **GREEDY)
+    further = model.generate(longer, 5, **GREEDY)
     for _ in range(2):  # the first continuation changes nothing
-        assert torch.equal(model.generate(None, 8, prompt_cache=cache, **GREEDY), expected)
-        assert torch.equal(model.generate(prompts, 8, prompt_cache=cache, **GREEDY), expected)
-        assert torch.equal(model.generate(longer, 8, prompt_cache=cache, **GREEDY), further)
-    assert torch.equal(torch.stack(list(model.stream(None, 8, prompt_cache=cache, **GREEDY)), dim=-1), expected)
+        assert torch.equal(model.generate(None, 5, prompt_cache=cache, **GREEDY), expected)
+        assert torch.equal(model.generate(prompts, 5, prompt_cache=cache, **GREEDY), expected)
+        assert torch.equal(model.generate(longer, 5, prompt_cache=cache, **GREEDY), further)
+    assert torch.equal(torch.stack(list(model.stream(None, 5, prompt_cache=cache, **GREEDY)), dim=-1), expected)
 
 
 @models
 def test_one_prompt_serves_many_rows(keywords):
     model, prompt = language_model(**keywords), ids_of(6, vocab=11)
     cache = model.read_prompt(prompt)
-    assert torch.equal(model.generate(None, 8, prompt_cache=cache, **GREEDY), model.generate(prompt, 8, **GREEDY))
+    assert torch.equal(model.generate(None, 5, prompt_cache=cache, **GREEDY), model.generate(prompt, 5, **GREEDY))
     many = torch.cat((prompt.expand(4, -1), ids_of(4, 2, vocab=11, seed=3)), dim=1)
-    expected = model.generate(many, 8, **GREEDY)
-    assert torch.equal(model.generate(many, 8, prompt_cache=cache, **GREEDY), expected)
+    expected = model.generate(many, 5, **GREEDY)
+    assert torch.equal(model.generate(many, 5, prompt_cache=cache, **GREEDY), expected)
     samples = model.generate(None, 5, prompt_cache=cache, num_samples=3, generator=torch.Generator().manual_seed(0))
     plain = model.generate(prompt, 5, num_samples=3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(samples, plain)
