@@ -17,8 +17,6 @@ from x_transformers import (
     XTransformer,
 )
 
-pytestmark = pytest.mark.slow
-
 SIZES = dict(dim=48, depth=2, heads=4, attn_dim_head=16)
 IGNORED = -100
 
@@ -57,6 +55,7 @@ def question_and_answer(model, rows, known):
 # tokens
 
 
+@pytest.mark.slow
 def test_a_sequence_is_copied():
     """Six of eight tokens, a separator, and the six again."""
 
@@ -65,10 +64,11 @@ def test_a_sequence_is_copied():
         return torch.cat((x, torch.full((b, 1), 8), x), dim=1)
 
     model = language_model(9, 13)
-    taught(model, lambda: question_and_answer(model, rows(64), 7), 250)
+    taught(model, lambda: question_and_answer(model, rows(64), 7), 140)
     assert completes(model, rows(200), 7) > 0.98
 
 
+@pytest.mark.slow
 def test_parity_is_carried_along():
     """Eight bits, a separator, and the parity of all bits up to each; the last is that of all."""
 
@@ -77,10 +77,11 @@ def test_parity_is_carried_along():
         return torch.cat((x, torch.full((b, 1), 2), x.cumsum(dim=-1) % 2), dim=1)
 
     model = language_model(3, 17)
-    taught(model, lambda: question_and_answer(model, rows(64), 9), 300)
+    taught(model, lambda: question_and_answer(model, rows(64), 9), 200)
     assert completes(model, rows(200), 9) > 0.98
 
 
+@pytest.mark.slow
 def test_an_encoder_and_a_decoder_reverse():
     sides = {side + name: value for side in ('enc_', 'dec_') for name, value in SIZES.items() if name != 'dim'}
     sides |= dict(enc_num_tokens=9, dec_num_tokens=9, enc_max_seq_len=7, dec_max_seq_len=8)
@@ -96,7 +97,7 @@ def test_an_encoder_and_a_decoder_reverse():
         return x, answer, real
 
     def loss():
-        x, answer, real = pair(64)
+        x, answer, real = pair(24)
         return model(x, answer, mask=real)
 
     taught(model, loss, 350)
@@ -113,6 +114,7 @@ def sums(b):
     return torch.stack(x, dim=1)
 
 
+@pytest.mark.nightly
 def test_a_stack_that_recycles_learns_to_add():
     model = language_model(7, 10, recycling=True, train_max_recycle_steps=3, stack=dict(depth=1))
     taught(model, lambda: model(sums(64)), 500)
@@ -120,6 +122,7 @@ def test_a_stack_that_recycles_learns_to_add():
         assert completes(model, sums(200), 2, recycle_steps=steps) > 0.95
 
 
+@pytest.mark.nightly
 def test_a_looped_stack_learns_to_add_and_when_to_stop():
     """One pass is enough, and the gate finds that out."""
     model = language_model(7, 10, looped=True, max_looped_steps=3, stack=dict(depth=1, pre_and_post_norm=True))
@@ -132,6 +135,7 @@ def test_a_looped_stack_learns_to_add_and_when_to_stop():
     assert stops.mean() > 0.8
 
 
+@pytest.mark.slow
 def test_beams_find_what_is_most_probable_in_the_end():
     """Six of ten texts go on as 1 and one of 3 .. 6, the others as 2 7: the best start is not that of the best text."""
 
@@ -141,7 +145,7 @@ def test_beams_find_what_is_most_probable_in_the_end():
         return torch.stack((torch.zeros(b).long(), torch.where(many, 1, 2), second), dim=1)
 
     model = language_model(8, 3)
-    taught(model, lambda: model(rows(256)), 200)
+    taught(model, lambda: model(rows(256)), 110)
     prompt = torch.zeros(1, 1).long()
     assert model.generate(prompt, 2, temperature=0.0)[0, 0] == 1
     tokens, scores = model.beam_search(prompt, 2, beams=3, return_beams_and_scores=True)
@@ -153,6 +157,7 @@ def test_beams_find_what_is_most_probable_in_the_end():
 # vectors
 
 
+@pytest.mark.slow
 def test_a_wave_is_continued():
     """A sine and a cosine of some frequency and any phase: eight points, and the sixteen that follow."""
 
@@ -164,7 +169,7 @@ def test_a_wave_is_continued():
     stack = Decoder(**{**SIZES, 'rotary_pos_emb': True})
     net = ContinuousTransformerWrapper(dim_in=2, dim_out=2, max_seq_len=24, use_abs_pos_emb=False, attn_layers=stack)
     model = ContinuousAutoregressiveWrapper(net)
-    taught(model, lambda: model(waves(64)), 400)
+    taught(model, lambda: model(waves(24)), 400)
     x = waves(100)
     error = (model.generate(x[:, :8], 16) - x[:, 8:]).square().mean() / x.var()
     assert error < 0.04
@@ -173,6 +178,7 @@ def test_a_wave_is_continued():
 # images
 
 
+@pytest.mark.slow
 def test_images_are_classified():
     """Bright bars that lie, stand, or run down or up a diagonal, anywhere in the image, under noise."""
 
@@ -191,7 +197,7 @@ def test_images_are_classified():
         x, kind = images(64)
         return nn.functional.cross_entropy(model(x), kind)
 
-    taught(model, loss, 250)
+    taught(model, loss, 140)
     x, kind = images(500)
     with torch.no_grad():
         assert (model(x).argmax(dim=-1) == kind).float().mean() > 0.97
