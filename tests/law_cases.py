@@ -510,9 +510,16 @@ def one_of_each(cases):
 FIRST = {case.name for case in one_of_each(CASES)}
 
 
-def others_nightly(cases):
-    """As parameters of a test: other arguments of a feature, and its part in cross attention, are for the night."""
-    return [case if case.name in FIRST else pytest.param(case, marks=pytest.mark.nightly) for case in cases]
+def others_nightly(cases, inputs_once=False):
+    """As parameters of a test: other arguments of a feature, and its part in cross attention, are for the night.
+
+    `inputs_once`: and so are inputs that came before, beside other flags.
+    """
+    cases = list(cases)
+    first = {case.inputs: case.name for case in reversed(cases) if case in INPUT_CASES}
+    again = {case.name for case in INPUT_CASES} - {*first.values()} if inputs_once else ()
+    now = [case.name in FIRST and case.name not in again for case in cases]
+    return [c if own else pytest.param(c, marks=pytest.mark.nightly) for c, own in zip(cases, now, strict=True)]
 
 
 @functools.cache

@@ -157,7 +157,14 @@ def test_every_case_has_a_status():
     assert list(table) == [case.name for case in CASES]
     assert {training for training, _ in table.values()} <= {ONE, *BREAKS.values()}
     assert {decoding for _, decoding in table.values()} <= {ONE, NO_CACHE}
-    for case in CASES:
+
+
+@pytest.mark.parametrize(
+    'cases', [one_of_each(CASES), pytest.param(CASES, marks=pytest.mark.nightly)], ids=['one of each', 'all']
+)
+def test_who_keeps_no_cache(cases):
+    table = written()
+    for case in cases:
         assert (table[case.name][1] == NO_CACHE) == (not build(case).can_cache_kv), case.name
 
 
@@ -246,13 +253,14 @@ if __name__ == '__main__':
 @pytest.mark.parametrize(
     ('flags', 'height'),
     [
-        (dict(attn_selective=True, attn_max_attend_past=5), 16),
+        (dict(attn_max_attend_past=5), 16),
         *(
             pytest.param(flags, height, marks=pytest.mark.slow)
             for flags, height in (
                 (dict(attn_pre_talking_heads=True, alibi_pos_bias=True), 16),
                 (dict(attn_sparse_topk=3, attn_shaw_rel_pos=True), 16),
                 (dict(attn_use_cope=True), 16),
+                (dict(attn_selective=True), 16),
             )
         ),
         pytest.param(dict(attn_max_attend_past=5, rel_pos_bias=True), 8, marks=pytest.mark.nightly),

@@ -161,7 +161,8 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('name', [n if n == 'decoder' else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
+@pytest.mark.slow
+@pytest.mark.parametrize('name', MODELS)
 def test_default_models(name):
     torch.manual_seed(0)
     build, of = MODELS[name]

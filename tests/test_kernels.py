@@ -124,9 +124,10 @@ def test_blocks_across(case):
 OWN_SHAPE = {'pos', 'attn_bias', 'prepend_mask', 'attn_flash_pack_seq'}
 
 
-@pytest.mark.parametrize(
-    'case', others_nightly(c for c in OF_ATTENTION if not OWN_SHAPE & {*c.inputs, *c.stack}), ids=str
-)
+PADDED = [case for case in OF_ATTENTION if not OWN_SHAPE & {*case.inputs, *case.stack}]
+
+
+@pytest.mark.parametrize('case', others_nightly(PADDED, inputs_once=True), ids=str)
 def test_blocks_with_padding(case):
     """On the right, and on the left with positions that begin behind it."""
     case = shallow(case)
@@ -423,13 +424,17 @@ def test_blocks_in_half_precision(name):
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize(
-    'name',
-    [
-        'plain',
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ('rel_pos_bias', 'attn_selective', 'attn_max_attend_past')),
-    ],
-)
+def test_a_compiled_layer_has_no_blocks(in_blocks, monkeypatch):
+    module, x = layer(causal=True, max_attend_past=2), randn(1, N, 12)
+    wanted = module(x)
+    in_blocks(2)
+    torch._dynamo.reset()
+    monkeypatch.setattr(dense, 'additive', None)  # that of blocks
+    assert_close(torch.compile(module, fullgraph=True, backend='eager')(x), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['plain', 'rel_pos_bias', 'attn_selective', 'attn_max_attend_past'])
 def test_compiled_graphs_have_no_blocks(name, in_blocks):
     """One graph for all lengths; it does not cut."""
     case = BY_NAME[name].with_keywords(depth=1)
@@ -655,7 +660,16 @@ def check_no_tensor_grows(case, mask=None):
     assert record.bytes < LONG * LONG, f'{record.by} returned {record.bytes} bytes'
 
 
-@pytest.mark.parametrize('case', others_nightly(LINEAR), ids=str)
+OF_SCORES = {*dense.EAGER_STAGES, 'keys', 'attend', 'enter', 'bias', 'mask'}
+
+
+def beside_scores_nightly(cases):
+    """What acts on queries, values and outputs alone knows of no pairs."""
+    beside = [c for c in cases if c.flag.startswith('attn_') and not OF_SCORES & {*c.feature.runs_at()}]
+    return [pytest.param(c, marks=pytest.mark.nightly) if c in beside else c for c in others_nightly(cases)]
+
+
+@pytest.mark.parametrize('case', beside_scores_nightly(LINEAR), ids=str)
 def test_no_tensor_grows_with_the_square(case):
     check_no_tensor_grows(case)
 

@@ -79,7 +79,8 @@ def dropping(case):
 def others_and_sizes_nightly(cases):
     """The widths of what is around the stack are no matter of layers."""
     sizes = [case for case in cases if case in ARGUMENT_CASES and case.model and not case.stack]
-    return [pytest.param(case, marks=NIGHTLY) if case in sizes else case for case in others_nightly(cases)]
+    known = others_nightly(cases, inputs_once=True)
+    return [pytest.param(case, marks=NIGHTLY) if case in sizes else case for case in known]
 
 
 @pytest.mark.parametrize('case', others_and_sizes_nightly([*LAYERED, *CROSS_CASES]), ids=str)
