@@ -339,7 +339,7 @@ BUGS = {
         ('what an operator cannot take runs', 'acting[0].title}`, which needs the scores\' if acting else feature.unsupported(call)', 'acting[0].title}`, which needs the scores\' if acting else None'),
         ('what acts on scores is ignored', 'acting = on_scores(call, on)\n        reason', 'acting = []\n        reason'),
         ('few key heads stay few', "if 'groups' not in feature.handles:", 'if False:'),
-        ('maps are kept of fused calls', 'return MAPS if call.inputs.get(\'keep_maps\') else forms_no_scores(call, on)', 'return forms_no_scores(call, on)', 'test_attention.py test_scores.py'),
+        ('maps are kept of fused calls', 'return MAPS if call.inputs.get(\'keep_maps\') else forms_no_scores(call, on)', 'return forms_no_scores(call, on)', 'test_stack.py -kresidual'),
     ]),
     'kernels/linear.py': ('test_linear_attention.py', [
         ('a query does not meet its own chunk', 'weights, level = weights * near, None', 'weights, level = weights * 0.0, None'),
@@ -504,6 +504,14 @@ BUGS = {
         ('the unit is left out', 'gains = gains + offset if offset else gains', 'pass'),
         ('the scale is left out', 'gains if scale == 1 else scale * gains', 'gains'),
         ('norms of other scales are one group', 'self.groups.setdefault((name, offset, scale, shape), [])', 'self.groups.setdefault((name, offset, 1.0, shape), [])'),
+    ]),
+    'fast/heard.py': ('test_plain_step.py', [
+        ('a hook that hears keywords hears none', 'or net._forward_hooks_with_kwargs', ''),
+        ('a hook before the call is not run', 'net._forward_pre_hooks\n        or ', ''),
+        ('what a hook gives is lost', 'out = out if given is None else given', 'pass'),
+        ('what is kept is computed too late', 'if sys.getrefcount(left) > 2:', 'if False:'),
+        ('edited keys are not those of the cache', "return vars(self)['known'] if 'read' in vars(self) else super().cache", "return vars(self).get('known')"),
+        ('logits are tensors of inference', '(tree_map(torch.clone, logits), left)', '(logits, left)'),
     ]),
     'fast/packing.py': ('test_packing.py', [
         ('weights with products of their own are packed', 'or not of_torch', ''),

@@ -138,6 +138,76 @@ def test_subclasses_and_replaced_modules_take_the_ordinary_way():
     assert PlainStep.of(net, {}, packs=True) is None
 
 
+@pytest.fixture
+def steps(monkeypatch):
+    """Counts the plain steps."""
+    taken, run = [], PlainStep.__call__
+    monkeypatch.setattr(PlainStep, '__call__', lambda self, *args: taken.append(1) or run(self, *args))
+    return taken
+
+
+def test_a_hook_of_the_net_hears_the_plain_step(steps):
+    """Ids, logits and intermediates, those that it reads at once and those that it keeps."""
+    net, heard, kept = model(rotary_pos_emb=True), [], []
+
+    def listen(module, args, out):
+        assert module is net and len(args) == 1
+        logits, inter = out
+        logits.mul_(1.0)  # a tensor like any other
+        heard.append((args[0], logits, inter.hiddens if len(heard) % 2 else None))
+        kept.append(inter if len(heard) == 3 else None)
+
+    wrapper = AutoregressiveWrapper(net)
+    alone = wrapper.generate(ids(2, 4), 8, temperature=0.0)
+    count, handle = len(steps), net.register_forward_hook(listen)
+    assert torch.equal(wrapper.generate(ids(2, 4), 8, temperature=0.0), alone)
+    handle.remove()
+    assert len(steps) == 2 * count > 0 and len(heard) == count + 1
+    assert 'hiddens' in vars(kept[2])  # of the net as it was
+    whole = torch.cat((ids(2, 4), alone), dim=1)
+    wanted, trace = net(whole[:, :-1], return_intermediates=True)
+    for at, (new, logits, hiddens) in enumerate(heard[1:], start=4):
+        assert torch.equal(new, whole[:, at : at + 1])
+        assert_close(logits, wanted[:, at : at + 1], tolerance=2e-5)
+        for own, one in zip(hiddens or [], trace.hiddens, strict=bool(hiddens)):
+            assert_close(own[:, -1:], one[:, at : at + 1], tolerance=2e-5)
+    assert kept[2].cache.length == kept[2].cache_length == 6
+
+
+@pytest.mark.parametrize('change', ['logits', 'intermediates', 'weights'])
+def test_what_a_hook_of_the_net_changes_counts(change, steps):
+    def others(module, args, out):
+        if change == 'logits':
+            return torch.full_like(out[0], -1.0).index_fill_(-1, torch.tensor(3), 1.0), out[1]
+        if change == 'weights':  # such as nobody can see
+            module.to_logits.weight.data.neg_()
+            return None
+        out[1].attn_intermediates[0].cached_kv[0].zero_()
+        return out
+
+    found = []
+    for way in (None, lambda *_: None):  # the second listens inside, so that the ordinary way is taken
+        net = model()
+        net.register_forward_hook(others)
+        if way is not None:
+            net.to_logits.register_forward_hook(way)
+        found.append(AutoregressiveWrapper(net).generate(ids(2, 4), 8, temperature=0.0))
+        assert bool(steps) == (way is None)
+        steps.clear()
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize('kind', ['pre', 'kwargs', 'always'])
+def test_other_hooks_of_the_net_take_the_ordinary_way(kind, steps):
+    net, seen = model(), []
+    if kind == 'pre':
+        net.register_forward_pre_hook(lambda *_: seen.append(1))
+    else:
+        net.register_forward_hook(lambda *_: seen.append(1), with_kwargs=kind == 'kwargs', always_call=kind == 'always')
+    AutoregressiveWrapper(net).generate(ids(2, 4), 5)
+    assert len(seen) == 5 and not steps
+
+
 def test_hooks_and_further_inputs_take_the_ordinary_way(monkeypatch):
     """Hooks see every step, also those that are registered between two tokens."""
     net, seen, plain = model(), [], []

@@ -367,12 +367,12 @@ def acting(host: Any) -> Sequence[Feature]:
 
 
 def snapshot(
-    root: nn.Module, stack: Stack, unseen: nn.Module, code: Sequence[type | ModuleType] = ()
+    root: nn.Module, stack: Stack, unseen: Iterable[nn.Module], code: Sequence[type | ModuleType] = ()
 ) -> tuple[Snapshot, Code]:
     """All that a short cut for `root`, whose stack is plain, has looked at, and the code that it stands for."""
     hosts = dict.fromkeys((root, stack, *(layer[1] for layer in stack.layers)))
     features = [feature for host in hosts for feature in acting(host)]
-    seen = Snapshot(root, features, unseen.modules())
+    seen = Snapshot(root, features, unseen)
     known = (calls.Call, calls.StackCall, traces.Intermediates, sys.modules[CORE], dense, attend, calls, traces)
     return seen, Code((*known, *code, *seen.kinds))
 
@@ -401,7 +401,7 @@ class PlainLayers:
         self.stack, self.layers = stack, [kinds[layer.kind](layer) for layer in stack.layers]
         self.first = next((layer for layer in self.layers if type(layer) is PlainAttention), None)
         self.gains = Gains(norm for layer in self.layers for norm in layer.norms())
-        self.seen, self.code = snapshot(stack, stack, stack.layers)
+        self.seen, self.code = snapshot(stack, stack, stack.layers.modules())
         self.drops = any(type(m) is nn.Dropout and m.training and m.p for m in stack.layers.modules()) or any(
             layer.branch.training and layer.branch.dropout for layer in self.layers if type(layer) is PlainAttention
         )

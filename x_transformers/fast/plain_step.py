@@ -20,6 +20,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core import buffers, model_calls
 from x_transformers.core.buffers import Buffer, Derived, KeysValues
 from x_transformers.core.model_calls import ModelCall
+from x_transformers.fast.heard import hears_only, tell
 from x_transformers.fast.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain, products_are_torchs
 from x_transformers.fast.plain import (
     PlainAttention,
@@ -108,7 +109,7 @@ class PlainStep:
         stack = net.attn_layers
         self.net, self.packs = net, packs
         code = (Cache, Buffer, Derived, KeysValues, LayerIntermediates, ModelCall, caches, buffers, model_calls, biases)
-        self.seen, self.code = snapshot(net, stack, net, code)
+        self.seen, self.code = snapshot(net, stack, (m for m in net.modules() if m is not net), code)
         self.layers = [stack.layers[index] for index in stack.layers_execute_order]
         self.steps: dict[int, tuple[list[Any], Any, Any]] = {}
         self.rotary, self.embed = stack.features.find(RotaryPositions), EmbeddingStep(net)
@@ -169,7 +170,14 @@ class PlainStep:
             return False
         if any((past.changed_by is None) != (self.rotary is None) for past in cache.layers):
             return False
-        return not (self.seen.is_hooked() or self.net.training)
+        return hears_only(self.net) and not (self.seen.is_hooked() or self.net.training)
+
+    def read(self, ids: Tensor, cache: Cache, inputs: dict[str, Any]) -> tuple[Any, Cache]:
+        """A step, of which the hooks of the net hear as if it had been called with these inputs."""
+        out, new = self(ids, cache)
+        if not self.net._forward_hooks:
+            return out, new
+        return tell(self.net, ids, out, new, lambda: self.net.forward(ids, return_intermediates=True, **inputs)[1])
 
     def __call__(self, ids: Tensor, cache: Cache) -> tuple[Any, Cache]:
         layers, norm, head = self.parts(ids.shape[0])

@@ -139,7 +139,7 @@ class Reader:
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
         if cache is not None and pads is None and self.takes_plain_step(sequence[:, start:], cache):
-            out, self.cache = self.plain(sequence[:, start:], cache)
+            out, self.cache = self.plain.read(sequence[:, start:], cache, inputs)
             self.seen = length
             return self.last(out, count)
         read = self.net if cache is None else self.step
@@ -171,8 +171,9 @@ class Reader:
             return False
         if torch.is_autocast_enabled('cpu') or torch.compiler.is_compiling():
             return False
-        if self.plain is None or not (self.alone or self.plain.is_current()):
-            self.plain = PlainStep.of(self.net, self.inputs, self.alone) or False
+        alone = self.alone and not getattr(self.net, '_forward_hooks', None)  # which run between two readings
+        if self.plain is None or not (alone or self.plain.is_current()):
+            self.plain = PlainStep.of(self.net, self.inputs, alone) or False
         return self.plain is not False and self.plain.takes(new, cache)
 
     def is_private(self) -> bool:
