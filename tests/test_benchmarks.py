@@ -105,8 +105,9 @@ def test_kernels_of_scores(scripts):
     assert 'does not run' in kept[2]['refused']['ours flex']
 
 
+@pytest.mark.slow
 def test_score_flags(scripts):
-    """Numbers and growth from length to length; what would pass a limit is left out, with the reason."""
+    """What would pass a limit is left out."""
     options = ('--columns', 'ours', '--flags', 'padding mask,top-k', '--limit-gib', 1e-3)
     _, text = measured(scripts, 'score_flags', *options)
     lines = [line.strip('| ').split(' | ') for line in text.splitlines() if line.startswith('| ')][2:]
@@ -114,6 +115,9 @@ def test_score_flags(scripts):
     assert lines[1][4:] == lines[3][4:] == ['left out', 'left out', '-', '-']
     assert all(float(cell) > 0 for line in lines[::2] for cell in line[4:6])
 
+
+def test_growth_from_length_to_length(scripts):
+    """And what would pass a limit, with the reason."""
     flags, measure = scripts('score_flags'), scripts('measure')
     made = [
         measure.Row(f'x, {n}', 'MiB', values={'ours': [2.0 * n], 'original': [float(n**2)]})

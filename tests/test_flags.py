@@ -6,7 +6,7 @@ import inspect
 import json
 import pickle
 import pydoc
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -531,12 +531,13 @@ def test_command_prints_the_table(capsys):
     assert [line.split()[:2] for line in lines] == [[where, name] for where, name, _ in table()]
 
 
-@pytest.mark.costly
-def test_command_ends_with_the_status():
-    command = [sys.executable, '-m', 'x_transformers.flags', 'zzzzz']
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert (done.returncode, done.stdout) == (2, '')
-    assert done.stderr == 'unknown flag `zzzzz`\n'
+def test_command_ends_with_the_status(capsys, monkeypatch):
+    monkeypatch.setattr(sys, 'argv', ['flags', 'zzzzz'])
+    monkeypatch.delitem(sys.modules, 'x_transformers.flags.__main__')  # as in a new program
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module('x_transformers.flags', run_name='__main__')
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ('', 'unknown flag `zzzzz`\n')
 
 
 def test_command_explains_flags(capsys):

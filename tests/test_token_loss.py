@@ -797,8 +797,8 @@ def test_one_compiled_graph(few, case):
         assert all(count <= DIM for count in rows)
 
 
-@pytest.mark.costly
-@pytest.mark.parametrize('dynamic', [pytest.param(None, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize('dynamic', [None, True])
 def test_one_compiled_graph_of_the_function(few, dynamic):
     torch._dynamo.reset()
     inputs, targets = operands(8, ignored=(2,))

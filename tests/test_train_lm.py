@@ -22,6 +22,7 @@ from x_transformers import Decoder, TransformerWrapper
 for package in ('matplotlib', 'tqdm', 'filelock'):
     pytest.importorskip(package, reason='needs x-transformers[examples]')
 load_file = pytest.importorskip('safetensors.torch', reason='needs x-transformers[examples]').load_file
+DRAW = pytest.importorskip('matplotlib.figure', reason='needs x-transformers[examples]').Figure.savefig
 
 pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[1]
@@ -137,11 +138,16 @@ def write(path, content):
 # a run
 
 
-def test_a_run_from_start_to_end(start, text, tmp_path):
+@pytest.mark.parametrize('program', [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_from_start_to_end(script, start, text, tmp_path, monkeypatch, capsys, program):
     out = tmp_path / 'new' / 'run'
     sizes = [*TINY, '--sample-bytes', '8', '--steps', '60', '--interval', '25', '--lr', '0.01']
-    process = start(*sizes, '--data', text, '--out', out)
-    code, printed, progress = process.finish()
+    if program:
+        code, printed, progress = start(*sizes, '--data', text, '--out', out).finish()
+    else:
+        monkeypatch.setattr(script.Figure, 'savefig', DRAW)
+        code = call(script, *sizes, '--data', text, '--out', out)
+        printed, progress = capsys.readouterr()
     assert code == 0, progress
     assert re.fullmatch(r'val bits per byte: \d\.\d{3}', printed.splitlines()[-1])
     for shown in ('60/60', 'loss ', 'bits/byte ', 'tokens/s'):
