@@ -153,6 +153,7 @@ def test_table_adds_up(scripts, tmp_path, monkeypatch, capsys):
     check('biases', 'minimal,ours', 6, kept['biases'], second)
 
 
+@pytest.mark.slow
 def test_absent_original(tmp_path):
     """A folder that is none is refused; an original that cannot be imported is a column without numbers."""
     command = [sys.executable, str(FOLDER / 'training.py'), '--tiny', '--original']

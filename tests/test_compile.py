@@ -253,7 +253,7 @@ if __name__ == '__main__':
 @pytest.mark.parametrize(
     ('flags', 'height'),
     [
-        (dict(attn_max_attend_past=5), 16),
+        pytest.param(dict(attn_max_attend_past=5), 16, marks=pytest.mark.slow),
         *(
             pytest.param(flags, height, marks=pytest.mark.slow)
             for flags, height in (

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import shutil
-import zlib
 from dataclasses import replace
 
 import pytest
@@ -49,7 +48,7 @@ from law_cases import (
 from oracles import assert_close, randn
 from refusals import is_known, names_a_flag, refusal
 from safetensors.torch import load, save
-from sweeps import some
+from sweeps import is_late, nightly, some
 
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
@@ -77,11 +76,11 @@ def each(cases=ALL, every=False, whole=False, share=1, also=()):
         def on_trial(case, **others):
             test(case=shallow(case) if case.flag and not whole else case, **others)
 
-        nightly = [case.name not in also and zlib.crc32(f'{test.__name__} {case}'.encode()) % share for case in cases]
-        chosen = [
-            pytest.param(case, marks=pytest.mark.nightly) if late or not (every or case.name in FIRST) else case
-            for case, late in zip(cases, nightly, strict=True)
-        ]
+        def is_now(case):
+            first = (every or case.name in FIRST) and not is_late(share, test.__name__, case)
+            return first or case.name in also
+
+        chosen = [case if is_now(case) else nightly(case) for case in cases]
         return pytest.mark.parametrize('case', chosen, ids=str)(on_trial)
 
     return parametrized
@@ -357,12 +356,12 @@ def order_of(case, kind):
     return kind if issubclass(case.kind, (Decoder, Encoder)) else case.kind
 
 
-@each(every=True)
+@each(also=['attn_orthog_projected_values_over_sequence', 'orthog_residual_over_sequence'])
 def test_content_of_padding_never_matters(case):
     hidden_content_law(case, case.kind)
 
 
-@each()
+@each(share=2)
 def test_content_of_padding_never_matters_in_the_other_order(case):
     hidden_content_law(case, order_of(case, Encoder if case.kind is Decoder else Decoder))
 
@@ -481,7 +480,7 @@ def padded_cache_law(case, crossed=True):
         assert_close(stepwise[seen], whole[seen], f'with {next(iter(options))}')
 
 
-@each()
+@each(share=2)
 @pytest.mark.parametrize('crossed', some(False, True))
 def test_cache_with_padding(case, crossed):
     padded_cache_law(case, crossed)
@@ -511,7 +510,7 @@ def branching_law(case):
     assert_close(out, wholes[0][:, 5:], 'the cache that was cropped')
 
 
-@each()
+@each(share=2)
 def test_cache_cropped_and_continued_twice(case):
     branching_law(case)
 
@@ -703,7 +702,7 @@ def kernels_law(case, demanded=True):
             assert_close(value, wanted[name], f'{name} with attn_flash={flash}')
 
 
-@each([case for case in ALL if 'attn_flash' not in case.stack])
+@each([case for case in ALL if 'attn_flash' not in case.stack], share=2)
 @pytest.mark.parametrize('demanded', some(False, True))
 def test_kernels_agree(case, demanded):
     kernels_law(case, demanded)

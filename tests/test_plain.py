@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close, randomised
+from sweeps import some
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -411,7 +412,7 @@ def test_transforms_of_functions(runs):
 
 
 @pytest.mark.filterwarnings('ignore')  # torch advises other ways
-@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True)], ids=str)
+@pytest.mark.parametrize('flags', some(dict(rotary_pos_emb=True), {}), ids=str)
 def test_traces(flags, runs):
     net, x = stack(**flags), tokens().detach()
     traced = torch.jit.trace(net, (x,), check_trace=False)

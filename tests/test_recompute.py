@@ -20,6 +20,7 @@ from law_cases import (
     weighted,
 )
 from oracles import assert_close, randn
+from sweeps import is_late
 from torch.profiler import ProfilerActivity, profile
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
@@ -77,10 +78,13 @@ def dropping(case):
 
 
 def others_and_sizes_nightly(cases):
-    """The widths of what is around the stack are no matter of layers."""
+    """The widths of what is around the stack are no matter of layers; of the others one half is for the suite."""
     sizes = [case for case in cases if case in ARGUMENT_CASES and case.model and not case.stack]
     known = others_nightly(cases, inputs_once=True)
-    return [pytest.param(case, marks=NIGHTLY) if case in sizes else case for case in known]
+    late = [case in sizes or is_late(2, 'again', case) for case in cases]
+    return [
+        pytest.param(case, marks=NIGHTLY) if at else each for case, each, at in zip(cases, known, late, strict=True)
+    ]
 
 
 @pytest.mark.parametrize('case', others_and_sizes_nightly([*LAYERED, *CROSS_CASES]), ids=str)
@@ -203,7 +207,7 @@ def streams_held(depth, length, **flags):
 MORE = (dict(attn_flash=False, rotary_pos_emb=True), dict(integrate_layers=True))
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize('flags', [{}, *(pytest.param(flags, marks=NIGHTLY) for flags in MORE)], ids=str)
 def test_memory(flags):
     """At depth 8 (16 branches) less than a fifth of it is held; each further block adds its two streams, not all."""

@@ -158,13 +158,30 @@ def by_kind(cases):
 PLACES = {flags: {place for own, place, _ in OWN if own == flags} for flags in FLAGS}
 
 
+def some_and_others(names):
+    """`forward` and two more names for the suite, and those for the night."""
+    names = sorted(names, key=lambda name: name != 'forward')
+    return names[:3], names[3:]
+
+
 def own_groups(*otherwise):
     """Places of the default model that the one with rotary positions has as well are for the night."""
     for (flags, place), names in by_kind(OWN):
         again = flags == 'default' and place in PLACES['rotary']
+        some, others = some_and_others(names)
+        if others:
+            yield pytest.param((flags, place), others, id=f'{flags}-{place}-others', marks=pytest.mark.nightly)
         yield pytest.param(
-            (flags, place), names, id=f'{flags}-{place}', marks=pytest.mark.nightly if again else otherwise
+            (flags, place), some, id=f'{flags}-{place}', marks=pytest.mark.nightly if again else otherwise
         )
+
+
+def class_groups():
+    for (kind,), names in by_kind(OF_CLASSES):
+        some, others = some_and_others(names)
+        yield pytest.param(kind, some, id=kind.__name__)
+        if others:
+            yield pytest.param(kind, others, id=f'{kind.__name__}-others', marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize('where, names', [*own_groups()])
@@ -195,9 +212,7 @@ def test_a_method_of_a_subclass_counts(where, names):
         assert acts or name != 'forward'
 
 
-@pytest.mark.parametrize(
-    'kind, names', [pytest.param(key[0], names, id=key[0].__name__) for key, names in by_kind(OF_CLASSES)]
-)
+@pytest.mark.parametrize('kind, names', [*class_groups()])
 def test_a_method_of_a_class_counts(kind, names):
     for name in names:
         net = made('default' if 'Absolute' in kind.__name__ or kind is TokenEmbedding else 'rotary')
