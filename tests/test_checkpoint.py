@@ -116,7 +116,7 @@ def outputs_of(make: str, state: Weights, call: str) -> list:
     return run(model, call)
 
 
-FEW = ('0.25.9', '1.26.6', '2.31.10')
+FEW = ('0.12.1', '0.25.9', '1.14.0', '1.19.1', '1.26.6', '1.30.0', '2.25.4', '2.31.10')
 RELEASES = [v if v in FEW else pytest.param(v, marks=pytest.mark.slow) for v in GOLDEN.releases]
 
 

@@ -593,8 +593,15 @@ WITH_MEMORIES = [
 ]
 
 
+BY_POSITION = ['position_infused_attn', 'rotary_pos_emb', 'alibi_pos_bias', 'rel_pos_bias', 'shaw_rel_pos']
+
+
 # a segment starts anew: what earlier tokens have hidden is forgotten, and values that turn do so from its start
-@each([case for case in WITH_MEMORIES if not {'attn_selective', 'attn_rotate_values'} & set(case.stack)], share=4)
+@each(
+    [case for case in WITH_MEMORIES if not {'attn_selective', 'attn_rotate_values'} & set(case.stack)],
+    share=4,
+    also=BY_POSITION,
+)
 def test_memories_of_an_earlier_segment(case):
     """A segment with the memories of all before it is the end of the whole; so it is token by token."""
     case = with_relative_positions(case)
