@@ -408,8 +408,9 @@ class PlainLayers:
 
     @classmethod
     def of(cls, stack: Stack) -> PlainLayers | None:
-        """The layers of a stack, if they are plain. A graph, compiled or traced, has no use for them."""
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        """The layers of a stack, if they are plain. A graph, compiled or traced, has no use for them, and its symbols
+        are no sizes to keep."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack():
             return None
         kept = vars(stack).get('short_cuts', ShortCuts()).known
         known = kept.get(stack.training, False)
