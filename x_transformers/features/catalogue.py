@@ -115,7 +115,7 @@ from x_transformers.features.residuals import (
     ZeroInitBranches,
 )
 from x_transformers.features.reversible import Reversible
-from x_transformers.features.rotary import GivenAngles, Rotary, RotaryPositions
+from x_transformers.features.rotary import GivenAngles, Rotary, RotaryLayers, RotaryPositions
 from x_transformers.features.scores import (
     AttentionDropout,
     AttnDelta,
@@ -283,6 +283,7 @@ STACK: tuple[type[Feature], ...] = (
     PackedInStack,
     GivenAngles,
     RotaryPositions,
+    RotaryLayers,
     PolarPositions,
     PositionInfused,
     Alibi,
