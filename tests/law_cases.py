@@ -139,7 +139,6 @@ SETTINGS: dict[str, Values] = {
     'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
-    'rotary_layers': dict(rotary_pos_emb=True),
     'cross_residual_attn': dict(cross_attend=True),
     **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
     'layers_execute_order': dict(depth=1),
@@ -147,6 +146,7 @@ SETTINGS: dict[str, Values] = {
     'rotary_emb_dim': dict(attn_dim_head=16),
     'ff_glu_gate_softclamp_value': dict(ff_glu_softclamp=True),
     'ff_glu_up_softclamp_value': dict(ff_glu_softclamp=True),
+    'ff_swiglu_alpha': dict(ff_swiglu_limit=0.5),
     'ff_moe_groups': dict(ff_moe_kind='sigmoid'),
     'ff_moe_top_groups': dict(ff_moe_kind='sigmoid', ff_moe_groups=2),
     'ff_moe_score_bias': dict(ff_moe_kind='sigmoid'),
@@ -196,7 +196,6 @@ ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',)}
 THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
-    'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
     'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
     # sizes that a switch cannot do without
     'attn_dim_latent_q': dict(attn_use_latent_q=True, attn_dim_latent_q=5),
@@ -216,9 +215,8 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_num_mem_kv': ((1, 3),),
     'ff_moe_kind': ('topk_softmax',),
     'sandwich_coef': (2,),
+    'parallel_block': ('shared',),
     'layers_execute_order': ((0, 1, 1, 0),),
-    'rotary_scaling': (dict(kind='linear', factor=4.0),),
-    'rotary_layers': ((dict(theta=50.0, scaling=dict(kind='yarn', factor=4.0, length=8)), True),),
 }
 
 
@@ -308,6 +306,8 @@ ARGUMENT_CASES = (
     argument('attn_flash', True, None),
     argument('attn_flash', False, None),
     argument('ff_mult', 1.5, 4),
+    argument('ff_dim_inner', 20, None),
+    argument('ff_activation', 'relu2', None),
     argument('ff_no_bias', True, False),
     argument('ff_dropout', 0.2, 0.0),
     argument('pre_norm', False, True),
@@ -366,7 +366,6 @@ INPUT_CASES = (
     Case('pos', inputs=('pos',)),
     Case('pos, rotary', stack=dict(rotary_pos_emb=True), inputs=('pos',)),
     Case('pos, xpos', stack=dict(rotary_xpos=True), inputs=('pos',)),
-    Case('pos, layers turn otherwise', stack=dict(rotary_pos_emb=True, rotary_layers=(True, False)), inputs=('pos',)),
     Case('pos, alibi', stack=dict(alibi_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, T5', stack=dict(rel_pos_bias=True), inputs=('pos',)),
     Case('differential, alibi', stack=dict(attn_differential=True, alibi_pos_bias=True, attn_talking_heads=True)),
@@ -414,6 +413,9 @@ INPUT_CASES = (
     Case('experts, sigmoid, shared', stack=dict(**EXPERTS, ff_moe_kind='sigmoid', ff_moe_groups=2, ff_moe_shared=1)),
     Case('experts, softmax of the best', stack=dict(**EXPERTS, ff_moe_kind='topk_softmax', ff_moe_router_bias=True)),
     Case('experts, plain layers between', stack=dict(depth=3, ff_moe_experts=(None, 3, None), ff_moe_shared=1)),
+    Case('experts, bounded', stack=dict(ff_moe_experts=4, ff_glu=True, ff_swiglu_limit=0.5, ff_moe_bias=True)),
+    Case('eps, rms', stack=dict(norm_eps=0.1, use_rmsnorm=True, branch_post_norm=True)),
+    Case('side by side, cross', stack=dict(**CROSS, parallel_block='shared', norm_bias=True, norm_eps=0.1)),
     Case('latents, value residual', stack=dict(**LATENT_KV, add_value_residual=True)),
     Case('self_attn_kv_residuals', inputs=('self_attn_kv_residuals',)),
     Case('cross_attn_kv_residuals', stack=CROSS, inputs=('cross_attn_kv_residuals',)),

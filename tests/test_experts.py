@@ -75,6 +75,9 @@ SHAPES = {
     'sigmoid': dict(moe_kind='sigmoid'),
     'groups': dict(**GROUPED, moe_shared=2, glu=True, swish=True, no_bias=True),
     'groups, not renormalised': dict(**GROUPED, moe_renormalise=False, moe_shared=1),
+    'gated, with biases': dict(glu=True, activation='silu', moe_bias=True, no_bias=True),
+    'gated, without biases': dict(glu=True, swish=True, glu_bias=False, moe_shared=1),
+    'by name': dict(activation='relu2', dim_inner=5),
     'other widths': dict(moe_dim_inner=3, dim_out=4, relu_squared=True, moe_shared=1),
 }
 
@@ -92,9 +95,9 @@ def choice_of(flags):
 
 
 def activation_of(flags):
-    if flags.get('swish'):
+    if flags.get('swish') or flags.get('activation') == 'silu':
         return lambda t: t / (1 + torch.exp(-t))
-    return (lambda t: t * t * (t > 0)) if flags.get('relu_squared') else gelu
+    return (lambda t: t * t * (t > 0)) if {'relu_squared', 'activation'} & {*flags} else gelu
 
 
 @pytest.fixture(params=['slices', 'blocks'])
@@ -114,6 +117,28 @@ def test_formula(name, n, way):
         return mixture(w, x, bool(flags.get('glu')), activation_of(flags), **choice_of(flags))
 
     assert_same(module, module, oracle, randn(2, n, DIM))
+
+
+def test_bounded_experts():
+    """gpt-oss: a router with a bias, the softmax of the best, and bounded gated units with biases."""
+    flags = dict(moe_kind='topk_softmax', moe_router_bias=True, moe_bias=True)
+    module = built(glu=True, swiglu_limit=0.4, no_bias=True, **flags)
+    names = ('router.weight', 'router.bias', 'up_gate.weight', 'up_gate.bias', 'down.weight', 'down.bias')
+    assert {*module.state_dict()} == {f'moe.{name}' for name in names}
+
+    def oracle(w, x):
+        rows = []
+        for token in x.reshape(-1, DIM):
+            out = 0
+            for e, weight in chosen_by(w, token, kind='topk_softmax')[0]:
+                u, g = (w['moe.up_gate.weight'][e] @ token + w['moe.up_gate.bias'][e]).chunk(2)
+                u, g = u.clamp(-0.4, 0.4), g.clamp(max=0.4)
+                h = (u + 1) * g / (1 + torch.exp(-1.702 * g))
+                out = out + weight * (w['moe.down.weight'][e] @ h + w['moe.down.bias'][e])
+            rows.append(out)
+        return torch.stack(rows).reshape(x.shape)
+
+    assert_same(module, module, oracle, randn(2, 5, DIM), tolerance=1e-12)
 
 
 def test_names_and_shapes():
@@ -272,6 +297,7 @@ def test_the_loss_of_a_model():
     dict(custom_activation=nn.PReLU()), dict(moe_top_k=7), dict(moe_groups=4, moe_kind='sigmoid'),
     dict(moe_groups=2), dict(moe_score_bias=True), dict(moe_groups=2, moe_top_groups=3, moe_kind='sigmoid'),
     dict(moe_groups=6, moe_top_groups=1, moe_kind='sigmoid'), dict(moe_kind='hash'), dict(moe_top_k=0),
+    dict(moe_bias=True, glu=True, glu_bias=False),
 ], ids=str)  # fmt: skip
 def test_what_does_not_go_together_is_refused_by_name(flags):
     name = next(iter(flags))

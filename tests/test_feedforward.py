@@ -1,12 +1,15 @@
 """`FeedForward` against its formulas: values and gradients."""
 
+import json
+import math
+
 import oracles
 import pytest
 import torch
 from oracles import assert_close, assert_same, randn, randomised
 from torch import nn
 
-from x_transformers import FeedForward
+from x_transformers import Decoder, FeedForward
 
 
 class Cubed(nn.Module):
@@ -120,6 +123,69 @@ def test_wide_soft_clamps_change_nothing():
         assert_close(module.double()(x), plain.double()(x), tolerance=1e-6)
 
 
+NAMED = {
+    'gelu': oracles.gelu,
+    'gelu_tanh': lambda t: t / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3))),
+    'quick_gelu': lambda t: t / (1 + torch.exp(-1.702 * t)),
+    'relu': lambda t: t * (t > 0),
+    'relu2': lambda t: t * t * (t > 0),
+    'silu': lambda t: t / (1 + torch.exp(-t)),
+    'tanh': lambda t: (torch.exp(t) - torch.exp(-t)) / (torch.exp(t) + torch.exp(-t)),
+}
+
+
+@pytest.mark.parametrize('glu', [False, True])
+@pytest.mark.parametrize('name', NAMED)
+def test_activations_by_name(name, glu):
+    flags = dict(glu=True, glu_bias=False) if glu else {}
+    module = randomised(FeedForward(dim=5, dim_inner=7, activation=name, **flags))
+
+    def oracle(w, x):
+        if not glu:
+            return output(w, NAMED[name](inner(w, x)))
+        u, g = (x @ w['ff.0.proj.weight'].T).chunk(2, dim=-1)
+        return output(w, u * NAMED[name](g))
+
+    assert_same(module, module, oracle, randn(2, 3, 5), tolerance=1e-12)
+    again = FeedForward.from_config(json.dumps(module.config))
+    assert again.state_dict().keys() == module.state_dict().keys() and again.activation == name
+
+
+@pytest.mark.parametrize('alpha', [None, 0.7])
+def test_a_bounded_gated_unit(alpha):
+    """gpt-oss: (clamp(u, -c, c) + 1) g sigmoid(alpha g) of g = min(gate, c)."""
+    own = {} if alpha is None else dict(swiglu_alpha=alpha)
+    module = randomised(FeedForward(dim=5, glu=True, swiglu_limit=0.4, swish=True, glu_mult_bias=True, **own))
+
+    def oracle(w, x):
+        u, g = inner(w, x, 'ff.0.proj').chunk(2, dim=-1)
+        u, g = (torch.where(t > 0.4, torch.full_like(t, 0.4), t) for t in (u, g))
+        u = torch.where(u < -0.4, torch.full_like(u, -0.4), u)
+        return output(w, (u + 1) * g / (1 + torch.exp(-(alpha or 1.702) * g)) * w['ff.0.mult_bias'])
+
+    assert_same(module, module, oracle, randn(2, 7, 5), tolerance=1e-12)
+
+
+def test_inner_widths(logged):
+    for flags, first in ((dict(dim_inner=9), 'ff.0.0'), (dict(dim_inner=9, glu=True), 'ff.0.proj')):
+        shapes = {n: tuple(t.shape) for n, t in FeedForward(dim=5, **flags).state_dict().items()}
+        assert shapes[f'{first}.weight'] == (18 if 'glu' in flags else 9, 5) and shapes['ff.2.weight'] == (5, 9)
+    assert not logged
+    FeedForward(dim=5, dim_inner=9, mult=2)
+    assert '`mult` has no effect beside `dim_inner`' in logged[0]
+    net = Decoder(
+        dim=8,
+        depth=2,
+        heads=2,
+        ff_dim_inner=(5, 6),
+        ff_activation=('relu', None),
+        ff_glu=True,
+        ff_glu_bias=(False, True),
+    )
+    assert [tuple(net.layers[at][1].ff[0].proj.weight.shape) for at in (1, 3)] == [(10, 8), (12, 8)]
+    assert [net.layers[at][1].ff[0].proj.bias is None for at in (1, 3)] == [True, False]
+
+
 @pytest.mark.parametrize('post_act_ln', [False, True])
 def test_dropout_behind_the_output_projection(post_act_ln):
     module = randomised(FeedForward(dim=5, sublayer_dropout=0.5, post_act_ln=post_act_ln))
@@ -215,6 +281,13 @@ def test_dropout_is_before_the_output_projection(glu):
         (dict(solu=True, relu_squared=True), 'relu_squared.*solu'),
         (dict(glu=True, glu_softclamp=True, relu_squared=True), 'glu_softclamp.*ReluSquared'),
         (dict(softclamp_value=0), 'softclamp_value'),
+        (dict(dim_inner=0), 'dim_inner'),
+        (dict(activation='swiglu'), "`activation` got 'swiglu', it must be one of 'gelu', 'gelu_tanh'"),
+        (dict(activation='relu', swish=True), '`activation` does not go with `swish`'),
+        (dict(activation='relu', custom_activation=nn.Tanh()), '`activation` does not go with `custom_activation`'),
+        (dict(glu=True, swiglu_limit=1.0, activation='relu'), '`swiglu_limit` does not go with `activation`'),
+        (dict(glu=True, swiglu_limit=1.0, relu_squared=True), '`swiglu_limit` does not go with `relu_squared`'),
+        (dict(glu=True, swiglu_limit=1.0, glu_softclamp=True), '`swiglu_limit` does not go with `glu_softclamp`'),
         (dict(sublayer_dropout=1.0), 'sublayer_dropout'),
         (dict(output_proj_depth=0), 'output_proj_depth'),
     ],

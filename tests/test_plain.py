@@ -61,14 +61,11 @@ def assert_same(own, wanted):
         assert one is None or torch.equal(one, other)
 
 
-YARN = dict(kind='yarn', factor=4.0, length=8)
 PLAIN = {
     'default': {},
     'encoder': dict(kind=Encoder),
     'rotary': dict(rotary_pos_emb=True),
     'rotary, both ways': dict(kind=Encoder, rotary_pos_emb=True),
-    'rotary, scaled': dict(rotary_pos_emb=True, rotary_theta=50.0, rotary_scaling=YARN, attn_kv_heads=2),
-    'layers turn otherwise': dict(rotary_pos_emb=True, depth=3, rotary_layers=(dict(scaling=YARN), False, True)),
     'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
     'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
@@ -93,6 +90,21 @@ PLAIN = {
     'norms behind': dict(pre_norm=False),
     'no offset': dict(norm_add_unit_offset=False),
     'sandwich': dict(sandwich_norm=True),
+    'eps': dict(norm_eps=0.1, use_rmsnorm=True, sandwich_norm=True),
+    'eps without offset': dict(norm_eps=0.1, use_rmsnorm=True, norm_add_unit_offset=False),
+    'biases of norms': dict(norm_bias=True, norm_eps=1e-3, ff_activation='gelu_tanh', ff_dim_inner=20),
+    'biases without offset': dict(norm_bias=True, norm_add_unit_offset=False, ff_activation='relu'),
+    'no gains': dict(norm_affine=False, ff_activation='quick_gelu'),
+    'no gains, rms': dict(norm_affine=False, use_rmsnorm=True, ff_activation='tanh'),
+    'norms of branches': dict(branch_post_norm=True, use_rmsnorm=True, norm_eps=0.1),
+    'no first norm': dict(first_attn_norm=False),
+    'gated without bias': dict(ff_glu=True, ff_glu_bias=False, ff_no_bias=True, ff_activation='silu'),
+    'gated and bounded': dict(ff_glu=True, ff_swiglu_limit=0.3),
+    'side by side': dict(parallel_block=True, rotary_pos_emb=True),
+    'side by side, one norm': dict(parallel_block='shared', norm_bias=True, kind=Encoder),
+    'side by side, checkpoints': dict(parallel_block='shared', checkpoint_layers=1, depth=3),
+    'side by side, checkpoints of three': dict(parallel_block=True, checkpoint_layers=3, depth=3),
+    'side by side, repeated': dict(parallel_block='shared', weight_tie_layers=True, use_rmsnorm=True, norm_eps=0.1),
     'other layers': dict(custom_layers=('a', 'a', 'f', 'a', 'f')),
     'repeated': dict(weight_tie_layers=True),
     'no projection': dict(heads=1, attn_dim_head=16),

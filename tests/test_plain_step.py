@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from oracles import assert_close, randomised
-from test_plain import ACTING, YARN
+from test_plain import ACTING
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
@@ -31,8 +31,6 @@ def heads(out):
 PLAIN = {
     'default': {},
     'rotary': dict(rotary_pos_emb=True),
-    'rotary, scaled': dict(rotary_pos_emb=True, rotary_theta=50.0, rotary_scaling=YARN),
-    'layers turn otherwise': dict(rotary_pos_emb=True, depth=3, rotary_layers=(dict(scaling=YARN), False, True)),
     'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
     'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
@@ -50,6 +48,15 @@ PLAIN = {
     'no final norm': dict(pre_norm_has_final_norm=False),
     'dropout': dict(attn_dropout=0.3, ff_dropout=0.3, layer_dropout=0.0),
     'formula': dict(attn_flash=False),
+    'eps': dict(norm_eps=0.1, use_rmsnorm=True, sandwich_norm=True),
+    'eps without offset': dict(norm_eps=0.1, use_rmsnorm=True, norm_add_unit_offset=False),
+    'biases of norms': dict(norm_bias=True, norm_eps=1e-3, ff_activation='gelu_tanh'),
+    'no gains': dict(norm_affine=False, norm_eps=1e-3),
+    'norms of branches': dict(branch_post_norm=True, use_rmsnorm=True, norm_eps=0.1),
+    'no first norm': dict(first_attn_norm=False),
+    'gated without bias': dict(ff_glu=True, ff_glu_bias=False, ff_no_bias=True, ff_dim_inner=20, ff_activation='silu'),
+    'side by side': dict(parallel_block=True, rotary_pos_emb=True),
+    'side by side, one norm': dict(parallel_block='shared', norm_bias=True, weight_tie_layers=True),
     'other layers': dict(custom_layers=('a', 'a', 'f', 'a', 'f')),
     'repeated': dict(weight_tie_layers=True),
     'no projection': dict(heads=1, attn_dim_head=16),
@@ -114,7 +121,6 @@ OTHERS = ACTING | {
     'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),
     'embedding norm': dict(wrapper=dict(post_emb_norm=True)),
     'mixture': dict(wrapper=dict(mixture_of_softmax=True)),
-    'angles by length': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='dynamic', factor=2.0, length=4)),
 }
 
 

@@ -77,6 +77,7 @@ from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
@@ -101,6 +102,7 @@ from x_transformers.flags import (
     naming,
     none,
     number,
+    one_of,
     positive,
     probability,
     shown,
@@ -351,17 +353,23 @@ class FeedForward(Configurable):
         dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
         mult: Annotated[float, 'inner width as a multiple of `dim`', positive] = 4,
         *,
+        dim_inner: Annotated[int | None, 'inner width, in place of `mult`', size | none] = None,
+        activation: Annotated[str | None, 'by name; GELU if None', one_of(*ACTIVATIONS) | none] = None,
         no_bias: Annotated[bool, 'linear layers without bias; a gated unit keeps its own', boolean] = False,
         dropout: Annotated[float, 'dropout before the output projection', probability] = 0.0,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:
         super().__init__()
-        self.dim, self.dim_out, self.dim_inner = dim, dim_out or dim, int(dim * mult)
+        self.dim, self.dim_out, self.dim_inner = dim, dim_out or dim, dim_inner or int(dim * mult)
         if self.dim_inner < 1:
             raise ConfigError(f'`mult` got {mult}, which leaves no inner features of {dim}')
-        self.no_bias, self.dropout = bool(no_bias), dropout
+        if dim_inner is not None and mult != 4:
+            warn_once('`mult` has no effect beside `dim_inner`')
+        self.no_bias, self.dropout, self.activation = bool(no_bias), dropout, activation
         on = self.features = self.compose(features, flags).setup()
+        if activation is not None and (chosen := on.at.get('activation')):
+            raise ConfigError(f'`activation` does not go with `{chosen[0].title}`: both choose the activation')
         self.ff = on.pick('layers', self.layers)()
         for feature in on.at.get('initialise', ()):
             feature.initialise()
@@ -371,7 +379,7 @@ class FeedForward(Configurable):
     def layers(self) -> nn.Sequential:
         """The linear layers, and what stands between and behind them."""
         on = self.features
-        widened = on.pick('widen', self.widen)(on.pick('activation', nn.GELU)())
+        widened = on.pick('widen', self.widen)(on.pick('activation', ACTIVATIONS[self.activation or 'gelu'])())
         inner = [feature.inner() for feature in on.at.get('inner', ())]
         output = nn.Linear(self.dim_inner, self.dim_out, bias=not self.no_bias)
         behind = [feature.behind() for feature in on.at.get('behind', ())]
@@ -461,7 +469,7 @@ class Layer(ModuleList):
         """
         (before, after, _), branch, _ = self
         x = on.chain('read', x, self, call)
-        x = call.norm(before, x)
+        x = on.chain('normed', call.norm(before, x), self, call)
         inputs = call.branch_inputs(self, before)
         given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
         inputs = on.chain('inputs', inputs, self, given)
@@ -602,7 +610,8 @@ class AttentionLayers(Routing):
         self.depth = depth or len(self.layers_execute_order)
 
     def new_norm(self) -> nn.Module:
-        return self.features.pick('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))()
+        on = self.features
+        return on.chain('each_norm', on.pick('norm', lambda: LayerNorm(self.dim, self.norm_add_unit_offset))())
 
     def build_layer(self, index: int, kind: str) -> Layer:
         on = self.features
@@ -616,7 +625,8 @@ class AttentionLayers(Routing):
         before = self.new_norm() if self.norm_before else None
         after = on.pick('norm_branch', lambda: None)()
         outside = self.new_norm() if self.norm_outside else None
-        return Layer(kind, index, (before, after, outside), branch, residual)
+        norms = on.chain('norms', (before, after, outside), kind, index)
+        return Layer(kind, index, norms, branch, residual)
 
     def build_branch(self, index: int) -> Attention | FeedForward:
         """The branch of a layer, of a kind of the library."""
@@ -638,7 +648,8 @@ class AttentionLayers(Routing):
             for kind in dict.fromkeys(self.layer_types)
             if kind not in self.branches
         )
-        norm = 'before each branch' if self.pre_norm else 'after each residual'
+        place = 'before each branch' if self.norm_before else 'after each branch'
+        norm = 'after each residual' if self.norm_outside and not self.norm_before else place
         return {'order': f'layers {order}', 'norm': f'{type(self.new_norm()).__name__} {norm}'}
 
     @property
@@ -973,16 +984,6 @@ class Wrapper(UpdatesStack, Configurable):
     @property
     def can_cache_kv_outside_max_seq_len(self) -> bool:
         return self.pos_emb is None
-
-    @property
-    def follows_length(self) -> bool:
-        """Whether what a token becomes depends on how many are read with it."""
-        return any(feature.follows_length for feature in self.attn_layers.features.active)
-
-    def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
-        """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
-        of_stack = self.attn_layers.features.active
-        return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
 
     @property
     def can_pad_left(self) -> bool:

@@ -12,15 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.features.norms import LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
 
 # norms with a gain, scale * (parameter + offset): the name of the parameter, the offset, the scale
 GAINS: dict[type, Callable[[Any], tuple[str, float, float]]] = {
     LayerNorm: lambda norm: ('gamma', norm.unit_offset, 1.0),
-    RMSNorm: lambda norm: ('g', norm.unit_offset, norm.scale),
-    ScaleNorm: lambda norm: ('g', norm.unit_offset, norm.scale),
+    BiasedLayerNorm: lambda norm: ('gamma', norm.unit_offset, 1.0),
+    RMSNorm: lambda norm: ('g', norm.unit_offset, scale_of(norm)),
+    ScaleNorm: lambda norm: ('g', norm.unit_offset, scale_of(norm)),
     MultiheadRMSNorm: lambda norm: ('gamma', 1.0, norm.scale),
 }
+
+
+def scale_of(norm: RMSNorm) -> float:
+    """What stands beside the gain."""
+    return norm.scale if norm.eps is None else 1.0
 
 
 class Gains:
@@ -31,7 +37,7 @@ class Gains:
         for norm in norms:
             if type(norm) in GAINS:
                 name, offset, scale = GAINS[type(norm)](norm)
-                if offset or scale != 1:
+                if norm._parameters[name] is not None and (offset or scale != 1):
                     shape = norm._parameters[name].shape
                     self.groups.setdefault((name, offset, scale, shape), []).append(norm)
 

@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.fast.gains import scale_of
 from x_transformers.fast.plain import normed
 from x_transformers.features import norms
-from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm
 
 # rows for which a copy is faster, by measurement; from two to three rows torch has a kernel of its own
 FEW_ROWS = frozenset({1, *range(4, 33)})
@@ -61,20 +62,22 @@ class PackedLinear:
 class PackedNorm:
     """A norm whose gain is summed and scaled once."""
 
-    __slots__ = ('gain', 'known', 'name', 'normed', 'offset', 'own', 'scale', 'version')
+    __slots__ = ('eps', 'gain', 'known', 'name', 'offset', 'own', 'scale', 'version')
 
     def __init__(self, norm: LayerNorm | RMSNorm) -> None:
         self.own, self.offset, self.known, self.version, self.gain = norm._parameters, norm.unit_offset, None, -1, None
-        self.name, self.normed, self.scale = 'gamma', normed, None
-        if type(norm) is not LayerNorm:
-            self.name, self.normed, self.scale = 'g', lambda x, gain: norms.l2norm(x) * gain, norm.scale
+        self.name, self.scale, self.eps = 'gamma', 1.0, norm.eps
+        if isinstance(norm, RMSNorm):
+            self.name, self.scale = 'g', scale_of(norm)
 
     def __call__(self, x: Tensor) -> Tensor:
         gain = self.own[self.name]
         if gain is not self.known or gain._version != self.version:
             self.known, self.version, self.gain = gain, gain._version, gain.detach() + self.offset
-            self.gain = self.gain if self.scale is None else self.scale * self.gain
-        return self.normed(x, self.gain)
+            self.gain = self.gain if self.scale == 1 else self.scale * self.gain
+        if self.name == 'gamma':
+            return normed(x, self.gain, self.own.get('beta'), self.eps)
+        return (norms.l2norm(x) if self.eps is None else norms.rms_normed(x, self.eps)) * self.gain
 
 
 def products_are_torchs() -> bool:
@@ -102,6 +105,10 @@ def packable(modules: Iterable[nn.Module], rows: int) -> set[nn.Linear]:
 
 def packs_gain(module: nn.Module | None) -> bool:
     """Whether a module is a norm whose gain is computed, and a change of which can be seen."""
-    if type(module) is LayerNorm:
-        return bool(module.unit_offset) and not module.gamma.is_inference()
-    return type(module) in (RMSNorm, ScaleNorm) and not module.g.is_inference()
+    if type(module) in (LayerNorm, BiasedLayerNorm):
+        gain, computed = module.gamma, bool(module.unit_offset)
+    elif type(module) in (RMSNorm, ScaleNorm):
+        gain, computed = module.g, module.unit_offset or scale_of(module) != 1
+    else:
+        return False
+    return gain is not None and bool(computed) and not gain.is_inference()

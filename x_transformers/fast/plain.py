@@ -25,14 +25,15 @@ from x_transformers.core.calls import StackCall
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.notes import TakesNotes
 from x_transformers.core.rows import is_large
-from x_transformers.fast.gains import Gains
+from x_transformers.fast.gains import Gains, scale_of
 from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known
 from x_transformers.features import norms
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.heads import QKRMSNorm
-from x_transformers.features.norms import LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
+from x_transformers.features.layouts import ParallelBlock
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
 from x_transformers.features.residuals import Residual
-from x_transformers.features.rotary import Rotary, RotaryLayers, is_one
+from x_transformers.features.rotary import Rotary, is_one
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels import dense
 from x_transformers.kernels.dense import Sight, fused, sight_of
@@ -58,28 +59,35 @@ def linear(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     return product
 
 
-def normed(x: Tensor, gain: Tensor) -> Tensor:
+def normed(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     if F.layer_norm is OWN_LAYER_NORM:  # all that it does
-        return torch.layer_norm(x, gain.shape, gain)
-    return F.layer_norm(x, gain.shape, gain)
+        return torch.layer_norm(x, gain.shape, gain, bias, eps)
+    return F.layer_norm(x, gain.shape, gain, bias, eps)
 
 
 def layer_norm(module: LayerNorm) -> Callable[..., Tensor]:
-    offset, own = module.unit_offset, module._parameters
+    offset, own, eps, biased = module.unit_offset, module._parameters, module.eps, type(module) is BiasedLayerNorm
+    if own['gamma'] is None:
+        return module
 
     def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
         if gain is None:
             gain = own['gamma'] + offset if offset else own['gamma']
-        return normed(x, gain)
+        return normed(x, gain, own['beta'] if biased else None, eps)
 
     return norm
 
 
 def rms_norm(module: RMSNorm) -> Callable[..., Tensor]:
-    offset, scale, own = module.unit_offset, module.scale, module._parameters
+    offset, scale, own, eps = module.unit_offset, scale_of(module), module._parameters, module.eps
+    if own['g'] is None:
+        return module
 
     def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
-        return norms.l2norm(x) * (scale * (own['g'] + offset) if gain is None else gain)
+        if gain is None:
+            gain = own['g'] + offset if offset else own['g']
+            gain = gain if eps is not None else scale * gain
+        return (norms.l2norm(x) if eps is None else norms.rms_normed(x, eps)) * gain
 
     return norm
 
@@ -110,16 +118,20 @@ def silu(module: nn.SiLU) -> Callable[[Tensor], Tensor]:
 PARTS: dict[type, Callable[[Any], Callable[[Tensor], Tensor]]] = {
     nn.Linear: linear,
     LayerNorm: layer_norm,
+    BiasedLayerNorm: layer_norm,
     RMSNorm: rms_norm,
     ScaleNorm: rms_norm,
     GLU: lambda module: glu(module, part),
     nn.GELU: gelu,
     nn.SiLU: silu,
+    nn.ReLU: lambda module: lambda x: F.relu(x, inplace=module.inplace),
+    nn.Tanh: lambda module: lambda x: torch.tanh(x),
 }
 READ = {
     nn.Linear: {'weight', 'bias'},
     nn.Embedding: {'weight'},
     LayerNorm: {'gamma'},
+    BiasedLayerNorm: {'gamma', 'beta'},
     RMSNorm: {'g'},
     ScaleNorm: {'g'},
     MultiheadRMSNorm: {'gamma'},
@@ -146,7 +158,9 @@ class PlainLayer:
     def __init__(self, layer: Layer, part: Callable[[nn.Module | None], Any] = part) -> None:
         norms, self.branch, _ = layer
         self.before, self.after, self.outside = map(part, norms)
-        self.norm = norms[0]
+        self.norm, self.index = norms[0], layer.index
+        # whether it reads the stream as it comes, and not that from before its block; whether in the norm of another
+        self.opens, self.borrows = True, False
 
     def read(self, x: Tensor, gains: dict[Any, Tensor] | None = None) -> Tensor:
         if self.before is None:
@@ -205,8 +219,7 @@ class PlainAttention(PlainLayer):
 
         Without a backward pass, which would keep other tensors, queries and keys go through norms and turns together.
         """
-        qk, gains = None, run.gains
-        turns = run.turns if run.by_layer is None else run.by_layer[self.layer.index]
+        qk, gains, turns = None, run.gains, run.turns
         if gains is not None and rings is self.rings and self.qk_norms and gains.keys() >= self.qk_norms.keys():
             qk = norms.l2norm(torch.cat((q, k), dim=1)) * torch.cat([gains[norm] for norm in self.qk_norms])
         else:
@@ -219,8 +232,8 @@ class PlainAttention(PlainLayer):
             q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
         return q, k, v
 
-    def __call__(self, x: Tensor, run: PlainPass) -> Tensor:
-        y, rows, width = self.read(x, run.gains), run.rows, self.shape.dim_head
+    def __call__(self, x: Tensor, y: Tensor, run: PlainPass) -> Tensor:
+        rows, width = run.rows, self.shape.dim_head
         given = run.inputs_of(self.layer) if run.shares else None
         rings, sources = (self.rings, ()) if given is None else self.shared
         for ring in sources:
@@ -266,16 +279,12 @@ class PlainPass:
     hides_blind = False
     gains: dict[Any, Tensor] | None = None
     sight: Sight | None = None
-    by_layer: dict[int, Tensor | None] | None = None
 
     def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:
         given = call.shared['a']
         self.rows, self.call, self.on = x.shape[:-1], call, on
         self.turns = given['rotary_pos_emb'][0] if 'rotary_pos_emb' in given else None
-        hear = on.at.get('inputs')
-        self.shares = bool(hear) and not only_turn(hear)
-        if hear and self.turns is not None:
-            self.by_layer = next((own.turns(call) for own in hear if type(own) is RotaryLayers), None)
+        self.shares = bool(on.at.get('inputs'))
         # a plain bool of a symbolic length too
         self.sight = Sight(None, True if first is not None and first.branch.causal and x.shape[1] > 1 else False)
         if first is None or SEEN.isdisjoint(given):
@@ -312,11 +321,6 @@ class PlainPass:
         return PlainCall(inputs) if inputs else None
 
 
-def only_turn(features: Sequence[Feature]) -> bool:
-    """Whether what features at `inputs` give to layers are angles alone."""
-    return all(type(feature) is RotaryLayers for feature in features)
-
-
 class PlainFeedForward(PlainLayer):
     """Linear layers and activations, one after the other."""
 
@@ -324,11 +328,19 @@ class PlainFeedForward(PlainLayer):
         super().__init__(layer, part)
         self.parts = [part(module) for module in leaves(self.branch.ff)]
 
-    def __call__(self, x: Tensor, run: PlainPass | None = None) -> Tensor:
-        out = self.read(x, run.gains if run is not None else None)
+    def __call__(self, x: Tensor, y: Tensor, run: PlainPass | None = None) -> Tensor:
         for part in self.parts:
-            out = part(out)
-        return self.join(out, x)
+            y = part(y)
+        return self.join(y, x)
+
+
+def side_by_side(layers: Sequence[PlainLayer], parallel: ParallelBlock | None) -> None:
+    """Tell layers where blocks begin whose branches read the same, and which norm they borrow."""
+    for at, layer in enumerate(layers if parallel is not None else ()):
+        layer.opens = parallel.begins(layer.index)
+        layer.borrows = parallel.shares and not layer.opens
+        if layer.borrows:
+            layer.before, layer.norm = layers[at - 1].before, layers[at - 1].norm
 
 
 # which layers
@@ -411,6 +423,8 @@ class PlainLayers:
         self.stack, self.layers = stack, [kinds[layer.kind](layer) for layer in stack.layers]
         self.first = next((layer for layer in self.layers if type(layer) is PlainAttention), None)
         self.gains = Gains(norm for layer in self.layers for norm in layer.norms())
+        self.parallel = stack.features.find(ParallelBlock)
+        side_by_side(self.layers, self.parallel)
         self.seen, self.code = snapshot(stack, stack, stack.layers.modules())
         self.drops = any(type(m) is nn.Dropout and m.training and m.p for m in stack.layers.modules()) or any(
             layer.branch.training and layer.branch.dropout for layer in self.layers if type(layer) is PlainAttention
@@ -467,6 +481,15 @@ class PlainLayers:
         # products of matrices take less than those of (b, n, d); what is kept for a backward pass must be what the
         # ordinary way keeps, which may compute it again
         x = x if torch.is_grad_enabled() else x.flatten(0, -2)
+        own = None if self.parallel is None else call.own(self.parallel)
+        stream = y = getattr(own, 'stream', None)  # of a block that goes on
         for call.step in steps:
-            x = self.layers[call.order[call.step]](x, run)
+            layer = self.layers[call.order[call.step]]
+            if layer.opens:
+                stream = x
+            if not layer.borrows or run.gains is None:
+                y = layer.read(stream, run.gains)
+            x = layer(x, y, run)
+        if own is not None:
+            own.stream = stream
         return x if torch.is_grad_enabled() else x.unflatten(0, run.rows)

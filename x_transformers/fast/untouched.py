@@ -60,7 +60,7 @@ def remember_torchs(*kinds: type) -> None:
         WRITTEN[kind] = dict(vars(kind)) if original else {}
 
 
-remember_torchs(nn.Linear, nn.Embedding, nn.GELU, nn.SiLU, nn.Dropout, nn.Sequential)
+remember_torchs(nn.Linear, nn.Embedding, nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh, nn.Dropout, nn.Sequential)
 WRITTEN[nn.ModuleList] = dict(vars(nn.ModuleList))
 
 

@@ -7,7 +7,7 @@ from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
 from x_transformers.features.differential import Differential
 from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
-from x_transformers.features.early import GateValuesBias, NormBias, OutputBias, RotateValues
+from x_transformers.features.early import GateValuesBias, OutputBias, RotateValues
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
@@ -46,6 +46,7 @@ from x_transformers.features.layouts import (
     ExecuteOrder,
     Macaron,
     OnlyAttention,
+    ParallelBlock,
     ParRatio,
     ReinjectInput,
     SandwichCoef,
@@ -56,7 +57,12 @@ from x_transformers.features.layouts import (
 )
 from x_transformers.features.linear import LinearAttention
 from x_transformers.features.norms import (
+    BranchPostNorm,
     Condition,
+    FirstAttentionNorm,
+    NormAffine,
+    NormBias,
+    NormEps,
     PreAndPostNorm,
     SandwichNorm,
     UseAdaptiveLayerNorm,
@@ -115,7 +121,7 @@ from x_transformers.features.residuals import (
     ZeroInitBranches,
 )
 from x_transformers.features.reversible import Reversible
-from x_transformers.features.rotary import GivenAngles, Rotary, RotaryLayers, RotaryPositions
+from x_transformers.features.rotary import GivenAngles, Rotary, RotaryPositions
 from x_transformers.features.scores import (
     AttentionDropout,
     AttnDelta,
@@ -276,14 +282,18 @@ STACK: tuple[type[Feature], ...] = (
     UseAdaptiveLayerNorm,
     UseAdaptiveRMSNorm,
     NormBias,
+    NormEps,
+    NormAffine,
+    BranchPostNorm,
+    FirstAttentionNorm,
     SandwichNorm,
     PreAndPostNorm,
+    ParallelBlock,
     ResiDual,
     DocumentsInStack,
     PackedInStack,
     GivenAngles,
     RotaryPositions,
-    RotaryLayers,
     PolarPositions,
     PositionInfused,
     Alibi,

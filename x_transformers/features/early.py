@@ -8,36 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.norms import LayerNorm
+from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag
-
-
-class BiasedLayerNorm(LayerNorm):
-    """Layer norm with a bias."""
-
-    plain = True
-
-    def __init__(self, dim: int, unit_offset: bool = False) -> None:
-        super().__init__(dim, unit_offset)
-        self.beta = nn.Parameter(torch.zeros(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.gamma.shape, self.gamma + self.unit_offset, self.beta)
-
-
-class NormBias(StackFeature):
-    """Layer norms with a bias, as releases before 1.27 had them."""
-
-    paper = 'Layer Normalization, arXiv:1607.06450'
-    norm_bias = flag(False, 'layer norms with a bias (for weights of releases before 1.27)')
-    plain = True
-
-    def norm(self) -> nn.Module:
-        return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
 
 
 class OutputBias(AttentionFeature):

@@ -65,15 +65,15 @@ class Experts(nn.Module):
 
     def __init__(self, of: MixtureOfExperts, up: nn.Linear, between: nn.Module, down: nn.Linear, shared: Any) -> None:
         super().__init__()
-        experts, bias = of.moe_experts, up.bias is not None
+        experts = of.moe_experts
         self.kind, self.top_k, self.renormalise = of.moe_kind, of.moe_top_k, bool(of.moe_renormalise)
         self.groups, self.top_groups, self.scale = of.moe_groups, of.moe_top_groups, of.moe_scale
         self.router = Router(up.in_features, experts, bool(of.moe_router_bias))
         self.register_buffer('score_bias', torch.zeros(experts) if of.moe_score_bias else None)
-        widened = Stacked(experts, up.in_features, up.out_features, bias)
+        widened = Stacked(experts, up.in_features, up.out_features, up.bias is not None)
         self.gated = up.out_features == 2 * down.in_features
         self.add_module('up_gate' if self.gated else 'up', widened)
-        self.down = Stacked(experts, down.in_features, down.out_features, bias)
+        self.down = Stacked(experts, down.in_features, down.out_features, down.bias is not None)
         self.between, self.shared = between, shared
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,6 +195,8 @@ class MixtureOfExperts(FeedForwardFeature):
                 'each expert would need its own'
             )
         name, up = inside[0]
+        if self.moe_bias and up.bias is None:
+            raise ConfigError('`moe_bias` does not go with `glu_bias=False`: it is about all biases of experts')
         around, _, name = name.rpartition('.')
         setattr(between.get_submodule(around), name, nn.Identity())
         self.moe = Experts(self, up, between, down, shared)

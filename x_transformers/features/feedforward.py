@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from x_transformers.core.checks import check_broadcast
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.scores import softclamp
-from x_transformers.flags import Check, ConfigError, flag, none, positive, probability, size
+from x_transformers.flags import Check, ConfigError, boolean, flag, none, positive, probability, size
 
 
 class ReluSquared(nn.Module):
@@ -51,6 +53,27 @@ class Softclamp(nn.Module):
         return softclamp(x, self.value)
 
 
+class QuickGELU(nn.Module):
+    """x sigmoid(1.702 x):  an approximate GELU.  Hendrycks & Gimpel 2016, arXiv:1606.08415"""
+
+    plain = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1.702 * x).sigmoid()
+
+
+# activations by name
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    'gelu': nn.GELU,
+    'gelu_tanh': functools.partial(nn.GELU, 'tanh'),
+    'quick_gelu': QuickGELU,
+    'relu': nn.ReLU,
+    'relu2': ReluSquared,
+    'silu': nn.SiLU,
+    'tanh': nn.Tanh,
+}
+
+
 class GLU(nn.Module):
     """Gated linear unit:  first half of the projection times the activated second half.
 
@@ -68,6 +91,7 @@ class GLU(nn.Module):
         softclamp: bool = False,
         gate_softclamp_value: float = 4.0,
         up_softclamp_value: float = 25.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if softclamp and not isinstance(activation, (nn.GELU, nn.SiLU)):
@@ -76,17 +100,32 @@ class GLU(nn.Module):
                 f'the activation is {type(activation).__name__}'
             )
         self.act, self.softclamps = activation, (up_softclamp_value, gate_softclamp_value) if softclamp else None
-        self.proj = nn.Linear(dim_in, 2 * dim_out)
+        self.proj = nn.Linear(dim_in, 2 * dim_out, bias=bias)
         self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        value, gate = self.proj(x).chunk(2, dim=-1)
-        if self.softclamps is None:
-            out = value * self.act(gate)
-        else:
-            up, bound = self.softclamps
-            out = softclamp(value, up) * softclamp(gate, bound) * share_open(self.act, gate)
+        out = self.joined(*self.proj(x).chunk(2, dim=-1))
         return out if self.mult_bias is None else out * self.mult_bias
+
+    def joined(self, value: Tensor, gate: Tensor) -> Tensor:
+        if self.softclamps is None:
+            return value * self.act(gate)
+        up, bound = self.softclamps
+        return softclamp(value, up) * softclamp(gate, bound) * share_open(self.act, gate)
+
+
+class BoundedSwiGLU(GLU):
+    """(clamp(u, -c, c) + 1) g sigmoid(alpha g)  of the gate g = min(gate, c).  gpt-oss, arXiv:2508.10925"""
+
+    plain = True
+
+    def __init__(self, dim_in: int, dim_out: int, limit: float, alpha: float, mult_bias: bool, bias: bool) -> None:
+        super().__init__(dim_in, dim_out, nn.SiLU(), mult_bias, bias=bias)
+        self.limit, self.alpha = float(limit), float(alpha)
+
+    def joined(self, value: Tensor, gate: Tensor) -> Tensor:
+        gate = gate.clamp(max=self.limit)
+        return (value.clamp(-self.limit, self.limit) + 1) * gate * (self.alpha * gate).sigmoid()
 
 
 def share_open(activation: nn.Module, x: Tensor) -> Tensor:
@@ -161,18 +200,33 @@ class Swish(FeedForwardFeature):
 class GatedLinearUnit(FeedForwardFeature):
     """A gated linear unit widens the input."""
 
-    paper = 'GLU Variants Improve Transformer, arXiv:2002.05202; soft clamps: arXiv:2607.24653'
+    paper = 'GLU Variants, arXiv:2002.05202; soft clamps: arXiv:2607.24653; `swiglu_limit`: gpt-oss, arXiv:2508.10925'
     glu = flag(False, 'gated linear unit')
     glu_mult_bias = flag(False, 'learned scale per feature after the gate')
     glu_softclamp = flag(False, 'bound both factors smoothly, but not what opens the gate; of GELU or SiLU only')
     glu_gate_softclamp_value = flag(4.0, 'bound of the linear factor of the gate', positive, example=1.0)
     glu_up_softclamp_value = flag(25.0, 'bound of the other half', positive, example=1.0)
-    options = {'glu_gate_softclamp_value': 'glu_softclamp', 'glu_up_softclamp_value': 'glu_softclamp'}
+    glu_bias = flag(None, 'bias of the gated projection; None: always', boolean | none, example=False)
+    swiglu_limit = flag(None, 'bound c of both halves u, g:  (u + 1) g sigmoid(alpha g)', positive | none, example=0.5)
+    swiglu_alpha = flag(1.702, 'the factor alpha in it', positive, example=0.7)
+    options = {
+        'glu_gate_softclamp_value': 'glu_softclamp',
+        'glu_up_softclamp_value': 'glu_softclamp',
+        'swiglu_alpha': 'swiglu_limit',
+    }
     plain = True
 
     def widen(self, activation: nn.Module) -> nn.Module:
-        bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
-        return GLU(self.host.dim, self.host.dim_inner, activation, bool(self.glu_mult_bias), *bounds)
+        host, gains, bias = self.host, bool(self.glu_mult_bias), self.glu_bias is not False
+        if self.swiglu_limit is None:
+            bounds = (bool(self.glu_softclamp), self.glu_gate_softclamp_value, self.glu_up_softclamp_value)
+            return GLU(host.dim, host.dim_inner, activation, gains, *bounds, bias)
+        if self.glu_softclamp:
+            raise ConfigError('`swiglu_limit` does not go with `glu_softclamp`: both bound what is multiplied')
+        chosen = ['activation'] if host.activation else [f.title for f in host.features.at.get('activation', ())]
+        if chosen and not isinstance(activation, nn.SiLU):
+            raise ConfigError(f'`swiglu_limit` does not go with `{chosen[0]}`: it has an activation of its own')
+        return BoundedSwiGLU(host.dim, host.dim_inner, self.swiglu_limit, self.swiglu_alpha, gains, bias)
 
 
 class SoftclampActivation(FeedForwardFeature):

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from x_transformers.core.checks import check_digits
 from x_transformers.core.kinds import a_kind
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.norms import Scale
+from x_transformers.features.norms import BranchPostNorm, FirstAttentionNorm, Scale
 from x_transformers.flags import (
+    Check,
     ConfigError,
     a_callable,
     at_least,
@@ -199,6 +200,89 @@ class UnetSkips(StackFeature):
                 '`layers_execute_order` and `repeat_blocks` must keep it in front'
             )
         return self.combines[layer.index](x, skips[mirrored])
+
+
+TORN = 'the layers of a block run together, in their order'
+
+
+class ParallelBlock(StackFeature):
+    """All branches of a block read the stream from before the block.
+
+        x + attention(norm_1(x)) + feedforward(norm_2(x))
+
+    With 'shared' norm_2 is norm_1, which is stored once, in the first layer of the block.
+    """
+
+    paper = 'PaLM, arXiv:2204.02311; GPT-NeoX, arXiv:2204.06745'
+    parallel_block = flag(
+        False,
+        "branches of a block stand side by side, with norms of their own (True) or one for all ('shared')",
+        Check("True, False or 'shared'", lambda value: isinstance(value, bool) or value == 'shared'),
+        example=True,
+    )
+    needs_all = 'branches read the stream from before their block'
+    clashes = {
+        'only_attn': 'nothing stands beside attention',
+        'macaron': 'it puts feedforwards around attention',
+        **dict.fromkeys(('custom_layers', 'par_ratio', 'sandwich_coef'), 'layers come in blocks no longer'),
+        **dict.fromkeys(('pre_and_post_norm', 'resi_dual'), 'the stream is normed inside of a block'),
+        **dict.fromkeys(
+            ('integrate_layers', 'attn_aggregated_residuals', 'num_residual_streams', 'gated_multi_residual'),
+            'both say what a branch reads',
+        ),
+        'reversible': 'each branch reads what the other has written',
+    }
+    plain = True
+
+    def setup(self, host: Any) -> None:
+        self.length, self.shares = host.len_default_block, self.parallel_block == 'shared'
+        if not host.pre_norm:
+            raise ConfigError('`parallel_block` needs `pre_norm`: after the residual it would norm the stream')
+        if host.has_custom_layer_types:
+            raise ConfigError('`parallel_block` needs the ordinary order of layers, this stack has one of its own')
+        bare = [f.title for f in host.features.active if isinstance(f, (BranchPostNorm, FirstAttentionNorm))]
+        if self.shares and bare:
+            raise ConfigError(f"`parallel_block='shared'` does not go with `{bare[0]}`: there is no norm to share")
+        if not self.is_whole(host.layers_execute_order):
+            raise ConfigError(f'`parallel_block` does not go with this `layers_execute_order`: {TORN}')
+
+    def is_whole(self, order: Sequence[int]) -> bool:
+        """Whether the layers of an order come in whole blocks."""
+        blocks = [tuple(order[at : at + self.length]) for at in range(0, len(order), self.length)]
+        return all(
+            self.begins(first) and block == tuple(range(first, first + self.length))
+            for block in blocks
+            for first in block[:1]
+        )
+
+    def begins(self, index: int) -> bool:
+        """Whether a layer is the first one of its block."""
+        return index == self.first(index)
+
+    def first(self, index: int) -> int:
+        """The first layer of the block of a layer."""
+        return index - index % self.length
+
+    def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
+        return (None, *norms[1:]) if self.shares and not self.begins(index) else norms
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if not self.is_whole(call.order):
+            raise ValueError(f'`layers_execute_order` does not go with `parallel_block`: {TORN}')
+        return x
+
+    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        if self.begins(layer.index):
+            call.own(self).stream = x
+        return x
+
+    def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        return call.own(self).stream
+
+    def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        if not self.shares or self.begins(layer.index):
+            return x
+        return call.norm(self.host.layers[self.first(layer.index)][0][0], x)
 
 
 # what reaches every branch

@@ -269,7 +269,9 @@ IN_FEEDFORWARD = ('enter', 'run', 'result')
     Stage('kinds', 'build', '(kinds) -> list of kinds', 'the last word on that'),
     Stage('order', 'choice', '(layers, depth) -> tuple of layer indices', 'in which order they run'),
     Stage('norm', 'choice', '() -> Module', 'a norm of the stream'),
+    Stage('each_norm', 'build', '(norm) -> norm', 'the last word on each of these'),
     Stage('norm_branch', 'choice', '() -> Module', 'a norm of what a branch gives'),
+    Stage('norms', 'build', '(norms, kind, index) -> norms', 'before a branch, after it, after the residual; or None'),
     Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
     Stage('wrap', 'build', '(branch, kind, index) -> Module', 'around a branch, first feature innermost'),
     Stage('residual_options', 'build', '(options) -> dict', 'arguments of the residual'),
@@ -280,6 +282,7 @@ IN_FEEDFORWARD = ('enter', 'run', 'result')
     Stage('skips', 'term', '(layer, call) -> bool', 'leave this layer out, this time'),
     Stage('skipped', 'term', '(x, layer, call) -> None', 'it was left out'),
     Stage('read', 'ring', '(x, layer, call) -> x', 'the input of a branch, before its norm'),
+    Stage('normed', 'ring', '(x, layer, call) -> x', 'the same, after its norm'),
     Stage('inputs', 'ring', '(keywords, layer, call) -> keywords', 'what the branch is called with'),
     Stage('attended', 'term', '(layer, intermediates, call) -> None', 'after an attention layer has run'),
     Stage('joined', 'term', '(layer, out, call) -> None', 'what a branch gives to the stream'),
@@ -303,16 +306,12 @@ class StackFeature(Feature):
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
     `per_head`: it gives layers numbers for each head.
     `keeps_blocks`: False if layers no longer come in equal blocks.
-    `follows_length`: what it gives a token depends on how many are read with it, so that several may not be guessed.
-    `starts_over(cache, count, pads)`: whether tokens of a cache must be read again, once there are `count` more.
     """
 
     gives_positions: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
     needs_no_depth: ClassVar[bool] = False
     keeps_blocks: ClassVar[bool] = True
-    follows_length: ClassVar[bool] = False
-    starts_over: ClassVar[Any] = None
 
 
 @level(

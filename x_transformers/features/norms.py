@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_digits
+from x_transformers.core.kinds import attends
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import ConfigError, at_least, flag, none, number, size
+from x_transformers.flags import ConfigError, at_least, flag, none, number, positive, size
 from x_transformers.flags.inputs import per_row_or_token
 
 
@@ -21,41 +22,71 @@ def l2norm(t: Tensor, groups: int = 1) -> Tensor:
     return l2norm(t.unflatten(-1, (groups, -1))).flatten(-2)
 
 
+def rms_normed(t: Tensor, eps: float) -> Tensor:
+    """t / sqrt(mean(t^2) + eps)  over the last axis; of half precision in float32."""
+    return F.rms_norm(t, t.shape[-1:], eps=eps)
+
+
 def per_token(condition: Tensor) -> Tensor:
     """A condition per row (b d) as one per token (b 1 d)."""
     return condition.unsqueeze(1) if condition.ndim == 2 else condition
 
 
 class LayerNorm(nn.Module):
-    """Layer norm without bias. With `unit_offset` the gain is stored as its difference from one.
+    """Layer norm without bias. With `unit_offset` the gain is stored as its difference from one; it may be None.
 
     Ba et al. 2016, arXiv:1607.06450
     """
 
     plain = True
+    eps = 1e-5
 
-    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+    def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
         super().__init__()
-        self.unit_offset = float(unit_offset)
+        self.dim, self.unit_offset, self.eps = dim, float(unit_offset), type(self).eps if eps is None else eps
         self.gamma = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
 
     def forward(self, x: Tensor) -> Tensor:
         gamma = self.gamma
-        return F.layer_norm(x, gamma.shape, weight=gamma + self.unit_offset if self.unit_offset else gamma)
+        if gamma is None:
+            return F.layer_norm(x, (self.dim,), eps=self.eps)
+        return F.layer_norm(x, gamma.shape, gamma + self.unit_offset if self.unit_offset else gamma, eps=self.eps)
 
 
-class RMSNorm(nn.Module):
-    """x / |x| * sqrt(dim) * gain.  Zhang & Sennrich 2019, arXiv:1910.07467"""
+class BiasedLayerNorm(LayerNorm):
+    """Layer norm with a bias."""
 
     plain = True
 
-    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+    def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
+        super().__init__(dim, unit_offset, eps)
+        self.beta = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gamma = self.gamma + self.unit_offset if self.unit_offset else self.gamma
+        return F.layer_norm(x, self.gamma.shape, gamma, self.beta, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """x / |x| * sqrt(dim) * gain, or with `eps` x / sqrt(mean(x^2) + eps) * gain. The gain may be None.
+
+    Zhang & Sennrich 2019, arXiv:1910.07467
+    """
+
+    plain = True
+    eps: float | None = None
+
+    def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
         super().__init__()
-        self.unit_offset, self.scale = float(unit_offset), dim**0.5
+        self.unit_offset, self.scale, self.eps = float(unit_offset), dim**0.5, eps
         self.g = nn.Parameter(torch.full((dim,), 1.0 - self.unit_offset))
 
     def forward(self, x: Tensor) -> Tensor:
-        return l2norm(x) * (self.scale * (self.g + self.unit_offset))
+        g, eps = self.g, self.eps
+        if eps is None:
+            return l2norm(x) * (self.scale if g is None else self.scale * (g + self.unit_offset))
+        x = rms_normed(x, eps)
+        return x if g is None else x * (g + self.unit_offset if self.unit_offset else g)
 
 
 class ScaleNorm(RMSNorm):
@@ -63,8 +94,8 @@ class ScaleNorm(RMSNorm):
 
     plain = True
 
-    def __init__(self, dim: int, unit_offset: bool = False) -> None:
-        super().__init__(dim, unit_offset)
+    def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
+        super().__init__(dim, unit_offset, eps)
         self.g = nn.Parameter(torch.full((1,), 1.0 - self.unit_offset))
 
 
@@ -72,13 +103,14 @@ class SimpleRMSNorm(nn.Module):
     """RMSNorm without a gain.  Qin et al. 2023, arXiv:2307.14995"""
 
     plain = True
+    eps: float | None = None
 
-    def __init__(self, dim: int, unit_offset: bool = False) -> None:
+    def __init__(self, dim: int, unit_offset: bool = False, eps: float | None = None) -> None:
         super().__init__()
-        self.scale = dim**0.5
+        self.scale, self.eps = dim**0.5, eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return l2norm(x) * self.scale
+        return l2norm(x) * self.scale if self.eps is None else rms_normed(x, self.eps)
 
 
 class DynamicTanh(nn.Module):
@@ -136,6 +168,8 @@ class MultiheadRMSNorm(nn.Module):
 class AdaptiveLayerNorm(nn.Module):
     """Layer norm whose gain comes from a condition, (b d) or (b n d).  Peebles & Xie 2022, arXiv:2212.09748"""
 
+    eps: float | None = 1e-5
+
     def __init__(self, dim: int, dim_condition: int | None = None) -> None:
         super().__init__()
         self.dim = dim
@@ -143,7 +177,7 @@ class AdaptiveLayerNorm(nn.Module):
         nn.init.zeros_(self.to_gamma.weight)
 
     def normed(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (self.dim,))
+        return F.layer_norm(x, (self.dim,), eps=self.eps)
 
     def forward(self, x: Tensor, *, condition: Tensor) -> Tensor:
         return self.normed(x) * (self.to_gamma(per_token(condition)) + 1.0)
@@ -152,8 +186,10 @@ class AdaptiveLayerNorm(nn.Module):
 class AdaptiveRMSNorm(AdaptiveLayerNorm):
     """RMSNorm whose gain comes from a condition, (b d) or (b n d)."""
 
+    eps: float | None = None
+
     def normed(self, x: Tensor) -> Tensor:
-        return l2norm(x) * self.dim**0.5
+        return l2norm(x) * self.dim**0.5 if self.eps is None else rms_normed(x, self.eps)
 
 
 class Identity(nn.Module):
@@ -403,6 +439,116 @@ class UseReZero(StackFeature):
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return ReZero(branch)
+
+
+NO_NORMS = {
+    'use_dynamic_tanh': 'its bound divides by nothing',
+    'use_derf': 'its bound divides by nothing',
+    'use_rezero': 'it leaves no norms',
+}
+
+
+class NormBias(StackFeature):
+    """Layer norms with a bias, as in most models of others."""
+
+    paper = 'Layer Normalization, arXiv:1607.06450'
+    norm_bias = flag(False, 'layer norms with a bias (also for weights of releases before 1.27)')
+    plain = True
+
+    def norm(self) -> nn.Module:
+        return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
+
+
+class NormEps(StackFeature):
+    """What norms add to the mean square, or variance, under the root:  x / sqrt(mean(x^2) + eps) * gain."""
+
+    paper = 'Layer Normalization, arXiv:1607.06450'
+    norm_eps = flag(
+        None, 'eps of every norm; None: 1e-5 of layer norms, x / |x| of others', positive | none, example=0.1
+    )
+    clashes = NO_NORMS
+    plain = True
+
+    def each_norm(self, norm: Any) -> nn.Module:
+        if not hasattr(norm, 'eps'):
+            raise ConfigError(f'`norm_eps` does not go with {type(norm).__name__}, which has no `eps`')
+        norm.eps = float(self.norm_eps)
+        return norm
+
+
+class NormAffine(StackFeature):
+    """Norms without gains."""
+
+    paper = 'OLMo, arXiv:2402.00838'
+    norm_affine = flag(True, 'norms with a gain')
+    clashes = {
+        **NO_NORMS,
+        'norm_bias': 'there is no bias without a gain',
+        'use_scalenorm': 'its one gain is all that it learns',
+        'use_simple_rmsnorm': 'it has no gain anyway',
+        'use_adaptive_layernorm': 'its gain comes from the condition',
+        'use_adaptive_rmsnorm': 'its gain comes from the condition',
+    }
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return not values['norm_affine']
+
+    def each_norm(self, norm: Any) -> nn.Module:
+        if type(norm) not in (LayerNorm, RMSNorm):
+            raise ConfigError(f'`norm_affine=False` does not go with {type(norm).__name__}: its gains are its own')
+        for name in list(norm._parameters):
+            setattr(norm, name, None)
+        return norm
+
+
+class BranchPostNorm(StackFeature):
+    """Norm what a branch gives, and nothing in front of it:  x + norm(f(x)). The norm at the end stays."""
+
+    paper = 'OLMo 2, arXiv:2501.00656'
+    branch_post_norm = flag(False, 'norm the output of every branch in place of its input')
+    settles = ('norm_before',)
+    clashes = {
+        **dict.fromkeys(('pre_and_post_norm', 'resi_dual', 'gated_multi_residual'), 'both settle where norms stand'),
+        'use_rezero': 'it leaves no norms',
+        'use_dynamic_tanh': 'its bound stands in front of a branch',
+    }
+    plain = True
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`branch_post_norm` needs `pre_norm`: after the residual there is no other norm')
+        host.norm_before = False
+
+    def norm_branch(self) -> nn.Module:
+        return self.host.new_norm()
+
+
+class FirstAttentionNorm(StackFeature):
+    """The first attention reads the stream as it is: embeddings that have a norm of their own."""
+
+    paper = 'ModernBERT, arXiv:2412.13663'
+    first_attn_norm = flag(True, 'a norm in front of the first attention')
+    clashes = {
+        **dict.fromkeys(('branch_post_norm', 'resi_dual', 'gated_multi_residual'), 'there is no norm before a branch'),
+        'use_rezero': 'it leaves no norms',
+        'use_dynamic_tanh': 'the branch needs its bound',
+        'weight_tie_layers': 'the first attention is all others too',
+    }
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return not values['first_attn_norm']
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`first_attn_norm=False` needs `pre_norm`: there is no norm before a branch')
+        self.first = next((at for at, kind in enumerate(host.layer_types) if attends(kind)), None)
+
+    def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
+        return (None, *norms[1:]) if index == self.first else norms
 
 
 class PreAndPostNorm(StackFeature):

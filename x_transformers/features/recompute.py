@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.again import Kept, again
 from x_transformers.core.transforms import transformed
+from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import Features, boolean, count, flag
 
@@ -57,7 +58,8 @@ class CheckpointLayers(StackFeature):
 
         kept = None
         if not torch.compiler.is_compiling():
-            own = {call.order[step] for step in steps}
+            own, parallel = {call.order[step] for step in steps}, stack.features.find(ParallelBlock)
+            own |= set() if parallel is None else {parallel.first(index) for index in own}  # whose norm they share
             kept = Kept(stack, without=[layer for index, layer in enumerate(stack.layers) if index not in own])
         x, own = again(segment, x, kept=kept, reads=() if kept is None else call.beside())
         call.adopt(own)
