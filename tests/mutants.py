@@ -753,10 +753,12 @@ BUGS = {
         ('hooks on layers are not heard in the backward pass', 'if any(is_hooked(layer) or layer._forward_pre_hooks for layer in stack.layers):', 'if False:'),
     ]),
     'flags/configurable.py': ('test_flags.py', [
+        ('layers with 4 and with 4.0 are alike', '(name, type(value), value) for', '(name, value) for', 'test_flags.py'),
         ('only the first feature hears of steps', 'for feature in features.active if isinstance(features, Features) else ():', 'for feature in features.active[:1] if isinstance(features, Features) else ():', 'test_own_features.py'),
         ('replicas read the parameters of the first', "replica.__dict__['features'] = self.features.rebound(replica)", 'pass', 'test_flags.py -kreplica'),
     ]),
     'flags/declared.py': ('test_flags.py', [
+        ('layers share the features of the first like them', 'tuple([own[feature] for feature in features])', 'features', 'test_flags.py'),
         ('a feature that waits acts in every call', 'if not f.waits or not f.takes.keys().isdisjoint(names)', 'if True'),
         ('features that wait act always', 'if not f.waits or not f.takes.keys().isdisjoint(names))', 'if True)', 'test_own_features.py test_laws.py::test_off_is_free'),
         ('a value that is the default switches on', 'return bool(values[switch]) and values[switch] != declared.default', 'return bool(values[switch])', 'test_flags.py test_original_readme.py'),

@@ -867,6 +867,30 @@ def test_features_without_flags_wait_for_their_inputs():
     assert len(quiet) > 10 and all(cls.waits for cls in quiet)
 
 
+def test_layers_of_a_stack_are_what_they_are_alone():
+    """Flags of layers that are alike are checked once; what each is made of is its own."""
+    stack = Decoder(
+        dim=16, depth=4, heads=2, attn_dim_head=8, attn_qk_norm=(True, False, True, True),
+        attn_qk_norm_scale=(4, 10, 4.0, 8), attn_num_mem_kv=1, rotary_pos_emb=True, ff_glu=(True, False, True, True),
+        attn_dropout=(0.5, 0.0, 0.5, 0.0), verbose=False,
+    )  # fmt: skip
+    for index, layer in enumerate(stack.layers):
+        branch, flags = layer[1], stack.flags_for(layer.kind, index // 2)
+        causal = {'causal': True, 'heads': 2} if layer.kind == 'a' else {}
+        alone = type(branch)(16, **causal, **flags)
+        on, twin = branch.features, alone.features
+        assert {s: [type(f) for f in at] for s, at in on.at.items()} == {
+            s: [type(f) for f in at] for s, at in twin.at.items()
+        }
+        assert all(f.host is branch and f in on.active for at in on.at.values() for f in at)
+        assert (on.takes, on.awaited, [*on.judges]) == (twin.takes, twin.awaited, [*twin.judges])
+        assert all(f.host is branch for f in on.judges.values())
+        plain = {k: v for k, v in vars(alone).items() if isinstance(v, (bool, int, float, str))}
+        assert {k: (type(vars(branch)[k]), vars(branch)[k]) for k in plain} == {
+            k: (type(v), v) for k, v in plain.items() if k != 'layer_number'
+        } | {k: (int, index // 2) for k in plain if k == 'layer_number'}
+
+
 def test_a_replica_reads_its_own_parameters():
     """As `nn.DataParallel` makes them: copies of the modules, with parameters of another device."""
     layer, x = Attention(16, heads=2, dim_head=8, num_mem_kv=2, head_learned_sink=True).eval(), torch.randn(2, 5, 16)

@@ -93,6 +93,7 @@ from x_transformers.flags import (
     a_mapping,
     an_instance,
     boolean,
+    building_twins,
     catalogue_for,
     count,
     did_you_mean,
@@ -567,7 +568,8 @@ class AttentionLayers(Routing):
             warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
         own_positions = any(feature.gives_positions for feature in on.active)
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
-        self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
+        with building_twins():
+            self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
         self.final_norm = self.new_norm() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)

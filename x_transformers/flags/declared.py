@@ -298,11 +298,17 @@ class Features:
         catalogue: Iterable[type[Feature]],
         on: Iterable[type[Feature]],
         values: Mapping[str, Any],
+        twin: Features | None = None,
     ) -> None:
+        """`twin`: those of another module, with the same classes."""
         self.catalogue = tuple(catalogue)
         self.active = tuple([cls(host, values) for cls in on])
         self.remembers: dict[str, Remembered] = {}
-        self.arrange()
+        self.known_calls: dict[tuple[str, ...], Features] = {}
+        if twin is None:
+            self.arrange()
+        else:
+            self.arrange_like(twin)
 
     def arrange(self) -> None:
         """Settle which feature runs at which stage."""
@@ -314,7 +320,14 @@ class Features:
         self.takes = frozenset(name for feature in self.active for name in feature.takes)
         self.judges = {name: feature for feature in self.active for name in feature.must_be}
         self.awaited = frozenset(name for feature in self.active if feature.waits for name in feature.takes)
-        self.known_calls: dict[tuple[str, ...], Features] = {}
+        self.known_calls = {}
+
+    def arrange_like(self, twin: Features) -> None:
+        """The same, without asking the classes again."""
+        own = dict(zip(twin.active, self.active, strict=True))
+        self.at = {stage: tuple([own[feature] for feature in features]) for stage, features in twin.at.items()}
+        self.judges = {name: own[feature] for name, feature in twin.judges.items()}
+        self.takes, self.awaited = twin.takes, twin.awaited
 
     def switched(self, prefix: str = '') -> list[str]:
         """The flags, as written with a prefix, by which those features are on that change what is computed."""
