@@ -139,6 +139,7 @@ SETTINGS: dict[str, Values] = {
     'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp_expansion': dict(use_adaptive_layernorm=True, adaptive_condition_mlp=True),
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
+    'rotary_layers': dict(rotary_pos_emb=True),
     'cross_residual_attn': dict(cross_attend=True),
     **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
     'layers_execute_order': dict(depth=1),
@@ -196,6 +197,7 @@ ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',)}
 THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
+    'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
     'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
     # sizes that a switch cannot do without
     'attn_dim_latent_q': dict(attn_use_latent_q=True, attn_dim_latent_q=5),
@@ -217,6 +219,8 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'sandwich_coef': (2,),
     'parallel_block': ('shared',),
     'layers_execute_order': ((0, 1, 1, 0),),
+    'rotary_scaling': (dict(kind='linear', factor=4.0),),
+    'rotary_layers': ((dict(theta=50.0, scaling=dict(kind='yarn', factor=4.0, length=8)), True),),
 }
 
 
@@ -366,6 +370,7 @@ INPUT_CASES = (
     Case('pos', inputs=('pos',)),
     Case('pos, rotary', stack=dict(rotary_pos_emb=True), inputs=('pos',)),
     Case('pos, xpos', stack=dict(rotary_xpos=True), inputs=('pos',)),
+    Case('pos, layers turn otherwise', stack=dict(rotary_pos_emb=True, rotary_layers=(True, False)), inputs=('pos',)),
     Case('pos, alibi', stack=dict(alibi_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, T5', stack=dict(rel_pos_bias=True), inputs=('pos',)),
     Case('differential, alibi', stack=dict(attn_differential=True, alibi_pos_bias=True, attn_talking_heads=True)),

@@ -282,6 +282,13 @@ BUGS = {
         ('a mixture may be sure of nothing', '.clamp(min=math.log(1e-20))', '', 'test_model_features.py'),
         ('heads are read in another order', 'tuple(linear for split in found for linear in split.linears)', 'tuple(linear for split in found[::-1] for linear in split.linears)', 'test_token_loss.py -koutputs_are'),
     ]),
+    'features/frequencies.py': ('test_rotary_scaling.py', [
+        ('long rows turn as short ones', 'torch.where(lengths > self.longest, later, first)', 'torch.where(lengths > self.longest, first, first)'),
+        ('a ramp runs the other way', "plain / own['factor'] * (1 - kept) + plain * kept", "plain * (1 - kept) + plain / own['factor'] * kept"),
+        ('a longer row stretches too much', '/ self.longest - (factor - 1)', '/ self.longest'),
+        ('waves between short and long ones are not mixed', '(1 - share) * plain / factor + share * plain)', 'plain)'),
+        ('yarn has no factor', 'else scale(1.0)', 'else 1.0'),
+    ]),
     'features/recompute.py': ('test_recompute.py', [
         ('layers run again in evaluation', 'if not (self.host.training and torch.is_grad_enabled()) or transformed():', 'if not torch.is_grad_enabled() or transformed():'),
         ('what segments leave behind is lost', '        call.adopt(own)\n', ''),
@@ -296,7 +303,12 @@ BUGS = {
     'features/rotary.py': ('test_positions.py test_kernels.py', [
         ('turned keys stay although an offset moves all', 'return same and call.seen == call.cache.seen', 'return same', 'test_positions.py'),
         ('xPos scales keys as queries', '1.0 if scale is None else scale**-1', '1.0 if scale is None else scale', 'test_positions.py'),
-        ('positions are not interpolated', '* self.inv_freq / self.interpolation_factor', '* self.inv_freq', 'test_positions.py'),
+        ('positions are not interpolated', '* frequencies / self.interpolation_factor', '* frequencies', 'test_positions.py'),
+        ('keys keep the factor when they are turned back', 'self.rotary_factor**-2', '1.0', 'test_rotary_scaling.py'),
+        ('tokens go on from those that turned otherwise', 'if bool((known[:, -1, 0] != stage).any()):', 'if False:', 'test_rotary_scaling.py'),
+        ('padding counts in the length of a row', 'positions = positions.masked_fill(~real, -1)', 'positions = positions.expand_as(real)', 'test_rotary_scaling.py'),
+        ('nothing is read again', 'sum(lengths > longest for longest in self.rereads)', 'kept.tensor[:, -1, 0]', 'test_rotary_scaling.py'),
+        ('a layer with another theta keeps the first', "return {**inputs, **call.shared.get('turns', {}).get(at, {})}", 'return inputs', 'test_rotary_scaling.py'),
         ('turned heads are the first ones', 'return torch.cat((t[:, :still], self.host.turned(t[:, still:], angles, scale)), dim=1)', 'return torch.cat((self.host.turned(t[:, :-still], angles, scale), t[:, -still:]), dim=1)', 'test_data_positions.py'),
     ]),
     'features/scores.py': ('test_scores.py', [
@@ -569,7 +581,8 @@ BUGS = {
         ('a token past the table passes', 'F.embedding is not LOOK_UP or at >= net.max_seq_len > 0:', 'F.embedding is not LOOK_UP:'),
         ('training mode is ignored', 'not (self.seen.is_hooked() or self.net.training)', 'not self.seen.is_hooked()'),
         ('tokens in front are not seen', 'if cache.leading or cache.model_states:', 'if cache.model_states:'),
-        ('a cache of unturned keys is taken for one of turned keys', 'if any((past.changed_by is None) != (self.rotary is None) for past in cache.layers):', 'if False:', 'test_plain_step.py test_packing.py'),
+        ('a cache of unturned keys is taken for one of turned keys', 'if any((past.changed_by is None) != (at is None) for past, at in zip(cache.layers, self.turns, strict=True)):', 'if False:', 'test_plain_step.py test_packing.py'),
+        ('all layers turn by the first angles', '*sets[self.turns[at]], bias)', '*sets[0 if 0 in sets else None], bias)'),
         ('a table is not scaled', 'alpha=self.scale)', 'alpha=1.0)'),
         ('branches side by side read one another', 'if layer.opens:\n                stream = x', 'if True:\n                stream = x'),
         ('the final norm is left out', 'x = x if norm is None else norm(x)', 'x = x + 0'),
@@ -605,6 +618,7 @@ BUGS = {
         ('a small power leaves out all', 'limit = torch.minimum(min_p_ratio * largest**min_p_pow, largest)', 'limit = min_p_ratio * largest**min_p_pow'),
     ]),
     'generation/speculative.py': ('test_speculative.py', [
+        ('tokens are guessed that depend on how many are read', "if getattr(wrapper.net, 'follows_length', False):", 'if False:', 'test_rotary_scaling.py'),
         ('guesses run over the end of what is known', 'real = torch.where(start >= 0, (t - start).clamp(max=count), 0)', 'real = torch.where(start >= 0, count, 0)'),
         ('a rejected token is drawn from the whole', 'rest = (own - q[rows, accepted]).clamp(min=0)', 'rest = own'),
         ('a row that ended goes on', 'self.done = self.done | ended', 'self.done = self.done | (ended & False)'),

@@ -61,11 +61,14 @@ def assert_same(own, wanted):
         assert one is None or torch.equal(one, other)
 
 
+YARN = dict(kind='yarn', factor=4.0, length=8)
 PLAIN = {
     'default': {},
     'encoder': dict(kind=Encoder),
     'rotary': dict(rotary_pos_emb=True),
     'rotary, both ways': dict(kind=Encoder, rotary_pos_emb=True),
+    'rotary, scaled': dict(rotary_pos_emb=True, rotary_theta=50.0, rotary_scaling=YARN, attn_kv_heads=2),
+    'layers turn otherwise': dict(rotary_pos_emb=True, depth=3, rotary_layers=(dict(scaling=YARN), False, True)),
     'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
     'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),

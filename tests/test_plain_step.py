@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from oracles import assert_close, randomised
-from test_plain import ACTING
+from test_plain import ACTING, YARN
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
@@ -31,6 +31,8 @@ def heads(out):
 PLAIN = {
     'default': {},
     'rotary': dict(rotary_pos_emb=True),
+    'rotary, scaled': dict(rotary_pos_emb=True, rotary_theta=50.0, rotary_scaling=YARN),
+    'layers turn otherwise': dict(rotary_pos_emb=True, depth=3, rotary_layers=(dict(scaling=YARN), False, True)),
     'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
     'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
@@ -121,6 +123,7 @@ OTHERS = ACTING | {
     'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),
     'embedding norm': dict(wrapper=dict(post_emb_norm=True)),
     'mixture': dict(wrapper=dict(mixture_of_softmax=True)),
+    'angles by length': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='dynamic', factor=2.0, length=4)),
 }
 
 

@@ -988,6 +988,16 @@ class Wrapper(UpdatesStack, Configurable):
         return self.pos_emb is None
 
     @property
+    def follows_length(self) -> bool:
+        """Whether what a token becomes depends on how many are read with it."""
+        return any(feature.follows_length for feature in self.attn_layers.features.active)
+
+    def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
+        """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
+        of_stack = self.attn_layers.features.active
+        return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
+
+    @property
     def can_pad_left(self) -> bool:
         """Whether rows may have padding on the left, `seq_start_pos`."""
         return all(feature.can_pad_left for feature in self.features.active)

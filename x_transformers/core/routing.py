@@ -30,7 +30,7 @@ from x_transformers.flags import (
 SETTLED = {
     'f': ('dim', 'dim_out'),
     'c': (
-        'dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads',
+        'dim', 'dim_out', 'heads', 'causal', 'learned_value_residual_mix', 'rotate_num_heads', 'rotary_factor',
         'qkv_receive_diff_residuals',
     ),
 }  # fmt: skip

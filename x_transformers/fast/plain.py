@@ -33,7 +33,7 @@ from x_transformers.features.heads import QKRMSNorm
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
 from x_transformers.features.residuals import Residual
-from x_transformers.features.rotary import Rotary, is_one
+from x_transformers.features.rotary import Rotary, RotaryLayers, is_one
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels import dense
 from x_transformers.kernels.dense import Sight, fused, sight_of
@@ -219,7 +219,8 @@ class PlainAttention(PlainLayer):
 
         Without a backward pass, which would keep other tensors, queries and keys go through norms and turns together.
         """
-        qk, gains, turns = None, run.gains, run.turns
+        qk, gains = None, run.gains
+        turns = run.turns if run.by_layer is None else run.by_layer[self.layer.index]
         if gains is not None and rings is self.rings and self.qk_norms and gains.keys() >= self.qk_norms.keys():
             qk = norms.l2norm(torch.cat((q, k), dim=1)) * torch.cat([gains[norm] for norm in self.qk_norms])
         else:
@@ -279,12 +280,16 @@ class PlainPass:
     hides_blind = False
     gains: dict[Any, Tensor] | None = None
     sight: Sight | None = None
+    by_layer: dict[int, Tensor | None] | None = None
 
     def __init__(self, x: Tensor, call: StackCall, on: Features, first: PlainAttention | None) -> None:
         given = call.shared['a']
         self.rows, self.call, self.on = x.shape[:-1], call, on
         self.turns = given['rotary_pos_emb'][0] if 'rotary_pos_emb' in given else None
-        self.shares = bool(on.at.get('inputs'))
+        hear = on.at.get('inputs')
+        self.shares = bool(hear) and not only_turn(hear)
+        if hear and self.turns is not None:
+            self.by_layer = next((own.turns(call) for own in hear if type(own) is RotaryLayers), None)
         # a plain bool of a symbolic length too
         self.sight = Sight(None, True if first is not None and first.branch.causal and x.shape[1] > 1 else False)
         if first is None or SEEN.isdisjoint(given):
@@ -319,6 +324,11 @@ class PlainPass:
         """A call with what the stack gives to a layer; None for nothing."""
         inputs = self.on.chain('inputs', {}, layer, self.call)
         return PlainCall(inputs) if inputs else None
+
+
+def only_turn(features: Sequence[Feature]) -> bool:
+    """Whether what features at `inputs` give to layers are angles alone."""
+    return all(type(feature) is RotaryLayers for feature in features)
 
 
 class PlainFeedForward(PlainLayer):

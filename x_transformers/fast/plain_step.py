@@ -31,6 +31,7 @@ from x_transformers.fast.plain import (
     holds_known,
     is_plain,
     of_core,
+    only_turn,
     part,
     side_by_side,
     snapshot,
@@ -41,7 +42,7 @@ from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.positions import AbsolutePositionalEmbedding
-from x_transformers.features.rotary import RotaryPositions, for_one_pass
+from x_transformers.features.rotary import RotaryLayers, RotaryPositions, for_one_pass
 from x_transformers.kernels.dense import eager, fused
 
 
@@ -115,6 +116,11 @@ class PlainStep:
         self.layers = [stack.layers[index] for index in stack.layers_execute_order]
         self.steps: dict[int, tuple[list[Any], Any, Any]] = {}
         self.rotary, self.embed = stack.features.find(RotaryPositions), EmbeddingStep(net)
+        own = stack.features.find(RotaryLayers)
+        # by which of the sets of angles each attention turns; None for none
+        first = None if self.rotary is None else 0
+        self.turns = [first if own is None else own.set_of[one.index] for one in self.layers if one.kind == 'a']
+        self.angles = [f'{at}.angles' if at else 'angles' for at in range(len(self.rotary.sets) if self.rotary else 0)]
         self.bias = getattr(stack, 'rel_pos', None)
 
     def parts(self, rows: int) -> tuple[list[Any], Any, Any]:
@@ -152,7 +158,10 @@ class PlainStep:
         stack = net.attn_layers
         if not (are_plain(acting(net)) and holds_known(net) and is_known(stack) and is_plain(stack)):
             return False
-        if stack.features.acting({}).at.get('inputs'):  # layers that hear of one another
+        acts = stack.features.acting({})
+        if not only_turn(acts.at.get('inputs', ())):  # layers that hear of one another
+            return False
+        if any(feature.follows_length for feature in acts.active):
             return False
         attention = [layer[1] for layer in stack.layers if layer.kind == 'a']
         known = all(a.can_cache_kv and a.causal and a.kernel in (fused, eager) for a in attention)
@@ -168,10 +177,12 @@ class PlainStep:
             return False
         if cache.leading or cache.model_states:
             return False
-        known = {'positions', 'angles'} if self.rotary is not None else set()
+        known = {'positions', *self.angles} if self.rotary is not None else set()
         if cache.states.keys() != known or not all(past is not None for past in cache.layers):
             return False
-        if any((past.changed_by is None) != (self.rotary is None) for past in cache.layers):
+        if len(cache.layers) != len(self.turns):
+            return False
+        if any((past.changed_by is None) != (at is None) for past, at in zip(cache.layers, self.turns, strict=True)):
             return False
         return hears_only(self.net) and not (self.seen.is_hooked() or self.net.training)
 
@@ -191,13 +202,13 @@ class PlainStep:
 
     def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
         """Hidden states (b d) of the new tokens."""
-        x, states, angles, turns, pasts = self.net.project_emb(self.embed(ids, cache.seen)), {}, None, None, []
+        x, states, sets, pasts = self.net.project_emb(self.embed(ids, cache.seen)), {}, {None: (None, None)}, []
         if self.rotary is not None:
             positions = cache.states['positions'].tensor[:, -1:, 0] + 1
-            turns, _ = self.rotary.angles(positions)
-            angles = cache.states['angles'].append(turns)
-            states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1)), 'angles': angles}
-            turns = for_one_pass(turns)
+            states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1))}
+            for at, turns in enumerate(self.rotary.angles_of(positions)[0]):
+                states[self.angles[at]] = cache.states[self.angles[at]].append(turns)
+                sets[at] = states[self.angles[at]], for_one_pass(turns)
         bias = None if self.bias is None else self.bias(1, cache.length + 1).unsqueeze(0).to(x.dtype)
         stream = y = x
         for layer in layers:
@@ -206,7 +217,8 @@ class PlainStep:
             if not layer.borrows:
                 y = layer.read(stream)
             if type(layer) is AttentionStep:
-                x, past = layer.continued(x, y, cache.layers[len(pasts)], angles, turns, bias)
+                at = len(pasts)
+                x, past = layer.continued(x, y, cache.layers[at], *sets[self.turns[at]], bias)
                 pasts.append(past)
             else:
                 x = layer(x, y)

@@ -3,6 +3,7 @@
 levels        the stages of each level, and what a feature may do there
 positions     where tokens are: vectors added to the input, windows
 rotary        rotations of queries and keys by their positions
+frequencies   how fast these turn, and how that is stretched for longer contexts
 biases        biases of scores by their positions: ALiBi, T5, dynamic
 tables        what positions are made of: tables that keep their digits
 sources       what becomes queries, keys and values: memories, extra keys, value residuals

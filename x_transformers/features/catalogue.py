@@ -121,7 +121,7 @@ from x_transformers.features.residuals import (
     ZeroInitBranches,
 )
 from x_transformers.features.reversible import Reversible
-from x_transformers.features.rotary import GivenAngles, Rotary, RotaryPositions
+from x_transformers.features.rotary import GivenAngles, Rotary, RotaryLayers, RotaryPositions
 from x_transformers.features.scores import (
     AttentionDropout,
     AttnDelta,
@@ -294,6 +294,7 @@ STACK: tuple[type[Feature], ...] = (
     PackedInStack,
     GivenAngles,
     RotaryPositions,
+    RotaryLayers,
     PolarPositions,
     PositionInfused,
     Alibi,

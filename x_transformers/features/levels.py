@@ -306,12 +306,16 @@ class StackFeature(Feature):
     `gives_positions`: wrappers add no absolute positions. `needs_no_depth`: the feature says how many layers there are.
     `per_head`: it gives layers numbers for each head.
     `keeps_blocks`: False if layers no longer come in equal blocks.
+    `follows_length`: what it gives a token depends on how many are read with it, so that several may not be guessed.
+    `starts_over(cache, count, pads)`: whether tokens of a cache must be read again, once there are `count` more.
     """
 
     gives_positions: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
     needs_no_depth: ClassVar[bool] = False
     keeps_blocks: ClassVar[bool] = True
+    follows_length: ClassVar[bool] = False
+    starts_over: ClassVar[Any] = None
 
 
 @level(

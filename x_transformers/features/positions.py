@@ -34,6 +34,7 @@ from x_transformers.features.rotary import (  # noqa: F401
     GivenAngles,
     Rotary,
     RotaryEmbedding,
+    RotaryLayers,
     RotaryPositions,
     apply_rotary_pos_emb,
     for_one_pass,

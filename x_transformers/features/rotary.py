@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.buffers import Buffer, KeysValues
+from x_transformers.core.checks import can_look
 from x_transformers.core.precision import at_least_float
+from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.tables import KeepsPrecision
@@ -23,6 +25,7 @@ from x_transformers.flags import (
     ConfigError,
     PerToken,
     an_instance,
+    each,
     flag,
     is_number,
     none,
@@ -41,6 +44,7 @@ class RotaryEmbedding(KeepsPrecision):
 
         pos      n | b n                       positions
         centre                                 position where the scale of xPos is 1, the middle if None
+        lengths  1 | b                         tokens of each row, for a `scaling` that depends on it
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
 
     Features turn in pairs: of an odd `dim`, the last frequency turns one more.
@@ -58,6 +62,7 @@ class RotaryEmbedding(KeepsPrecision):
         interpolation_factor: float = 1.0,
         base: float = 10000,
         base_rescale_factor: float = 1.0,
+        scaling: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if dim < 1:
@@ -68,21 +73,33 @@ class RotaryEmbedding(KeepsPrecision):
             base *= base_rescale_factor ** (dim / max(dim - 2, 1))
         pairs = torch.arange(0, dim, 2).float()
         self.dim, self.interpolation_factor, self.scale_base = dim, interpolation_factor, scale_base
-        self.register_buffer('inv_freq', base ** -(pairs / dim))
+        self.frequencies = Frequencies(dim, base, scaling)
+        self.register_buffer('inv_freq', self.frequencies.table())
         self.register_buffer('scale', (pairs + 0.4 * dim) / (1.4 * dim) if use_xpos else None)
 
     def forward_from_seq_len(self, seq_len: int) -> tuple[Tensor, Tensor | float]:
         return self.forward(torch.arange(seq_len, device=self.inv_freq.device))
 
-    def forward(self, t: Tensor, offset: int = 0, centre: int | None = None) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, t: Tensor, offset: int = 0, centre: int | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         pos = t.unsqueeze(0) if t.ndim == 1 else t
-        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq / self.interpolation_factor
-        angles = angles.repeat_interleave(2, dim=-1)
+        angles = self.angles_at(pos, self.frequencies.of_rows(self.inv_freq, lengths, self.inv_freq))
         if self.scale is None:
             return angles, 1.0
         centre = (pos.max() + 1) // 2 if centre is None else centre
         power = (pos - centre).unsqueeze(-1) / self.scale_base
         return angles, (self.scale**power).repeat_interleave(2, dim=-1)
+
+    def angles_at(self, pos: Tensor, frequencies: Tensor) -> Tensor:
+        """Of positions (b n) by frequencies (r / 2, or b 1 r / 2), each twice:  b n r"""
+        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * frequencies / self.interpolation_factor
+        return angles.repeat_interleave(2, dim=-1)
+
+    def angles_by(self, others: Frequencies, t: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The angles of positions by other frequencies."""
+        pos = t.unsqueeze(0) if t.ndim == 1 else t
+        return self.angles_at(pos, others.of_rows(None, lengths, self.inv_freq))
 
 
 def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
@@ -101,10 +118,10 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, scale: Tensor | float | None 
         turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
         return torch.cat((turned.to(t.dtype), t[..., width:]), dim=-1)
     # a symbolic length has no hash
-    known = getattr(freqs, 'known_turns', None) if is_one(scale) and isinstance(t.shape[-2], int) else None
+    known = getattr(freqs, 'known_turns', None) if not torch.is_tensor(scale) and isinstance(t.shape[-2], int) else None
     if known is None or freqs.requires_grad:
         return turned_by(t, complex_turn(freqs, scale, t, dtype))
-    wanted = (*t.shape[-2:], t.ndim, dtype, 0 if freqs.is_inference() else freqs._version)
+    wanted = (*t.shape[-2:], t.ndim, dtype, 0 if freqs.is_inference() else freqs._version, scale)
     turn = known.get(wanted)
     if turn is None:
         known.clear()
@@ -177,6 +194,7 @@ class Rotary(AttentionFeature):
 
     paper = 'RoFormer, arXiv:2104.09864'
     rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
+    rotary_factor = flag(1.0, 'factor of features that are rotated, of queries and of keys', positive, example=1.2)
     takes = {
         'rotary_pos_emb': '(angles (1 or b) j r, scale)',
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
@@ -247,9 +265,11 @@ class Rotary(AttentionFeature):
 
     def restored(self, k: Tensor, states: Mapping[str, Any]) -> Tensor:
         """Keys as they were before they were turned."""
-        return self.turned(k, -states['angles'].tensor)
+        return self.turned(k, -states['angles'].tensor, self.rotary_factor**-2)
 
     def turned(self, t: Tensor, angles: Tensor, scale: Tensor | float | None = 1.0) -> Tensor:
+        if self.rotary_factor != 1:
+            scale = self.rotary_factor if scale is None else scale * self.rotary_factor
         still = self.host.heads - self.host.rotate_num_heads
         if still == 0:
             return self.host.turned(t, angles, scale)
@@ -294,6 +314,18 @@ class RotaryPositions(StackFeature):
     paper = 'RoFormer, arXiv:2104.09864'
     rotary_pos_emb = flag(False, 'rotate queries and keys by their positions')
     rotary_emb_dim = flag(None, 'how many features of a head turn, half of them if None', size | none, example=4)
+    rotary_theta = flag(
+        10000.0,
+        'base of the frequencies, theta ** (-2 i / r) for pair i of r features',
+        Check('a number greater than 1', lambda v: is_number(v) and v > 1),
+        example=100.0,
+    )
+    rotary_scaling = flag(
+        None,
+        'frequencies for longer contexts, a dict with a `kind`',
+        a_scaling | none,
+        example=dict(kind='llama3', factor=4.0, low=1.0, high=4.0, length=8),
+    )
     rotary_xpos = flag(False, 'decay with distance as well (xPos)')
     rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive, example=64)
     rotary_interpolation_factor = flag(
@@ -318,8 +350,12 @@ class RotaryPositions(StackFeature):
         return bool(values['rotary_pos_emb'] or values['rotary_xpos'])
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
-        chosen = kind == 'a' and self.rotate_num_heads is not None
-        return {**flags, 'rotate_num_heads': self.rotate_num_heads} if chosen else flags
+        own = {}
+        if kind == 'a' and self.rotate_num_heads is not None:
+            own['rotate_num_heads'] = self.rotate_num_heads
+        if kind in ('a', 'c') and self.sets[0].factor != 1:
+            own['rotary_factor'] = self.sets[0].factor
+        return {**flags, **own}
 
     def setup(self, host: Any) -> None:
         if self.rotary_xpos and not host.causal:
@@ -337,8 +373,33 @@ class RotaryPositions(StackFeature):
             use_xpos=bool(self.rotary_xpos),
             scale_base=self.rotary_xpos_scale_base,
             interpolation_factor=self.rotary_interpolation_factor,
+            base=self.rotary_theta,
             base_rescale_factor=self.rotary_base_rescale_factor,
+            scaling=self.rotary_scaling,
         )
+        self.use([self.angles.frequencies])
+
+    def use(self, sets: list[Frequencies]) -> None:
+        """Turn layers by these: the first is that of the module."""
+        self.sets = sets
+        if self.rereads:
+            self.remembers = {**type(self).remembers, 'stage': PerToken()}
+
+    @property
+    def follows_length(self) -> bool:
+        return any(one.longest is not None for one in self.sets)
+
+    @property
+    def rereads(self) -> list[int]:
+        """The lengths past which earlier tokens turn otherwise too."""
+        return [one.longest for one in self.sets if one.longest is not None and not one.keeps_turned]
+
+    def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
+        kept = next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == 'stage'), None)
+        if not self.rereads or kept is None or kept.length == 0:
+            return False
+        lengths = cache.seen + count - (0 if pads is None else pads)
+        return bool((kept.tensor[:, -1, 0] != sum(lengths > longest for longest in self.rereads)).any())
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         own = call.shared['a'].get('rotary_pos_emb')
@@ -347,11 +408,14 @@ class RotaryPositions(StackFeature):
         if self.rotary_xpos and call.seen + call.new > longest:
             raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
         continues = call.held == 0 or self.goes_on(x, call)
-        if own is None and not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
+        if own is not None:
+            call.shared['a']['rotary_pos_emb'] = for_one_pass(own[0]), own[1]
+        elif not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
             self.share_kept_angles(x, call)
         else:
-            angles, scale = self.angles(call.key_positions(x), centre=0) if own is None else own
-            call.shared['a']['rotary_pos_emb'] = for_one_pass(angles), scale
+            positions = call.key_positions(x)
+            several, scale = self.angles_of(positions, self.lengths(positions, x, call))
+            self.share(call, [(angles, scale if at == 0 else 1.0, None) for at, angles in enumerate(several)])
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
             if context_pos.shape[-1] != call.context_length:
@@ -363,6 +427,17 @@ class RotaryPositions(StackFeature):
         return x
 
     @staticmethod
+    def share(call: Any, sets: list[tuple[Tensor, Any, Buffer | None]]) -> None:
+        """Give layers the angles of each set, with their scale, and what is kept of them."""
+        given = [
+            {'rotary_pos_emb': (for_one_pass(angles), scale), **({} if kept is None else {'kept_angles': kept})}
+            for angles, scale, kept in sets
+        ]
+        call.shared['a'].update(given[0])
+        if len(given) > 1:
+            call.shared['turns'] = dict(enumerate(given))  # of which `RotaryLayers` hands out one
+
+    @staticmethod
     def goes_on(x: Tensor, call: Any) -> bool:
         """Whether positions go on from the kept ones."""
         kept = call.state('positions').past
@@ -370,18 +445,120 @@ class RotaryPositions(StackFeature):
         same = kept is not None and kept.batch == x.shape[0] and kept.length == call.held
         return same and call.seen == call.cache.seen  # else an offset moves all of them
 
+    def angles_of(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[list[Tensor], Any]:
+        """The angles of each set, and the scale of the first."""
+        first, scale = self.angles(positions, centre=0, lengths=lengths)
+        return [first, *(self.angles.angles_by(one, positions, lengths) for one in self.sets[1:])], scale
+
     def share_kept_angles(self, x: Tensor, call: Any) -> None:
         """Angles of all keys, of which only those of new tokens are computed; positions go on from the kept ones."""
         if call.held and call.shared['a'].get('pos') is None:
             positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
         else:
             positions = call.key_positions(x)[..., call.memories + call.held :]
-        angles, _ = self.angles(positions)
-        for name, rows in (('positions', positions.unsqueeze(-1)), ('angles', angles)):
-            rows, state = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous(), call.state(name)
-            kept = state.put(state.past.append(rows)) if call.held else state.begin(rows)
-        everything = kept.tensor if call.held else angles
-        if call.memories:
-            before, _ = self.angles(call.key_positions(x)[..., : call.memories])
-            everything = torch.cat((before.expand(everything.shape[0], -1, -1), everything), dim=1)
-        call.shared['a'].update(rotary_pos_emb=(for_one_pass(everything), 1.0), kept_angles=kept)
+        known = self.kept(call, 'positions', positions.unsqueeze(-1), x)
+        lengths = self.lengths(known.tensor[..., 0], x, call)
+        several, _ = self.angles_of(positions, lengths)
+        front = self.angles_of(call.key_positions(x)[..., : call.memories], lengths)[0] if call.memories else None
+        sets = []
+        for at, angles in enumerate(several):
+            kept = self.kept(call, 'angles', angles, x, at)
+            everything = kept.tensor if call.held else angles
+            if front is not None:
+                everything = torch.cat((front[at].expand(everything.shape[0], -1, -1), everything), dim=1)
+            sets.append((everything, 1.0, kept))
+        self.share(call, sets)
+
+    @staticmethod
+    def kept(call: Any, name: str, rows: Tensor, x: Tensor, at: int = 0) -> Buffer:
+        """Rows of new tokens behind those that are kept."""
+        rows, state = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous(), call.state(name, at or None)
+        return state.put(state.past.append(rows)) if call.held else state.begin(rows)
+
+    def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
+        """How many tokens each row has, (b), or all have, where frequencies depend on it; from positions of all."""
+        if not self.follows_length or positions.shape[-1] == 0:
+            return None
+        if call.real is not None:
+            real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
+            positions = positions.masked_fill(~real, -1)
+        lengths = positions.amax(dim=-1) + 1
+        if self.rereads and (call.keeps or call.cache is not None):
+            stage = sum((lengths > longest).long() for longest in self.rereads).expand(x.shape[0])
+            self.refuse_other_stage(stage, call)
+            self.kept(call, 'stage', stage.reshape(-1, 1, 1).expand(-1, call.new, -1), x)
+        return lengths
+
+    def refuse_other_stage(self, stage: Tensor, call: Any) -> None:
+        """Earlier tokens were read by other frequencies, in every layer: to turn their keys is not enough."""
+        known = call.state('stage').rows if call.held else None
+        if known is None or torch.compiler.is_compiling() or not (can_look(stage) or stage.device.type == 'cuda'):
+            return
+        if bool((known[:, -1, 0] != stage).any()):
+            raise ValueError(
+                f'`cache` holds tokens that `rotary_scaling` turns otherwise, now that there are more, or fewer, than '
+                f'{" or ".join(map(str, self.rereads))}: read all of them again, without it'
+            )
+
+
+class RotaryLayers(StackFeature):
+    """Which self-attentions turn their queries and keys, and by which frequencies."""
+
+    paper = 'Gemma 3, arXiv:2503.19786; without positions: arXiv:2305.19466'
+    rotary_layers = flag(
+        None,
+        'for each self-attention True, False for no rotation, or a dict with `theta` and `scaling` of its own',
+        each(
+            Check(
+                'True, False or a dict with `theta`, `scaling` or both',
+                lambda v: isinstance(v, bool) or (isinstance(v, Mapping) and set(v) <= {'theta', 'scaling'}),
+            )
+        )
+        | none,
+        example=(False, dict(theta=100.0)),
+    )
+    needs = {'rotary_pos_emb': 'it says in which layers'}
+    clashes = {'rotary_xpos': 'layers that turn otherwise have no decay'}
+    plain = True
+
+    def setup(self, host: Any) -> None:
+        layers = [index for index, kind in enumerate(host.layer_types) if kind == 'a']
+        if len(self.rotary_layers) != len(layers):
+            raise ConfigError(
+                f'`rotary_layers` got {len(self.rotary_layers)} values, it must have one per layer, {len(layers)}'
+            )
+        positions = host.features.find(RotaryPositions)
+        self.sets = [*positions.sets]
+        self.numbers = [self.number(one, positions) for one in self.rotary_layers]
+        # of which set each layer is; None for none
+        self.set_of = dict(zip(layers, self.numbers, strict=True))
+        positions.use(self.sets)
+
+    def number(self, wanted: bool | Mapping[str, Any], positions: RotaryPositions) -> int | None:
+        """Which set a layer turns by, a new one if it is not there yet."""
+        if isinstance(wanted, bool):
+            return 0 if wanted else None
+        theta, first = wanted.get('theta', positions.rotary_theta), self.sets[0]
+        theta *= first.theta / positions.rotary_theta  # `rotary_base_rescale_factor`
+        own = Frequencies(first.dim, theta, wanted.get('scaling'), 'scaling` in `rotary_layers')
+        if own not in self.sets:
+            self.sets.append(own.without_table())
+        return self.sets.index(own)
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        at = self.numbers[number] if kind == 'a' else None
+        return flags if at is None else {**flags, 'rotary_factor': self.sets[at].factor}
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        at = self.set_of.get(layer.index, 0)
+        if at == 0 or 'rotary_pos_emb' not in inputs:
+            return inputs
+        if at is None:
+            return {name: value for name, value in inputs.items() if name not in ('rotary_pos_emb', 'kept_angles')}
+        return {**inputs, **call.shared.get('turns', {}).get(at, {})}  # the user's angles are those of all
+
+    def turns(self, call: Any) -> dict[int, Tensor | None]:
+        """By which angles the layers of a pass turn, None for none."""
+        first, sets = call.shared['a'].get('rotary_pos_emb'), call.shared.get('turns', {})
+        each = {at: sets[at]['rotary_pos_emb'][0] if at in sets else first[0] for at in {*self.numbers} - {None}}
+        return {index: each.get(at) for index, at in self.set_of.items()}

@@ -129,6 +129,9 @@ class Reader:
 
         inputs = self.inputs_at(length, start, pads)
         cache = self.remembered(length, start) if self.caching else None
+        if cache is not None and self.starts_over(cache, length - self.seen, inputs.get('seq_start_pos')):
+            self.forget()
+            cache = None
         if cache is None and getattr(self.net, 'can_keep_logits', False):
             inputs['logits_to_keep'] = count or 1
         if not self.caching:
@@ -199,6 +202,10 @@ class Reader:
         """What the cache holds that stands against an operation, or None. A cache of the user's own may not say."""
         cannot = getattr(self.cache, 'cannot', None)
         return None if cannot is None else cannot(operation)
+
+    def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
+        """Whether tokens that were read must be read again, now that there are `count` more."""
+        return getattr(self.net, 'follows_length', False) and self.net.starts_over(cache, count, pads)
 
     def inputs_at(self, length: int, start: int, pads: Tensor | None) -> dict[str, Any]:
         """The keywords of a call that reads the places `start` to `length`."""

@@ -412,6 +412,9 @@ def speculation(
         modules += list(draft.modules())
         of_draft = inputs if draft_kwargs is None else draft_kwargs
         guesser = Draft(Rewinder(draft, dict(of_draft), **reading))
+    if getattr(wrapper.net, 'follows_length', False):
+        warn_once('nothing is guessed for a net whose rotary scaling depends on how many tokens are read')
+        num_draft_tokens = 0
     if getattr(wrapper.net, 'looped', False) and len(ids) == 1:
         warn_once('a looped net decides token by token when to stop, nothing is guessed for it')
         inputs['looped_inference'], num_draft_tokens = True, 0

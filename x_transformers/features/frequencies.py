@@ -1,0 +1,186 @@
+"""How fast the pairs of features of a head turn, and how that is stretched for longer contexts.
+
+    theta_i = theta ** (-2 i / r)        i = 0 .. r / 2 - 1, radians per token; in float32, as checkpoints have it
+
+What `rotary_scaling` may be, by its `kind`; `length` is how many tokens the model was trained on before:
+
+    linear      factor                                  theta_i / factor.  arXiv:2306.15595
+    dynamic     factor, length                          of n > length tokens, theta grows by
+                                                        (factor n / length - factor + 1) ** (r / (r - 2))
+    yarn        factor, length, [beta_fast, beta_slow,  fast pairs as they are, slow ones divided by the factor, a ramp
+                truncate, mscale, mscale_all_dim,       between them; cos and sin times `attention_factor`.
+                attention_factor]                       arXiv:2309.00071
+    longrope    short_factor, long_factor, length,      theta_i / short_i of up to `length` tokens, theta_i / long_i of
+                [factor, attention_factor]              more; cos and sin times `attention_factor`.  arXiv:2402.13753
+    llama3      factor, low, high, length               waves longer than length / low divided by the factor, shorter
+                                                        than length / high as they are.  arXiv:2407.21783
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.features.tables import constant
+from x_transformers.flags import Check, ConfigError, is_number, none, number, one_of, positive, shown, size
+from x_transformers.flags.checks import boolean
+
+above_one = Check('a number of at least 1', lambda value: is_number(value) and value >= 1)
+divisors = Check(
+    'a list of numbers greater than 0, one for each pair of features',
+    lambda value: isinstance(value, (tuple, list)) and all(map(positive.test, value)),
+)
+NEEDED: dict[str, dict[str, Check]] = {
+    'linear': dict(factor=positive),
+    'dynamic': dict(factor=above_one, length=size),
+    'yarn': dict(factor=positive, length=size),
+    'longrope': dict(short_factor=divisors, long_factor=divisors, length=size),
+    'llama3': dict(factor=positive, low=positive, high=positive, length=size),
+}
+MORE: dict[str, dict[str, Check]] = {
+    'yarn': {
+        **dict.fromkeys(('beta_fast', 'beta_slow'), positive),
+        **dict.fromkeys(('mscale', 'mscale_all_dim'), number | none),
+        'truncate': boolean,
+        'attention_factor': positive | none,
+    },
+    'longrope': dict(factor=positive | none, attention_factor=positive | none),
+}
+WORDS = ', '.join(f'{kind} ({", ".join(needed)})' for kind, needed in NEEDED.items())
+a_scaling = Check(
+    f'a dict with a `kind` and what that needs: {WORDS}',
+    lambda value: isinstance(value, Mapping) and isinstance(value.get('kind'), str) and value['kind'] in NEEDED,
+)
+
+
+def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
+    """Refuse what is missing in a `rotary_scaling`, unknown, or out of range."""
+    if not a_scaling.test(scaling):
+        raise ConfigError(f'`{name}` got {shown(scaling)}, it must be {a_scaling.words}')
+    kind = scaling['kind']
+    needed, known = NEEDED[kind], {'kind': one_of(kind), **NEEDED[kind], **MORE.get(kind, {})}
+    for key in (*needed, *scaling):
+        if key not in scaling:
+            raise ConfigError(f'`{name}` of kind {kind!r} needs `{key}`, {needed[key].words}')
+        if key not in known:
+            raise ConfigError(f'`{name}` of kind {kind!r} got `{key}`, it may have {", ".join(known)}')
+        if not known[key].test(scaling[key]):
+            raise ConfigError(f'`{name}` got `{key}` of {shown(scaling[key])}, it must be {known[key].words}')
+    for key in ('short_factor', 'long_factor') if kind == 'longrope' else ():
+        if len(scaling[key]) != (dim + 1) // 2:
+            raise ConfigError(
+                f'`{name}` got {len(scaling[key])} numbers as `{key}`, it must be one for each pair, {(dim + 1) // 2}'
+            )
+    if kind == 'llama3' and scaling['low'] >= scaling['high']:
+        raise ConfigError(f'`{name}` got `low` of {scaling["low"]}, it must be less than `high`, {scaling["high"]}')
+
+
+class Frequencies:
+    """Of the pairs among `dim` features, by the base `theta` and a `rotary_scaling`.
+
+    factor         of cos and sin, and so of queries and keys
+    longest        up to so many tokens in the sequence the frequencies are the first ones; None for any number
+    keeps_turned   past that, tokens that were read before stay as they are; else they are to be read again
+    """
+
+    def __init__(
+        self, dim: int, theta: float = 10000.0, scaling: Mapping[str, Any] | None = None, name: str = 'rotary_scaling'
+    ) -> None:
+        if scaling is not None:
+            check_scaling(name, scaling, dim)
+        self.dim, self.theta, self.scaling = dim, theta, dict(scaling or {})
+        kind = self.kind = self.scaling.get('kind')
+        self.longest: int | None = self.scaling['length'] if kind in ('dynamic', 'longrope') else None
+        self.keeps_turned, self.factor = kind == 'dynamic', self.factor_of_turns()
+        self.first: tuple[float, ...] = ()
+        self.later = tuple(self.long_ones('cpu').tolist()) if kind == 'longrope' else ()
+
+    def __eq__(self, other: Any) -> bool:
+        own = (self.dim, self.theta, self.scaling)
+        return isinstance(other, Frequencies) and own == (other.dim, other.theta, other.scaling)
+
+    __hash__ = None
+
+    def without_table(self) -> Frequencies:
+        """These, where no module holds their table."""
+        self.first = tuple(self.table('cpu').tolist())
+        return self
+
+    def table(self, device: Any = None) -> Tensor:
+        """The frequencies (r / 2), in float32."""
+        pairs = torch.arange(0, self.dim, 2, device=device).float()
+        if self.kind == 'longrope':
+            return self.divided(self.scaling['short_factor'], pairs)
+        plain = 1.0 / self.theta ** (pairs / self.dim)  # to the bit as others compute it
+        if self.kind == 'linear':
+            return plain / self.scaling['factor']
+        if self.kind == 'yarn':
+            return self.by_ramp(plain, pairs / 2)
+        return self.by_waves(plain) if self.kind == 'llama3' else plain
+
+    def long_ones(self, device: Any) -> Tensor:
+        return self.divided(self.scaling['long_factor'], torch.arange(0, self.dim, 2, device=device).float())
+
+    def divided(self, divisors: Any, pairs: Tensor) -> Tensor:
+        by = torch.tensor(tuple(divisors), dtype=torch.float32, device=pairs.device)
+        return 1.0 / (by * self.theta ** (pairs / self.dim))
+
+    def by_ramp(self, plain: Tensor, pair: Tensor) -> Tensor:
+        own, length = self.scaling, self.scaling['length']
+
+        def turning(times: float) -> float:
+            """The pair that turns so many times over the trained length."""
+            return self.dim * math.log(length / (times * 2 * math.pi)) / (2 * math.log(self.theta))
+
+        low, high = turning(own.get('beta_fast', 32)), turning(own.get('beta_slow', 1))
+        if own.get('truncate', True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.dim - 1)
+        kept = 1 - ((pair - low) / ((high if high != low else high + 0.001) - low)).clamp(0, 1)
+        return plain / own['factor'] * (1 - kept) + plain * kept
+
+    def by_waves(self, plain: Tensor) -> Tensor:
+        factor, low, high, length = (self.scaling[key] for key in ('factor', 'low', 'high', 'length'))
+        wave = 2 * math.pi / plain
+        share = ((length / wave - low) / (high - low)).clamp(0, 1)
+        return torch.where(wave > length / low, plain / factor, (1 - share) * plain / factor + share * plain)
+
+    def factor_of_turns(self) -> float:
+        own = self.scaling
+        if self.kind not in ('yarn', 'longrope'):
+            return 1.0
+        if own.get('attention_factor') is not None:
+            return float(own['attention_factor'])
+        factor = own.get('factor') or 1.0
+        if factor <= 1:
+            return 1.0
+        if self.kind == 'longrope':
+            return math.sqrt(1 + math.log(factor) / math.log(own['length']))
+
+        def scale(times: float) -> float:
+            return 0.1 * times * math.log(factor) + 1.0
+
+        both = own.get('mscale') and own.get('mscale_all_dim')
+        return scale(own['mscale']) / scale(own['mscale_all_dim']) if both else scale(1.0)
+
+    def of_rows(self, first: Tensor | None, lengths: Tensor | None, like: Tensor) -> Tensor:
+        """The frequencies of rows of so many tokens, (1 or b):  r / 2, or (1 or b) 1 r / 2.
+
+        first   those of short rows; None: as they are configured, with the device and dtype of `like`
+        """
+        first = constant(self.first, like.device, like.dtype) if first is None else first
+        if self.longest is None or lengths is None:
+            return first
+        lengths = lengths.reshape(-1, 1)
+        if self.kind == 'longrope':
+            later = constant(self.later, like.device, like.dtype)
+        else:
+            factor, pairs = self.scaling['factor'], torch.arange(0, self.dim, 2, device=like.device).float()
+            grown = factor * lengths.clamp(min=self.longest).float() / self.longest - (factor - 1)
+            theta = self.theta * grown ** (self.dim / max(self.dim - 2, 1))
+            later = (1.0 / theta ** (pairs / self.dim)).to(like.dtype)
+        return torch.where(lengths > self.longest, later, first).unsqueeze(1)
