@@ -27,7 +27,6 @@ from x_transformers.flags.declared import Feature, Features, Flag, names_of
 from x_transformers.flags.explain import explained
 from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, resolve
 
-
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 PLAIN_VALUES = (bool, int, float, str, type(None))
