@@ -663,9 +663,26 @@ BUGS = {
         ('the context is dropped in evaluation', 'if self.training and self.cross_attn_tokens_dropout > 0:', 'if self.cross_attn_tokens_dropout > 0:', 'test_model_features.py'),
         ('the mask of the source is lost', 'context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        if', 'context, _ = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        mask = None\n        if', 'test_model_features.py -ksource'),
     ]),
-    'modalities/vit.py': ('test_model_features.py', [
-        ('registers of an image model are patches', 'embeddings = self.attn_layers(x)[:, :count]', 'embeddings = self.attn_layers(x)', 'test_model_features.py -kregisters'),
-        ('the image model has no positions', 'x + self.pos_embedding[:, : x.shape[1]]', 'x', 'test_known_defects_of_wrappers.py test_original_readme.py test_compat.py test_checkpoint.py'),
+    'modalities/conv_stem.py': ('test_continuous_wrapper.py', [
+        ('padding is seen by what stands beside it', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x if mask is None else x.masked_fill(x.isnan(), 0.0)'),
+        ('a token of padding and others is real', 'mask.unfold(1, span, stride).all(dim=-1)', 'mask.unfold(1, span, stride).any(dim=-1)'),
+        ('no activation between convolutions', 'x = F.gelu(conv(x.transpose(1, 2))).transpose(1, 2)', 'x = conv(x.transpose(1, 2)).transpose(1, 2)'),
+    ]),
+    'modalities/two_towers.py': ('test_images.py', [
+        ('similarities have no factor', 'self.logit_scale.exp() * u @', 'u @'),
+        ('texts learn nothing of other images', 'return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2', 'return F.cross_entropy(logits, right)'),
+        ('the last token may be padding', 'real = torch.ones_like(texts) if mask is None else mask.int()', 'real = torch.ones_like(texts)'),
+        ('the mean reads padding', 'return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1)', 'return x.sum(dim=1)'),
+    ]),
+    'modalities/vit.py': ('test_images.py', [
+        ('registers of an image model are patches', 'if self.registers_first else x[:, :at]', 'if self.registers_first else x', 'test_model_features.py -kregisters'),
+        ('the image model has no positions', 'self.post_emb_norm(x + positions)', 'self.post_emb_norm(x)', 'test_known_defects_of_wrappers.py test_original_readme.py test_compat.py test_checkpoint.py'),
+        ('registers always stand behind patches', 'at = self.num_prefix if self.registers_first else x.shape[1]\n', 'at = x.shape[1]\n'),
+        ('the mean reads what stands in front', 'x[:, self.num_prefix :].mean(dim=1)', 'x.mean(dim=1)'),
+        ('positions are not smoothed where they shrink', 'smooth = RESAMPLED[self.interpolate_pos_emb]', 'smooth = False'),
+        ('positions are resampled in half precision', 'rearrange(accurate(table[:, prefix:]),', 'rearrange(table[:, prefix:],'),
+        ('patches that are not hidden are', 'self.hidden(hidden_patches, x).unsqueeze(-1)', '~self.hidden(hidden_patches, x).unsqueeze(-1)'),
+        ('a pool by attention loses what it read', 'return p + self.ff(self.norm(p))', 'return self.ff(self.norm(p))'),
     ]),
     'x_transformers.py': ('test_stack.py test_model_features.py', [
         ('memories of memories are lost', 'new if old is None else torch.cat((old, new), dim=1) for old, new in pairs', 'new for old, new in pairs', 'test_xl_autoregressive_wrapper.py test_model_features.py'),

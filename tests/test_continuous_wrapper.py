@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from law_cases import randomise
 from torch import nn
 
 from x_transformers import Decoder, Encoder
@@ -574,3 +575,69 @@ def test_models_that_see_the_answer_or_pool_are_refused():
         net = ContinuousTransformerWrapper(dim_in=DIM, dim_out=DIM, attn_layers=attn_layers, **around)
         with pytest.raises(ValueError, match=words):
             ContinuousAutoregressiveWrapper(net)
+
+
+# convolutions in front
+
+CONVS = {
+    'halves': [(6, 3, 1, 1), (16, 3, 2, 1)],
+    'wide steps': [(16, 5, 3, 2)],
+    'no padding': [[4, 2, 1, 0], [16, 4, 2, 1]],
+}
+convs = pytest.mark.parametrize('stem', CONVS.values(), ids=CONVS)
+
+
+def listener(stem, kind=Encoder, **around):
+    attn_layers = kind(dim=16, depth=1, heads=2, attn_dim_head=8)
+    sizes = {**dict(dim_in=DIM, dim_out=DIM, max_seq_len=12), **around}
+    return randomise(ContinuousTransformerWrapper(attn_layers=attn_layers, conv_stem=stem, **sizes).double())
+
+
+@convs
+def test_convolutions_in_front_of_a_stack(stem):
+    net, x, seen = listener(stem), vectors(2, 11, DIM), []
+    net.attn_layers.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    out = net(x)
+    for conv, (_, kernel, stride, padding) in zip(net.conv_stem, stem, strict=True):
+        padded = F.pad(x, (0, 0, padding, padding))
+        starts = range(0, padded.shape[1] - kernel + 1, stride)
+        x = sum(padded[:, [at + k for at in starts]] @ conv.weight[..., k].mT for k in range(kernel)) + conv.bias
+        x = x * (1 + (x / 2**0.5).erf()) / 2
+    x = x + net.pos_emb.emb.weight[: x.shape[1]] * net.pos_emb.scale
+    torch.testing.assert_close(seen[0], x, rtol=1e-12, atol=1e-12)
+    assert out.shape == (2, x.shape[1], DIM)
+
+
+@convs
+def test_rows_of_other_lengths_through_convolutions(stem):
+    net, x = listener(stem), vectors(6, 11, DIM)
+    lens = torch.tensor([11, 10, 9, 8, 7, 4])
+    hidden = torch.arange(11) >= lens[:, None]
+    x[hidden] = float('nan')
+    whole = net(x, lens=lens)
+    assert torch.equal(net(x, mask=~hidden), whole)
+    for row, length in enumerate(lens):
+        alone = net(x[row : row + 1, :length])
+        torch.testing.assert_close(whole[row : row + 1, : alone.shape[1]], alone, rtol=1e-10, atol=1e-10)
+        real = net.conv_stem(x[row : row + 1], ~hidden[row : row + 1])[1]
+        assert real.sum() == alone.shape[1] == real[0].int().argmin() or real.all()
+
+
+def test_a_token_is_real_if_all_that_it_stands_for_is():
+    stem = listener([(16, 4, 2, 1)]).conv_stem
+    _, real = stem(vectors(1, 9, DIM), torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1, 0]]) > 0)
+    assert real.tolist() == [[True, False, True, True]]
+
+
+def test_inputs_that_do_not_go_with_convolutions():
+    net, x = listener(CONVS['no padding']), vectors(1, 5, DIM)
+    documents = torch.zeros(1, 5, dtype=torch.long)
+    for inputs, words in (
+        (dict(document_ids=documents), '`document_ids` does not go with `conv_stem`: convolutions mix documents'),
+        (dict(seq_start_pos=documents[:, 0]), '`seq_start_pos` does not go with `conv_stem`: give `mask`'),
+        (dict(mask=documents[:, 1:] == 0), '`mask` got shape (1, 4), it must be (1, 5)'),
+        (dict(x=x[:, :2]), '`x` got 2 vectors, `conv_stem` needs at least 3'),
+    ):
+        with pytest.raises(ValueError) as error:
+            net(**{'x': x, **inputs})
+        assert words in str(error.value)

@@ -40,6 +40,7 @@ from x_transformers import (
     NeoMLP,
     NextLatentWrapper,
     NonAutoregressiveWrapper,
+    TwoTowers,
     XLAutoregressiveWrapper,
     XTransformer,
     XValAutoregressiveWrapper,
@@ -161,6 +162,25 @@ def images() -> nn.Module:
     return ViTransformerWrapper(attn_layers=layers, post_emb_norm=True, **sizes)
 
 
+def frames() -> nn.Module:
+    layers = Encoder(dim=DIM, depth=1, heads=2, attn_dim_head=8)
+    stem = ((6, 3, 1, 1), (DIM, 3, 2, 1))
+    return ContinuousTransformerWrapper(dim_in=WIDTH, dim_out=4, max_seq_len=9, conv_stem=stem, attn_layers=layers)
+
+
+def images_and_their_head() -> nn.Module:
+    """Positions of another size, what stands in front of patches, and a head with parameters of its own."""
+    layers = Encoder(dim=DIM, depth=1, heads=2, attn_dim_head=8, pre_norm_has_final_norm=False)
+    sizes = dict(image_size=12, patch_size=4, channels=2, num_classes=5, num_register_tokens=2, prefix_tokens=1)
+    options = dict(patch_norm=False, register_place='front', interpolate_pos_emb='bicubic', mask_token=True)
+    return ViTransformerWrapper(attn_layers=layers, pool='attention', post_pool_norm=True, **options, **sizes)
+
+
+def towers() -> nn.Module:
+    text = net_of(Encoder, dict(rotary_pos_emb=False), max_seq_len=12, return_only_embed=True)
+    return TwoTowers(images(), text, text_pool='last', dim_shared=6, dim_image=5, loss='sigmoid', logit_bias=-1.0)
+
+
 def pretraining() -> nn.Module:
     return UniversalPretrainWrapper(net_of(), buffer_size=20, num_reset=4, batch_size=3, seq_len=8, seed_length=5)
 
@@ -237,7 +257,12 @@ SUBJECTS = {
         dict(seq=ids(36)), lambda m, **inputs: m(**inputs).double(), by='lens', fills=dict(seq=1)),
     'points': Subject(lambda: NeoMLP(dim_in=3, dim_hidden=4, dim_out=2, dim_model=16, depth=1,
                               encoder_kwargs=dict(heads=2, attn_dim_head=8, ff_glu=True)), dict(x=randn(2, 3))),
+    'frames': Subject(
+        frames, dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, **inputs)[:, : (N + 1) // 2], **OF_VECTORS),
     'images': Subject(images, dict(img=randn(2, 2, 8, 8))),
+    'images, with a head': Subject(
+        images_and_their_head, dict(img=randn(2, 2, 8, 8), hidden_patches=torch.arange(8).view(2, 4) % 3 == 0)),
+    'towers': Subject(towers, dict(texts=ids(), images=randn(2, 2, 8, 8)), by='mask', fills=dict(texts=0)),
 }  # fmt: skip
 
 # what differs, and why
@@ -252,6 +277,7 @@ ROWS_MEET = {
     'variational': LATENTS,
     'next latent, normal': NORMAL,
     'latents': NORMAL,
+    'towers': 'the others of a batch are what a pair is not',
 }
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
@@ -259,6 +285,7 @@ NO_PADDING = {
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
     'images': 'an image is whole: every patch is read',
+    'images, with a head': 'an image is whole: every patch is read',
 }
 NOT_ALL_LEARN = {
     'latents, tied': 'what foretells reads a lower block, and targets are constants; without SIGReg no other loss',

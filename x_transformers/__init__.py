@@ -12,6 +12,7 @@ from x_transformers.encoder_decoder import XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
+from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.neo_mlp import NeoMLP
@@ -66,6 +67,7 @@ __all__ = [
     'RMSNorm',
     'TransformerBlock',
     'TransformerWrapper',
+    'TwoTowers',
     'ViTransformerWrapper',
     'XLAutoregressiveWrapper',
     'XTransformer',

@@ -45,6 +45,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.sampling import require, shift_right
+from x_transformers.modalities.conv_stem import ConvStem, convolutions
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
@@ -64,7 +65,8 @@ CONTINUOUS: tuple[type[Feature], ...] = (
 class ContinuousTransformerWrapper(Wrapper):
     """Vectors in, vectors out:  b n dim_in -> b n dim_out, around any stack.
 
-    With `probabilistic` the output is a mean and a variance, (2 b n dim_out).
+    With `probabilistic` the output is a mean and a variance, (2 b n dim_out). With `conv_stem` n vectors become fewer
+    tokens, which `max_seq_len` and all inputs but `mask` and `lens` count.
     """
 
     catalogue = CONTINUOUS
@@ -83,6 +85,11 @@ class ContinuousTransformerWrapper(Wrapper):
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
         probabilistic: Annotated[bool, 'give a mean and a variance', boolean] = False,
         use_identity_if_same_dim: Annotated[bool, 'no projection between equal widths', boolean] = False,
+        conv_stem: Annotated[
+            Sequence[Sequence[int]] | None,
+            '(channels, kernel, stride, padding) of convolutions in place of the input projection, GELU after each',
+            convolutions | none,
+        ] = None,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:
@@ -94,15 +101,26 @@ class ContinuousTransformerWrapper(Wrapper):
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
+        self.conv_stem = None if conv_stem is None else self.stem(dim_in or self.dim, conv_stem, project_in)
         self.features = self.compose(features, flags).setup()
 
         def projection(width_in: int, width_out: int) -> nn.Module:
             same = use_identity_if_same_dim and width_in == width_out
             return nn.Identity() if same else nn.Linear(width_in, width_out, bias=False)
 
+        dim_in = None if conv_stem else dim_in
         self.project_in = project_in or (projection(dim_in, self.dim) if dim_in else nn.Identity())
         width_out = (dim_out or 0) * (2 if probabilistic else 1)
         self.project_out = project_out or (projection(self.dim, width_out) if dim_out else nn.Identity())
+
+    def stem(self, dim_in: int, convs: Sequence[Sequence[int]], project_in: nn.Module | None) -> ConvStem:
+        if project_in is not None:
+            raise ConfigError('`project_in` and `conv_stem` both bring the input to the stack, set only one')
+        if convs[-1][0] != self.dim:
+            raise ConfigError(f'`conv_stem` ends with {convs[-1][0]} channels, the stack has a width of {self.dim}')
+        if not self.attn_layers.sees_future:
+            raise ConfigError('`conv_stem` needs a stack in which tokens see later ones: so do its convolutions')
+        return ConvStem(dim_in, convs)
 
     @checked
     def forward(
@@ -121,13 +139,14 @@ class ContinuousTransformerWrapper(Wrapper):
         input_not_include_cache: bool = False,
         **kwargs: Any,
     ) -> Any:
-        width = getattr(self.project_in, 'in_features', self.dim if isinstance(self.project_in, nn.Identity) else 'd')
-        x = as_precise(check_vectors(x, 'x', 'b', 'n', width), self)
+        x = as_precise(check_vectors(x, 'x', 'b', 'n', self.width_in), self)
         if lens is not None:
             if mask is not None:
                 raise ValueError('`mask` and `lens` both say which tokens are real, give only one')
             check_lengths(lens, 'lens', *x.shape[:2])
             mask = within(lens, x.shape[1])
+        if self.conv_stem is not None:
+            x, mask = self.through_stem(x, mask, cache, kwargs)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         call.like_tokens = x[:, x.shape[1] - call.new :]
@@ -137,6 +156,27 @@ class ContinuousTransformerWrapper(Wrapper):
         x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
         return self.returned(out, wants, call, mems, None, x)
+
+    @property
+    def width_in(self) -> int | str:
+        """How wide the input must be; a letter where a module of the user's settles it."""
+        if self.conv_stem is not None:
+            return self.conv_stem.dim_in
+        return getattr(self.project_in, 'in_features', self.dim if isinstance(self.project_in, nn.Identity) else 'd')
+
+    def through_stem(
+        self, x: Tensor, mask: Tensor | None, cache: Any, inputs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tokens (b m d) of vectors (b n dim_in), and which are real. All other inputs count tokens."""
+        for name, given, words in (
+            ('cache', cache, 'its tokens see later ones'),
+            ('seq_start_pos', inputs.get('seq_start_pos'), 'give `mask`, one entry per vector of `x`'),
+            ('document_ids', inputs.get('document_ids'), 'convolutions mix documents'),
+        ):
+            if given is not None:
+                raise ValueError(f'`{name}` does not go with `conv_stem`: {words}')
+        mask = None if mask is None else as_mask(mask, 'mask', *x.shape[:2], like=x)
+        return self.conv_stem(x, mask)
 
     def read(self, x: Tensor) -> Tensor:
         """The output; with `probabilistic` its even channels are means, and the odd ones logarithms of variances."""

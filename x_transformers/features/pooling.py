@@ -1,7 +1,8 @@
-"""Pooling by attention: learned queries read a sequence."""
+"""From a sequence to one vector or a few: learned queries that read it, and a layer on what was pooled."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -9,7 +10,26 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, check_vectors
-from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, count, none, size
+from x_transformers.features.feedforward import ACTIVATIONS
+from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, count, none, one_of, size
+
+
+class Pooler(nn.Sequential):
+    """A linear layer and an activation on what was pooled:  ... width -> ... dim.  BERT, arXiv:1810.04805
+
+    options   `dim` (that of the input), `activation` by name ('tanh') and `bias` (True)
+    """
+
+    def __init__(self, width: int, options: Mapping[str, Any]) -> None:
+        values = {'dim': width, 'activation': 'tanh', 'bias': True, **options}
+        checks = {'dim': size, 'activation': one_of(*ACTIVATIONS), 'bias': boolean}
+        for name, value in values.items():
+            if name not in checks:
+                raise ConfigError(f'`pooler` got {name!r}, its keys are `dim`, `activation` and `bias`')
+            if not checks[name].test(value):
+                raise ConfigError(f'`{name}` of `pooler` got {value!r}, it must be {checks[name].words}')
+        linear = nn.Linear(width, values['dim'], bias=bool(values['bias']))
+        super().__init__(linear, ACTIVATIONS[values['activation']]())
 
 
 class Pool(Configurable):

@@ -1,20 +1,61 @@
 """Images in front of a stack: patches as tokens."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
-from x_transformers.features.norms import LayerNorm
-from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, count, none, probability, size
-from x_transformers.x_transformers import AttentionLayers
+from x_transformers.core.precision import accurate
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
+from x_transformers.features.pooling import Pooler
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    a_mapping,
+    an_instance,
+    boolean,
+    count,
+    none,
+    one_of,
+    positive,
+    probability,
+    size,
+    warn_once,
+)
+from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
+
+POOLS = ('mean', 'first', 'first_mean', 'prefix', 'attention')
+RESAMPLED = {'bicubic': False, 'bicubic_antialias': True}  # whether it is smoothed where it shrinks
+
+
+Place = Annotated[
+    str, "registers stand at the 'end', behind the patches, or in 'front' of them", one_of('end', 'front')
+]
+Resampling = Annotated[str | None, 'resample positions for images of other sizes', one_of(*RESAMPLED) | none]
+Pooling = Annotated[
+    str | None,
+    "what the head reads: the 'mean' of patches; the 'first' prefix token; 'first_mean', both side by side; 'prefix', "
+    "each prefix token by a head of its own; what 'attention' of a learned query finds; None for all tokens",
+    one_of(*POOLS) | none,
+]
+Options = Annotated[
+    dict | None, "keywords of `pool='attention'`: `attn_` of its attention, `ff_` of its feedforward", a_mapping | none
+]
 
 
 class ViTransformerWrapper(Configurable):
-    """Images in, classes or patch embeddings out:  b c height width -> b classes.
+    """Images in, classes or embeddings out:  b c height width -> b classes.
+
+    The stack sees learned prefix tokens, the patches, row by row, and registers, behind the patches unless
+    `register_place='front'` puts them before. Prefix tokens and patches have learned positions, added as they are
+    stored. Registers have none, and are left out of what is pooled and returned.
 
     Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
     """
@@ -26,29 +67,89 @@ class ViTransformerWrapper(Configurable):
         patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
         attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
         channels: Annotated[int, 'channels of an image', size] = 3,
-        num_classes: Annotated[int | None, 'width of the head; None for the mean embedding', size | none] = None,
+        num_classes: Annotated[int | None, 'width of the head; None for what is pooled', size | none] = None,
         post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
-        num_register_tokens: Annotated[int, 'learned tokens beside the patches', count] = 0,
+        num_register_tokens: Annotated[int, 'learned tokens behind the patches, without positions', count] = 0,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
+        patch_norm: Annotated[bool, 'norm patches before and after their linear map', boolean] = True,
+        patch_bias: Annotated[bool, 'bias of the linear map of patches', boolean] = True,
+        prefix_tokens: Annotated[int, 'learned tokens in front of the patches, with positions', count] = 0,
+        register_place: Place = 'end',
+        post_emb_norm_bias: Annotated[bool, 'bias of `post_emb_norm`', boolean] = False,
+        post_emb_norm_eps: Annotated[float | None, 'eps of `post_emb_norm`, 1e-5 if None', positive | none] = None,
+        interpolate_pos_emb: Resampling = None,
+        mask_token: Annotated[bool, 'a learned vector in place of the `hidden_patches` of a call', boolean] = False,
+        pool: Pooling = 'mean',
+        pool_kwargs: Options = None,
+        post_pool_norm: Annotated[bool, 'norm of what is pooled, of the kind of the stack', boolean] = False,
+        pooler: Annotated[dict | None, 'layer on what is pooled: `dim`, `activation`, `bias`', a_mapping | none] = None,
     ) -> None:
         super().__init__()
         if image_size % patch_size:
             raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
-        dim, dim_patch = attn_layers.dim, channels * patch_size**2
-        self.patch_size, self.channels, self.image_size = patch_size, channels, image_size
-        self.pos_embedding = nn.Parameter(torch.randn(1, (image_size // patch_size) ** 2, dim))
+        dim, dim_patch, side = attn_layers.dim, channels * patch_size**2, image_size // patch_size
+        self.patch_size, self.channels, self.image_size, self.side = patch_size, channels, image_size, side
+        self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
+        self.interpolate_pos_emb, self.pool = interpolate_pos_emb, pool
+        self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + side**2, dim))
         self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
-        self.patch_to_embedding = nn.Sequential(LayerNorm(dim_patch), nn.Linear(dim_patch, dim), LayerNorm(dim))
-        self.post_emb_norm = LayerNorm(dim) if post_emb_norm else nn.Identity()
+        norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
+        self.patch_to_embedding = nn.Sequential(norms[0], nn.Linear(dim_patch, dim, bias=bool(patch_bias)), norms[1])
+        self.prefix_tokens = nn.Parameter(torch.randn(prefix_tokens, dim) * 0.02) if prefix_tokens else None
+        self.mask_token = nn.Parameter(torch.randn(dim) * 0.02) if mask_token else None
+        if not post_emb_norm and (post_emb_norm_bias or post_emb_norm_eps is not None):
+            warn_once('`post_emb_norm_bias` and `post_emb_norm_eps` have no effect unless `post_emb_norm` is set')
+        kind = BiasedLayerNorm if post_emb_norm_bias else LayerNorm
+        self.post_emb_norm = kind(dim, eps=post_emb_norm_eps) if post_emb_norm else nn.Identity()
         self.dropout = nn.Dropout(emb_dropout)
         self.attn_layers = attn_layers
-        self.mlp_head = nn.Linear(dim, num_classes) if num_classes else nn.Identity()
+        self.check_pool(pool_kwargs, post_pool_norm)
+        self.attn_pool = TokenPool(attn_layers, pool_kwargs or {}) if pool == 'attention' else None
+        self.post_pool_norm = attn_layers.new_norm() if post_pool_norm else nn.Identity()
+        width = dim * (2 if pool == 'first_mean' else 1)
+        self.pooler = nn.Identity() if pooler is None else Pooler(width, pooler)
+        width = width if pooler is None else self.pooler[0].out_features
+        self.mlp_head = self.head(width, num_classes) if num_classes else nn.Identity()
+
+    def check_pool(self, pool_kwargs: dict | None, post_pool_norm: bool) -> None:
+        if self.pool in ('first', 'first_mean', 'prefix') and not self.num_prefix:
+            raise ConfigError(f'`pool={self.pool!r}` needs `prefix_tokens`: patches alone have no first token')
+        if post_pool_norm and self.pool in (None, 'first_mean'):
+            raise ConfigError(f'`post_pool_norm` does not go with `pool={self.pool!r}`: it norms one token')
+        if pool_kwargs and self.pool != 'attention':
+            warn_once("`pool_kwargs` has no effect unless `pool='attention'`")
+        if self.registers_first and self.register_tokens is None:
+            warn_once('`register_place` has no effect unless `num_register_tokens` is set')
+
+    def head(self, width: int, num_classes: int) -> nn.Module:
+        if self.pool == 'prefix':
+            return HeadPerToken(nn.Linear(width, num_classes) for _ in range(self.num_prefix))
+        return nn.Linear(width, num_classes)
 
     @checked
-    def forward(self, img: Tensor, return_embeddings: bool = False, return_logits_and_embeddings: bool = False) -> Any:
-        """Logits; or patch embeddings b n d; or both."""
+    def forward(
+        self,
+        img: Tensor,
+        return_embeddings: bool = False,
+        return_logits_and_embeddings: bool = False,
+        *,
+        hidden_patches: Tensor | None = None,
+    ) -> Any:
+        """Logits; or embeddings of prefix tokens and patches, b n d; or both.
+
+        hidden_patches   b n | b h w    True for patches in whose place the mask token stands
+        """
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
+        self.check(img)
+        x = self.attn_layers(self.tokens(as_precise(img, self, 'img'), hidden_patches))
+        embeddings = self.without_registers(x)
+        if return_embeddings:
+            return embeddings
+        logits = self.mlp_head(self.pooler(self.post_pool_norm(self.pooled(embeddings))))
+        return (logits, embeddings) if return_logits_and_embeddings else logits
+
+    def check(self, img: Tensor) -> None:
         if not img.is_floating_point():
             raise TypeError(f'`img` got {img.dtype}, it must be floating point')
         height, width = img.shape[-2:] if img.ndim == 4 else (1, 1)
@@ -57,19 +158,101 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got shape {tuple(img.shape)}, '
                 f'it must be (b, {self.channels}, height, width) in multiples of {self.patch_size} pixels'
             )
-        if height * width > self.image_size**2:
+        if self.interpolate_pos_emb is None and height * width > self.image_size**2:
             raise ValueError(
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
+
+    def tokens(self, img: Tensor, hidden_patches: Tensor | None) -> Tensor:
+        """What the stack sees of images:  b c height width -> b n d."""
         side = self.patch_size
-        patches = rearrange(as_precise(img, self, 'img'), 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side)
-        x = self.patch_to_embedding(patches)
-        x = self.dropout(self.post_emb_norm(x + self.pos_embedding[:, : x.shape[1]]))
-        count = x.shape[1]
-        if self.register_tokens is not None:
-            x = torch.cat((x, self.register_tokens.expand(x.shape[0], -1, -1)), dim=1)
-        embeddings = self.attn_layers(x)[:, :count]
-        if return_embeddings:
-            return embeddings
-        logits = self.mlp_head(embeddings.mean(dim=1))
-        return (logits, embeddings) if return_logits_and_embeddings else logits
+        x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side))
+        if hidden_patches is not None:
+            x = torch.where(self.hidden(hidden_patches, x).unsqueeze(-1), self.mask_token.to(x.dtype), x)
+        if self.prefix_tokens is not None:
+            x = torch.cat((self.prefix_tokens.expand(len(x), -1, -1), x), dim=1)
+        positions = self.positions(img.shape[-2] // side, img.shape[-1] // side)
+        x = self.dropout(self.post_emb_norm(x + positions))
+        if self.register_tokens is None:
+            return x
+        at = self.num_prefix if self.registers_first else x.shape[1]
+        return torch.cat((x[:, :at], self.register_tokens.expand(len(x), -1, -1), x[:, at:]), dim=1)
+
+    def hidden(self, given: Tensor, patches: Tensor) -> Tensor:
+        if self.mask_token is None:
+            raise ValueError('`hidden_patches` was given, but the model has no `mask_token` to stand in for them')
+        flat = given.flatten(1) if given.ndim == 3 else given
+        if flat.shape != patches.shape[:2] or flat.dtype != torch.bool:
+            wanted = f'True or False for each of {tuple(patches.shape[:2])} patches'
+            raise ValueError(f'`hidden_patches` got {given.dtype} of shape {tuple(given.shape)}, it must be {wanted}')
+        return flat
+
+    def positions(self, rows: int, columns: int) -> Tensor:
+        """Positions of prefix tokens and a grid of patches,  1 n d."""
+        table, prefix, side = self.pos_embedding, self.num_prefix, self.side
+        if self.interpolate_pos_emb is None or rows == columns == side:
+            return table[:, : prefix + rows * columns]
+        grid = rearrange(accurate(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=side)
+        smooth = RESAMPLED[self.interpolate_pos_emb]
+        grid = F.interpolate(grid, (rows, columns), mode='bicubic', align_corners=False, antialias=smooth)
+        return torch.cat((table[:, :prefix], rearrange(grid.to(table.dtype), '1 d h w -> 1 (h w) d')), dim=1)
+
+    def without_registers(self, x: Tensor) -> Tensor:
+        if self.register_tokens is None:
+            return x
+        count = len(self.register_tokens)
+        at = self.num_prefix if self.registers_first else x.shape[1] - count
+        return torch.cat((x[:, :at], x[:, at + count :]), dim=1) if self.registers_first else x[:, :at]
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """From prefix tokens and patches, b n d, to what the head reads.
+
+        mean         the mean of patches,  b d
+        first        the first prefix token,  b d
+        first_mean   both, side by side,  b (2 d)
+        prefix       all prefix tokens, each of which has a head of its own; logits are their mean,  b p d
+        attention    what a learned query reads in all of them, as `TokenPool` says,  b d
+        None         all of them,  b n d
+        """
+        if self.pool is None or self.pool == 'prefix':
+            return x if self.pool is None else x[:, : self.num_prefix]
+        if self.attn_pool is not None:
+            return self.attn_pool(x)
+        parts = [x[:, 0]] if self.pool.startswith('first') else []
+        parts += [x[:, self.num_prefix :].mean(dim=1)] if self.pool.endswith('mean') else []
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+class TokenPool(nn.Module):
+    """What one learned query reads in all tokens:  b n d -> b d.
+
+        p = attention(query, x),  p + ff(norm(p))
+
+    `options` are keywords of the attention and of the feedforward, with their prefixes; the norm is as in the stack.
+
+    Zhai et al. 2021, arXiv:2106.04560; as in SigLIP, arXiv:2303.15343
+    """
+
+    def __init__(self, stack: AttentionLayers, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        of: dict[str, dict[str, Any]] = {'attn_': {'heads': stack.attn_heads}, 'ff_': {}}
+        for name, value in options.items():
+            prefix = next((prefix for prefix in of if str(name).startswith(prefix)), None)
+            if prefix is None:
+                raise ConfigError(f'`pool_kwargs` got {name!r}, its keywords start with `attn_` or `ff_`')
+            of[prefix][name.removeprefix(prefix)] = value
+        of['attn_'].setdefault('dim_head', stack.attn_dim_head)
+        self.query = nn.Parameter(torch.randn(1, stack.dim) * stack.dim**-0.5)
+        self.attn, self.norm = Attention(stack.dim, **of['attn_']), stack.new_norm()
+        self.ff = FeedForward(stack.dim, **of['ff_'])
+
+    def forward(self, x: Tensor) -> Tensor:
+        p = self.attn(self.query.expand(len(x), -1, -1), context=x).squeeze(1)
+        return p + self.ff(self.norm(p))
+
+
+class HeadPerToken(nn.ModuleList):
+    """The mean of the logits that each token's own head gives:  b p d -> b classes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([head(x[:, at]) for at, head in enumerate(self)]).mean(dim=0)

@@ -1,0 +1,286 @@
+"""Images before a stack, towers of images and texts: positions, prefixes, registers, pooling and losses by formula."""
+
+import functools
+import itertools
+import math
+
+import oracles
+import pytest
+import torch
+import torch.nn.functional as F
+from law_cases import randomise
+from torch import nn
+
+from x_transformers import Decoder, Encoder, TransformerWrapper, TwoTowers, ViTransformerWrapper
+
+assert_close = functools.partial(oracles.assert_close, tolerance=1e-12)
+DIM, SIDE, PIXELS, CHANNELS, CLASSES = 16, 3, 2, 2, 5
+FIRST = dict(prefix_tokens=1, pool='first')
+
+
+def vectors(*shape, seed=1):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def stack_of(kind=Encoder, **flags):
+    return kind(**{**dict(dim=DIM, depth=1, heads=2, attn_dim_head=8, verbose=False), **flags})
+
+
+def images(stack=None, **flags):
+    torch.manual_seed(0)
+    sizes = dict(image_size=SIDE * PIXELS, patch_size=PIXELS, channels=CHANNELS, num_classes=CLASSES)
+    return randomise(ViTransformerWrapper(attn_layers=stack or stack_of(), **{**sizes, **flags}).double())
+
+
+IMAGE = vectors(2, CHANNELS, SIDE * PIXELS, SIDE * PIXELS)
+
+
+def normed(x, norm, eps=1e-5):
+    centred = x - x.mean(dim=-1, keepdim=True)
+    bias = getattr(norm, 'beta', None)
+    x = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt() * norm.gamma
+    return x if bias is None else x + bias
+
+
+def patched(net, image):
+    """Patches by a convolution whose kernel is a patch, as others store it."""
+    linear = net.patch_to_embedding[1]
+    kernel = linear.weight.unflatten(1, (net.patch_size, net.patch_size, -1)).permute(0, 3, 1, 2)
+    return F.conv2d(image, kernel, linear.bias, stride=net.patch_size).flatten(2).transpose(1, 2)
+
+
+def seen_by(net, image, **inputs):
+    """What the stack gets and gives."""
+    seen = []
+    hook = net.attn_layers.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
+    out = net(image, **inputs)
+    hook.remove()
+    return *seen[0], out
+
+
+@pytest.mark.parametrize('bias', [True, False])
+def test_patches_without_norms(bias):
+    net = images(patch_norm=False, patch_bias=bias)
+    tokens, _, _ = seen_by(net, IMAGE)
+    assert_close(tokens, patched(net, IMAGE) + net.pos_embedding)
+    assert (net.patch_to_embedding[1].bias is not None) == bias
+
+
+@pytest.mark.parametrize('place', ['end', 'front'])
+def test_prefix_and_registers(place):
+    net = images(prefix_tokens=2, num_register_tokens=3, register_place=place, patch_norm=False, pool='first')
+    tokens, out, logits = seen_by(net, IMAGE)
+    known = torch.cat((net.prefix_tokens.expand(2, -1, -1), patched(net, IMAGE)), dim=1) + net.pos_embedding
+    registers = net.register_tokens.expand(2, -1, -1)
+    at = 2 if place == 'front' else 11
+    assert_close(tokens, torch.cat((known[:, :at], registers, known[:, at:]), dim=1))
+    rest = [*range(at), *range(at + 3, 14)]
+    assert torch.equal(net(IMAGE, return_embeddings=True), out[:, rest])
+    assert_close(logits, net.mlp_head(out[:, 0]))
+
+
+@pytest.mark.parametrize('bias, eps', [(True, 0.1), (True, None), (False, 0.1)])
+def test_norms_of_embeddings_and_of_what_is_pooled(bias, eps):
+    stack = stack_of(norm_bias=bias, norm_eps=eps, norm_add_unit_offset=False, pre_norm_has_final_norm=False)
+    own = dict(post_emb_norm=True, post_emb_norm_bias=bias, post_emb_norm_eps=eps)
+    net = images(stack, patch_norm=False, post_pool_norm=True, **FIRST, **own)
+    tokens, out, logits = seen_by(net, IMAGE)
+    known = torch.cat((net.prefix_tokens.expand(2, -1, -1), patched(net, IMAGE)), dim=1) + net.pos_embedding
+    assert_close(tokens, normed(known, net.post_emb_norm, eps or 1e-5))
+    assert_close(logits, net.mlp_head(normed(out[:, 0], net.post_pool_norm, eps or 1e-5)))
+
+
+def test_a_token_in_place_of_hidden_patches():
+    net = images(mask_token=True, patch_norm=False, **FIRST)
+    hidden = torch.arange(18).unflatten(0, (2, 9)) % 5 < 2
+    tokens, _, out = seen_by(net, IMAGE, hidden_patches=hidden)
+    known = torch.where(hidden.unsqueeze(-1), net.mask_token, patched(net, IMAGE))
+    assert_close(tokens[:, 1:], known + net.pos_embedding[:, 1:])
+    assert torch.equal(net(IMAGE, hidden_patches=hidden.unflatten(1, (3, 3))), out)
+    for wrong in (hidden[:, :8], hidden.double()):
+        with pytest.raises(ValueError, match=r'`hidden_patches` got torch\.\w+ of shape'):
+            net(IMAGE, hidden_patches=wrong)
+
+
+# pooling
+
+
+def attended(pool, x):
+    """`TokenPool` with one head after the other."""
+    q, k, v = pool.attn.to_q(pool.query), pool.attn.to_k(x), pool.attn.to_v(x)
+    heads = [(q[:, s] @ k[..., s].mT / 8**0.5).softmax(dim=-1) @ v[..., s] for s in (slice(8), slice(8, 16))]
+    p = pool.attn.to_out(torch.cat(heads, dim=-1))[:, 0]
+    hidden = F.gelu(pool.ff.ff[0][0](normed(p, pool.norm)))
+    return p + pool.ff.ff[2](hidden)
+
+
+POOLED = {
+    'mean': lambda net, x: net.mlp_head(x[:, 2:].sum(dim=1) / 9),
+    'first': lambda net, x: net.mlp_head(x[:, 0]),
+    'first_mean': lambda net, x: net.mlp_head(torch.cat((x[:, 0], x[:, 2:].sum(dim=1) / 9), dim=-1)),
+    'prefix': lambda net, x: (net.mlp_head[0](x[:, 0]) + net.mlp_head[1](x[:, 1])) / 2,
+    'attention': lambda net, x: net.mlp_head(attended(net.attn_pool, x)),
+    None: lambda net, x: net.mlp_head(x),
+}
+
+
+@pytest.mark.parametrize('pool', POOLED)
+def test_pooling(pool):
+    options = dict(pool_kwargs=dict(attn_out_bias=True, ff_mult=2)) if pool == 'attention' else {}
+    stack = stack_of(norm_bias=True, norm_add_unit_offset=False)
+    net = images(stack, prefix_tokens=2, num_register_tokens=1, pool=pool, **options)
+    logits, x = net(IMAGE, return_logits_and_embeddings=True)
+    assert_close(logits, POOLED[pool](net, x))
+    assert_close(logits, net(IMAGE))
+    bare = images(stack, prefix_tokens=2, num_register_tokens=1, pool=pool, num_classes=None, **options)
+    bare.load_state_dict({name: t for name, t in net.state_dict().items() if not name.startswith('mlp_head')})
+    net.mlp_head = nn.Identity()
+    assert torch.equal(bare(IMAGE), net(IMAGE))
+
+
+def test_a_layer_on_what_is_pooled():
+    net = images(pooler=dict(dim=7, bias=False, activation='relu'), **FIRST)
+    logits, x = net(IMAGE, return_logits_and_embeddings=True)
+    assert_close(logits, net.mlp_head((x[:, 0] @ net.pooler[0].weight.T).clamp(min=0)))
+    net = images(pooler={}, num_classes=None, **FIRST)
+    first = net(IMAGE, return_embeddings=True)[:, 0]
+    assert_close(net(IMAGE), (first @ net.pooler[0].weight.T + net.pooler[0].bias).tanh())
+
+
+# positions of other sizes
+
+
+def cubic(distance, a):
+    """The kernel of cubic convolution.  Keys 1981"""
+    d = abs(distance)
+    if d <= 1:
+        return (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return a * (d**3 - 5 * d**2 + 8 * d - 4) if d < 2 else 0.0
+
+
+def resampling(old, new, smooth):
+    """A matrix (new, old): places at the middle of pixels; beyond the border its pixel again, or none if smoothed."""
+    weights = torch.zeros(new, old, dtype=torch.float64)
+    step = old / new
+    wide = max(step, 1.0) if smooth else 1.0
+    for i in range(new):
+        middle = (i + 0.5) * step - 0.5
+        for j in range(math.floor(middle - 2 * wide), math.ceil(middle + 2 * wide) + 1):
+            if not smooth or 0 <= j < old:
+                weights[i, min(max(j, 0), old - 1)] += cubic((middle - j) / wide, -0.5 if smooth else -0.75)
+        weights[i] /= weights[i].sum()
+    return weights
+
+
+@pytest.mark.parametrize('rows, columns', [(5, 3), (2, 4), (3, 3)])
+@pytest.mark.parametrize('kind', ['bicubic', 'bicubic_antialias'])
+def test_positions_of_other_sizes(kind, rows, columns):
+    net = images(interpolate_pos_emb=kind, patch_norm=False, prefix_tokens=1)
+    image = vectors(2, CHANNELS, rows * PIXELS, columns * PIXELS)
+    tokens, _, _ = seen_by(net, image)
+    grid = net.pos_embedding[0, 1:].unflatten(0, (SIDE, SIDE))
+    down, across = (resampling(SIDE, new, kind != 'bicubic') for new in (rows, columns))
+    wanted = torch.einsum('ra,cb,abd->rcd', down, across, grid).flatten(0, 1)
+    assert_close(tokens[:, 1:], patched(net, image) + wanted)
+    assert_close(tokens[:, 0], (net.prefix_tokens + net.pos_embedding[:, 0]).expand(2, -1))
+
+
+def test_positions_are_resampled_in_single_precision():
+    net = images(interpolate_pos_emb='bicubic').bfloat16()
+    grid = net.pos_embedding.float().unflatten(1, (SIDE, SIDE))[0].permute(2, 0, 1)[None]
+    wanted = F.interpolate(grid, (5, 4), mode='bicubic').bfloat16().flatten(2).transpose(1, 2)
+    assert torch.equal(net.positions(5, 4), wanted)
+
+
+# a plain model takes the short way
+
+
+def test_a_plain_image_model_is_fast():
+    stack = stack_of(norm_bias=True, norm_eps=1e-12, norm_add_unit_offset=False, attn_out_bias=True)
+    net = images(stack, patch_norm=False, **FIRST)
+    fast = net(IMAGE)
+    (plain,) = stack.short_cuts.known.values()
+    assert plain is not None
+    hook = stack.layers[0][1].register_forward_hook(
+        lambda module, args, out: None
+    )  # which the short way steps aside for
+    assert torch.equal(net(IMAGE), fast)
+    hook.remove()
+
+
+# two towers
+
+IDS = torch.randint(3, 9, (3, 6), generator=torch.Generator().manual_seed(0))
+IDS[0, 2], IDS[0, 4], IDS[1, 5], IDS[2, 0] = 9, 9, 9, 9
+MASK = torch.arange(6) < torch.tensor([[5], [6], [4]])
+
+
+def towers(kind=Decoder, around=None, **flags):
+    torch.manual_seed(0)
+    image = images(num_classes=None, **FIRST)
+    text = TransformerWrapper(
+        num_tokens=10, max_seq_len=6, return_only_embed=True, attn_layers=stack_of(kind, dim=12, **(around or {}))
+    )
+    return randomise(TwoTowers(image, text, **flags).double())
+
+
+PLACES = {  # of the token that stands for each of the texts
+    ('first', None): (0, 0, 0),
+    ('last', None): (5, 5, 5),
+    ('last', 'mask'): (4, 5, 3),
+    ('eos', None): (2, 5, 0),
+}
+
+
+@pytest.mark.parametrize('pool, mask', PLACES)
+@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
+def test_two_towers(loss, pool, mask):
+    own = dict(logit_bias=-1.0, project_bias=True) if loss == 'sigmoid' else dict(eos_id=9 if pool == 'eos' else None)
+    net = towers(loss=loss, text_pool=pool, dim_shared=7, **own)
+    image = vectors(3, CHANNELS, 6, 6)
+    mask = MASK if mask else None
+    logits = net(image, IDS, mask, return_logits=True)
+    tokens = net.text(IDS) if mask is None else net.text(IDS, mask=mask)
+    places = PLACES[pool, None if mask is None else 'mask']
+    texts = net.to_text(torch.stack([row[at] for row, at in zip(tokens, places, strict=True)]))
+    pictures = net.to_image(net.image(image))
+    wanted = torch.zeros(3, 3, dtype=torch.float64)
+    for i, j in itertools.product(range(3), range(3)):
+        wanted[i, j] = net.logit_scale.exp() * (pictures[i] @ texts[j]) / pictures[i].norm() / texts[j].norm()
+    wanted = wanted if net.logit_bias is None else wanted + net.logit_bias
+    assert_close(logits, wanted)
+    if loss == 'softmax':
+        rows, columns = wanted.softmax(dim=1).diagonal(), wanted.softmax(dim=0).diagonal()
+        expected = -(rows.log().mean() + columns.log().mean()) / 2
+    else:
+        right = torch.eye(3, dtype=torch.bool)
+        expected = -torch.where(right, wanted.sigmoid(), 1 - wanted.sigmoid()).log().sum() / 3
+    assert_close(net(image, IDS, mask), expected)
+
+
+@pytest.mark.parametrize('mask', [None, MASK])
+def test_a_text_as_the_mean_of_its_tokens(mask):
+    net = towers(Encoder, text_pool='mean', project_image=False, dim_shared=DIM)
+    tokens = net.text(IDS) if mask is None else net.text(IDS, mask=mask)
+    real = torch.ones(3, 6, dtype=torch.bool) if mask is None else mask
+    means = torch.stack([row[own].mean(dim=0) for row, own in zip(tokens, real, strict=True)])
+    assert_close(net.of_texts(IDS, mask), F.normalize(net.to_text(means), dim=-1))
+    assert isinstance(net.to_image, nn.Identity)
+
+
+def test_initial_values_of_towers():
+    net = TwoTowers(images(), towers().text, logit_scale=10.0, logit_bias=-10)
+    assert math.isclose(net.logit_scale.exp().item(), 10.0, rel_tol=1e-6) and net.logit_bias.item() == -10
+    assert math.isclose(TwoTowers(images(), towers().text).logit_scale.item(), 2.6592, rel_tol=1e-4)
+
+
+def test_refused_calls_of_towers():
+    image = vectors(3, CHANNELS, 6, 6)
+    for net, texts, words in (
+        (towers(text_pool='last'), IDS, 'width 16, texts of width 12: set `dim_shared`'),
+        (towers(), IDS, '`text` gave vectors of shape (3, 6, 12), it must pool them'),
+        (towers(text_pool='last', dim_shared=7), IDS[:2], '`texts` got 2 texts for 3 images'),
+    ):
+        with pytest.raises(ValueError) as error:
+            net(image, texts)
+        assert words in str(error.value)

@@ -1,0 +1,63 @@
+"""Convolutions in front of a stack: frames of sound, or other vectors in time, as fewer tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.flags import Check, is_int
+
+
+def is_conv(value: Any) -> bool:
+    if not (isinstance(value, (tuple, list)) and len(value) == 4 and all(map(is_int, value))):
+        return False
+    channels, kernel, stride, padding = value
+    return min(channels, kernel, stride) >= 1 and 0 <= 2 * padding < kernel
+
+
+convolutions = Check(
+    'a list of (channels, kernel, stride, padding), where twice the padding is less than the kernel,',
+    lambda value: isinstance(value, (tuple, list)) and len(value) > 0 and all(map(is_conv, value)),
+)
+
+
+class ConvStem(nn.ModuleList):
+    """Convolutions along the sequence, with GELU after each:  b n dim_in -> b m channels.
+
+    Each leaves (n + 2 padding - kernel) // stride + 1 of n tokens. A row with padding gives what it gives alone.
+
+    convs   (channels, kernel, stride, padding) of each
+
+    Radford et al. 2022, arXiv:2212.04356
+    """
+
+    def __init__(self, dim_in: int, convs: Sequence[Sequence[int]]) -> None:
+        widths = (dim_in, *(channels for channels, *_ in convs))
+        super().__init__(
+            nn.Conv1d(width, *conv[:2], stride=conv[2], padding=conv[3])
+            for width, conv in zip(widths, convs, strict=False)
+        )
+        self.dim_in, self.dim_out = dim_in, widths[-1]
+        # frames that one token stands for, without what its kernel sees beside them
+        self.spans = [(kernel - 2 * padding, stride) for _, kernel, stride, padding in convs]
+
+    @property
+    def shortest(self) -> int:
+        """The least number of vectors that give a token."""
+        count = 1
+        for span, stride in reversed(self.spans):
+            count = (count - 1) * stride + span
+        return count
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Tokens, and which of them are real: those that stand for real vectors only, as `mask` (b n) says."""
+        if x.shape[1] < self.shortest:
+            raise ValueError(f'`x` got {x.shape[1]} vectors, `conv_stem` needs at least {self.shortest}')
+        for conv, (span, stride) in zip(self, self.spans, strict=True):
+            x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
+            x = F.gelu(conv(x.transpose(1, 2))).transpose(1, 2)
+            mask = None if mask is None else mask.unfold(1, span, stride).all(dim=-1)
+        return x, mask

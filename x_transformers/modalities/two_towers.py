@@ -1,0 +1,155 @@
+"""Images and texts in one space: two models whose vectors are compared."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask
+from x_transformers.core.precision import accurate
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    integer,
+    none,
+    number,
+    one_of,
+    positive,
+    size,
+    warn_once,
+)
+
+POOLS = ('first', 'last', 'eos', 'mean')
+
+
+class TwoTowers(Configurable):
+    """A model of images and a model of texts, trained so that the two of a pair have similar vectors.
+
+        u, v = images and texts, pooled, projected, of length 1                    b d
+        logits = exp(logit_scale) u v^T + logit_bias                               images texts
+
+        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged
+        sigmoid   -sum log sigmoid(+logit of a pair, -logit of any other two), for each image
+
+    Radford et al. 2021, arXiv:2103.00020 (CLIP); sigmoid: Zhai et al. 2023, arXiv:2303.15343 (SigLIP)
+    """
+
+    def __init__(
+        self,
+        image: Annotated[nn.Module, 'images to vectors, b d, as ViTransformerWrapper does', an_instance(nn.Module)],
+        text: Annotated[nn.Module, 'ids to vectors, b d; or b n d, with `text_pool`', an_instance(nn.Module)],
+        *,
+        text_pool: Annotated[
+            str | None, 'which token stands for a text, or their mean; None: the model pools', one_of(*POOLS) | none
+        ] = None,
+        eos_id: Annotated[
+            int | None, "the first of these ids is the token of 'eos'; None for the largest id", integer | none
+        ] = None,
+        dim_shared: Annotated[int | None, 'width of the projections; None for none', size | none] = None,
+        project_image: Annotated[bool, 'project images, if `dim_shared` is set', boolean] = True,
+        project_text: Annotated[bool, 'project texts, if `dim_shared` is set', boolean] = True,
+        project_bias: Annotated[bool, 'projections with bias', boolean] = False,
+        dim_image: Annotated[int | None, 'width of vectors of images, that of their stack if None', size | none] = None,
+        dim_text: Annotated[int | None, 'width of vectors of texts, that of their stack if None', size | none] = None,
+        loss: Annotated[str, 'how the logits of a batch are compared', one_of('softmax', 'sigmoid')] = 'softmax',
+        logit_scale: Annotated[float, 'initial factor of similarities, learned as its logarithm', positive] = 1 / 0.07,
+        logit_bias: Annotated[
+            float | None, 'initial value of what is added to logits; None for nothing', number | none
+        ] = None,
+    ) -> None:
+        super().__init__()
+        if eos_id is not None and text_pool != 'eos':
+            warn_once("`eos_id` has no effect unless `text_pool='eos'`")
+        if dim_shared is None and project_bias:
+            warn_once('`project_bias` has no effect unless `dim_shared` is set')
+        self.image, self.text, self.text_pool, self.eos_id, self.loss = image, text, text_pool, eos_id, loss
+
+        def projection(tower: nn.Module, projects: bool, name: str, width: int | None) -> nn.Module:
+            if dim_shared is None or not projects:
+                return nn.Identity()
+            width = width or getattr(getattr(tower, 'attn_layers', None), 'dim', None)
+            if width is None:
+                raise ConfigError(f'`{name}` is missing: the model has no stack that says how wide its vectors are')
+            return nn.Linear(width, dim_shared, bias=bool(project_bias))
+
+        self.to_image = projection(image, project_image, 'dim_image', dim_image)
+        self.to_text = projection(text, project_text, 'dim_text', dim_text)
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
+        self.logit_bias = None if logit_bias is None else nn.Parameter(torch.tensor(float(logit_bias)))
+
+    @checked
+    def of_images(self, images: Tensor, **inputs: Any) -> Tensor:
+        """Vectors of length 1, b d."""
+        return F.normalize(self.to_image(pooled(self.image(images, **inputs), 'image')), dim=-1)
+
+    @checked
+    def of_texts(self, texts: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+        """Vectors of length 1, b d; `mask` (b n) is True for real tokens."""
+        inputs = inputs if mask is None else {**inputs, 'mask': as_mask(mask, 'mask', *texts.shape, like=texts)}
+        x = self.text(texts, **inputs)
+        return F.normalize(self.to_text(pooled(self.token_of(x, texts, inputs.get('mask')), 'text')), dim=-1)
+
+    def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
+        if self.text_pool is None:
+            return x
+        if x.ndim != 3:
+            raise ValueError(f'`text` gave vectors of shape {tuple(x.shape)}, `text_pool` needs b n d')
+        if self.text_pool == 'mean':
+            if mask is None:
+                return x.mean(dim=1)
+            return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return x[torch.arange(len(x), device=x.device), self.place(texts, mask)]
+
+    def place(self, texts: Tensor, mask: Tensor | None) -> Tensor:
+        """Where the token stands that stands for its text, (b)."""
+        if self.text_pool == 'eos':
+            texts = texts if mask is None else texts.masked_fill(~mask, -1)
+            return (texts if self.eos_id is None else (texts == self.eos_id).int()).argmax(dim=-1)
+        real = torch.ones_like(texts) if mask is None else mask.int()
+        if self.text_pool == 'first':
+            return real.argmax(dim=-1)
+        return (real * torch.arange(1, texts.shape[1] + 1, device=texts.device)).argmax(dim=-1)
+
+    @checked
+    def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
+        """The loss of pairs of images and texts (b n), or with `return_logits` the logits, images texts."""
+        with AuxLosses() as aux:
+            u, v = self.of_images(images), self.of_texts(texts, mask)
+        if u.shape[-1] != v.shape[-1]:
+            raise ValueError(
+                f'images have vectors of width {u.shape[-1]}, texts of width {v.shape[-1]}: set `dim_shared`'
+            )
+        logits = self.logit_scale.exp() * u @ v.transpose(0, 1)
+        logits = logits if self.logit_bias is None else logits + self.logit_bias
+        if return_logits:
+            return logits
+        if len(u) != len(v):
+            raise ValueError(f'`texts` got {len(v)} texts for {len(u)} images: the loss is one of pairs')
+        return aux.added_to(LOSSES[self.loss](accurate(logits)))
+
+
+def pooled(x: Tensor, name: str) -> Tensor:
+    if x.ndim != 2:
+        raise ValueError(f'`{name}` gave vectors of shape {tuple(x.shape)}, it must pool them to b d')
+    return x
+
+
+def softmax_loss(logits: Tensor) -> Tensor:
+    right = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2
+
+
+def sigmoid_loss(logits: Tensor) -> Tensor:
+    signs = 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device) - 1
+    return -F.logsigmoid(signs * logits).sum(dim=-1).mean()
+
+
+LOSSES = {'softmax': softmax_loss, 'sigmoid': sigmoid_loss}
