@@ -166,6 +166,9 @@ SETTINGS: dict[str, Values] = {
     'attn_use_latent_q': dict(attn_dim_latent_q=6),
     'attn_use_latent_kv': LATENT_KV,
     'attn_latent_rope_subheads': dict(**LATENT_KV, rotary_pos_emb=True),
+    'attn_dim_latent_rope': dict(**LATENT_KV, rotary_pos_emb=True),
+    'attn_latent_norm': LATENT_KV,
+    'attn_latent_bias': LATENT_KV,
     'attn_data_dependent_alibi_per_row_dim_head': dict(attn_data_dependent_alibi_per_row=True),
     # what rules out the fused kernel is said by its name
     **{key: dict(attn_shaw_rel_values=True) for key in ('attn_shaw_rel_pos', 'attn_shaw_max_distance')},
@@ -183,6 +186,7 @@ POOLED = ('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens', '
 KINDS: dict[str, type[AttentionLayers]] = {
     **dict.fromkeys(POOLED, Encoder),
     # in a causal stack, tokens in front see nothing of what follows
+    'attn_max_attend_future': Encoder,
     # a softmax over queries sees later ones
     'attn_inverted_attention': Encoder,
     # and so does a projection of all tokens as one
@@ -213,6 +217,10 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'shift_tokens': (2, (1, 0, 0, 2)),
     'layer_dropout': ((0.0, 0.5, 0.0, 0.5),),
     'attn_max_attend_past': (0, (2, 4)),
+    'attn_max_attend_future': ((0, 2),),
+    'attn_qkv_bias': ('qv',),
+    'attn_softmax_scale': ((0.4, 2.0),),
+    'attn_qk_head_norm': ('layer',),
     'attn_sparse_topk': (1, 50),
     'attn_num_mem_kv': ((1, 3),),
     'ff_moe_kind': ('topk_softmax',),
@@ -363,6 +371,11 @@ WITHOUT_CASE = {
 
 # cases of inputs
 
+TURNING = dict(
+    **LATENT_KV,
+    **dict(attn_use_latent_q=True, attn_dim_latent_q=5, attn_dim_latent_rope=4, attn_latent_norm=True),
+    **dict(attn_latent_bias=True, attn_kv_heads=2, attn_value_dim_head=5, rotary_pos_emb=True),
+)
 SHAW = dict(shaw_rel_pos=True, shaw_rel_values=True)
 LINEAR = dict(attn_kernel='elu', attn_kernel_chunk=3)
 INPUT_CASES = (
@@ -422,6 +435,18 @@ INPUT_CASES = (
     Case('experts, bounded', stack=dict(ff_moe_experts=4, ff_glu=True, ff_swiglu_limit=0.5, ff_moe_bias=True)),
     Case('eps, rms', stack=dict(norm_eps=0.1, use_rmsnorm=True, branch_post_norm=True)),
     Case('side by side, cross', stack=dict(**CROSS, parallel_block='shared', norm_bias=True, norm_eps=0.1)),
+    Case('window on both sides', stack=dict(attn_max_attend_past=2, attn_max_attend_future=1), kind=Encoder),
+    Case(
+        'norms of heads, each',
+        stack=dict(
+            attn_qk_head_norm='layer', attn_qk_head_norm_shared=False, attn_qk_head_norm_bias=True, attn_kv_heads=2
+        ),
+    ),
+    Case(
+        'projections, further keys',
+        stack=dict(attn_qkv_bias=True, attn_qk_proj_norm=True, attn_qkv_clip=1.0, attn_num_mem_kv=2, attn_kv_heads=2),
+    ),
+    Case('latents, turning', stack=TURNING),
     Case('latents, value residual', stack=dict(**LATENT_KV, add_value_residual=True)),
     Case('self_attn_kv_residuals', inputs=('self_attn_kv_residuals',)),
     Case('cross_attn_kv_residuals', stack=CROSS, inputs=('cross_attn_kv_residuals',)),

@@ -216,6 +216,9 @@ BUGS = {
     'features/heads.py': ('test_attention.py test_known_defects.py', [
         ('groups of a head are normed as one', 'q = l2norm(q, self.qk_norm_groups)', 'q = l2norm(q)'),
         ('keys are not scaled', 'return k * self.k_scale if self.qk_norm_dim_scale else k', 'return k'),
+        ('norms of heads have an eps of their own in a stack', 'if flags.get(n) is None', 'if False', 'test_projections.py'),
+        ('norms of heads add up in half precision', 'return norm(accurate(x), x.shape[-1:], eps=self.eps)', 'return norm(x, x.shape[-1:], eps=self.eps)', 'test_projections.py'),
+        ('key heads are not normed', 'return self.q_norm(q), self.k_norm(k), v\n\n\nclass HeadNorms', 'return self.q_norm(q), k, v\n\n\nclass HeadNorms', 'test_projections.py'),
     ]),
     'features/hybrid.py': ('test_sources.py', [
         ('padding is not moved behind the real tokens', '(~real).to(torch.uint8).argsort', '(0 * real).to(torch.uint8).argsort'),
@@ -229,7 +232,10 @@ BUGS = {
     ]),
     'features/latents.py': ('test_attention.py test_sources.py', [
         ('the cache does not rebuild values', 'call.rebuilds_values = True', 'call.rebuilds_values = False', 'test_laws.py::test_cache -klatent'),
-        ('keys of their own stand in front', "torch.cat((k, call.own(LatentKeysValues).rope_keys), dim=1)", "torch.cat((call.own(LatentKeysValues).rope_keys, k), dim=1)"),
+        ('keys of their own stand in front', "torch.cat((k, call.own(LatentKeysValues).further), dim=1)", "torch.cat((call.own(LatentKeysValues).further, k), dim=1)"),
+        ('features that turn stand behind', 'torch.cat((turning, k), dim=-1)', 'torch.cat((k, turning), dim=-1)', 'test_projections.py'),
+        ('the latent of queries has no norm', "getattr(self.host, 'q_latent_norm', None)", 'None', 'test_projections.py'),
+        ('keys that bypass the latent have no bias', "'to_rotated_k', ", '', 'test_projections.py'),
     ]),
     'features/layouts.py': ('test_layouts.py', [
         ('a block of a U-net reads another mirror', 'return self.combines[layer.index](x, skips[mirrored])', 'return self.combines[layer.index](x, skips[min(skips)])'),
@@ -274,7 +280,15 @@ BUGS = {
         ('keys that no token gave have no shift', 'return k if given is None else self.shifted(k, given[1])', 'return k if given is None else self.shifted(k, 0 * given[1])', 'test_data_positions.py'),
     ]),
     'features/positions.py': ('test_positions.py test_kernels.py', [
-        ('a window sees one key less', 'index, own, most = call.k_at, call.q_at, self.max_attend_past', 'index, own, most = call.k_at, call.q_at, self.max_attend_past - 1', 'test_attention.py -kmax_attend_past'),
+        ('a window sees one key less', 'behind <= past if past is not None', 'behind < past if past is not None', 'test_attention.py -kmax_attend_past'),
+        ('a window ahead sees one key less', 'mask & (behind >= -ahead)', 'mask & (behind > -ahead)', 'test_projections.py'),
+        ('a window ahead is one of the past', 'else behind >= -ahead', 'else behind <= ahead', 'test_projections.py'),
+    ]),
+    'features/projections.py': ('test_projections.py', [
+        ('all projections have biases', "self.qkv_bias if isinstance(self.qkv_bias, str) else 'qkv'", "'qkv'"),
+        ('the bound is that of one side', 't.clamp(-self.qkv_clip, self.qkv_clip)', 't.clamp(max=self.qkv_clip)'),
+        ('the scale is that of the head', 'host.logit_scale = self.softmax_scale', 'pass'),
+        ('keys are not normed over all heads', 'return self.q_norm(q), self.k_norm(k), v', 'return self.q_norm(q), k, v'),
     ]),
     'features/readouts.py': ('test_model_features.py test_token_loss.py', [
         ('a mixture is taken in half precision', 'mixed = mixture + logits.to(mixture.dtype).log_softmax(dim=-1)', 'mixed = mixture + logits.log_softmax(dim=-1)', 'test_model_features.py'),
@@ -521,6 +535,7 @@ BUGS = {
     ]),
     'training/optim.py': ('test_attention.py test_sources.py', [
         ('a shared key head is shrunk', 'shared = shape.kv_heads < shape.heads', 'shared = False'),
+        ('clipping leaves biases as they are', 'projection.bias *= rows', 'pass', 'test_projections.py'),
         ('a layer that ran twice counts its last logits', 'torch.stack(largest).amax(dim=0)', 'largest[-1]'),
     ]),
     'fast/gains.py': ('test_plain.py', [
@@ -753,6 +768,7 @@ BUGS = {
         ('blocks share their notes', 'kind: own.copy() for kind', 'kind: own for kind', 'test_own_features.py'),
         ('the noise of the backward pass is another', 'torch.set_rng_state(state[0])', 'torch.rand(())'),
         ('a window cuts off one key too many', 'behind + start - min(reaches)', 'behind + start - min(reaches) + 1'),
+        ('a window ahead cuts off one key too many', 'behind + stop + min(ahead)', 'behind + stop + min(ahead) - 1', 'test_projections.py'),
         ('a causal block lacks its last key', 'min(max(behind + stop, 1), call.keys)', 'min(max(behind + stop - 1, 1), call.keys)'),
         ('a table of distances is off by one', 'first = keys.start - rows.stop + self.rows', 'first = keys.start - rows.stop + self.rows - 1'),
     ]),

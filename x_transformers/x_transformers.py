@@ -143,13 +143,17 @@ class Shape:
 
 @dataclass
 class Widths:
-    """What queries and keys are made from: input widths, and how many heads of which width the projections give."""
+    """What queries and keys are made from: input widths, and how many heads of which width the projections give.
+
+    Of the features of a key head, some may come from `elsewhere`.
+    """
 
     q: int
     kv: int
     query_heads: int
     key_heads: int
     dim_key: int
+    elsewhere: int = 0
 
 
 class Attention(Configurable, ChoosesKernel):
@@ -205,7 +209,7 @@ class Attention(Configurable, ChoosesKernel):
         self.query_heads, self.key_heads = max(widths.query_heads, heads), max(widths.key_heads, kv_heads)
         self.dim_key = widths.dim_key
         self.to_q = nn.Linear(widths.q, widths.query_heads * self.dim_key, bias=False)
-        self.to_k = nn.Linear(widths.kv, widths.key_heads * self.dim_key, bias=False)
+        self.to_k = nn.Linear(widths.kv, widths.key_heads * (self.dim_key - widths.elsewhere), bias=False)
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend.of(self)
         self.features.setup()

@@ -106,10 +106,11 @@ def spans_of(call: InBlocks, height: int, whole_rows: bool = False, leftmost: bo
     """
     causal = call.causal and call.places is None
     reaches = [mask.reach for mask in call.masks if mask.reach is not None]
+    ahead = [0] if causal else [mask.reach_ahead for mask in call.masks if mask.reach_ahead is not None]
     found, start, behind = [], 0, call.keys - call.rows
     while start < call.rows:  # a range would fix a symbolic length
         stop = min(start + height, call.rows)
-        last = min(max(behind + stop, 1), call.keys) if causal and not whole_rows else call.keys
+        last = min(max(behind + stop + min(ahead), 1), call.keys) if ahead and not whole_rows else call.keys
         first = min(max(behind + start - min(reaches), 0), last - 1) if reaches and not (whole_rows or leftmost) else 0
         found.append(Span(start, stop, first, last))
         start = stop
@@ -138,6 +139,7 @@ class Rows:
 
     of(rows, keys)   -> broadcasts to b h i j, for two slices: of the queries, and of the keys without those in front
     reach            keys further back than this, counted in keys, are hidden
+    reach_ahead      keys further ahead than this are hidden
     learns           whether a gradient flows into it
     of_keys          whether it is the same for all heads and queries
     entry()          -> the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function
@@ -154,11 +156,12 @@ class Rows:
         of: Callable[[slice, slice], Tensor] | None,
         *,
         reach: int | None = None,
+        reach_ahead: int | None = None,
         learns: bool = False,
         entry: Callable[[], Pointwise] | None = None,
         made_of: tuple[Any, ...] | None = None,
     ) -> None:
-        self.make, self.reach, self.learns = of, reach, learns
+        self.make, self.reach, self.reach_ahead, self.learns = of, reach, reach_ahead, learns
         self.entry, self.made_of = entry, made_of
 
     def of(self, rows: slice, keys: slice) -> Tensor:
@@ -213,7 +216,7 @@ class Repeated(Rows):
     """A mask or bias of heads, for several query heads of each."""
 
     def __init__(self, inner: Rows, maps: int, heads: int) -> None:
-        super().__init__(None, reach=inner.reach, learns=inner.learns)
+        super().__init__(None, reach=inner.reach, reach_ahead=inner.reach_ahead, learns=inner.learns)
         self.inner, self.maps, self.heads, self.of_keys = inner, maps, heads, inner.of_keys
 
     def of(self, rows: slice, keys: slice) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.features.heads import HeadNorm
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
 
 # norms with a gain, scale * (parameter + offset): the name of the parameter, the offset, the scale
@@ -21,6 +22,7 @@ GAINS: dict[type, Callable[[Any], tuple[str, float, float]]] = {
     RMSNorm: lambda norm: ('g', norm.unit_offset, scale_of(norm)),
     ScaleNorm: lambda norm: ('g', norm.unit_offset, scale_of(norm)),
     MultiheadRMSNorm: lambda norm: ('gamma', 1.0, norm.scale),
+    HeadNorm: lambda norm: ('gamma', norm.unit_offset, 1.0),
 }
 
 

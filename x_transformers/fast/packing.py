@@ -9,7 +9,7 @@ products of linear layers, by a function, a mode or a kind of tensor of their ow
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import NoneType
 from typing import Any
 
@@ -31,10 +31,10 @@ OWN_LINEAR = F.linear
 class PackedLinear:
     """What linear layers give for few rows (b d), side by side, in one product."""
 
-    __slots__ = ('bias', 'copy', 'known', 'layers')
+    __slots__ = ('bias', 'copy', 'joined', 'known', 'layers')
 
     def __init__(self, *layers: nn.Linear) -> None:
-        self.layers, self.known, self.copy, self.bias = layers, (), None, None
+        self.layers, self.known, self.copy, self.bias, self.joined = layers, (), None, None, ((), None)
 
     def __call__(self, x: Tensor) -> Tensor:
         for own, weight, version, bias in self.known:
@@ -54,9 +54,17 @@ class PackedLinear:
         # 852 and 554; the other way round 256 of 1,024 85 and 140, 768 of 3,072 742 and 827
         self.copy = weight if rows == 1 and weight.shape[0] > weight.shape[1] else weight.contiguous()
         self.bias = next((own['bias'] for own in owns if own['bias'] is not None), None)
+        self.joined = (), None
 
     def biases(self) -> Tensor:
-        return torch.cat([w.new_zeros(len(w)) if bias is None else bias for _, w, _, bias in self.known])
+        """Side by side, zeros for layers without."""
+        own = [bias for *_, bias in self.known if bias is not None]
+        seen = not any(bias.is_inference() for bias in own)
+        versions = tuple([bias._version for bias in own]) if seen else None
+        if self.joined[0] != versions or versions is None:
+            each = [w.new_zeros(len(w)) if bias is None else bias.detach() for _, w, _, bias in self.known]
+            self.joined = versions, torch.cat(each)
+        return self.joined[1]
 
 
 class PackedNorm:
@@ -78,6 +86,26 @@ class PackedNorm:
         if self.name == 'gamma':
             return normed(x, self.gain, self.own.get('beta'), self.eps)
         return (norms.l2norm(x) if self.eps is None else norms.rms_normed(x, self.eps)) * self.gain
+
+
+class PackedGain:
+    """The gains of queries and keys, side by side."""
+
+    __slots__ = ('gain', 'known', 'make', 'norms')
+
+    def __init__(self, norms: Iterable[nn.Module], make: Callable[[dict[Any, Tensor]], Tensor]) -> None:
+        self.norms, self.make, self.known, self.gain = [norm._parameters for norm in norms], make, [], None
+
+    def __call__(self) -> Tensor:
+        each = [own['gamma'] for own in self.norms]
+        if any(gain.is_inference() for gain in each):
+            return self.make({})
+        same = len(self.known) == len(each) and all(
+            gain is known and gain._version == version for gain, (known, version) in zip(each, self.known, strict=True)
+        )
+        if not same:
+            self.known, self.gain = [(gain, gain._version) for gain in each], self.make({}).detach()
+        return self.gain
 
 
 def products_are_torchs() -> bool:

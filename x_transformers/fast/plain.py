@@ -29,7 +29,7 @@ from x_transformers.fast.gains import Gains, scale_of
 from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known
 from x_transformers.features import norms
 from x_transformers.features.feedforward import GLU
-from x_transformers.features.heads import QKRMSNorm
+from x_transformers.features.heads import HeadNorm, QKHeadNorm, QKRMSNorm
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, MultiheadRMSNorm, RMSNorm, ScaleNorm
 from x_transformers.features.residuals import Residual
@@ -135,6 +135,7 @@ READ = {
     RMSNorm: {'g'},
     ScaleNorm: {'g'},
     MultiheadRMSNorm: {'gamma'},
+    HeadNorm: {'gamma'},
 }
 
 
@@ -197,10 +198,12 @@ class PlainAttention(PlainLayer):
         self.turns_all = attn.rotate_num_heads == attn.heads
         self.options = SimpleNamespace(dropout=0.0, scale=self.scale, backends=None)
         self.layer, (self.rings, _) = layer, rings_of(attn, {})
-        joint = attn.features.find(QKRMSNorm)
+        joint = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
         # queries and keys that nothing but their norms change are normed side by side
         alone = joint is not None and self.rings == [joint.heads]
         self.qk_norms = dict.fromkeys((joint.q_norm, joint.k_norm) if alone else ())
+        # each with its gain, which is all that differs
+        self.gained = self.qk_norms and all(type(n) is HeadNorm and n.beta is None for n in self.qk_norms)
         self.shared = rings_of(attn, {'value_residual': True})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -221,7 +224,9 @@ class PlainAttention(PlainLayer):
         """
         qk, gains = None, run.gains
         turns = run.turns if run.by_layer is None else run.by_layer[self.layer.index]
-        if gains is not None and rings is self.rings and self.qk_norms and gains.keys() >= self.qk_norms.keys():
+        if gains is not None and rings is self.rings and self.gained:
+            qk = self.normed(torch.cat((q, k), dim=1), self.joint_gain(gains))
+        elif gains is not None and rings is self.rings and self.qk_norms and gains.keys() >= self.qk_norms.keys():
             qk = norms.l2norm(torch.cat((q, k), dim=1)) * torch.cat([gains[norm] for norm in self.qk_norms])
         else:
             for ring in rings:
@@ -232,6 +237,16 @@ class PlainAttention(PlainLayer):
         if turns is not None and not (gains is not None and self.turns_all):
             q, k = self.rotary.turned(q, turns), self.rotary.turned(k, turns)
         return q, k, v
+
+    def joint_gain(self, gains: dict[Any, Tensor]) -> Tensor:
+        """The gains of query and key heads, (h + k) 1 d, of which some are known."""
+        each = zip(self.qk_norms, self.counts, strict=True)
+        return torch.cat([(gains[n] if n in gains else n.gain).expand(heads, 1, -1) for n, heads in each])
+
+    def normed(self, qk: Tensor, gain: Tensor) -> Tensor:
+        """Heads of queries and keys, b (h + k) n d, by the norm that they share."""
+        norm = next(iter(self.qk_norms))
+        return (norm.normed(qk) * gain).to(qk.dtype)
 
     def __call__(self, x: Tensor, y: Tensor, run: PlainPass) -> Tensor:
         rows, width = run.rows, self.shape.dim_head

@@ -21,7 +21,15 @@ from x_transformers.core import buffers, model_calls
 from x_transformers.core.buffers import Buffer, Derived, KeysValues
 from x_transformers.core.model_calls import ModelCall
 from x_transformers.fast.heard import hears_only, tell
-from x_transformers.fast.packing import FEW_ROWS, PackedLinear, PackedNorm, packable, packs_gain, products_are_torchs
+from x_transformers.fast.packing import (
+    FEW_ROWS,
+    PackedGain,
+    PackedLinear,
+    PackedNorm,
+    packable,
+    packs_gain,
+    products_are_torchs,
+)
 from x_transformers.fast.plain import (
     PlainAttention,
     PlainFeedForward,
@@ -55,6 +63,9 @@ class AttentionStep(PlainAttention):
         packed = all(type(one) is PackedLinear for one in parts)
         joined = PackedLinear(attn.to_q, attn.to_k, attn.to_v) if packed else None
         self.project = joined or (lambda x: torch.cat([part(x) for part in parts], dim=-1))
+        self.joint = (
+            PackedGain(self.qk_norms, self.joint_gain) if packed and self.gained else lambda: self.joint_gain({})
+        )
         self.widths = [sum(self.counts) * attn.shape.dim_head, attn.shape.kv_heads * attn.shape.dim_value]
 
     def continued(
@@ -63,7 +74,9 @@ class AttentionStep(PlainAttention):
         b = x.shape[0]
         qk, v = self.project(y).split_with_sizes(self.widths, dim=-1)
         qk, v = qk.view(b, -1, 1, self.shape.dim_head), v.view(b, -1, 1, self.shape.dim_value)
-        for ring in self.rings:
+        if self.gained:
+            qk = self.normed(qk, self.joint())
+        for ring in () if self.gained else self.rings:
             q, k, v = ring((*qk.split_with_sizes(self.counts, dim=1), v), None)
             qk = torch.cat((q, k), dim=1)
         if turns is not None and self.turns_all:

@@ -36,10 +36,24 @@ from x_transformers.features.feedforward import (
     ZeroInitFeedForward,
 )
 from x_transformers.features.halting import ACT
-from x_transformers.features.heads import KeyRMSNorm, QKNorm, QKRMSNorm, ValueRMSNorm
+from x_transformers.features.heads import (
+    HeadNormsInStack,
+    KeyRMSNorm,
+    QKHeadNorm,
+    QKNorm,
+    QKRMSNorm,
+    ValueRMSNorm,
+)
 from x_transformers.features.hybrid import Hybrid
 from x_transformers.features.integrators import AggregatedResiduals, IntegrateLayers, ReceiveViews
-from x_transformers.features.latents import LatentKeysValues, LatentQueries, RopeSubheads
+from x_transformers.features.latents import (
+    LatentBias,
+    LatentKeysValues,
+    LatentNorm,
+    LatentQueries,
+    LatentRope,
+    RopeSubheads,
+)
 from x_transformers.features.layouts import (
     CustomLayers,
     DropContextTokens,
@@ -98,6 +112,7 @@ from x_transformers.features.outputs import (
 from x_transformers.features.passes import Looped, Recycling
 from x_transformers.features.polar import InfusedPositions, Polar, PolarPositions, PositionInfused
 from x_transformers.features.positions import Window
+from x_transformers.features.projections import ProjectionBias, ProjectionClip, ProjectionNorm, SoftmaxScale
 from x_transformers.features.readouts import (
     MixtureOfSoftmax,
     NextEmbedHead,
@@ -190,11 +205,19 @@ ATTENTION: tuple[type[Feature], ...] = (
     ValueResidual,
     InfusedPositions,
     RopeSubheads,
+    ProjectionBias,
+    ProjectionClip,
+    ProjectionNorm,
+    LatentRope,
+    LatentNorm,
     LatentQueries,
     LatentKeysValues,
+    LatentBias,
     Deltas,
+    SoftmaxScale,
     QKNorm,
     QKRMSNorm,
+    QKHeadNorm,
     KeyRMSNorm,
     ValueRMSNorm,
     Rotary,
@@ -301,6 +324,7 @@ STACK: tuple[type[Feature], ...] = (
     T5Bias,
     DynamicBias,
     ShawPositions,
+    HeadNormsInStack,
     AddValueResidual,
     KVResiduals,
     AdditionalKVs,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.features.levels import AttentionFeature
+from x_transformers.core.precision import accurate
+from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.norms import MultiheadRMSNorm, l2norm
-from x_transformers.flags import ConfigError, Features, flag, positive, size
+from x_transformers.flags import ConfigError, Features, boolean, flag, none, one_of, positive, size
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
@@ -97,6 +99,104 @@ class ValueRMSNorm(AttentionFeature):
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return q, k, self.norm(v)
+
+
+class HeadNorm(nn.Module):
+    """RMS norm or layer norm over the last axis, of each head:  b h n d -> b h n d.  In float32 for half precision.
+
+        rms      x / sqrt(mean(x^2) + eps) gain                     arXiv:1910.07467
+        layer    (x - mean(x)) / sqrt(var(x) + eps) gain + bias     arXiv:1607.06450
+
+    shape          that of the gain: (d) for all heads, (h, 1, d) for each its own
+    unit_offset    the gain is stored as its difference from one
+    """
+
+    plain = True
+
+    def __init__(
+        self,
+        kind: str,
+        shape: tuple[int, ...],
+        eps: float | None = None,
+        unit_offset: bool | None = None,
+        bias: bool | None = False,
+    ) -> None:
+        super().__init__()
+        self.kind, self.unit_offset = kind, float(bool(unit_offset))
+        self.eps = (1e-6 if kind == 'rms' else 1e-5) if eps is None else eps
+        self.gamma = nn.Parameter(torch.full(shape, 1.0 - self.unit_offset))
+        self.beta = nn.Parameter(torch.zeros(shape)) if bias else None
+
+    @property
+    def gain(self) -> Tensor:
+        return self.gamma + self.unit_offset if self.unit_offset else self.gamma
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Without gain and bias, in float32 at least."""
+        width = x.shape[-1:]
+        return (
+            F.rms_norm(accurate(x), width, None, self.eps)
+            if self.kind == 'rms'
+            else F.layer_norm(accurate(x), width, eps=self.eps)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.normed(x) * self.gain
+        return (out if self.beta is None else out + self.beta).to(x.dtype)
+
+
+class QKHeadNorm(AttentionFeature):
+    """A norm of each query and key head over its features, before they turn and are cached."""
+
+    paper = 'Qwen3, arXiv:2505.09388; Gemma 3, arXiv:2503.19786; layer norms: ViT-22B, arXiv:2302.05442'
+    qk_head_norm = flag(
+        None, "norm of query and key heads, 'rms' or 'layer'", one_of('rms', 'layer') | none, example='rms'
+    )
+    qk_head_norm_shared = flag(True, 'one gain for all heads, else one for each')
+    qk_head_norm_bias = flag(False, 'with a bias')
+    qk_head_norm_eps = flag(
+        None,
+        "what is added to the mean square; None: `norm_eps` of the stack, else 1e-6, 1e-5 for 'layer'",
+        positive | none,
+        example=0.5,
+    )
+    qk_head_norm_unit_offset = flag(
+        None, 'store gains as their difference from one; None: as the stack does', boolean | none, example=False
+    )
+    clashes = dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'k_rmsnorm'), 'both norm query and key heads')
+    stored_as = {'q_norm': 'q_norm', 'k_norm': 'k_norm'}
+    plain = True
+
+    def setup(self, host: Any) -> None:
+        self.q_norm, self.k_norm = (
+            HeadNorm(
+                self.qk_head_norm,
+                (width,) if self.qk_head_norm_shared else (heads, 1, width),
+                self.qk_head_norm_eps,
+                self.qk_head_norm_unit_offset,
+                self.qk_head_norm_bias,
+            )
+            for heads, width in ((host.query_heads, host.dim_key), (host.key_heads, host.dim_key))
+        )
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return self.q_norm(q), self.k_norm(k), v
+
+
+class HeadNormsInStack(StackFeature):
+    """Norms of queries and keys have the eps of the stack's norms, and store their gains as those do."""
+
+    norms = ('qk_head_norm', 'qk_proj_norm')
+    plain = True
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        for name in self.norms if kind in 'ac' else ():
+            if flags.get(name):
+                own = {'eps': getattr(self.host, 'norm_eps', None), 'unit_offset': self.host.norm_add_unit_offset}
+                own = {f'{name}_{option}': value for option, value in own.items()}
+                flags = {**flags, **{n: v for n, v in own.items() if flags.get(n) is None}}
+        return flags
 
 
 def refuse_other_heads(on: Features, query_heads: int, heads: int) -> None:

@@ -8,6 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from x_transformers.features.heads import HeadNorm
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, none, size
 
@@ -43,7 +44,98 @@ class RopeSubheads(AttentionFeature):
 
     def heads(self, qkv: Sources, call: Any) -> Sources:
         q, k, v = qkv
-        return q, torch.cat((k, call.own(LatentKeysValues).rope_keys), dim=1), v
+        return q, torch.cat((k, call.own(LatentKeysValues).further), dim=1), v
+
+
+class LatentRope(AttentionFeature):
+    """The first features of every head turn with their positions: those of keys come from the input itself, the same
+    for all heads, past the latent, from which the others are made.
+
+        k_h = [x W_r, c W_h]        r and dim_head - r features of a key head h, c the latent
+
+    The cache holds dim_latent_kv + r numbers per token.
+    """
+
+    paper = 'DeepSeek-V2, arXiv:2405.04434, section 2.1.3; DeepSeek-V3, arXiv:2412.19437'
+    dim_latent_rope = flag(
+        None, 'how many features of a head bypass the latent, and turn; the stack turns as many', size | none, example=4
+    )
+    needs = {'use_latent_kv': 'the other features come from the latent'}
+    clashes = {
+        'latent_rope_subheads': 'both bypass the latent',
+        'rotate_num_heads': 'its turning key is one for all heads',
+    }
+    stored_as = {'to_key': 'to_rotated_k'}
+
+    def widths(self, widths: Any) -> Any:
+        own, width = self.dim_latent_rope, self.host.shape.dim_head
+        if own % 2 or own >= width:
+            raise ConfigError(f'`dim_latent_rope` got {own}, it must be even and less than the head width, {width}')
+        widths.elsewhere = own
+        return widths
+
+    def setup(self, host: Any) -> None:
+        self.to_key = nn.Linear(host.dim_kv_in, self.dim_latent_rope, bias=False)
+
+    def sources(self, qkv: Sources, call: Any) -> Sources:
+        call.own(self).keys = self.to_key(qkv[1])
+        return qkv
+
+    def projected(self, qkv: Sources, call: Any) -> Sources:
+        q, k, v = qkv
+        k = k.unflatten(-1, (-1, self.host.dim_key - self.dim_latent_rope))
+        turning = call.own(LatentKeysValues).further.unsqueeze(-2).expand(*k.shape[:-1], -1)
+        return q, torch.cat((turning, k), dim=-1).flatten(-2), v
+
+
+def turning_features(stack: Any) -> int | None:
+    """How many features of a head turn, if latents say it.  Raises ConfigError where layers differ."""
+    layers = range(stack.layer_types.count('a'))
+    widths = {stack.flags_for('a', number).get('dim_latent_rope') for number in layers} - {None}
+    if len(widths) > 1:
+        raise ConfigError(f'`attn_dim_latent_rope` got {sorted(widths)}, all layers share their positions')
+    return next(iter(widths), None)
+
+
+class LatentNorm(AttentionFeature):
+    """RMS norms of the latents of queries, and of keys and values, where they are."""
+
+    paper = 'DeepSeek-V2, arXiv:2405.04434, section 3.1.2'
+    latent_norm = flag(False, 'RMS norm of the latents, with an eps of 1e-6')
+    stored_as = {'of_q': 'q_latent_norm', 'of_kv': 'kv_latent_norm'}
+
+    def setup(self, host: Any) -> None:
+        refuse_without_latents(host, 'latent_norm')
+        if host.use_latent_q:
+            self.of_q = HeadNorm('rms', (host.dim_latent_q,))
+        if host.use_latent_kv:
+            self.of_kv = HeadNorm('rms', (host.dim_latent_kv,))
+
+
+class LatentBias(AttentionFeature):
+    """The projections to the latents, and to keys that bypass them, have biases; zeros at first."""
+
+    paper = 'DeepSeek-V3, arXiv:2412.19437'
+    latent_bias = flag(False, 'biases of the projections to the latents')
+
+    def setup(self, host: Any) -> None:
+        refuse_without_latents(host, 'latent_bias')
+
+    def initialise(self) -> None:
+        for name in ('to_latent_q', 'to_latent_kv', 'to_rotated_k', 'to_rotateable_k'):
+            projection = getattr(self.host, name, None)
+            if projection is not None:
+                projection.bias = nn.Parameter(torch.zeros(projection.out_features))
+
+
+def refuse_without_latents(host: Any, name: str) -> None:
+    if not (host.use_latent_q or host.use_latent_kv):
+        raise ConfigError(f'`{name}` needs `use_latent_q` or `use_latent_kv`: there is no latent')
+
+
+def latent_of(x: Tensor, project: nn.Linear, norm: nn.Module | None) -> Tensor:
+    latent = project(x)
+    return latent if norm is None else norm(latent)
 
 
 class LatentQueries(AttentionFeature):
@@ -63,7 +155,7 @@ class LatentQueries(AttentionFeature):
         self.to_latent = nn.Linear(host.dim, self.dim_latent_q, bias=False)
 
     def sources(self, qkv: Sources, call: Any) -> Sources:
-        return self.to_latent(qkv[0]), *qkv[1:]
+        return latent_of(qkv[0], self.to_latent, getattr(self.host, 'q_latent_norm', None)), *qkv[1:]
 
 
 class LatentKeysValues(AttentionFeature):
@@ -85,10 +177,15 @@ class LatentKeysValues(AttentionFeature):
         self.to_latent = nn.Linear(host.dim_kv_in, self.dim_latent_kv, bias=False)
 
     def sources(self, qkv: Sources, call: Any) -> Sources:
-        keys = getattr(call.own(RopeSubheads), 'keys', None)
-        latent, call.own(self).rope_keys = call.with_past(self.to_latent(qkv[1]), keys)
+        further = next((keys for kind in BYPASSES if (keys := getattr(call.own(kind), 'keys', None)) is not None), None)
+        latent = latent_of(qkv[1], self.to_latent, getattr(self.host, 'kv_latent_norm', None))
+        latent, call.own(self).further = call.with_past(latent, further)
         call.rebuilds_values = True
         return qkv[0], latent, latent
 
     def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         return k, v
+
+
+# features that make keys, or features of keys, past the latents
+BYPASSES = (RopeSubheads, LatentRope)

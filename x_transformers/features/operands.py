@@ -68,7 +68,15 @@ class CollabHeads(AttentionFeature):
     stored_as = {'mixing': 'collab_mixing'}
     clashes = {
         name: 'there is one shared key, not one per head'
-        for name in ('num_mem_kv', 'qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'latent_rope_subheads')
+        for name in (
+            'num_mem_kv',
+            'qk_norm',
+            'qk_rmsnorm',
+            'k_rmsnorm',
+            'qk_head_norm',
+            'latent_rope_subheads',
+            'dim_latent_rope',
+        )
     }
 
     def widths(self, widths: Any) -> Any:

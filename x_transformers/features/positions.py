@@ -6,6 +6,7 @@ with a cache, memories, left padding and positions given by the user need no cas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -119,33 +120,57 @@ class ScaledSinusoidalEmbedding(nn.Module):
 
 
 class Window(AttentionFeature):
-    """See no further back than a number of tokens. The future is left to `causal`."""
+    """See no further than a number of tokens, back and ahead. In causal attention there is nothing ahead."""
 
+    paper = 'Longformer, arXiv:2004.05150; ModernBERT, arXiv:2412.13663'
     max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none, example=3)
+    max_attend_future = flag(
+        None, 'how many tokens after itself a query sees, if it is not causal', count | none, example=1
+    )
 
-    not_across = 'it counts back to keys of the same sequence'
+    not_across = 'it counts to keys of the same sequence'
+    switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
-        return values['max_attend_past'] is not None
+        return any(values[name] is not None for name in cls.switches)
 
     def setup(self, host: Any) -> None:
+        if host.causal and self.max_attend_future is not None:
+            raise ConfigError('`max_attend_future` does not go with `causal`: no query sees what is ahead')
         host.max_attend_past = self.max_attend_past
 
     def mask(self, call: Any) -> Rows:
         if call.context is not None:
-            raise ValueError(f'`max_attend_past` does not go with a context: {self.not_across}')
-        index, own, most = call.k_at, call.q_at, self.max_attend_past
+            name = next(name for name in self.switches if getattr(self, name) is not None)
+            raise ValueError(f'`{name}` does not go with a context: {self.not_across}')
+        index, own, past, ahead = call.k_at, call.q_at, self.max_attend_past, self.max_attend_future
         # with positions of its own per row, memories are nearer than they stand
-        reach, made_of = (most, (most,)) if call.in_order('index') else (None, (most, index, own))
+        in_order = call.in_order('index')
+        reach, reach_ahead = (past, ahead) if in_order else (None, None)
 
         def near(rows: slice, keys: slice) -> Tensor:
-            mask = distances(own[..., rows], index[..., keys]) <= most
+            behind = distances(own[..., rows], index[..., keys])
+            mask = behind <= past if past is not None else behind >= -ahead
+            mask = mask if past is None or ahead is None else mask & (behind >= -ahead)
             return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
         def entry() -> Pointwise:
-            farthest, of_key = of_each(own - most), of_each(index)
-            return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
+            first, last = (None if past is None else own - past), (None if ahead is None else own + ahead)
+            return between(of_each(index), first, last)
 
-        return Rows(near, reach=reach, entry=entry, made_of=made_of)
+        made_of = (past, ahead) if in_order else (past, ahead, index, own)
+        return Rows(near, reach=reach, reach_ahead=reach_ahead, entry=entry, made_of=made_of)
+
+
+def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Tensor | None, last: Tensor | None) -> Pointwise:
+    """Whether the place of a key is none before the first and none behind the last one that a query sees."""
+    if last is None:
+        farthest = of_each(first)
+        return lambda b, h, i, j: of_key(b, j) >= farthest(b, i)
+    if first is None:
+        latest = of_each(last)
+        return lambda b, h, i, j: of_key(b, j) <= latest(b, i)
+    farthest, latest = of_each(first), of_each(last)
+    return lambda b, h, i, j: (of_key(b, j) >= farthest(b, i)) & (of_key(b, j) <= latest(b, i))

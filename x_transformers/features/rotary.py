@@ -17,7 +17,7 @@ from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.checks import can_look
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.frequencies import Frequencies, a_scaling
-from x_transformers.features.latents import RopeSubheads
+from x_transformers.features.latents import RopeSubheads, turning_features
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.tables import KeepsPrecision
 from x_transformers.flags import (
@@ -360,7 +360,10 @@ class RotaryPositions(StackFeature):
     def setup(self, host: Any) -> None:
         if self.rotary_xpos and not host.causal:
             raise ConfigError('`rotary_xpos` needs `causal`: its decay looks backwards only')
-        width = self.rotary_emb_dim or max(1, host.attn_dim_head // 2)
+        of_latents = turning_features(host)
+        width = self.rotary_emb_dim or of_latents or max(1, host.attn_dim_head // 2)
+        if of_latents not in (None, width):
+            raise ConfigError(f'`rotary_emb_dim` got {width}, it must be `attn_dim_latent_rope`, {of_latents}')
         if width + width % 2 > host.attn_dim_head:
             why = ': features turn in pairs' if width % 2 else ''
             raise ConfigError(

@@ -58,22 +58,29 @@ def largest_logits(source: Tensor | Intermediates) -> Tensor:
 def qk_clip_(attention: Attention, largest: Tensor, tau: float) -> None:
     """Shrink the queries and keys of the heads whose largest logit is above `tau`, by sqrt(tau / largest) each.
 
-    A key head that several query heads share is left alone, and the query takes the whole factor. In place.
-    MuonClip: Kimi K2, arXiv:2507.20534
+    A key, or a part of it, that several query heads share is left alone, and the query takes the whole factor. In
+    place, biases too.  MuonClip: Kimi K2, arXiv:2507.20534
     """
     shape = attention.shape
     largest = largest.to(attention.to_q.weight)
     if largest.shape != (shape.heads,):
         raise ValueError(f'`qk_clip_` got the logits of {len(largest)} heads, the layer has {shape.heads}')
     factor = torch.where(largest > tau, tau / largest, 1.0)
-    shared = shape.kv_heads < shape.heads
-    rows = repeat(factor if shared else factor.sqrt(), 'h -> (h d) 1', d=shape.dim_head)
-    attention.to_q.weight *= rows
+    shared = shape.kv_heads < shape.heads or getattr(attention, 'to_rotated_k', None) is not None
+    rows = repeat(factor if shared else factor.sqrt(), 'h -> (h d)', d=shape.dim_head)
+    shrink(attention.to_q, rows)
     if not shared:
         own = attention.to_k.weight.shape[0]
-        attention.to_k.weight *= rows[:own]
+        shrink(attention.to_k, rows[:own])
         if own < len(rows):  # key heads that bypass a latent
-            attention.to_rotateable_k.weight *= rows[own:]
+            shrink(attention.to_rotateable_k, rows[own:])
+
+
+def shrink(projection: nn.Linear, rows: Tensor) -> None:
+    """Multiply what a projection gives by a factor for each of its features."""
+    projection.weight *= rows.unsqueeze(-1)
+    if projection.bias is not None:
+        projection.bias *= rows
 
 
 def stack_qk_clip_(stack: Stack, intermediates: LayerIntermediates, tau: float) -> None:
