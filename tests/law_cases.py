@@ -218,6 +218,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'layer_dropout': ((0.0, 0.5, 0.0, 0.5),),
     'attn_max_attend_past': (0, (2, 4)),
     'attn_max_attend_future': ((0, 2),),
+    'attn_disentangled': (dict(span=4, max_distance=6, terms=['c2p'], share=False, norm=False),),
     'attn_qkv_bias': ('qv',),
     'attn_softmax_scale': ((0.4, 2.0),),
     'attn_qk_head_norm': ('layer',),
@@ -435,6 +436,12 @@ INPUT_CASES = (
     Case('experts, bounded', stack=dict(ff_moe_experts=4, ff_glu=True, ff_swiglu_limit=0.5, ff_moe_bias=True)),
     Case('eps, rms', stack=dict(norm_eps=0.1, use_rmsnorm=True, branch_post_norm=True)),
     Case('side by side, cross', stack=dict(**CROSS, parallel_block='shared', norm_bias=True, norm_eps=0.1)),
+    Case('pos, disentangled', stack=dict(attn_disentangled=dict(span=3, share=False)), inputs=('pos',)),
+    Case(
+        'disentangled, further keys',
+        stack=dict(attn_disentangled=dict(span=3), attn_num_mem_kv=2, attn_kv_heads=2),
+        kind=Encoder,
+    ),
     Case('window on both sides', stack=dict(attn_max_attend_past=2, attn_max_attend_future=1), kind=Encoder),
     Case(
         'norms of heads, each',
@@ -470,7 +477,7 @@ GIVEN_BY_THE_STACK = {
     'mem_mask',
     'context_rotary_pos_emb',
 }
-GIVEN_BY_THE_STACK |= {'kept_angles'}
+GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table'}
 # inputs that go with a single layer, or a single row: see test_scores
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
 GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}

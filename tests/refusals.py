@@ -72,6 +72,7 @@ IN_CALLS = {
     r'`prev_attn` got logits for \d+ keys, the layer has \d+: .*': 'keys that features add differ',
     r'`use_cope` got queries of width \d+, its positions have \d+: .*': 'polar positions double it',
     r'`differential` does not go with `polar_pos_emb`: .*': 'two levels',
+    r'`disentangled` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`shaw_rel_pos` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
     r'`(deep_embeds_and_ids|in_attn_cond|self_attn_kv_residuals)` got \d+ tokens, it must have \d+, .*': COUNTED,

@@ -239,7 +239,7 @@ TOGETHER = [
     (
         stack,
         dict(cross_attend=True, attn_max_attend_past=2),
-        '`attn_max_attend_past` does not go with `cross_attend`: it counts back to keys of the same sequence. '
+        '`attn_max_attend_past` does not go with `cross_attend`: it counts to keys of the same sequence. '
         'Set `cross_attn_max_attend_past=None`',
     ),
     (
@@ -511,7 +511,7 @@ def test_declarations_are_complete(where):
 def test_features_are_documented_and_plug_in_somewhere(cls):
     assert inspect.getdoc(cls) and inspect.getdoc(cls) != inspect.getdoc(Feature)
     assert cls.runs_at() or cls.setup is not Feature.setup
-    assert cls.flags or cls.takes, 'nothing switches it on'
+    assert cls.flags or cls.takes or cls.serves, 'nothing switches it on'
     known = flags_of(FEATURES)
     assert set(cls.needs) | set(cls.clashes) | set(cls.yields_to) <= set(known)
 

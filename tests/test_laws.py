@@ -267,6 +267,7 @@ NO_GRADIENT = {
     'layer_integrators.0.to_query.1.down.weight': 'the first layer has one input to choose from',
     'layer_integrators.0.to_query.1.up.weight': 'the first layer has one input to choose from',
     'layer_integrators.0.norm.weight': 'the first layer has one input to choose from',
+    **dict.fromkeys(('to_k.bias', 'k_norm.beta', 'to_pos_k.bias'), 'what is added to the scores of all keys'),
 }
 
 
@@ -742,6 +743,8 @@ def layer_of(case, flash, causal):
     inputs = {}
     if case.feature is ValueResidual:
         flags, inputs = {'learned_value_residual_mix': True}, {'value_residual': randn(2, 4, 6, 8, seed=1)}
+    if 'disentangled' in flags:
+        inputs = {'disentangled_table': randn(2 * flags['disentangled']['span'], 16)}
     torch.manual_seed(0)
     try:
         layer = Attention(dim=16, heads=4, dim_head=8, flash=flash, causal=causal, **flags)

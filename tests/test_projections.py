@@ -8,7 +8,6 @@ from oracles import assert_close, assert_same, randn, randomised
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
-from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError
 
 DIM, HEADS, WIDTH, TOKENS = 10, 4, 6, 7
@@ -134,7 +133,8 @@ TURNING = dict(**LATENTS, dim_latent_rope=4, latent_norm=True, latent_bias=True)
 
 def test_latents_beside_features_that_turn():
     """The cache holds the latent and the features that turn, of one head."""
-    x, angles = randn(2, TOKENS, DIM), RotaryEmbedding(4).double()(torch.arange(TOKENS))
+    x, places = randn(2, TOKENS, DIM), torch.arange(TOKENS).double()
+    angles = places[:, None] * 10000.0 ** -torch.tensor([0.0, 0.0, 0.5, 0.5]).double(), 1.0
     for kv_heads in (4, 2):
         layer = build(causal=True, kv_heads=kv_heads, **TURNING)
         formula = lambda w, x, k=kv_heads: latent_attention(w, x, HEADS, 4, k)  # noqa: E731

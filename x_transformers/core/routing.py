@@ -17,6 +17,7 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     Feature,
+    Features,
     Flag,
     PerLayer,
     catalogue_for,
@@ -50,6 +51,17 @@ class Routing(Configurable):
             flags = cls.branches[kind].accepted()
             routed |= {prefix + name: flag for name, flag in flags.items() if name not in SETTLED[kind]}
         return {**super().accepted(), **routed}
+
+    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+        """Without those that serve flags of branches which no branch has."""
+        on, given = (
+            super().compose(features, flags),
+            [pair for own in self.branch_flags.values() for pair in own.items()],
+        )
+        wished = {name for name, value in given if any(value if isinstance(value, tuple) else (value,))}
+        on.active = tuple([feature for feature in on.active if not feature.serves or wished & {*feature.serves}])
+        on.arrange()
+        return on
 
     def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Split keywords into those of the stack, and those of its branches by kind."""

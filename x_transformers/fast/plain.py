@@ -201,9 +201,11 @@ class PlainAttention(PlainLayer):
         joint = attn.features.find(QKRMSNorm) or attn.features.find(QKHeadNorm)
         # queries and keys that nothing but their norms change are normed side by side
         alone = joint is not None and self.rings == [joint.heads]
-        self.qk_norms = dict.fromkeys((joint.q_norm, joint.k_norm) if alone else ())
-        # each with its gain, which is all that differs
-        self.gained = self.qk_norms and all(type(n) is HeadNorm and n.beta is None for n in self.qk_norms)
+        pair = (joint.q_norm, joint.k_norm) if alone else ()
+        self.gained = alone and all(
+            type(norm) is HeadNorm and norm.beta is None for norm in pair
+        )  # they differ in gains
+        self.qk_norms = dict.fromkeys(pair if self.gained or isinstance(joint, QKRMSNorm) else ())
         self.shared = rings_of(attn, {'value_residual': True})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:

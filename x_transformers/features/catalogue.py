@@ -6,6 +6,7 @@ from x_transformers.features.biases import Alibi, AttnBias, DynamicBias, Relativ
 from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
 from x_transformers.features.differential import Differential
+from x_transformers.features.disentangled import Disentangled, DisentangledTable
 from x_transformers.features.documents import Documents, DocumentsInModel, DocumentsInStack
 from x_transformers.features.early import GateValuesBias, OutputBias, RotateValues
 from x_transformers.features.embeddings import (
@@ -232,6 +233,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     RelativeProjectedBias,
     ShawKeys,
     ShawValues,
+    Disentangled,
     Window,
     Documents,
     PackedDocuments,
@@ -324,6 +326,7 @@ STACK: tuple[type[Feature], ...] = (
     T5Bias,
     DynamicBias,
     ShawPositions,
+    DisentangledTable,
     HeadNormsInStack,
     AddValueResidual,
     KVResiduals,

@@ -133,12 +133,10 @@ class HeadNorm(nn.Module):
 
     def normed(self, x: Tensor) -> Tensor:
         """Without gain and bias, in float32 at least."""
-        width = x.shape[-1:]
-        return (
-            F.rms_norm(accurate(x), width, None, self.eps)
-            if self.kind == 'rms'
-            else F.layer_norm(accurate(x), width, eps=self.eps)
-        )
+        x = accurate(x)
+        if self.kind == 'rms':
+            return F.rms_norm(x, x.shape[-1:], None, self.eps)
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.normed(x) * self.gain
@@ -187,11 +185,11 @@ class QKHeadNorm(AttentionFeature):
 class HeadNormsInStack(StackFeature):
     """Norms of queries and keys have the eps of the stack's norms, and store their gains as those do."""
 
-    norms = ('qk_head_norm', 'qk_proj_norm')
+    serves = ('qk_head_norm', 'qk_proj_norm')
     plain = True
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
-        for name in self.norms if kind in 'ac' else ():
+        for name in self.serves if kind in 'ac' else ():
             if flags.get(name):
                 own = {'eps': getattr(self.host, 'norm_eps', None), 'unit_offset': self.host.norm_add_unit_offset}
                 own = {f'{name}_{option}': value for option, value in own.items()}

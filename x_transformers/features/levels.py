@@ -176,9 +176,9 @@ class AttentionFeature(Feature):
     counts keys.
 
     `host.shape` has the sizes `heads`, `kv_heads`, `dim_head` and `dim_value`. `widths` gets and gives a dataclass, of
-    the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`, of whose features some may come
-    from `elsewhere`. A layer does not know its number: a flag that differs from layer to layer is written as a tuple,
-    one value for each.
+    the widths of the inputs, `q` and `kv`, and `query_heads`, `key_heads` and `dim_key`; of the features of a key head
+    some may come from `elsewhere`. A layer does not know its number: a flag that differs from layer to layer is written
+    as a tuple, one value for each.
 
     From `similarity` to `gathered` the call may be one of a block of queries (`blocks.py`), so that memory does not
     grow with the square of the length. Where a feature at these stages knows nothing of blocks, all rows come at once.

@@ -95,9 +95,10 @@ class LinearAttention(AttentionFeature):
     clashes = {
         'dropout': 'it has no weights to drop',
         'collab_heads': 'features are those of a head, there is one shared key',
-        **dict.fromkeys(('max_attend_past', 'max_attend_future'), 'its past is one sum'),
+        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'its past is one sum'),
         'flash_pack_seq': 'its past is one sum; `document_ids` says the same',
         'shaw_rel_pos': 'nothing is added to its scores',
+        'disentangled': 'nothing is added to its scores',
         'data_dependent_alibi': 'nothing is added to its scores',
         'use_rel_proj_pos_bias': 'nothing is added to its scores',
     }

@@ -92,6 +92,7 @@ class Feature:
         settles    attributes of the host that `setup` writes; no two features settle the same one
         options    flag -> flag: the first does nothing unless the second is set
         idle_beside   flag -> flag: the first does nothing if the second is set
+        serves   flags of branches: a feature of a stack, without flags of its own, is there for any of them
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
         looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
         joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
@@ -133,6 +134,7 @@ class Feature:
     settles: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[dict[str, str]] = {}
     idle_beside: ClassVar[dict[str, str]] = {}
+    serves: ClassVar[tuple[str, ...]] = ()
     not_across: ClassVar[str] = ''
     looks_ahead: ClassVar[str] = ''
     joins_tokens: ClassVar[str | None] = None

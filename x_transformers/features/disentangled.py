@@ -1,0 +1,212 @@
+"""Disentangled attention: content meets relative positions, which have queries and keys of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.rows import Pointwise, Rows, of_each, summable
+from x_transformers.features.biases import distances
+from x_transformers.features.heads import HeadNorm
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.flags import Check, ConfigError, flag, is_int, none
+from x_transformers.flags.inputs import tensor_of
+from x_transformers.kernels.dense import heads_of, tile_heads
+
+Heads = tuple[Tensor, Tensor, Tensor]
+TERMS = ('c2p', 'p2c')
+DEFAULTS = {'max_distance': None, 'terms': TERMS, 'share': True, 'norm': True}
+
+
+def describes(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not value.keys() <= {'span', *DEFAULTS}:
+        return False
+    own = {**DEFAULTS, **value}
+    terms, most = own['terms'], own['max_distance']
+    return (
+        is_int(own.get('span'))
+        and own['span'] >= 2
+        and (most is None or is_int(most))
+        and isinstance(terms, (list, tuple))
+        and 0 < len(terms) == len(set(terms))
+        and set(terms) <= set(TERMS)
+        and isinstance(own['share'], bool)
+        and isinstance(own['norm'], bool)
+    )
+
+
+a_description = Check(
+    'a dict with `span`, an integer of at least 2, and perhaps `max_distance`, an integer, `terms`, some of '
+    "'c2p' and 'p2c', `share` and `norm`, True or False",
+    describes,
+)
+
+
+class Buckets:
+    """Which of 2 S vectors belongs to a distance t = i - j:  clamp(b(t) + S, 0, 2S - 1).
+
+    Up to m = S / 2, or without a longest distance M, b(t) = t; beyond that M has logarithmic buckets:
+    b(t) = sign(t) (m + ceil(ln(|t| / m) / ln((M - 1) / m) (m - 1)))
+    """
+
+    def __init__(self, span: int, most: int | None) -> None:
+        self.span, self.most, self.middle = span, most, span // 2
+        if most is not None and (span % 2 or most < self.middle + 2):
+            raise ConfigError(
+                f'`disentangled` got `span` {span} and `max_distance` {most}: the span must be even, '
+                f'the distance larger than half of it, by 2 at least'
+            )
+        self.reach = span if most is None else most  # from here on all are alike
+        # in float32, as it is divided by, so that M - 1 falls on the last bucket
+        self.last = 1.0 if most is None else float(torch.tensor((most - 1) / self.middle).log())
+
+    def of(self, distance: Tensor) -> Tensor:
+        if self.most is not None:
+            size = distance.abs()
+            far = (size.clamp(min=1).float() / self.middle).log() / self.last * (self.middle - 1)
+            far = (far.ceil().long() + self.middle) * distance.sign()
+            distance = torch.where(size <= self.middle, distance, far)
+        return (distance + self.span).clamp(0, 2 * self.span - 1)
+
+    def table(self, device: Any) -> Tensor:
+        """For all distances from -reach to reach."""
+        return self.of(torch.arange(-self.reach, self.reach + 1, device=device))
+
+
+class Disentangled(AttentionFeature):
+    """Scores are of contents, of contents and relative positions, and of relative positions and contents.
+
+        sim_ij = (q_i k_j + q_i K_t + Q_t k_j) / sqrt(3 e)        t the bucket of i - j
+
+    K and Q are keys and queries of a table of vectors, one for each bucket, which all layers of a stack share; `c2p`
+    and `p2c` are the last two terms.
+    """
+
+    paper = 'DeBERTa, arXiv:2006.03654; with shared projections and buckets: DeBERTaV3, arXiv:2111.09543'
+    disentangled = flag(
+        None,
+        'relative positions with keys and queries of their own: a dict with `span` S of 2 S vectors, and perhaps '
+        '`max_distance`, of logarithmic buckets, else each distance has its vector; `terms`; `share`, whether '
+        '`to_k` and `to_q` make them; `norm`, whether the table is normed',
+        a_description | none,
+        example={'span': 3},
+    )
+    takes = {'disentangled_table': 's d, the vectors of relative positions'}
+    must_be = {'disentangled_table': tensor_of('s d', floats=True)}
+    stored_as = {'to_keys': 'to_pos_k', 'to_queries': 'to_pos_q'}
+    settles = ('logit_scale',)
+    not_across = 'it counts distances between tokens of the same sequence'
+    clashes = {
+        'collab_heads': 'there is one shared key, not one per head',
+        'differential': 'its vectors are for one map of a head',
+        'use_latent_q': 'its vectors are no latents',
+        'use_latent_kv': 'its vectors are no latents',
+    }
+
+    def setup(self, host: Any) -> None:
+        own = {**DEFAULTS, **self.disentangled}
+        self.terms, self.buckets = tuple(own['terms']), Buckets(own['span'], own['max_distance'])
+        host.logit_scale = ((1 + len(self.terms)) * host.dim_key) ** -0.5
+        self.share = own['share']
+        if not self.share and 'c2p' in self.terms:
+            self.to_keys = nn.Linear(host.dim, host.to_k.out_features)
+        if not self.share and 'p2c' in self.terms:
+            self.to_queries = nn.Linear(host.dim, host.to_q.out_features)
+
+    def enter(self, qkv: Heads, call: Any) -> Heads:
+        """Products of contents and of all positions."""
+        q, k, _ = qkv
+        table, host, own = call.inputs.get('disentangled_table'), self.host, call.own(self)
+        if table is None:
+            raise ValueError('`disentangled_table` is missing: a stack gives it, a layer alone needs 2 span vectors')
+        if table.shape != (2 * self.buckets.span, host.dim):
+            wanted = (2 * self.buckets.span, host.dim)
+            raise ValueError(f'`disentangled_table` got shape {tuple(table.shape)}, it must be {wanted}')
+        if q.shape[-1] != host.dim_key:
+            raise ValueError(
+                f'`disentangled` got queries of width {q.shape[-1]}, its vectors have {host.dim_key}: '
+                f'it does not go with `polar_pos_emb`, which doubles them'
+            )
+        own.of_queries = own.of_keys = None
+        if 'c2p' in self.terms:
+            keys = heads_of((host.to_k if self.share else self.to_keys)(table).unsqueeze(0), host.dim_key)
+            own.of_queries = (q * call.scale) @ tile_heads(keys, q.shape[1]).to(q.dtype).mT
+        if 'p2c' in self.terms:
+            queries = heads_of((host.to_q if self.share else self.to_queries)(table).unsqueeze(0), host.dim_key)
+            k = tile_heads(k[..., k.shape[-2] - call.keys :, :], q.shape[1])
+            own.of_keys = (queries * call.scale).to(k.dtype) @ k.mT
+        return qkv
+
+    def bias(self, call: Any) -> Rows:
+        if call.context is not None:
+            raise ValueError(f'`disentangled` does not go with a context: {self.not_across}')
+        own, q_pos, k_pos, reach = call.own(self), call.q_pos, call.k_pos, self.buckets.reach
+        if k_pos.is_floating_point():
+            raise ValueError(
+                f'`pos` got {k_pos.dtype}, it must be whole numbers: each distance has a vector of its own'
+            )
+        table = self.buckets.table(call.x.device)
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            index = table[distances(q_pos[..., rows], k_pos[..., keys]).clamp(-reach, reach) + reach]
+            index = index.unsqueeze(1) if index.ndim == 3 else index[(None,) * (4 - index.ndim)]
+            found = []
+            if own.of_queries is not None:
+                known = own.of_queries[..., rows, :]
+                found.append(known.gather(-1, index.expand(*known.shape[:-1], -1)))
+            if own.of_keys is not None:
+                known = own.of_keys[..., keys]
+                found.append(known.gather(-2, index.expand(*known.shape[:2], -1, -1)))
+            return sum(found[1:], found[0])
+
+        def entry() -> Pointwise:
+            known = (None if t is None else summable(t) for t in (own.of_queries, own.of_keys))
+            return products_at(of_each(q_pos), of_each(k_pos), table, reach, *known)
+
+        return Rows(of, learns=True, entry=entry if k_pos.ndim < 3 else None)
+
+
+def products_at(
+    of_query: Any, of_key: Any, table: Tensor, reach: int, of_queries: Tensor | None, of_keys: Tensor | None
+) -> Pointwise:
+    """What is added to the score of one query and one key."""
+
+    def bucket(b: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return table[(of_query(b, i) - of_key(b, j)).clamp(-reach, reach) + reach]
+
+    if of_keys is None:
+        return lambda b, h, i, j: of_queries[b, h, i, bucket(b, i, j)]
+    if of_queries is None:
+        return lambda b, h, i, j: of_keys[b, h, bucket(b, i, j), j]
+    return lambda b, h, i, j: of_queries[b, h, i, bucket(b, i, j)] + of_keys[b, h, bucket(b, i, j), j]
+
+
+class DisentangledTable(StackFeature):
+    """The vectors of relative positions, for all layers of a stack, with a layer norm."""
+
+    paper = Disentangled.paper
+    stored_as = {'table': 'rel_embeddings', 'norm': 'rel_embeddings_norm'}
+    serves = ('disentangled',)
+    gives_positions = True
+
+    def setup(self, host: Any) -> None:
+        layers = range(host.layer_types.count('a'))
+        each = [host.flags_for('a', number).get('disentangled') for number in layers]
+        own = [{**DEFAULTS, **one} for one in each if isinstance(one, Mapping)]
+        self.used = bool(own)
+        if not own:
+            return
+        if len(own) < len(each) or any((one['span'], one['norm']) != (own[0]['span'], own[0]['norm']) for one in own):
+            raise ConfigError('`attn_disentangled` got other values for some layers: all of them share a table')
+        self.table = nn.Parameter(torch.randn(2 * own[0]['span'], host.dim) * 0.02)
+        self.normed = own[0]['norm']
+        if self.normed:
+            self.norm = HeadNorm('layer', (host.dim,), getattr(host, 'norm_eps', None), bias=True)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if self.used:
+            call.shared['a']['disentangled_table'] = self.norm(self.table) if self.normed else self.table
+        return x
