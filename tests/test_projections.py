@@ -158,7 +158,9 @@ def test_head_norms_are_as_those_of_the_stack():
         layer = Decoder(**SHAPED, depth=2, cross_attend=True, cross_attn_qk_proj_norm=False, **options).layers[0][1]
         assert all((norm.gamma == 1 - offset).all() for norm in (layer.q_norm, layer.k_norm, layer.q_proj_norm))
         assert layer.q_norm.eps == layer.q_proj_norm.eps == 1e-6
-    own = dict(attn_qk_head_norm='layer', attn_qk_head_norm_eps=0.1, attn_qk_head_norm_unit_offset=False)
+    layer = Decoder(**SHAPED, depth=1, attn_qk_head_norm='rms', norm_eps=0.2).layers[0][1]
+    assert layer.q_norm.eps == layer.k_norm.eps == 0.2
+    own = dict(norm_eps=0.2, attn_qk_head_norm='layer', attn_qk_head_norm_eps=0.1, attn_qk_head_norm_unit_offset=False)
     norm = Encoder(**SHAPED, depth=1, **own).layers[0][1].q_norm
     assert norm.eps == 0.1 and (norm.gamma == 1).all()
 

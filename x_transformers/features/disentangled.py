@@ -204,7 +204,7 @@ class DisentangledTable(StackFeature):
         self.table = nn.Parameter(torch.randn(2 * own[0]['span'], host.dim) * 0.02)
         self.normed = own[0]['norm']
         if self.normed:
-            self.norm = HeadNorm('layer', (host.dim,), getattr(host, 'norm_eps', None), bias=True)
+            self.norm = HeadNorm('layer', (host.dim,), getattr(host, 'norm_eps', None), host.norm_add_unit_offset, True)
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if self.used:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.precision import accurate
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.norms import MultiheadRMSNorm, l2norm
+from x_transformers.features.norms import MultiheadRMSNorm, l2norm, rms_normed
 from x_transformers.flags import ConfigError, Features, boolean, flag, none, one_of, positive, size
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -135,7 +135,7 @@ class HeadNorm(nn.Module):
         """Without gain and bias, in float32 at least."""
         x = accurate(x)
         if self.kind == 'rms':
-            return F.rms_norm(x, x.shape[-1:], None, self.eps)
+            return rms_normed(x, self.eps)
         return F.layer_norm(x, x.shape[-1:], eps=self.eps)
 
     def forward(self, x: Tensor) -> Tensor:
