@@ -568,7 +568,7 @@ BUGS = {
         ('another weight is not copied again', "if own['weight'] is not weight or weight._version", 'if weight._version'),
         ('the bias of the first layer serves for all', 'self.bias if len(self.known) == 1 else self.biases()', 'self.bias'),
         ('one row meets short rows', 'weight if rows == 1 and weight.shape[0] > weight.shape[1] else', ''),
-        ('a packed norm has another eps', "self.own.get('beta'), self.eps)", "self.own.get('beta'), 1e-5)", 'test_plain_step.py'),
+        ('a packed norm has another eps', "self.own.get('beta'), self.eps)", "self.own.get('beta'), 1e-5)"),
         ('weights whose changes cannot be seen are packed', ' and not weight.is_inference()', ''),
     ]),
     'fast/plain.py': ('test_plain.py', [

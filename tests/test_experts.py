@@ -125,6 +125,8 @@ def test_bounded_experts():
     module = built(glu=True, swiglu_limit=0.4, no_bias=True, **flags)
     names = ('router.weight', 'router.bias', 'up_gate.weight', 'up_gate.bias', 'down.weight', 'down.bias')
     assert {*module.state_dict()} == {f'moe.{name}' for name in names}
+    biases = [n for n in FeedForward(DIM, moe_experts=2, glu=True, glu_bias=False).state_dict() if n.endswith('bias')]
+    assert biases == ['moe.down.bias']
 
     def oracle(w, x):
         rows = []

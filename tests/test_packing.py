@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.fast.packing import PackedLinear, PackedNorm, packable, packs_gain
-from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm
 from x_transformers.generation.engine import Reader
 
 
@@ -131,18 +131,21 @@ def test_products_of_others_are_not_packed(change, around, rows):
     [
         lambda norm, name: getattr(norm, name).mul_(2.0),
         lambda norm, name: setattr(norm, name, nn.Parameter(torch.rand_like(getattr(norm, name)))),
-        lambda norm, name: norm.load_state_dict({name: torch.rand_like(getattr(norm, name))}, assign=True),
+        lambda norm, name: norm.load_state_dict(
+            {name: torch.rand_like(getattr(norm, name))}, strict=False, assign=True
+        ),
     ],
 )
 @pytest.mark.parametrize('unit_offset', [True, False])
-@pytest.mark.parametrize('kind', [LayerNorm, RMSNorm, ScaleNorm])
+@pytest.mark.parametrize('kind', [LayerNorm, BiasedLayerNorm, RMSNorm, ScaleNorm])
 def test_packed_norms_follow_their_gain(kind, unit_offset, change):
-    norm, x = randomised(kind(8, unit_offset=unit_offset)).float(), torch.randn(3, 8)
-    packed = PackedNorm(norm)
-    with torch.no_grad():
-        assert torch.equal(packed(x), norm(x))
-        change(norm, 'gamma' if kind is LayerNorm else 'g')
-        assert torch.equal(packed(x), norm(x))
+    for eps in (None, 0.5):
+        norm, x = randomised(kind(8, unit_offset=unit_offset, eps=eps)).float(), torch.randn(3, 8)
+        packed = PackedNorm(norm)
+        with torch.no_grad():
+            assert torch.equal(packed(x), norm(x))
+            change(norm, 'gamma' if isinstance(norm, LayerNorm) else 'g')
+            assert torch.equal(packed(x), norm(x))
 
 
 def test_which_gains_are_packed():
@@ -151,9 +154,12 @@ def test_which_gains_are_packed():
 
     with torch.inference_mode():
         frozen = [LayerNorm(4, unit_offset=True), RMSNorm(4)]
-    for norm in (*frozen, Own(4, unit_offset=True), LayerNorm(4), nn.LayerNorm(4), None):
+    bare = RMSNorm(4)
+    bare.g = None
+    for norm in (*frozen, Own(4, unit_offset=True), LayerNorm(4), RMSNorm(4, eps=0.1), bare, nn.LayerNorm(4), None):
         assert not packs_gain(norm)
-    assert all(map(packs_gain, (LayerNorm(4, unit_offset=True), RMSNorm(4), ScaleNorm(4))))
+    offset = [kind(4, unit_offset=True, eps=0.1) for kind in (LayerNorm, BiasedLayerNorm, RMSNorm)]
+    assert all(map(packs_gain, (*offset, RMSNorm(4), ScaleNorm(4))))
 
 
 def test_what_is_packed():
