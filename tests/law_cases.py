@@ -332,7 +332,11 @@ ARGUMENT_CASES = (
     of_model('emb_dim', 10, None),
     of_model('emb_dropout', 0.2, 0.0),
     of_model('l2norm_embed', True, False),
+    of_model('project_emb', True, None),
+    of_model('project_emb_bias', False, True, model=dict(emb_dim=10)),
+    of_model('post_emb_norm_at', 'stream', 'embedding', model=dict(emb_dim=10, post_emb_norm=True)),
     of_model('logits_dim', 9, None),
+    of_model('logits_bias', True, False),
     of_model('return_only_embed', True, False),
     of_model('token_emb', Doubled(TOKENS, 16), None, id='token_emb'),
     of_model('to_logits', nn.Linear(16, TOKENS), None, id='to_logits'),
@@ -486,7 +490,7 @@ GIVEN_BY_THE_STACK |= {'attn_delta', 'flash_pack_seq_kwargs', 'flash_pack_seq_co
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what a call of a model does, rather than what it reads: see test_model_features
 GIVEN_BY_THE_STACK |= {'recycle_steps', 'looped_steps', 'max_looped_steps', 'looped_pred_all_logits'}
-GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred'}
+GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred', 'return_pooled'}
 GIVEN_BY_THE_STACK |= {'transform_token_embeds', 'transform_block_inputs', 'transform_attn_inputs'}
 
 

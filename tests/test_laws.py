@@ -160,6 +160,8 @@ LOOK_AT = {
     'add_continuous_pred_head': lambda net, inputs: (
         net(**inputs, return_next_embed_pred=True)[1] if net.add_continuous_pred_head else []
     ),
+    'pooler': lambda net, inputs: net(**inputs, return_pooled=True)[1:] if net.pooler else [],
+    'embed_default_ids': lambda net, inputs: [net(inputs['x'])] if net.embed_default_ids else [],
     'max_mem_len': lambda net, inputs: net(**inputs, return_mems=True)[1],
     'shift_mem_down': lambda net, inputs: [net(**inputs, mems=[randn(3, 2, 16, seed=i) for i in range(2)])],
     'attn_z_loss_weight': lambda net, inputs: [net(**inputs, return_attn_z_loss=True)[1].attn_z_loss],
@@ -256,6 +258,8 @@ def test_on_matters_across(case):
 NO_GRADIENT = {
     'to_next_embed_pred.0.weight': 'read by `return_next_embed_pred`: see test_model_features',
     'to_next_embed_pred.2.weight': 'read by `return_next_embed_pred`: see test_model_features',
+    'pooler.weight': 'read by `return_pooled`: see test_embeddings_and_heads',
+    'pooler.bias': 'read by `return_pooled`: see test_embeddings_and_heads',
     'exit_gate.weight': 'learns from the loss of AutoregressiveWrapper',
     'rel_pos.mlp.2.bias': 'adding the same to all logits of a row changes nothing',
     'rel_pos.mlp.3.bias': 'adding the same to all logits of a row changes nothing',

@@ -71,6 +71,12 @@ PLAIN = {
     'activation': dict(ff_relu_squared=True, ff_post_act_ln=True),
     'embeddings': dict(wrapper=dict(emb_dim=8)),
     'tied': dict(wrapper=dict(tie_embedding=True, l2norm_embed=True)),
+    'scaled': dict(wrapper=dict(emb_scale=2.5, abs_pos_emb_scale=0.3, logits_scale=0.5, logits_bias=True)),
+    'scaled, tied': dict(wrapper=dict(emb_scale=2.5, l2norm_embed=True, tie_embedding=True, logits_softclamp=2.0)),
+    'embedding norm': dict(wrapper=dict(post_emb_norm=True, post_emb_norm_bias=True, emb_dim=8)),
+    'stream norm': dict(wrapper=dict(post_emb_norm=True, post_emb_norm_at='stream', emb_dim=8, project_emb_bias=False)),
+    'head transform': dict(wrapper=dict(head_transform=dict(dim=12), pooler=dict(token='last'))),
+    'scaled heads': dict(wrapper=dict(num_output_heads=2, logits_softclamp=2.0, logits_bias=True)),
     'sinusoids': dict(wrapper=dict(scaled_sinu_pos_emb=True)),
     'no positions': dict(wrapper=dict(use_abs_pos_emb=False)),
     'heads': dict(wrapper=dict(num_output_heads=2)),
@@ -127,7 +133,6 @@ def test_the_plain_step_follows_the_weights(change):
 OTHERS = ACTING | {
     'value residual': dict(add_value_residual=True),
     'memory tokens': dict(wrapper=dict(num_memory_tokens=2)),
-    'embedding norm': dict(wrapper=dict(post_emb_norm=True)),
     'mixture': dict(wrapper=dict(mixture_of_softmax=True)),
     'angles by length': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='dynamic', factor=2.0, length=4)),
 }

@@ -135,6 +135,8 @@ class LatentAutoregressive(Configurable):
             raise ConfigError(
                 '`predict_next_embed_with_action` and `predict_next_embed_no_action` are both off: nothing is foretold'
             )
+        if getattr(net, 'dim_readout', None) is not None:
+            raise ConfigError('`head_transform` is set: it is not part of the head, which the probe needs')
         check_hiddens_index(net, predictor_input_hiddens_index)
         weights = (1.0,) * num_rollouts if rollout_loss_weights is None else tuple(rollout_loss_weights)
         if len(weights) != num_rollouts or sum(weights) <= 0:

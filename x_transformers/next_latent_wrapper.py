@@ -153,7 +153,8 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     if not torch.compiler.is_compiling():
         logits = Kept(head, detached=True).now(head)(x)
     elif isinstance(head, TiedReadout):
-        logits = x @ (head.table.detach() * head.scale).t()
+        bias = None if head.bias is None else head.bias.detach()
+        logits = F.linear(x, head.table.detach() * head.scale, bias)
     else:
         logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
     call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)
@@ -219,6 +220,8 @@ class NextLatentWrapper(Configurable):
             raise ConfigError(
                 '`kl_loss_weight` must be 0 with `mixture_of_softmax`: its mixture is not part of the head'
             )
+        if kl_loss_weight > 0 and getattr(net, 'dim_readout', None) is not None:
+            raise ConfigError('`kl_loss_weight` must be 0 with `head_transform`: it is not part of the head')
         self.net, self.num_rollouts = net, num_rollouts
         self.token_emb = net.token_emb
         self.dynamics_model = self.dynamics(

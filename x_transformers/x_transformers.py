@@ -76,14 +76,14 @@ from x_transformers.core.traces import Intermediates
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.embeddings import TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.pooling import Pool
-from x_transformers.features.readouts import retie
+from x_transformers.features.readouts import linear_head, retie
 from x_transformers.features.residuals import Residual
 from x_transformers.flags import (
     ConfigError,
@@ -871,6 +871,8 @@ class Wrapper(UpdatesStack, Configurable):
 
     catalogue = MODEL
     own_states = ('real',)  # which of the cached tokens are real
+    logits_bias = False
+    dim_readout: int | None = None  # width of what heads read, if it is not that of the stack
     shift_mem_down = 0
     attention_pool = AttentionPool
 
@@ -1024,7 +1026,15 @@ class TransformerWrapper(Wrapper):
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
+        project_emb: Annotated[
+            bool | None, 'a projection to the width of the stack; None: where widths differ', boolean | none
+        ] = None,
+        project_emb_bias: Annotated[bool, 'a bias of this projection', boolean] = True,
+        post_emb_norm_at: Annotated[
+            str, 'where `post_emb_norm` stands, before or after this projection', one_of('embedding', 'stream')
+        ] = 'embedding',
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
+        logits_bias: Annotated[bool, 'a bias of the head, also beside `tie_embedding`', boolean] = False,
         return_only_embed: Annotated[bool, 'no head: the output is embeddings', boolean] = False,
         token_emb: Annotated[nn.Module | None, 'a token embedding of your own', an_instance(nn.Module) | none] = None,
         to_logits: Annotated[nn.Module | None, 'a head of your own', an_instance(nn.Module) | none] = None,
@@ -1039,6 +1049,7 @@ class TransformerWrapper(Wrapper):
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
         self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
         self.l2norm_embed, self.logits_dim, self.return_only_embed = bool(l2norm_embed), logits_dim, return_only_embed
+        self.logits_bias, self.post_emb_norm_at = bool(logits_bias), post_emb_norm_at
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.input_not_include_cache = input_not_include_cache
         self.attn_layers = attn_layers
@@ -1046,7 +1057,7 @@ class TransformerWrapper(Wrapper):
         self.refuse_stack_flags(flags)
         self.features = self.compose(features, flags).setup()
         self.emb_dropout = nn.Dropout(emb_dropout)
-        self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
+        self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits = self.head(to_logits)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -1074,7 +1085,8 @@ class TransformerWrapper(Wrapper):
     def head(self, given: nn.Module | None) -> nn.Module | None:
         """From hidden states to logits, or None for a model of embeddings."""
         heads = self.features.at.get('readout', ())
-        wished = [name for name, wish in (('to_logits', given), ('logits_dim', self.logits_dim)) if wish is not None]
+        own = (('to_logits', given), ('logits_dim', self.logits_dim), ('logits_bias', self.logits_bias or None))
+        wished = [name for name, wish in own if wish is not None]
         wished += [next(iter(feature.flags)) for feature in heads]
         if self.return_only_embed:
             if wished:
@@ -1095,7 +1107,7 @@ class TransformerWrapper(Wrapper):
                 )
 
     def new_head(self) -> nn.Module:
-        return nn.Linear(self.dim, self.logits_dim or self.num_tokens, bias=False)
+        return linear_head(self.dim_readout or self.dim, self.logits_dim or self.num_tokens, self.logits_bias)
 
     @checked
     def forward(

@@ -8,6 +8,7 @@ take the ordinary way.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ from x_transformers.fast.plain import (
 )
 from x_transformers.fast.untouched import is_known
 from x_transformers.features import biases
-from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.embeddings import EmbScale, PostEmbNorm, TokenEmbedding
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.layouts import ParallelBlock
 from x_transformers.features.positions import AbsolutePositionalEmbedding
@@ -94,10 +95,13 @@ LOOK_UP = F.embedding
 
 
 class EmbeddingStep:
-    """ids b 1 at a position -> b d: a row of each table."""
+    """ids b 1 at a position -> b d: a row of each table, what stands behind them, and the projection."""
 
     def __init__(self, net: Any) -> None:
         self.net, self.scale = net, getattr(net.pos_emb, 'scale', None)
+        self.times, norm = net.features.find(EmbScale), net.features.find(PostEmbNorm)
+        behind = None if norm is None else part(norm.norm)
+        self.behind = (None, behind) if norm is not None and norm.late else (behind, None)
         plain = [
             type(m) is kind and not m.l2norm_embed and type(m.emb) is nn.Embedding and m.emb.max_norm is None
             for m, kind in ((net.token_emb, TokenEmbedding), (net.pos_emb, AbsolutePositionalEmbedding))
@@ -106,12 +110,19 @@ class EmbeddingStep:
         self.tables = [m.emb for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
 
     def __call__(self, ids: Tensor, at: int) -> Tensor:
-        net = self.net
+        x, (early, late) = self.summed(ids, at), self.behind
+        x = self.net.project_emb(x if early is None else early(x))
+        return x if late is None else late(x)
+
+    def summed(self, ids: Tensor, at: int) -> Tensor:
+        net, times = self.net, self.times
         if self.tables is None or F.embedding is not LOOK_UP or at >= net.max_seq_len > 0:  # which refuses it
             x = net.token_emb(ids)
+            x = x if times is None else times.token_embeds(x, None)
             return (x if net.pos_emb is None else x + net.pos_emb(ids, offset=at)).squeeze(1)
         tokens, *places = (table._parameters['weight'] for table in self.tables)
         x = F.embedding(ids.squeeze(1).long(), tokens)
+        x = x if times is None else times.token_embeds(x, None)
         return torch.add(x, places[0][at], alpha=self.scale) if places else x
 
 
@@ -211,11 +222,21 @@ class PlainStep:
         with torch.inference_mode():  # each small operation takes a little less
             x, cache = self.run(ids, cache, layers)
             x = x if norm is None else norm(x)
-        return self.net.to_logits(x.unsqueeze(1)) if head is None else head(x).unsqueeze(1), cache
+        return self.read_out(x, head), cache
+
+    def read_out(self, x: Tensor, head: Any) -> Any:
+        """Logits (b 1 l) of hidden states (b d), a tuple of several heads."""
+        on = self.net.features
+        x = on.chain('spread', x, None)
+        logits = self.net.to_logits(x.unsqueeze(1)) if head is None else head(x).unsqueeze(1)
+        if 'logits' not in on.at:
+            return logits
+        each = functools.partial(on.chain, 'logits')
+        return tuple(each(one, None) for one in logits) if isinstance(logits, tuple) else each(logits, None)
 
     def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
         """Hidden states (b d) of the new tokens."""
-        x, states, sets, pasts = self.net.project_emb(self.embed(ids, cache.seen)), {}, {None: (None, None)}, []
+        x, states, sets, pasts = self.embed(ids, cache.seen), {}, {None: (None, None)}, []
         if self.rotary is not None:
             positions = cache.states['positions'].tensor[:, -1:, 0] + 1
             states = {'positions': cache.states['positions'].append(positions.unsqueeze(-1))}

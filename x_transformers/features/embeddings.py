@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from x_transformers.core.checks import a_tensor, check_ids, check_vectors, cleared
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
-from x_transformers.features.norms import LayerNorm
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
 from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
 from x_transformers.flags import (
     Check,
@@ -24,15 +25,24 @@ from x_transformers.flags import (
     flag,
     is_number,
     none,
+    number,
+    positive,
     probability,
     shown,
     size,
+    warn_once,
 )
 from x_transformers.flags.inputs import tensor_of
 
 sizes = Check(
     'a dict from names to integers of at least 1',
     lambda value: isinstance(value, Mapping) and all(map(size.test, value.values())),
+)
+
+
+counts = Check(
+    'a dict from names to ids, integers of at least 0',
+    lambda value: isinstance(value, Mapping) and all(map(count.test, value.values())),
 )
 
 
@@ -62,6 +72,36 @@ class TokenEmbedding(nn.Module):
         return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
 
 
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """A number as one of the shorter dtypes holds it, without a tensor."""
+    if dtype is torch.bfloat16:
+        bits = struct.unpack('I', struct.pack('f', value))[0]
+        bits += 0x7FFF + (bits >> 16 & 1)  # to the nearest, ties to even
+        return struct.unpack('f', struct.pack('I', bits & 0xFFFF0000))[0]
+    form = 'e' if dtype is torch.float16 and abs(value) < 65520 else 'f'
+    return struct.unpack(form, struct.pack(form, value))[0]
+
+
+class EmbScale(ModelFeature):
+    """Token embeddings times a number, before positions are added. A tied head reads the table as it is."""
+
+    paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.4'
+    emb_scale = flag(1.0, 'factor of token embeddings, rounded to the dtype of their table', number, example=2.0)
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['emb_scale'] != 1
+
+    def setup(self, host: Any) -> None:
+        self.factors = {
+            dtype: rounded(self.emb_scale, dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)
+        }
+
+    def token_embeds(self, x: Tensor, call: Any) -> Tensor:
+        return x * self.factors.get(x.dtype, self.emb_scale)
+
+
 class AbsolutePositions(ModelFeature):
     """A vector per position, added to the tokens: learned, or sines and cosines.
 
@@ -71,10 +111,12 @@ class AbsolutePositions(ModelFeature):
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     use_abs_pos_emb = flag(True, 'add a vector per position, unless the stack has positions of its own')
     scaled_sinu_pos_emb = flag(False, 'sines and cosines with a learned scale, instead of a table')
+    abs_pos_emb_scale = flag(None, 'factor of the table, emb_dim ** -0.5 if None', number | none, example=1.0)
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
     must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
     stored_as = {'module': 'pos_emb'}
-    options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb'}
+    options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb', 'abs_pos_emb_scale': 'use_abs_pos_emb'}
+    idle_beside = {'abs_pos_emb_scale': 'scaled_sinu_pos_emb'}
     settles = ('pos_emb',)
     plain = True
 
@@ -89,7 +131,8 @@ class AbsolutePositions(ModelFeature):
         if self.scaled_sinu_pos_emb:
             self.module = ScaledSinusoidalEmbedding(host.emb_dim)
             return
-        self.module = AbsolutePositionalEmbedding(host.emb_dim, host.max_seq_len, host.l2norm_embed)
+        sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
+        self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)
         if host.l2norm_embed:
             nn.init.normal_(host.pos_emb.emb.weight, std=1e-5)
 
@@ -114,22 +157,33 @@ class ExtraIds(ModelFeature):
     """Further ids per token, each with an embedding of its own, all summed."""
 
     embed_num_tokens = flag({}, 'name -> vocabulary of each further stream of ids', sizes, example={'extra': 5})
+    embed_default_ids = flag(
+        {}, 'name -> id of all tokens of a stream that a call leaves out', counts, example={'extra': 1}
+    )
     takes = {'embed_ids': 'name -> ids b n'}
     stored_as = {'tables': 'embeds'}
 
     def setup(self, host: Any) -> None:
         tables = {f'{name}_embed': nn.Embedding(tokens, host.emb_dim) for name, tokens in self.embed_num_tokens.items()}
         self.tables = nn.ModuleDict(tables)
+        for name, default in self.embed_default_ids.items():
+            if default >= self.embed_num_tokens.get(name, 0):
+                known = ', '.join(f'{own!r} below {tokens}' for own, tokens in self.embed_num_tokens.items())
+                raise ConfigError(f'`embed_default_ids` got {name!r}: {default}, it must be ids of {known}')
 
     def embed(self, call: Any) -> Tensor:
         ids = call.inputs.get('embed_ids')
         ids = {} if ids is None else ids
         if not isinstance(ids, Mapping):
             raise TypeError(f'`embed_ids` got {shown(ids)}, it must be a dict from names to ids')
-        if set(ids) != set(self.embed_num_tokens):
+        left_out = set(self.embed_num_tokens) - set(ids)
+        if not set(self.embed_num_tokens) >= set(ids) or not left_out <= set(self.embed_default_ids):
             raise ValueError(f'`embed_ids` got the names {sorted(ids)}, it must have {sorted(self.embed_num_tokens)}')
         ids = {name: check_ids(t, f'embed_ids[{name!r}]', 0, self.embed_num_tokens[name]) for name, t in ids.items()}
-        return sum(self.tables[f'{name}_embed'](call.only_new(t, f'embed_ids[{name!r}]')) for name, t in ids.items())
+        ids = {name: call.only_new(t, f'embed_ids[{name!r}]') for name, t in ids.items()}
+        for name in left_out:
+            ids[name] = torch.full((1, 1), self.embed_default_ids[name], device=call.like_tokens.device)
+        return sum(self.tables[f'{name}_embed'](ids[name]) for name in self.embed_num_tokens)
 
 
 class SumEmbeds(ModelFeature):
@@ -149,16 +203,47 @@ class SumEmbeds(ModelFeature):
 
 
 class PostEmbNorm(ModelFeature):
-    """A layer norm on the summed embeddings."""
+    """A layer norm on the summed embeddings: before they are brought to the width of the stack, or after."""
 
+    paper = 'BERT, arXiv:1810.04805'
     post_emb_norm = flag(False, 'layer norm after the embeddings are summed')
+    post_emb_norm_bias = flag(False, 'with a bias')
+    post_emb_norm_eps = flag(None, 'its eps, 1e-5 if None', positive | none, example=0.1)
     stored_as = {'norm': 'post_emb_norm'}
+    plain = True
+
+    @property
+    def late(self) -> bool:
+        return getattr(self.host, 'post_emb_norm_at', 'embedding') == 'stream'
 
     def setup(self, host: Any) -> None:
-        self.norm = LayerNorm(host.emb_dim)
+        kind = BiasedLayerNorm if self.post_emb_norm_bias else LayerNorm
+        self.norm = kind(host.dim if self.late else host.emb_dim, eps=self.post_emb_norm_eps)
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
-        return self.norm(x)
+        return x if self.late else self.norm(x)
+
+    def lengthen(self, x: Tensor, call: Any) -> Tensor:
+        if not self.late:
+            return x
+        front, new = x.tensor_split([x.shape[1] - call.new], dim=1)
+        return torch.cat((front, self.norm(new)), dim=1) if call.front else self.norm(new)
+
+
+def projection_of(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
+    """From the width of a model's embeddings to that of its stack; None where they are equal is no projection."""
+    differ = host.emb_dim != host.dim
+    if differ and wanted is not None and not wanted:
+        raise ConfigError(
+            f'`project_emb=False` needs embeddings as wide as the stack: '
+            f'`emb_dim` is {host.emb_dim}, the stack has {host.dim}'
+        )
+    if differ or wanted:
+        return nn.Linear(host.emb_dim, host.dim, bias=bias)
+    for name, given in (('project_emb_bias', not bias), ('post_emb_norm_at', host.post_emb_norm_at != 'embedding')):
+        if given:
+            warn_once(f'`{name}` has no effect unless `project_emb` is set, or `emb_dim` differs')
+    return nn.Identity()
 
 
 class PrependEmbeds(ModelFeature):
@@ -358,6 +443,14 @@ class EmbDropout(ModelFeature):
         return F.dropout(x, self.emb_dropout, training=self.host.training)
 
 
+def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
+    """The mean of tokens (b n d), of the real ones (b n), None for all."""
+    if real is None:
+        return x.mean(dim=1)
+    real = real.unsqueeze(-1)
+    return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
 class AveragePool(ModelFeature):
     """Read the output from the mean of all real tokens."""
 
@@ -367,8 +460,4 @@ class AveragePool(ModelFeature):
     can_cache = False
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        real = call.tokens_mask(x)
-        if real is None:
-            return x.mean(dim=1)
-        real = real.unsqueeze(-1)
-        return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+        return mean_of_real(x, call.tokens_mask(x))

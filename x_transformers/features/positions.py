@@ -56,7 +56,7 @@ def positions_of(length: int, pos: Tensor | None, seq_start_pos: Tensor | None, 
 
 
 class AbsolutePositionalEmbedding(nn.Module):
-    """A learned vector per position, times dim ** -0.5, or of unit length with `l2norm_embed`.
+    """A learned vector per position, of unit length with `l2norm_embed`, times `scale`: else dim ** -0.5 by default.
 
     x        b n ...      only its length and device are used
     pos      n | b n      positions, 0.. if None
@@ -65,9 +65,9 @@ class AbsolutePositionalEmbedding(nn.Module):
 
     plain = True
 
-    def __init__(self, dim: int, max_seq_len: int, l2norm_embed: bool = False) -> None:
+    def __init__(self, dim: int, max_seq_len: int, l2norm_embed: bool = False, scale: float | None = None) -> None:
         super().__init__()
-        self.scale = 1.0 if l2norm_embed else dim**-0.5
+        self.scale = (1.0 if l2norm_embed else dim**-0.5) if scale is None else float(scale)
         self.max_seq_len, self.l2norm_embed = max_seq_len, l2norm_embed
         self.emb = nn.Embedding(max_seq_len, dim)
 
@@ -83,7 +83,8 @@ class AbsolutePositionalEmbedding(nn.Module):
         if pos is not None and seq_start_pos is None:
             check_range(pos, 'pos', 0, self.max_seq_len - 1, 'positions')
         embedded = self.emb(positions_of(length, pos, seq_start_pos, offset, x.device))
-        return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded * self.scale
+        embedded = F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
+        return embedded if self.scale == 1 else embedded * self.scale
 
 
 class ScaledSinusoidalEmbedding(nn.Module):

@@ -6,25 +6,53 @@ import copy
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.precision import at_least_float
-from x_transformers.features.embeddings import TokenEmbedding
+from x_transformers.features.embeddings import TokenEmbedding, mean_of_real
+from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.levels import ModelFeature
-from x_transformers.features.norms import LayerNorm, RMSNorm
-from x_transformers.flags import ConfigError, at_least, flag, none, number, size, warn_once
+from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm
+from x_transformers.features.scores import softclamp
+from x_transformers.flags import (
+    ConfigError,
+    at_least,
+    boolean,
+    count,
+    flag,
+    none,
+    number,
+    of_keys,
+    one_of,
+    positive,
+    size,
+    warn_once,
+)
 from x_transformers.training.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
+
+an_activation = one_of(*ACTIVATIONS)
+
+
+def linear_head(dim: int, classes: int, bias: bool) -> nn.Linear:
+    """From hidden states to logits, a bias zero at first."""
+    head = nn.Linear(dim, classes, bias=bias)
+    if bias:
+        nn.init.zeros_(head.bias)
+    return head
 
 
 class TiedReadout(nn.Module):
-    """Logits from the token table:  x T^t * scale.  It owns no parameters, the table stays the embedding's."""
+    """Logits from the token table:  x T^t * scale + bias.  The table stays the embedding's."""
 
     plain = True
 
-    def __init__(self, embedding: TokenEmbedding, scale: float, normed: bool = True) -> None:
+    def __init__(self, embedding: TokenEmbedding, scale: float, normed: bool = True, bias: bool = False) -> None:
         super().__init__()
         self.scale, self.normed = scale, normed
+        weight = embedding.emb.weight
+        self.bias = nn.Parameter(weight.detach().new_zeros(weight.shape[0])) if bias else None
         self.shared = (embedding,)  # in a tuple, so that the module is not registered twice
 
     @property
@@ -33,7 +61,7 @@ class TiedReadout(nn.Module):
         return embedding.table if self.normed else embedding.emb.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x * self.scale, self.table)
+        return F.linear(x * self.scale, self.table, self.bias)
 
 
 def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
@@ -62,7 +90,7 @@ class Heads(nn.ModuleList):
 
 
 def split_tied(head: TiedReadout) -> SplitHead:
-    return SplitHead((), (Linear(head.table, None, head.scale),))
+    return SplitHead((), (Linear(head.table, head.bias, head.scale),))
 
 
 def split_heads(heads: Heads) -> SplitHead | None:
@@ -73,7 +101,7 @@ def split_heads(heads: Heads) -> SplitHead | None:
 
 
 LINEAR_HEADS |= {TiedReadout: split_tied, Heads: split_heads}
-BY_TOKEN |= {TiedReadout, Heads, LayerNorm, RMSNorm}
+BY_TOKEN |= {TiedReadout, Heads, LayerNorm, BiasedLayerNorm, RMSNorm}
 
 
 class TieEmbedding(ModelFeature):
@@ -95,19 +123,20 @@ class TieEmbedding(ModelFeature):
             raise ConfigError(
                 f'`tie_embedding` needs a TokenEmbedding, `token_emb` is a {type(host.token_emb).__name__}'
             )
-        if host.emb_dim != host.dim:
+        dim = host.dim_readout or host.dim
+        if host.emb_dim != dim:
+            reads = 'the stack has' if host.dim_readout is None else '`head_transform` gives'
             raise ConfigError(
-                f'`tie_embedding` needs embeddings as wide as the stack: '
-                f'`emb_dim` is {host.emb_dim}, the stack has {host.dim}'
+                f'`tie_embedding` needs embeddings as wide as the stack: `emb_dim` is {host.emb_dim}, {reads} {dim}'
             )
         if host.logits_dim not in (None, host.num_tokens):
             raise ConfigError(
                 f'`logits_dim` got {host.logits_dim}, with `tie_embedding` it is `num_tokens`, {host.num_tokens}'
             )
-        scale = host.dim**-0.5 if self.tie_embedding_scale is None else self.tie_embedding_scale
+        scale = dim**-0.5 if self.tie_embedding_scale is None else self.tie_embedding_scale
         if not (self.tie_embedding_normed or host.l2norm_embed):
             warn_once('`tie_embedding_normed` has no effect unless `l2norm_embed` is set')
-        return TiedReadout(host.token_emb, scale, bool(self.tie_embedding_normed))
+        return TiedReadout(host.token_emb, scale, bool(self.tie_embedding_normed), host.logits_bias)
 
 
 class OutputHeads(ModelFeature):
@@ -122,8 +151,97 @@ class OutputHeads(ModelFeature):
 
     def readout(self) -> nn.Module:
         host = self.host
-        width = host.logits_dim or host.num_tokens
-        return Heads(nn.Linear(host.dim, width, bias=False) for _ in range(self.num_output_heads))
+        sizes = host.dim_readout or host.dim, host.logits_dim or host.num_tokens, host.logits_bias
+        return Heads(linear_head(*sizes) for _ in range(self.num_output_heads))
+
+
+class HeadTransform(ModelFeature):
+    """A linear map, an activation and a norm in front of the head:  norm(act(W x + b)).
+
+        head_transform=dict(dim=, activation='gelu', bias=True, norm='layer', norm_bias=True, eps=)
+
+    `dim` is the width that the head reads, that of the stack if it is left out; `norm` is 'layer', 'rms' or None.
+    """
+
+    paper = 'BERT, arXiv:1810.04805'
+    head_transform = flag(
+        None, 'a dict of what stands in front of the head: a linear map, an activation, a norm',
+        of_keys(
+            dim=size | none, activation=an_activation, bias=boolean, norm=one_of('layer', 'rms', None),
+            norm_bias=boolean, eps=positive | none,
+        ) | none,
+        example=dict(activation='tanh'),
+    )  # fmt: skip
+    stored_as = {'module': 'head_transform'}
+    settles = ('dim_readout',)
+    by_token = True
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['head_transform'] is not None
+
+    def setup(self, host: Any) -> None:
+        own = self.head_transform
+        host.dim_readout = own.get('dim') or host.dim
+        self.module = Transform(
+            nn.Linear(host.dim, host.dim_readout, bias=bool(own.get('bias', True))),
+            ACTIVATIONS[own.get('activation', 'gelu')](),
+            self.norm(host.dim_readout, own.get('norm', 'layer'), own.get('norm_bias', True), own.get('eps')),
+        )
+
+    @staticmethod
+    def norm(dim: int, kind: str | None, bias: bool, eps: float | None) -> nn.Module:
+        if kind is None:
+            return nn.Identity()
+        if kind == 'rms':
+            return RMSNorm(dim, eps=eps)
+        return (BiasedLayerNorm if bias else LayerNorm)(dim, eps=eps)
+
+    def spread(self, x: Tensor, call: Any) -> Tensor:
+        return self.module(x)
+
+
+class Transform(nn.Module):
+    """norm(activation(dense(x)))"""
+
+    plain = True
+
+    def __init__(self, dense: nn.Module, activation: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense, self.activation, self.norm = dense, activation, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))
+
+
+class LogitsScale(ModelFeature):
+    """Logits times a number."""
+
+    paper = 'Tensor Programs V, arXiv:2203.03466'
+    logits_scale = flag(1.0, 'factor of the logits', number, example=0.3)
+    clashes = {'tie_embedding': 'the factor of tied logits is `tie_embedding_scale`'}
+    by_token = True
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['logits_scale'] != 1
+
+    def logits(self, logits: Tensor, call: Any) -> Tensor:
+        return logits * self.logits_scale
+
+
+class LogitsSoftclamp(ModelFeature):
+    """Bound the logits smoothly:  c tanh(z / c)."""
+
+    paper = 'Gemma 2, arXiv:2408.00118, section 2'
+    logits_softclamp = flag(None, 'bound the logits smoothly by this', positive | none, example=2.0)
+    by_token = True
+    plain = True
+
+    def logits(self, logits: Tensor, call: Any) -> Tensor:
+        return softclamp(logits, self.logits_softclamp)
 
 
 class SigSoftmax(ModelFeature):
@@ -153,11 +271,12 @@ class MixtureOfSoftmax(ModelFeature):
         if host.logits_dim == 1:
             raise ConfigError('`mixture_of_softmax` does not go with `logits_dim` of 1: one class is always certain')
         host.output_is_log_prob = True
+        dim = host.dim_readout or host.dim
         self.expand = nn.Sequential(
-            nn.Linear(host.dim, host.dim * self.mixture_of_softmax_k, bias=False),
-            nn.Unflatten(-1, (self.mixture_of_softmax_k, host.dim)),
+            nn.Linear(dim, dim * self.mixture_of_softmax_k, bias=False),
+            nn.Unflatten(-1, (self.mixture_of_softmax_k, dim)),
         )
-        self.combine = nn.Linear(host.dim, self.mixture_of_softmax_k, bias=False)
+        self.combine = nn.Linear(dim, self.mixture_of_softmax_k, bias=False)
 
     def spread(self, x: Tensor, call: Any) -> Tensor:
         combined = self.combine(x)
@@ -233,3 +352,70 @@ class NextEmbedHead(ModelFeature):
         if not call.inputs.get('return_next_embed_pred'):
             return out
         return out, (self.predict(x), call.trace.initial_embeds)
+
+
+class Pooler(ModelFeature):
+    """A vector of the whole sequence beside the output: the hidden state of one token, or their mean, in a linear map.
+
+        pooler=dict(token='first', dim=None, activation=None, bias=True, eos=None)
+        out, pooled = model(ids, return_embeddings=True, return_pooled=True)        pooled b dim
+
+    `token` is 'first', 'last', 'eos', the first of the id `eos` (of the largest id if that is None; the first token of
+    a row without it), or 'mean'; padding by a mask is passed over. Without a `dim` there is no linear map.
+    """
+
+    paper = 'BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020'
+    joins_tokens = 'it pools all documents as one'
+    pooler = flag(
+        None, 'a dict of how `return_pooled` reads a vector of the sequence',
+        of_keys(
+            token=one_of('first', 'last', 'eos', 'mean'), dim=size | none, activation=an_activation | none,
+            bias=boolean, eos=count | none,
+        ) | none,
+        example=dict(token='first', dim=6, activation='tanh'),
+    )  # fmt: skip
+    takes = {'return_pooled': 'True to return (output, pooled b d)'}
+    clashes = {
+        'use_cls_token': 'the output is of no token of the sequence',
+        'average_pool_embed': 'the output is no longer of tokens',
+    }
+    stored_as = {'linear': 'pooler', 'activation': 'pooler_activation'}
+    by_token = True
+    waits = True
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['pooler'] is not None
+
+    def setup(self, host: Any) -> None:
+        own, self.linear = self.pooler, nn.Identity()
+        if own.get('dim') is not None:
+            self.linear = nn.Linear(host.dim, own['dim'], bias=bool(own.get('bias', True)))
+        name = own.get('activation')
+        self.activation = nn.Identity() if name is None else ACTIVATIONS[name]()
+
+    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+        if not call.inputs.get('return_pooled'):
+            return out
+        if call.continues:
+            raise ValueError('`return_pooled` does not go with `cache`: it pools all tokens')
+        x = x[:, x.shape[1] - call.new :]
+        return out, self.activation(self.linear(self.pooled(x, call)))
+
+    def pooled(self, x: Tensor, call: Any) -> Tensor:
+        """From hidden states (b n d) to one (b d)."""
+        token, real = self.pooler.get('token', 'first'), call.tokens_mask(x)
+        if token == 'mean':
+            return mean_of_real(x, real)
+        shown = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
+        if token == 'last':
+            at = x.shape[1] - 1 - shown.flip(1).byte().argmax(dim=1)
+        elif token == 'first':
+            at = shown.byte().argmax(dim=1)
+        elif self.pooler.get('eos') is None:
+            at = call.like_tokens.masked_fill(~shown, -1).argmax(dim=1)
+        else:
+            ends = (call.like_tokens == self.pooler['eos']) & shown
+            at = torch.where(ends.any(dim=1, keepdim=True), ends, shown).byte().argmax(dim=1)
+        return x[torch.arange(x.shape[0], device=x.device), at]

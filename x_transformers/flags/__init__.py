@@ -28,6 +28,7 @@ from x_transformers.flags.checks import (
     none,
     not_negative,
     number,
+    of_keys,
     one_of,
     positive,
     probability,

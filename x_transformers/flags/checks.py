@@ -109,6 +109,16 @@ def each(check: Check) -> Check:
     return Check(f'a tuple with one entry per layer, each {check.words}', test)
 
 
+def of_keys(**checks: Check) -> Check:
+    """A dict with some of these keys, each value as its check says."""
+
+    def test(value: Any) -> bool:
+        known = isinstance(value, Mapping) and value.keys() <= checks.keys()
+        return known and all(checks[key].test(one) for key, one in value.items())
+
+    return Check('a dict with some of ' + ', '.join(f'`{key}` ({check.words})' for key, check in checks.items()), test)
+
+
 def an_instance(*kinds: type) -> Check:
     return Check('an instance of ' + ' or '.join(k.__name__ for k in kinds), lambda value: isinstance(value, kinds))
 
