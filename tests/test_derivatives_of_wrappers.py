@@ -99,9 +99,9 @@ class Moving:
         return [(ahead - behind) / (2 * STEP) for ahead, behind in zip(*places, strict=True)]
 
 
-def layer_norm(x, shape, weight):
+def layer_norm(x, shape, weight, eps=1e-5):
     x = x - x.mean(dim=-1, keepdim=True)
-    return x * (x.square().mean(dim=-1, keepdim=True) + 1e-5).rsqrt() * weight
+    return x * (x.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight
 
 
 def cases():
