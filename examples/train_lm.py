@@ -21,31 +21,29 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
-import itertools
 import json
 import math
 import os
 import random
-import re
 import shutil
 import signal
 import sys
-import sysconfig
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 # threads that wait must not spin: beside other work on the same cores, that made training 20 times slower
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
-# a checkout that is not installed works too
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+# what the examples share, and a checkout that is not installed
+sys.path[:] = [str(Path(__file__).resolve().parent), *sys.path, str(Path(__file__).resolve().parents[1])]
 
 try:
     import torch
-    from filelock import FileLock, Timeout
+    from common.folders import check_out, checkpoints, claimed, flush, new_folder, saved
+    from common.options import Stop, bounded, not_negative, option, positive, size, some_text
+    from common.texts import fixed_windows, random_crops, read_corpus
     from matplotlib.figure import Figure
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
@@ -62,52 +60,10 @@ except ModuleNotFoundError as missing:
 STACK = dict(rotary_pos_emb=True, shift_tokens=2, use_rmsnorm=True, zero_init_branch_output=True)
 STACK |= dict(ff_glu=True, ff_swish=True, ff_no_bias=True, add_value_residual=True)
 OWN_OPTION = {'dim', 'depth', 'heads', 'num_tokens', 'max_seq_len', 'attn_layers'}
-# the standard library, without its tests and what was installed beside it
-SKIPPED = {'site-packages', 'dist-packages', 'test', 'tests', 'idle_test', '__pycache__'}
-# held by the run that writes to a folder; the system lets go of it when the process ends, however it does
-LOCK = '.lock'
 PRECISIONS = ('auto', 'float32', 'bfloat16', 'float16')
 
 
-class Stop(Exception):
-    """End the script with a message and an exit code, by default the one for wishes that cannot be met."""
-
-    def __init__(self, message: str, code: int = 2) -> None:
-        super().__init__(message)
-        self.code = code
-
-
 # options
-
-
-def bounded(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], Any]:
-    """A parser of numbers from `low` (left out with `above`) up to, but not including, `high`."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value < high or (above and value == low):
-            words = f'{"an integer" if kind is int else "a number"} {"above" if above else "of at least"} {low}'
-            raise argparse.ArgumentTypeError(f'got {text!r}, it must be {words}')
-        return value
-
-    return parse
-
-
-def some_text(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError('is empty')
-    return text
-
-
-def option(default: Any, kind: Callable[[str], Any], text: str, **more: Any) -> Any:
-    """A field of Config that is an option of the command line as well."""
-    return field(default=default, metadata=dict(help=f'{text} ({default})' if default else text, type=kind, **more))
-
-
-size, positive, not_negative = bounded(int, 1), bounded(float, 0, above=True), bounded(float, 0)
 
 
 @dataclass(frozen=True)
@@ -155,98 +111,6 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     if args.resume and args.out is None:
         parser.error('--resume needs --out, the folder of the run')
     return args
-
-
-# data
-
-
-def files_below(root: Path, suffix: str, skipped: set[str]) -> tuple[list[Path], list[Path]]:
-    """The files below `root` in a fixed order, and what is passed over: what is hidden, or no file."""
-    found: list[Path] = []
-    passed: list[Path] = []
-    for folder, inner, names in os.walk(root):
-        hidden = [Path(folder, name) for name in (*inner, *names) if name.startswith('.')]
-        inner[:] = [name for name in inner if name not in skipped and not name.startswith('.')]
-        paths = [Path(folder, name) for name in names if name.endswith(suffix) and not name.startswith('.')]
-        found += [path for path in paths if path.is_file()]
-        passed += [*hidden, *(path for path in paths if not path.is_file())]
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix()), passed
-
-
-def read_texts(root: Path, paths: list[Path], max_bytes: int) -> tuple[list[bytes], list[Path]]:
-    """The bytes of each file, `max_bytes` in all. In a folder, files with a zero byte are taken for binary, and
-    passed over: the second list."""
-    texts, binary, left = [], [], max_bytes
-    for path in paths:
-        with path.open('rb') as file:
-            text = file.read(left)
-        if b'\0' in text and path != root:
-            binary.append(path)
-            continue
-        if b'\0' in text:
-            print(f'note: {path} has zero bytes, it may be no text; it is read as it is')
-        texts += [text] if text else []
-        left -= len(text)
-        if left == 0:
-            print(f'note: reading ends after {max_bytes:,} bytes, in {path} (--max-bytes)')
-            break
-    return texts, binary
-
-
-def note_skipped(root: Path, paths: list[Path], what: str) -> None:
-    """Say which paths below `root` are not read."""
-    names = sorted(path.relative_to(root).as_posix() for path in paths)
-    if names:
-        more = f' and {len(names) - 3} more' if len(names) > 3 else ''
-        print(f'note: {len(names)} skipped, {what}: {", ".join(names[:3])}{more}')
-
-
-def read_corpus(config: Config) -> tuple[Tensor, Tensor]:
-    """The bytes to train on and to validate on, uint8. Of several files every tenth is for validation, of one its end.
-
-    Raises Stop for a path that cannot be read, no text, or less than a sequence of it.
-    """
-    root = Path(config.data or sysconfig.get_paths()['stdlib'])
-    if not (root.is_file() or root.is_dir()):
-        raise Stop(f'--data {root} {"is no file or folder" if root.exists() else "does not exist"}')
-    suffix, skipped = ('', set()) if config.data else ('.py', SKIPPED)
-    paths, passed = ([root], []) if root.is_file() else files_below(root, suffix, skipped)
-    try:
-        texts, binary = read_texts(root, paths, config.max_bytes)
-    except OSError as error:
-        raise Stop(f'cannot read {error.filename}: {error.strerror}') from None
-    if config.data:
-        note_skipped(root, binary, 'with zero bytes, which no text has')
-        note_skipped(root, passed, 'hidden or no file')
-    if not texts:
-        raise Stop(f'there is no text in {root}; name a text file, or a folder with some, with --data')
-    if len(texts) == 1:
-        cut = len(texts[0]) * 9 // 10
-        parts = [texts[0][:cut], texts[0][cut:]]
-    else:
-        every = min(10, len(texts))
-        parts = [b''.join(t for i, t in enumerate(texts) if (i % every == every - 1) == val) for val in (False, True)]
-    for part, name in zip(parts, ('train', 'validate'), strict=True):
-        if len(part) < config.seq_len:
-            few = f'{root} gives {len(part)} bytes to {name} on, fewer than one sequence of {config.seq_len}'
-            raise Stop(f'{few}; give more text, or shorter sequences with --seq-len')
-    print(f'data: {len(texts):,} file(s) of {root}, {len(parts[0]):,} bytes to train on, {len(parts[1]):,} to validate')
-    # a bytearray, since torch warns of memory that cannot be written
-    train, valid = (torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts)
-    return train, valid
-
-
-def random_crops(train: Tensor, config: Config, generator: torch.Generator) -> Tensor:
-    """A batch of sequences from random places: (batch_size, seq_len)."""
-    starts = torch.randint(len(train) - config.seq_len + 1, (config.batch_size, 1), generator=generator)
-    return train[starts + torch.arange(config.seq_len)].long()
-
-
-def fixed_windows(valid: Tensor, config: Config) -> Tensor:
-    """Evenly spaced sequences that do not overlap, always the same: (up to val_windows, seq_len)."""
-    count = min(config.val_windows, len(valid) // config.seq_len)
-    starts = torch.arange(count)[:, None] * (len(valid) - config.seq_len) // max(count - 1, 1)
-    return valid[starts + torch.arange(config.seq_len)].long()
 
 
 # machine and model
@@ -363,20 +227,6 @@ def try_out(run: Run, compile: bool) -> None:
 
 
 # checkpoints
-
-
-def checkpoints(out: Path) -> list[Path]:
-    """The complete checkpoints in `out`, oldest first."""
-    found = [path for path in out.glob('step_*') if re.fullmatch(r'step_\d+', path.name)]
-    return sorted(found, key=lambda path: int(path.name[5:]))
-
-
-def flush(path: Path) -> None:
-    """Wait until a file, or the list of the files in a folder, is on the disk."""
-    if os.name == 'posix' or path.is_file():
-        handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-        os.fsync(handle)
-        os.close(handle)
 
 
 def save(run: Run, out: Path) -> None:
@@ -566,10 +416,6 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
         raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 128 + asked_to_stop[0])
 
 
-def saved(out: Path) -> str:
-    return f'the last checkpoint is {checkpoints(out)[-1]}' if checkpoints(out) else 'nothing was saved yet'
-
-
 # results
 
 
@@ -609,44 +455,6 @@ def sample(run: Run, prompt: bytes, count: int, temperature: float) -> str:
 
 
 # the whole
-
-
-def check_out(out: Path) -> None:
-    """Refuse to write where something is already. What a killed run left unfinished does not count."""
-    if out.exists() and not out.is_dir():
-        raise Stop(f'--out {out} is not a folder')
-    if out.exists() and any(path.suffix != '.tmp' and path.name != LOCK for path in out.iterdir()):
-        advice = 'add --resume to go on with the run in it, or ' if checkpoints(out) else ''
-        raise Stop(f'--out {out} is not empty; {advice}choose another folder')
-
-
-@contextmanager
-def claimed(out: Path) -> Iterator[Path]:
-    """Hold the folder of a run, so that no other one writes to it.  Raises Stop if one does."""
-    lock = FileLock(out / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise Stop(f'--out {out} is in use: another run writes to it') from None
-    try:
-        yield out
-    finally:
-        lock.release()
-
-
-@contextmanager
-def new_folder(wanted: str | None) -> Iterator[Path]:
-    """Make the folder of a new run, or the next one that is free, and hold it."""
-    numbered = (Path('runs', f'train_lm-{number:03d}') for number in itertools.count(1))
-    for out in [Path(wanted)] if wanted else numbered:
-        try:
-            out.mkdir(parents=True, exist_ok=bool(wanted))
-        except FileExistsError:
-            continue  # another run took that number a moment ago
-        with claimed(out):
-            check_out(out)
-            yield out
-        return
 
 
 def prepare(args: argparse.Namespace, out: Path) -> Run:

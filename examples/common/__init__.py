@@ -1,0 +1,1 @@
+"""What the examples share: options and refusals, texts and their tokens, folders of runs."""
