@@ -305,6 +305,8 @@ class StackBias(StackFeature):
     def build(self, kind: type[PositionBias], **own: Any) -> PositionBias:
         """The module, with what the user gave for it besides flags."""
         extra = self.host.rel_pos_kwargs
+        if 'scale' in extra:
+            own.pop('scale', None)  # which no flag settles
         try:
             return kind(**own, **extra)
         except TypeError as error:

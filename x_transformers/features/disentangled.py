@@ -61,7 +61,7 @@ class Buckets:
             )
         self.reach = span if most is None else most  # from here on all are alike
         # in float32, as it is divided by, so that M - 1 falls on the last bucket
-        self.last = 1.0 if most is None else float(torch.tensor((most - 1) / self.middle).log())
+        self.last = 1.0 if most is None else float(torch.tensor((most - 1) / self.middle, device='cpu').log())
 
     def of(self, distance: Tensor) -> Tensor:
         if self.most is not None:

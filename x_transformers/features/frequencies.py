@@ -79,6 +79,10 @@ def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
         raise ConfigError(f'`{name}` got `low` of {scaling["low"]}, it must be less than `high`, {scaling["high"]}')
 
 
+# what frequencies are computed in that depend on the length, by whether the model is in float64
+LATER = torch.float32, torch.float64
+
+
 class Frequencies:
     """Of the pairs among `dim` features, by the base `theta` and a `rotary_scaling`.
 
@@ -97,7 +101,8 @@ class Frequencies:
         self.longest: int | None = self.scaling['length'] if kind in ('dynamic', 'longrope') else None
         self.keeps_turned, self.factor = kind == 'dynamic', self.factor_of_turns()
         self.first: tuple[float, ...] = ()
-        self.later = tuple(self.long_ones('cpu').tolist()) if kind == 'longrope' else ()
+        # those of long sequences, for a model in float64 and for all others
+        self.later = {t: self.long_ones('cpu', t) for t in LATER} if kind == 'longrope' else {}
 
     def __eq__(self, other: Any) -> bool:
         own = (self.dim, self.theta, self.scaling)
@@ -122,8 +127,9 @@ class Frequencies:
             return self.by_ramp(plain, pairs / 2)
         return self.by_waves(plain) if self.kind == 'llama3' else plain
 
-    def long_ones(self, device: Any) -> Tensor:
-        return self.divided(self.scaling['long_factor'], torch.arange(0, self.dim, 2, device=device).float())
+    def long_ones(self, device: Any, dtype: torch.dtype) -> tuple[float, ...]:
+        pairs = torch.arange(0, self.dim, 2, device=device).to(dtype)
+        return tuple(self.divided(self.scaling['long_factor'], pairs).tolist())
 
     def divided(self, divisors: Any, pairs: Tensor) -> Tensor:
         by = torch.tensor(tuple(divisors), dtype=torch.float32, device=pairs.device)
@@ -175,11 +181,11 @@ class Frequencies:
         first = constant(self.first, like.device, like.dtype) if first is None else first
         if self.longest is None or lengths is None:
             return first
-        lengths = lengths.reshape(-1, 1)
+        lengths, dtype = lengths.reshape(-1, 1), LATER[like.dtype == torch.float64]
         if self.kind == 'longrope':
-            later = constant(self.later, like.device, like.dtype)
+            later = torch.tensor(self.later[dtype], device=like.device, dtype=dtype).to(like.dtype)
         else:
-            factor, pairs = self.scaling['factor'], torch.arange(0, self.dim, 2, device=like.device).float()
+            factor, pairs = self.scaling['factor'], torch.arange(0, self.dim, 2, device=like.device).to(dtype)
             grown = factor * lengths.clamp(min=self.longest).float() / self.longest - (factor - 1)
             theta = self.theta * grown ** (self.dim / max(self.dim - 2, 1))
             later = (1.0 / theta ** (pairs / self.dim)).to(like.dtype)

@@ -1,0 +1,313 @@
+"""Tiny models of `transformers`, the oracle of `pretrained`, and what makes them compute in float64 throughout."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+D = dict(
+    vocab_size=96, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
+    max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+G = {**D, 'num_key_value_heads': 2}
+D_IMAGE = dict(
+    hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=56, image_size=16, patch_size=4,
+    num_labels=7,
+)  # fmt: skip
+S2S = dict(
+    vocab_size=96, d_model=32, encoder_layers=3, decoder_layers=2, encoder_attention_heads=4,
+    decoder_attention_heads=4, encoder_ffn_dim=56, decoder_ffn_dim=56, max_position_embeddings=64, pad_token_id=0,
+    bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+)  # fmt: skip
+
+
+def rope(kind: str, theta: float = 10000.0, **rest: Any) -> dict[str, Any]:
+    return {'rope_parameters': {'rope_type': kind, 'rope_theta': theta, **rest}}
+
+
+ROPES = {
+    'linear': rope('linear', factor=4.0),
+    'dynamic': {**rope('dynamic', factor=4.0), 'max_position_embeddings': 16},
+    'yarn': rope('yarn', factor=4.0, original_max_position_embeddings=16),
+    'yarn by mscale': rope(
+        'yarn', factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=0.5, beta_fast=4.0,
+        beta_slow=2.0, truncate=False,
+    ),
+    'longrope, long': rope(
+        'longrope', short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.0, 2.0, 3.0, 4.0], factor=4.0,
+        original_max_position_embeddings=16,
+    ),
+    'longrope, short': rope(
+        'longrope', short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[1.0, 2.0, 3.0, 4.0], factor=4.0,
+        original_max_position_embeddings=48,
+    ),
+    'llama3': rope(
+        'llama3', factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+    ),
+    'partial': rope('default', partial_rotary_factor=0.5),
+}  # fmt: skip
+GEMMA2 = {**G, 'head_dim': 12, 'sliding_window': 8, 'query_pre_attn_scalar': 20}
+DEEPSEEK = dict(
+    **D, num_key_value_heads=4, moe_intermediate_size=20, n_routed_experts=8, n_shared_experts=1,
+    num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=4,
+    qk_nope_head_dim=8, v_head_dim=10, first_k_dense_replace=1,
+)  # fmt: skip
+GPT2 = dict(n_embd=32, n_layer=3, n_head=4, n_positions=64, n_inner=56, vocab_size=96, bos_token_id=1, eos_token_id=2)
+FALCON = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, vocab_size=96, bos_token_id=1, eos_token_id=2)
+MPT = dict(d_model=32, n_layers=3, n_heads=4, max_seq_len=64, vocab_size=96)
+BLOOM = dict(hidden_size=32, n_layer=3, n_head=4, vocab_size=96)
+SMOL = {**G, 'num_hidden_layers': 4}
+DEBERTA = dict(
+    **D, relative_attention=True, position_buckets=8, norm_rel_ebd='layer_norm', share_att_key=True,
+    pos_att_type=['p2c', 'c2p'], position_biased_input=False, type_vocab_size=0,
+)  # fmt: skip
+
+# type: the base, and what further cases change of it
+DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    'gpt2': (
+        GPT2,
+        [
+            dict(scale_attn_weights=False),
+            dict(scale_attn_by_inverse_layer_idx=True),
+            dict(activation_function='relu', tie_word_embeddings=False, n_inner=None),
+        ],
+    ),
+    'gpt_neox': (
+        D,
+        [
+            dict(use_parallel_residual=False, tie_word_embeddings=True),
+            dict(attention_bias=False, **rope('linear', factor=4.0, partial_rotary_factor=0.5)),
+        ],
+    ),
+    'llama': (
+        G,
+        [
+            dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+            dict(num_key_value_heads=1, head_dim=16),
+            dict(num_attention_heads=8, num_key_value_heads=4, head_dim=6),
+            *ROPES.values(),
+        ],
+    ),
+    'mistral': ({**G, 'sliding_window': 8}, [dict(sliding_window=None)]),
+    'mixtral': ({**G, 'num_local_experts': 4, 'num_experts_per_tok': 2}, [dict(sliding_window=8)]),
+    'qwen2': (
+        G,
+        [dict(use_sliding_window=True, sliding_window=8, max_window_layers=1), dict(tie_word_embeddings=True)],
+    ),
+    'qwen3': (
+        {**G, 'head_dim': 12},
+        [dict(attention_bias=True, use_sliding_window=True, sliding_window=8, max_window_layers=2)],
+    ),
+    'qwen3_moe': (
+        {**G, 'head_dim': 12, 'num_experts': 6, 'num_experts_per_tok': 2, 'moe_intermediate_size': 20,
+         'mlp_only_layers': [1]},
+        [dict(norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[])],
+    ),
+    'gemma': ({**G, 'head_dim': 12}, []),
+    'gemma2': (GEMMA2, [dict(attn_logit_softcapping=2.0, final_logit_softcapping=1.0)]),
+    'gemma3_text': (
+        {**GEMMA2, 'num_hidden_layers': 7},
+        [
+            dict(final_logit_softcapping=1.0),
+            dict(
+                rope_parameters={
+                    'sliding_attention': {'rope_type': 'default', 'rope_theta': 10000.0},
+                    'full_attention': {'rope_type': 'linear', 'rope_theta': 1e6, 'factor': 8.0},
+                }
+            ),
+        ],
+    ),
+    'phi': (G, [dict(qk_layernorm=True)]),
+    'phi3': (
+        G,
+        [
+            dict(
+                sliding_window=8, original_max_position_embeddings=16,
+                **rope('longrope', short_factor=[1.0, 1.1], long_factor=[1.0, 2.0], partial_rotary_factor=0.5),
+            )
+        ],
+    ),
+    'olmo': ({**G, 'clip_qkv': 0.02}, [dict(clip_qkv=None)]),
+    'olmo2': (G, []),
+    'falcon': (
+        FALCON,
+        [
+            dict(multi_query=False, bias=True, parallel_attn=False),
+            dict(multi_query=False),
+            dict(new_decoder_architecture=True, num_kv_heads=2),
+            dict(new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, tie_word_embeddings=False),
+            dict(alibi=True),
+        ],
+    ),
+    'mpt': (
+        MPT,
+        [dict(n_heads=6, d_model=48), dict(attn_config=dict(clip_qkv=0.5)), dict(attn_config=dict(softmax_scale=0.7))],
+    ),
+    'bloom': (BLOOM, [dict(n_head=6, hidden_size=48)]),
+    'stablelm': (G, [dict(qk_layernorm=True, use_qkv_bias=True), dict(use_parallel_residual=True)]),
+    'starcoder2': ({**G, 'sliding_window': 8}, [dict(use_bias=False, sliding_window=None)]),
+    'cohere': (G, [dict(use_qk_norm=True)]),
+    'cohere2': ({**G, 'num_hidden_layers': 4, 'sliding_window': 8}, []),
+    'granite': (
+        {**G, 'embedding_multiplier': 12.0, 'logits_scaling': 8.0, 'residual_multiplier': 0.22,
+         'attention_multiplier': 0.3},
+        [dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True)],
+    ),
+    'smollm3': (
+        SMOL,
+        [
+            dict(
+                use_sliding_window=True, sliding_window=8,
+                layer_types=['sliding_attention'] * 3 + ['full_attention'],
+            )
+        ],
+    ),
+    'deepseek_v3': (
+        DEEPSEEK,
+        [
+            dict(rope_interleave=False),
+            rope('yarn', factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0),
+            dict(q_lora_rank=None),
+            dict(n_shared_experts=2, attention_bias=True),
+        ],
+    ),
+    'gpt_oss': (
+        {**G, 'head_dim': 12, 'num_local_experts': 4, 'num_experts_per_tok': 2, 'sliding_window': 8,
+         'num_hidden_layers': 4},
+        [dict(swiglu_limit=0.2, **rope('default'))],
+    ),
+    'glm4': ({**G, 'head_dim': 8}, []),
+    'nemotron': (G, [dict(mlp_bias=True, attention_bias=True)]),
+    'exaone4': (
+        {**G, 'num_hidden_layers': 5, 'sliding_window': 8},
+        [dict(sliding_window=None, layer_types=['full_attention'] * 5)],
+    ),
+}  # fmt: skip
+
+ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    'bert': (D, [dict(hidden_act='gelu_new', layer_norm_eps=1e-5)]),
+    'roberta': ({**D, 'pad_token_id': 1, 'bos_token_id': 0, 'type_vocab_size': 1}, []),
+    'distilbert': (
+        dict(vocab_size=96, dim=32, n_layers=3, n_heads=4, hidden_dim=56, max_position_embeddings=64, pad_token_id=0),
+        [],
+    ),
+    'electra': ({**D, 'embedding_size': 20}, [dict(embedding_size=32)]),
+    'albert': ({**D, 'embedding_size': 20}, []),
+    'deberta-v2': (
+        DEBERTA,
+        [
+            dict(share_att_key=False, position_buckets=-1, norm_rel_ebd='none', position_biased_input=True),
+            dict(pos_att_type=['c2p']),
+        ],
+    ),
+    'modernbert': (
+        {**D, 'num_hidden_layers': 4, 'local_attention': 8,
+         'layer_types': ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention']},
+        [dict(attention_bias=True, mlp_bias=True, norm_bias=True)],
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    type: str
+    config: dict[str, Any] = field(hash=False)
+    number: int = 0
+    kind: str = 'CausalLM'
+
+    def __str__(self) -> str:
+        return f'{self.type}-{self.number}'
+
+
+def cases_of(table: dict[str, Any], kind: str) -> list[Case]:
+    return [
+        Case(name, {**base, **changed}, number, kind)
+        for name, (base, further) in table.items()
+        for number, changed in enumerate([{}, *further])
+    ]
+
+
+CASES = [*cases_of(DECODERS, 'CausalLM'), *cases_of(ENCODERS, 'MaskedLM')]
+
+# what HF computes a little differently
+BARS = {'bloom': 1e-8, 'deberta-v2': 1e-6, 'falcon-5': 1e-8}
+
+
+@contextmanager
+def lifted():
+    """Casts to float32 leave float64 as it is, and integers become float64: all that is computed is float64."""
+    own = {name: getattr(torch.Tensor, name) for name in ('to', 'float', 'type')}
+    softmax, functional = torch.Tensor.softmax, torch.nn.functional.softmax
+    plain = torch.softmax
+
+    def kept(t: torch.Tensor, dtype: Any) -> Any:
+        wide = t.dtype == torch.float64 or not t.dtype.is_floating_point
+        return torch.float64 if wide and dtype in (torch.float32, torch.float) else dtype
+
+    def to(self, *args, **kwargs):
+        args = tuple(kept(self, a) if isinstance(a, torch.dtype) else a for a in args)
+        if isinstance(kwargs.get('dtype'), torch.dtype):
+            kwargs['dtype'] = kept(self, kwargs['dtype'])
+        return own['to'](self, *args, **kwargs)
+
+    def as_float(self, *args, **kwargs):
+        return own['to'](self, kept(self, torch.float32))
+
+    def as_type(self, dtype=None, *args, **kwargs):
+        return own['type'](self, kept(self, dtype) if isinstance(dtype, torch.dtype) else dtype, *args, **kwargs)
+
+    def softly(function):
+        @functools.wraps(function)
+        def run(x, *args, dtype=None, **kwargs):
+            return function(x, *args, **({} if dtype is None else {'dtype': kept(x, dtype)}), **kwargs)
+
+        return run
+
+    torch.Tensor.to, torch.Tensor.float, torch.Tensor.type = to, as_float, as_type
+    torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax = map(softly, (functional, plain, softmax))
+    try:
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(torch.Tensor, name, value)
+        torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax = functional, plain, softmax
+
+
+def noisy(model: torch.nn.Module, seed: int = 1) -> None:
+    """No bias is zero, no gain one."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = dict(model.named_parameters())
+    drawn |= {n: b for n, b in model.named_buffers() if 'correction_bias' in n or 'final_logits_bias' in n}
+    with torch.no_grad():
+        for t in drawn.values():
+            t += torch.randn(t.shape, generator=generator) * (0.15 if t.ndim > 1 else 0.3)
+
+
+def config_of(case: Case) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(case.type, **case.config)
+
+
+def theirs(case: Case) -> Any:
+    """A model of `transformers`, in float32, with noise on all of its weights."""
+    import transformers
+
+    torch.manual_seed(1)
+    config = config_of(case)
+    auto = getattr(transformers, f'AutoModelFor{case.kind}')
+    eager = 'sdpa' if case.config.get('alibi') is True else 'eager'
+    options = {'experts_implementation': 'eager'} if 'experts' in str(case.config) else {}
+    model = auto.from_config(config, attn_implementation=eager, **options)
+    noisy(model)
+    return model.eval()
+
+
+def ids_of(case: Case, rows: int = 2, seed: int = 0) -> torch.Tensor:
+    length = 30 if case.kind == 'CausalLM' else 20
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, 96, (rows, length), generator=generator)

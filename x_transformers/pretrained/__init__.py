@@ -1,0 +1,36 @@
+"""Weights of other libraries, in and out: folders as `transformers` writes them become models of this library.
+
+    from x_transformers import pretrained
+
+    model = pretrained.load('path/to/llama')                  # logits as transformers gives them
+    pretrained.save(model, 'path/to/new', format='hf')        # and back
+
+`changes.py` has what weights go through, `rows.py` what the table is made of, `fields.py` what configs mean; the table
+itself is `llama.py`, `classic.py`, ...; `engine.py` reads it in both directions, `files.py` reads and writes folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from x_transformers.pretrained import classic, encoders, llama, seq2seq  # noqa: F401  which fill the table
+from x_transformers.pretrained.engine import plan as plan_of
+from x_transformers.pretrained.loading import Info, load
+from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register, row_of, supported
+from x_transformers.pretrained.saving import save
+
+
+def keywords(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The call that builds the model of a config, in the form of `model.config`; builds nothing."""
+    return Fields(row_of(config), config).keywords()
+
+
+def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """Names of theirs, names of ours, and the change between them, without weights."""
+    return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, row_of(config))]
+
+
+__all__ = [
+    'Const', 'Fields', 'Info', 'Row', 'keywords', 'link', 'links', 'load', 'plan', 'register', 'save', 'supported',
+]  # fmt: skip

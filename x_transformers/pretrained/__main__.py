@@ -1,0 +1,84 @@
+"""python -m x_transformers.pretrained convert | inspect | check | supported"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from x_transformers import pretrained
+from x_transformers.flags import ConfigError
+from x_transformers.pretrained.files import needed, read_json, resolve
+
+BARS = {torch.float32: 1e-3, torch.float64: 1e-6}  # of logits whose size is about one
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog='python -m x_transformers.pretrained', description='Weights in and out')
+    commands = parser.add_subparsers(dest='command', required=True)
+    convert = commands.add_parser('convert', help='read a model, and write it in another form')
+    convert.add_argument('source', help='a folder or a repository id')
+    convert.add_argument('target', type=Path)
+    convert.add_argument('--format', choices=('own', 'hf'), default='own')
+    convert.add_argument('--dtype', default='auto', help='float32, bfloat16, ...; by default that of the config')
+    convert.add_argument('--shard', default='5GB', help='largest size of a file')
+    for name, what in (
+        ('inspect', 'type and keywords of a model, and what of it is refused; reads no weights'),
+        ('check', 'compare logits with those of `transformers`; exit code 1 if they differ'),
+    ):
+        commands.add_parser(name, help=what).add_argument('source', help='a folder or a repository id')
+    commands.add_parser('supported', help='types that can be read')
+    return parser
+
+
+def convert(options: argparse.Namespace) -> int:
+    model, info = pretrained.load(options.source, dtype=options.dtype, return_info=True)
+    source = resolve(options.source)
+    pretrained.save(model, options.target, format=options.format, max_shard_size=options.shard, tokenizer_from=source)
+    print(f'{info.type}, {sum(p.numel() for p in model.parameters()):,} parameters -> {options.target}')
+    return 0
+
+
+def inspect(options: argparse.Namespace) -> int:
+    config = read_json(resolve(options.source) / 'config.json')
+    print(f'type {config.get("model_type")}')
+    print(json.dumps(pretrained.keywords(config), indent=2))
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    transformers = needed('transformers', 'to compare with it', 'test-pretrained')
+    folder = resolve(options.source)
+    ours, info = pretrained.load(folder, dtype=torch.float32, return_info=True)
+    architecture = (info.config.get('architectures') or ['AutoModel'])[0]
+    theirs = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.randint(3, info.config['vocab_size'], (2, 16), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted, found = theirs(ids).logits, ours(ids)
+    worst, size = float((wanted - found).abs().max()), float(wanted.abs().max())
+    print(f'{info.type}: logits of size {size:.3g}, largest difference {worst:.2g}')
+    return int(worst > BARS[torch.float32] * max(size, 1.0))
+
+
+def supported(options: argparse.Namespace) -> int:
+    for row in pretrained.supported():
+        print(f'{row.type:24}{row.wrapper:24}{", ".join(row.architectures)}')
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    run: Any = {'convert': convert, 'inspect': inspect, 'check': check, 'supported': supported}[options.command]
+    try:
+        return run(options)
+    except (ConfigError, OSError, ValueError, ImportError) as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""What weights go through on their way from files of others to ours, and back: each change is a pair of functions.
+
+A change takes and gives tensors of one or several names. Axis letters: h heads, k key heads, g = h / k, e head width,
+r rotated features of a head, d width of the stream, f inner width, x experts. Most are permutations, exact in every
+dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+Tensors = tuple[Tensor, ...]
+Way = Callable[[Tensors, 'Sizes'], Tensors]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The numbers of a model that changes need."""
+
+    heads: int = 1
+    kv_heads: int = 1
+    dim_head: int = 1
+    dim_value: int = 1
+    rotated: int = 0
+    patch: int = 1
+    channels: int = 1
+    cut: int = 0  # rows of a table of positions that stand for no place
+    experts: int = 1
+    latent: int = 0  # width of the latent of keys and values
+
+    @property
+    def groups(self) -> int:
+        return self.heads // self.kv_heads
+
+
+class Change(NamedTuple):
+    """The way in, from theirs to ours, and the way back.
+
+    exact   the way back gives the same bits
+    cuts    it leaves out rows, which the way back fills with zeros
+    """
+
+    name: str
+    ours: Way
+    theirs: Way
+    exact: bool = True
+    cuts: bool = False
+
+
+def each(function: Callable[[Tensor, Sizes], Tensor]) -> Way:
+    return lambda tensors, s: tuple(function(t, s) for t in tensors)
+
+
+def of_each(name: str, ours: Callable[..., Tensor], theirs: Callable[..., Tensor], exact: bool = True) -> Change:
+    """A change of every tensor on its own."""
+    return Change(name, each(ours), each(theirs), exact)
+
+
+def apart(*changes: Change | None) -> Change:
+    """The first change for the first tensor, and so on; None leaves one as it is."""
+
+    def way(which: str) -> Way:
+        def walk(tensors: Tensors, s: Sizes) -> Tensors:
+            pairs = zip(tensors, changes, strict=True)
+            return tuple(t if change is None else getattr(change, which)((t,), s)[0] for t, change in pairs)
+
+        return walk
+
+    name = ', '.join('-' if change is None else change.name for change in changes)
+    return Change(f'({name})', way('ours'), way('theirs'), all(change is None or change.exact for change in changes))
+
+
+def chain(*changes: Change) -> Change:
+    """One change after the other."""
+
+    def ours(tensors: Tensors, s: Sizes) -> Tensors:
+        for change in changes:
+            tensors = change.ours(tensors, s)
+        return tensors
+
+    def theirs(tensors: Tensors, s: Sizes) -> Tensors:
+        for change in reversed(changes):
+            tensors = change.theirs(tensors, s)
+        return tensors
+
+    exact, cuts = all(c.exact for c in changes), any(c.cuts for c in changes)
+    return Change(' '.join(c.name for c in changes), ours, theirs, exact, cuts)
+
+
+# permutations
+
+
+def permuting(name: str, order: Callable[[Sizes, int], Tensor], dim: int = 0) -> Change:
+    """Rows (or columns) in another order: row i of ours is row `order[i]` of theirs."""
+
+    def ours(t: Tensor, s: Sizes) -> Tensor:
+        return t.index_select(dim, order(s, t.shape[dim]).to(t.device))
+
+    def theirs(t: Tensor, s: Sizes) -> Tensor:
+        return t.index_select(dim, order(s, t.shape[dim]).argsort().to(t.device))
+
+    return of_each(name, ours, theirs)
+
+
+def heads_in_turn(s: Sizes, length: int) -> Tensor:
+    """Query heads of a key stand side by side in theirs, k apart in ours:  ours i is (i mod k) g + i / k."""
+    rows = torch.arange(length).unflatten(0, (s.kv_heads, s.groups, -1))
+    return rearrange(rows, 'k g e -> (g k e)')
+
+
+def pairs(width: int, rotated: int) -> Tensor:
+    """Features turn in pairs (i, i + r / 2) in theirs, (2 i, 2 i + 1) in ours."""
+    turned = rearrange(torch.arange(rotated), '(two i) -> (i two)', two=2)
+    return torch.cat((turned, torch.arange(rotated, width)))
+
+
+def pairs_in_heads(s: Sizes, length: int) -> Tensor:
+    """The same, in every head of a projection, or in a vector of one head."""
+    width = min(s.dim_head, length)
+    return (torch.arange(0, length, width)[:, None] + pairs(width, s.rotated)).flatten()
+
+
+Q = permuting('Q', heads_in_turn)
+Q_COLUMNS = permuting('Q columns', heads_in_turn, dim=1)
+R = permuting('R', pairs_in_heads)
+R_LAST = permuting('R', pairs_in_heads, dim=-1)
+T = of_each('T', lambda t, s: t.mT, lambda t, s: t.mT)
+PER_HEAD = of_each('per head', lambda t, s: t.unsqueeze(1), lambda t, s: t.squeeze(1))  # h e -> h 1 e
+HALVES = of_each('halves', lambda t, s: t.roll(len(t) // 2, 0), lambda t, s: t.roll(len(t) // 2, 0))  # gate first
+
+
+# one tensor for several, several for one
+
+
+def split(name: str, ours: Callable[[Tensor, Sizes], Any], theirs: Callable[[Any, Sizes], Tensor]) -> Change:
+    """Queries, keys and values that are stored as one tensor."""
+    return Change(name, lambda ts, s: tuple(ours(ts[0], s)), lambda ts, s: (theirs(ts, s),))
+
+
+def per_head(t: Tensor, heads: int) -> Tensor:
+    return t.unflatten(0, (heads, -1))
+
+
+def falcon_apart(t: Tensor, s: Sizes) -> Tensors:
+    q, k, v = t.unflatten(0, (s.kv_heads, s.groups + 2, s.dim_head)).split((s.groups, 1, 1), dim=1)
+    return tuple(part.flatten(0, 2) for part in (q, k, v))
+
+
+def falcon_together(ts: Tensors, s: Sizes) -> Tensor:
+    parts = (t.unflatten(0, (s.kv_heads, -1, s.dim_head)) for t in ts)
+    return torch.cat(tuple(parts), dim=1).flatten(0, 2)
+
+
+SPLIT = split(
+    'qkv',
+    lambda t, s: t.split((s.heads * s.dim_head, s.kv_heads * s.dim_head, s.kv_heads * s.dim_value)),
+    lambda ts, s: torch.cat(ts),
+)
+SPLIT_HEADS = split(  # each head's query, key and value side by side
+    'neox',
+    lambda t, s: (part.flatten(0, 1) for part in t.unflatten(0, (s.heads, 3, s.dim_head)).unbind(1)),
+    lambda ts, s: torch.stack([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 2),
+)
+SPLIT_GROUPS = split('falcon', falcon_apart, falcon_together)  # the queries of a key, the key, its value
+
+JOIN = Change('cat', lambda ts, s: (torch.cat(ts),), lambda ts, s: tuple(ts[0].chunk(2)))
+STACK = Change('stack', lambda ts, s: (torch.stack(ts),), lambda ts, s: ts[0].unbind())
+HEAD_STACK = chain(STACK, PER_HEAD)
+
+
+def stacked_gates(ts: Tensors, s: Sizes) -> Tensors:
+    up, gate = (torch.stack(ts[i : i + s.experts]) for i in (0, s.experts))
+    return (torch.cat((up, gate), dim=1),)
+
+
+STACK_GATED = Change(
+    'stack, cat', stacked_gates, lambda ts, s: tuple(t for half in ts[0].chunk(2, dim=1) for t in half.unbind())
+)
+
+# x d (2 f), the gate in even columns -> x (2 f) d, values first
+ALTERNATING = of_each(
+    'alternating',
+    lambda t, s: torch.cat((t[..., 1::2], t[..., ::2]), dim=-1).mT,
+    lambda t, s: rearrange(t.mT.unflatten(-1, (2, -1)).flip(-2), 'x d two f -> x d (f two)'),
+)
+ALTERNATING_BIAS = of_each(
+    'alternating',
+    lambda t, s: torch.cat((t[..., 1::2], t[..., ::2]), dim=-1),
+    lambda t, s: rearrange(t.unflatten(-1, (2, -1)).flip(-2), 'x two f -> x (f two)'),
+)
+
+
+# numbers
+
+
+def times(name: str, factor: Callable[[Sizes], float]) -> Change:
+    return of_each(name, lambda t, s: t * factor(s), lambda t, s: t / factor(s), exact=False)
+
+
+# rows in front of a table of positions
+CUT = Change('cut', each(lambda t, s: t[s.cut :]), each(lambda t, s: F.pad(t, (0, 0, s.cut, 0))), cuts=True)
+PATCHES = of_each(
+    'conv',
+    lambda t, s: rearrange(t, 'd c p1 p2 -> d (p1 p2 c)'),
+    lambda t, s: rearrange(t, 'd (p1 p2 c) -> d c p1 p2', p1=s.patch, p2=s.patch),
+)
+ROW = of_each('row', lambda t, s: t.flatten(), lambda t, s: t.unsqueeze(0))
+
+# decoupled rotation: a head of theirs has its plain features first and its turned ones last, one of ours the other way
+
+
+def turned_first(s: Sizes, length: int) -> Tensor:
+    width = s.dim_head
+    own = torch.cat((torch.arange(width - s.rotated, width), torch.arange(width - s.rotated)))
+    return (torch.arange(0, length, width)[:, None] + own).flatten()
+
+
+def split_latent_heads(t: Tensor, s: Sizes) -> Tensors:
+    """Keys without their turned features, and values, of every head:  h (n' + v) -> h n', h v"""
+    parts = t.unflatten(0, (s.heads, -1)).split((s.dim_head - s.rotated, s.dim_value), dim=1)
+    return tuple(part.flatten(0, 1) for part in parts)
+
+
+TURNED_FIRST = permuting('turned first', turned_first)
+SPLIT_LATENT_HEADS = split(
+    'kv_b', split_latent_heads, lambda ts, s: torch.cat([per_head(t, s.heads) for t in ts], dim=1).flatten(0, 1)
+)
+SPLIT_LATENT = split('kv_a', lambda t, s: t.split((s.latent, s.rotated)), lambda ts, s: torch.cat(ts))
+R_ONE = permuting('R', lambda s, length: pairs(length, length))  # all features of one head, which all turn

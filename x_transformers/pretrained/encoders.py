@@ -1,0 +1,316 @@
+"""Encoders with a head for masked tokens: BERT and its heirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
+from x_transformers.pretrained.fields import activation, no, rotating_by_kind, sliding_but_first, window_both
+from x_transformers.pretrained.parts import TURNED, A, F, fused, output
+from x_transformers.pretrained.rows import Fields, Row, link, links, register
+
+
+def post_norm(
+    block: str, q: str, k: str, v: str, out: str, norm: str, up: str, down: str, last: str
+) -> tuple[Any, ...]:
+    """A block with its norms after each residual."""
+    return links(
+        link(f'{block}.{q}.*', f'{A}.1.to_q.*'),
+        link(f'{block}.{k}.*', f'{A}.1.to_k.*'),
+        link(f'{block}.{v}.*', f'{A}.1.to_v.*'),
+        link(f'{block}.{out}.*', f'{A}.1.to_out.*'),
+        link(f'{block}.{norm}', f'{A}.0.2.norm'),
+        link(f'{block}.{up}.*', f'{F}.1.ff.0.0.*'),
+        link(f'{block}.{down}.*', f'{F}.1.ff.2.*'),
+        link(f'{block}.{last}', f'{F}.0.2.norm'),
+    )
+
+
+def bert_block(prefix: str) -> tuple[Any, ...]:
+    s, o = 'attention.self', 'attention.output'
+    return post_norm(
+        f'{prefix}.encoder.layer.{{i}}', f'{s}.query', f'{s}.key', f'{s}.value', f'{o}.dense', f'{o}.LayerNorm',
+        'intermediate.dense', 'output.dense', 'output.LayerNorm',
+    )  # fmt: skip
+
+
+def embeddings(prefix: str, *positions: Any) -> tuple[Any, ...]:
+    return links(
+        link(f'{prefix}.embeddings.word_embeddings.weight', 'token_emb.emb.weight'),
+        link(f'{prefix}.embeddings.position_embeddings.weight', 'pos_emb.emb.weight', *positions),
+        link(f'{prefix}.embeddings.token_type_embeddings.weight', 'embeds.token_type_embed.weight'),
+        link(f'{prefix}.embeddings.LayerNorm', 'post_emb_norm.norm'),
+    )
+
+
+FORMS = {'': None, 'legacy': lambda c: c.legacy, 'modern': lambda c: not c.legacy}
+
+
+CLS, LM = 'cls.predictions', 'lm_predictions.lm_head'
+
+
+def head(dense: str, norm: str, bias: str, form: str = '') -> tuple[Any, ...]:
+    """What is computed before the tied head, and its bias."""
+    when = FORMS[form]
+    return links(
+        link(f'{dense}.*', 'head_transform.dense.*', when=when),
+        link(norm, 'head_transform.norm.norm', when=when),
+        link(bias, 'to_logits.bias', when=when),
+    )
+
+
+def disentangled(c: Fields) -> dict[str, Any] | None:
+    """Relative positions in the words of `attn_disentangled`."""
+    if not c.relative_attention:
+        return None
+    longest = c.max_relative_positions if c.max_relative_positions >= 1 else c.max_position_embeddings
+    kinds = c.pos_att_type or ()
+    kinds = [kind.strip() for kind in kinds.split('|')] if isinstance(kinds, str) else kinds
+    norms = c.norm_rel_ebd.lower().split('|')
+    return {
+        'span': c.position_buckets if c.position_buckets > 0 else longest,
+        'max_distance': longest if c.position_buckets > 0 else None,
+        'terms': tuple(kind for kind in ('c2p', 'p2c') if kind in kinds),
+        'share': bool(c.share_att_key),
+        'norm': 'layer_norm' in norms,
+    }
+
+
+def transform(width: str, act: str) -> Any:
+    return lambda c: {
+        'dim': getattr(c, width), 'activation': activation(act)(c), 'norm': 'layer', 'eps': c.layer_norm_eps,
+    }  # fmt: skip
+
+
+BERT = register(
+    Row(
+        'bert',
+        ('BertForMaskedLM',),
+        stack='Encoder',
+        defaults=dict(
+            vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+            hidden_act='gelu', max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12, pad_token_id=0,
+            hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, tie_word_embeddings=True,
+        ),
+        fixed=dict(
+            is_decoder=(False,), add_cross_attention=(False,), position_embedding_type=('absolute',),
+        ),
+        free=('classifier_dropout', 'gradient_checkpointing'),
+        model=dict(
+            num_tokens='vocab_size', max_seq_len='max_position_embeddings', abs_pos_emb_scale=1.0,
+            embed_num_tokens=lambda c: {'token_type': c.type_vocab_size} if c.type_vocab_size else None,
+            embed_default_ids=lambda c: {'token_type': 0} if c.type_vocab_size else None,
+            post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps',
+            emb_dropout='hidden_dropout_prob', head_transform=transform('hidden_size', 'hidden_act'),
+            tie_embedding=True, tie_embedding_scale=1.0, logits_bias=True,
+        ),
+        layers=dict(
+            dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads',
+            attn_dim_head=lambda c: c.hidden_size // c.num_attention_heads, pre_norm=False, norm_bias=True,
+            norm_add_unit_offset=False, norm_eps='layer_norm_eps', attn_qkv_bias=True, attn_out_bias=True,
+            ff_dim_inner='intermediate_size', ff_activation=activation('hidden_act'), verbose=False,
+            attn_dropout='attention_probs_dropout_prob', attn_sublayer_dropout='hidden_dropout_prob',
+            ff_sublayer_dropout='hidden_dropout_prob',
+        ),
+        sizes=dict(
+            heads='num_attention_heads', kv_heads='num_attention_heads',
+            dim_head=lambda c: c.hidden_size // c.num_attention_heads,
+            dim_value=lambda c: c.hidden_size // c.num_attention_heads,
+        ),
+        links=links(
+            embeddings('bert'), bert_block('bert'),
+            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias'),
+        ),
+        ignored=(
+            r'cls\.predictions\.decoder\.(weight|bias)', r'cls\.seq_relationship\..*', r'.*pooler\.dense\..*',
+            r'.*position_ids', r'.*token_type_ids',
+        ),
+        base='bert.',
+        tied=None,
+    )
+)  # fmt: skip
+
+register(
+    BERT.like(
+        'roberta', 'RobertaForMaskedLM',
+        defaults=dict(vocab_size=50265, pad_token_id=1),
+        model=dict(
+            max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,
+            head_transform=lambda c: {
+                'dim': c.hidden_size, 'activation': 'gelu', 'norm': 'layer', 'eps': c.layer_norm_eps,
+            },
+        ),
+        sizes=dict(cut=lambda c: c.pad_token_id + 1),
+        links=links(
+            embeddings('roberta', CUT), bert_block('roberta'),
+            head('lm_head.dense', 'lm_head.layer_norm', 'lm_head.bias'),
+        ),
+        ignored=(r'lm_head\.decoder\.(weight|bias)', r'.*pooler\.dense\..*', *BERT.ignored[3:]),
+        base='roberta.',
+    )
+)  # fmt: skip
+
+register(
+    BERT.like(
+        'distilbert', 'DistilBertForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
+        defaults=dict(num_hidden_layers=6, layer_norm_eps=1e-12),
+        aliases=dict(
+            dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads',
+            hidden_dim='intermediate_size', activation='hidden_act', dropout='hidden_dropout_prob',
+            attention_dropout='attention_probs_dropout_prob',
+        ),
+        fixed=dict(sinusoidal_pos_embds=(False,)),
+        free=('qa_dropout', 'seq_classif_dropout', 'tie_weights_'),
+        model=dict(
+            head_transform=lambda c: {
+                'dim': c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': 'layer', 'eps': 1e-12,
+            },
+        ),
+        links=links(
+            embeddings('distilbert'),
+            post_norm(
+                'distilbert.transformer.layer.{i}', 'attention.q_lin', 'attention.k_lin', 'attention.v_lin',
+                'attention.out_lin', 'sa_layer_norm', 'ffn.lin1', 'ffn.lin2', 'output_layer_norm',
+            ),
+            head('vocab_transform', 'vocab_layer_norm', 'vocab_projector.bias'),
+        ),
+        ignored=(r'vocab_projector\.weight', *BERT.ignored[3:]),
+        base='distilbert.',
+    )
+)  # fmt: skip
+
+register(
+    BERT.like(
+        'electra', 'ElectraForMaskedLM',
+        defaults=dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024, embedding_size=128),
+        model=dict(
+            emb_dim='embedding_size',
+            head_transform=lambda c: {
+                'dim': c.embedding_size, 'activation': 'gelu', 'norm': 'layer', 'eps': c.layer_norm_eps,
+            },
+        ),
+        links=links(
+            embeddings('electra'), bert_block('electra'), link('electra.embeddings_project.*', 'project_emb.*'),
+            head('generator_predictions.dense', 'generator_predictions.LayerNorm', 'generator_lm_head.bias'),
+        ),
+        ignored=(r'generator_lm_head\.weight', *BERT.ignored[3:]),
+        base='electra.',
+    )
+)  # fmt: skip
+
+T1 = 'albert.encoder.albert_layer_groups.0.albert_layers.0'
+
+register(
+    BERT.like(
+        'albert', 'AlbertForMaskedLM',
+        defaults=dict(
+            vocab_size=30000, hidden_size=4096, embedding_size=128, num_attention_heads=64, intermediate_size=16384,
+            hidden_act='gelu_new', hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        ),
+        fixed=dict(num_hidden_groups=(1,), inner_group_num=(1,)),
+        free=('classifier_dropout_prob', 'net_structure_type', 'gap_size', 'num_memory_blocks', 'down_scale_factor'),
+        model=dict(
+            emb_dim='embedding_size', project_emb=True, head_transform=transform('embedding_size', 'hidden_act'),
+        ),
+        layers=dict(weight_tie_layers=True),
+        links=links(
+            embeddings('albert'), link('albert.encoder.embedding_hidden_mapping_in.*', 'project_emb.*'),
+            post_norm(
+                T1, 'attention.query', 'attention.key', 'attention.value', 'attention.dense', 'attention.LayerNorm',
+                'ffn', 'ffn_output', 'full_layer_layer_norm',
+            ),
+            head('predictions.dense', 'predictions.LayerNorm', 'predictions.bias'),
+        ),
+        ignored=(
+            r'predictions\.decoder\.(weight|bias)', r'albert\.pooler\..*', r'sop_classifier\..*', *BERT.ignored[3:],
+        ),
+        base='albert.',
+    )
+)  # fmt: skip
+
+V2 = 'deberta.encoder.layer.{i}.attention.self'
+
+register(
+    BERT.like(
+        'deberta_v2', 'DebertaV2ForMaskedLM',
+        defaults=dict(
+            vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24, intermediate_size=6144,
+            type_vocab_size=0, layer_norm_eps=1e-7, relative_attention=False, max_relative_positions=-1,
+            position_buckets=-1, position_biased_input=True, pos_att_type=None, share_att_key=False,
+            norm_rel_ebd='none', legacy=True, embedding_size=None, conv_kernel_size=0,
+        ),
+        fixed=dict(conv_kernel_size=(None, 0)),
+        free=('pooler_hidden_act', 'pooler_hidden_size', 'pooler_dropout', 'padding_idx', 'attention_head_size',
+              'conv_act', 'conv_groups'),
+        model=dict(
+            emb_dim='embedding_size', max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
+            abs_pos_emb_scale=lambda c: 1.0 if c.position_biased_input else None,
+        ),
+        layers=dict(attn_disentangled=disentangled, disable_abs_pos_emb=no('position_biased_input')),
+        links=links(
+            embeddings('deberta'),
+            post_norm(
+                'deberta.encoder.layer.{i}', 'attention.self.query_proj', 'attention.self.key_proj',
+                'attention.self.value_proj', 'attention.output.dense', 'attention.output.LayerNorm',
+                'intermediate.dense', 'output.dense', 'output.LayerNorm',
+            ),
+            link(f'{V2}.pos_key_proj.*', f'{A}.1.to_pos_k.*'), link(f'{V2}.pos_query_proj.*', f'{A}.1.to_pos_q.*'),
+            link('deberta.encoder.rel_embeddings.weight', 'attn_layers.rel_embeddings'),
+            link('deberta.encoder.LayerNorm', 'attn_layers.rel_embeddings_norm.norm'),
+            link('deberta.embeddings.embed_proj.weight', 'project_emb.weight'),
+            head(f'{CLS}.transform.dense', f'{CLS}.transform.LayerNorm', f'{CLS}.bias', 'legacy'),
+            head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', 'modern'),
+        ),
+        base='deberta.',
+    )
+)  # fmt: skip
+
+MB = 'model.layers.{i}'
+
+register(
+    BERT.like(
+        'modernbert', 'ModernBertForMaskedLM',
+        without=(
+            'hidden_act', 'type_vocab_size', 'embed_num_tokens', 'embed_default_ids', 'hidden_dropout_prob',
+            'attention_probs_dropout_prob', 'abs_pos_emb_scale', 'pre_norm',
+        ),
+        defaults=dict(
+            vocab_size=50368, intermediate_size=1152, num_hidden_layers=22, hidden_activation='gelu',
+            max_position_embeddings=8192, layer_norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False,
+            local_attention=128, layer_types=None, global_attn_every_n_layers=3, sliding=sliding_but_first,
+            decoder_bias=True, full_theta=160000.0, local_theta=10000.0, rope_parameters=None, rope_scaling=None,
+            embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283,
+        ),
+        aliases=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
+        free=(
+            'classifier_bias', 'classifier_activation', 'classifier_pooling', 'repad_logits_with_grad',
+        ),
+        model=dict(
+            max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
+            head_transform=lambda c: {
+                'dim': c.hidden_size, 'activation': activation('hidden_activation')(c), 'bias': False, 'norm': 'layer',
+                'norm_bias': c.norm_bias, 'eps': c.layer_norm_eps,
+            },
+        ),
+        layers=dict(
+            norm_bias='norm_bias', first_attn_norm=False, attn_qkv_bias='attention_bias',
+            attn_out_bias='attention_bias', attn_dropout='attention_dropout', attn_sublayer_dropout='attention_dropout',
+            ff_sublayer_dropout=None, ff_dropout='mlp_dropout', ff_glu=True, ff_glu_bias='mlp_bias',
+            ff_no_bias=lambda c: not c.mlp_bias, ff_activation=activation('hidden_activation'),
+            rotary_pos_emb=True, rotary_emb_dim=lambda c: c.hidden_size // c.num_attention_heads,
+            rotary_layers=rotating_by_kind, attn_max_attend_past=window_both, attn_max_attend_future=window_both,
+        ),
+        sizes=dict(rotated=lambda c: c.hidden_size // c.num_attention_heads),
+        links=links(
+            link('model.embeddings.tok_embeddings.weight', 'token_emb.emb.weight'),
+            link('model.embeddings.norm', 'post_emb_norm.norm'),
+            fused(f'{MB}.attn.Wqkv', SPLIT, TURNED), output(f'{MB}.attn.Wo'),
+            link(f'{MB}.attn_norm', f'{A}.0.0.norm'), link(f'{MB}.mlp_norm', f'{F}.0.0.norm'),
+            link(f'{MB}.mlp.Wi.*', f'{F}.1.ff.0.proj.*', HALVES), link(f'{MB}.mlp.Wo.*', f'{F}.1.ff.2.*'),
+            link('model.final_norm', 'attn_layers.final_norm.norm'),
+            head('head.dense', 'head.norm', 'decoder.bias'),
+        ),
+        ignored=(r'decoder\.weight', r'.*rotary_emb\.inv_freq'),
+        base='model.',
+    )
+)  # fmt: skip

@@ -1,0 +1,157 @@
+"""One engine for all rows: which weights of theirs are which of ours, for reading and for writing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.flags import ConfigError
+from x_transformers.flags.config import decode
+from x_transformers.pretrained.changes import Change, Sizes
+from x_transformers.pretrained.rows import Fields, Link, Row
+
+IN_LAYER = re.compile(r'\{(\d*)i(?:\+(\d+))?\}')
+
+
+@dataclass(frozen=True)
+class Step:
+    """Tensors of some names of theirs, the names of ours that are made of them, and how."""
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    change: Change
+
+    def read(self, load: Callable[[str], Tensor], sizes: Sizes) -> dict[str, Tensor]:
+        return dict(zip(self.ours, self.change.ours(tuple(map(load, self.theirs)), sizes), strict=True))
+
+    def write(self, state: Mapping[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
+        return dict(zip(self.theirs, self.change.theirs(tuple(state[name] for name in self.ours), sizes), strict=True))
+
+
+def saved(model: nn.Module) -> dict[str, Tensor]:
+    """What a model has to be given: parameters and buffers that its state dict holds, those of tied layers once."""
+    kept, found = model.state_dict(keep_vars=True), {}
+    of = {}
+    for name, t in kept.items():
+        if id(t) not in of and not name.endswith('rotary_pos_emb.inv_freq'):  # which the config settles
+            of[id(t)], found[name] = name, t
+    return found
+
+
+def bare(name: str) -> str:
+    """A name without the wrappers that flags put around a branch."""
+    return re.sub(r'(layers\.\d+\.1)(\.fn)+\.', r'\1.', name)
+
+
+def filled(pattern: str, i: int) -> str:
+    """A pattern with the number of a block, or of one of its layers."""
+    return IN_LAYER.sub(lambda m: str(int(m[1] or 1) * i + int(m[2] or 0)), pattern)
+
+
+def spread(names: Collection[str], sizes: Sizes) -> tuple[str, ...]:
+    """Names with those of all experts, or all heads, one after the other."""
+    found: list[str] = []
+    for name in names:
+        if '{x}' in name:
+            found += [name.replace('{x}', str(x)) for x in range(sizes.experts)]
+        elif '{j}' in name or '{k}' in name:
+            count = sizes.heads if '{j}' in name else sizes.kv_heads
+            found += [name.replace('{j}', str(j)).replace('{k}', str(j)) for j in range(count)]
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+def steps_of(row: Row, fields: Fields, names: Collection[str]) -> list[Step]:
+    """The steps that give each name of ours once.  Raises LookupError, which names one that the row does not give."""
+    actual, sizes, found = {bare(name): name for name in names}, fields.sizes(), []
+    if len(actual) != len(names):
+        raise LookupError(f'the row of {row.type} has two layers of one name')
+    layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]
+    made: dict[str, Link] = {}
+    for one in row.links:
+        if one.when is not None and not one.when(fields):
+            continue
+        in_blocks = any('i' in pattern for pattern in map(str, one.ours) if IN_LAYER.search(pattern))
+        for i in range(max(layers, default=0) + 1) if in_blocks else (0,):
+            ours = tuple(filled(name, i) for name in one.ours)
+            there = [name in actual for name in ours]
+            if not all(there):
+                if any(there):
+                    missing = ours[there.index(False)]
+                    raise LookupError(f'the row of {row.type} gives `{missing}`, which the model does not have')
+                continue
+            twice = next((name for name in ours if name in made), None)
+            if twice is not None:
+                raise LookupError(f'the row of {row.type} gives `{twice}` twice')
+            made.update(dict.fromkeys(ours, one))
+            theirs = spread([filled(name, i) for name in one.theirs], sizes)
+            found.append(Step(theirs, tuple(actual[name] for name in ours), one.change))
+    if rest := actual.keys() - made.keys():
+        raise LookupError(f'the row of {row.type} does not give `{actual[min(rest)]}`')
+    return found
+
+
+def built(fields: Fields) -> nn.Module:
+    """The model of a config, without weights."""
+    with torch.device('meta'):
+        return decode(fields.keywords())
+
+
+def plan(config: Mapping[str, Any], row: Row, tied: bool | None = None) -> list[Step]:
+    fields = Fields(row, config, tied)
+    return steps_of(row, fields, saved(built(fields)))
+
+
+# names in files
+
+
+def renamed(row: Row, names: Collection[str], expected: Collection[str]) -> dict[str, str]:
+    """Names of a file by those of the row, where older files have others, or leave out a prefix."""
+    found: dict[str, str] = {}
+    for name in names:
+        new = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
+        for pattern, replacement in row.renames:
+            new = re.sub(pattern, replacement, new)
+        if new not in expected and row.base + new in expected:
+            new = row.base + new
+        if new in found:
+            raise ConfigError(f'the file has `{name}` and `{found[new]}`, which are one tensor of {row.type}')
+        found[new] = name
+    return found
+
+
+def is_ignored(row: Row, name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in (*row.ignored, r'.*position_ids', r'.*rotary_emb\.inv_freq'))
+
+
+def check_names(row: Row, found: Mapping[str, str], steps: list[Step]) -> None:
+    """Refuse a file without what the model needs, or with what it has no place for."""
+    needed = {name for step in steps for name in step.theirs}
+    if missing := needed - found.keys():
+        raise ConfigError(f'the file has no `{min(missing)}`, which a {row.type} of this config has')
+    more = sorted(name for name in found.keys() - needed if not is_ignored(row, name))
+    if more:
+        raise ConfigError(f'the file has `{found[more[0]]}`, which a {row.type} of this config does not have')
+
+
+def check_shapes(row: Row, steps: list[Step], ours: Mapping[str, Tensor], sizes: Sizes, load: Any) -> None:
+    """Refuse a tensor of another shape than the config says; reads no weights."""
+    for step in steps:
+        empty = {name: torch.empty(ours[name].shape, device='meta') for name in step.ours}
+        for name, t in step.write(empty, sizes).items():
+            if tuple(load(name)) != tuple(t.shape):
+                raise ConfigError(
+                    f'`{name}` of the file has shape {tuple(load(name))}, with this config it must be {tuple(t.shape)}'
+                )
+
+
+def own(t: Tensor) -> Tensor:
+    """A tensor that holds nothing but itself."""
+    whole = t.untyped_storage().nbytes() == t.numel() * t.element_size()
+    return t if whole and t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)

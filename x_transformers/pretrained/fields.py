@@ -1,0 +1,353 @@
+"""What the fields of configs mean, in the words of our keywords. Each function reads a `Fields`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from x_transformers.flags import ConfigError
+from x_transformers.pretrained.rows import Fields
+
+ACTIVATIONS = {
+    'gelu': 'gelu',
+    'gelu_new': 'gelu_tanh',
+    'gelu_pytorch_tanh': 'gelu_tanh',
+    'gelu_fast': 'gelu_tanh',
+    'quick_gelu': 'quick_gelu',
+    'relu': 'relu',
+    'relu2': 'relu2',
+    'silu': 'silu',
+    'swish': 'silu',
+    'tanh': 'tanh',
+}
+
+
+def activation(name: str) -> Callable[[Fields], str]:
+    """Of a field, the name of the activation."""
+
+    def read(c: Fields) -> str:
+        value = getattr(c, name)
+        if value not in ACTIVATIONS:
+            raise ConfigError(
+                f'`{name}` of this {c.row.type} checkpoint is {value!r}, it must be one of {", ".join(ACTIVATIONS)}'
+            )
+        return ACTIVATIONS[value]
+
+    return read
+
+
+def no(name: str) -> Callable[[Fields], bool]:
+    return lambda c: not getattr(c, name)
+
+
+def power(name: str, exponent: float) -> Callable[[Fields], float]:
+    return lambda c: getattr(c, name) ** exponent
+
+
+def emb_scale(name: str) -> Callable[[Fields], float]:
+    """The root of a width; checkpoints in less than float64 were trained with it in their digits."""
+
+    def read(c: Fields) -> float:
+        said = c.config.get('dtype', c.config.get('torch_dtype'))
+        dtype = torch.float64 if said == 'float64' else torch.float32
+        return float(torch.tensor(getattr(c, name) ** 0.5, dtype=dtype, device='cpu'))
+
+    return read
+
+
+def one_over(name: str) -> Callable[[Fields], float]:
+    return lambda c: 1 / getattr(c, name)
+
+
+def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
+    """A factor of the logits of a tied head; without one it is not ours."""
+    return lambda c: c.value(value) if c.tied else None
+
+
+# heads
+
+
+def head_width(c: Fields) -> int:
+    return c.values.get('head_dim') or c.hidden_size // c.num_attention_heads
+
+
+def kv_heads(c: Fields) -> int:
+    return c.num_key_value_heads or c.num_attention_heads
+
+
+# which layers see a window
+
+
+def sliding_everywhere(c: Fields) -> tuple[bool, ...]:
+    return (c.sliding_window is not None,) * c.num_hidden_layers
+
+
+def sliding_late(c: Fields) -> tuple[bool, ...]:
+    """Layers from `max_window_layers` on."""
+    slides = c.use_sliding_window and c.sliding_window is not None
+    return tuple(slides and i >= c.max_window_layers for i in range(c.num_hidden_layers))
+
+
+def sliding_but_every(pattern: str) -> Callable[[Fields], tuple[bool, ...]]:
+    """All but every so many-th layer."""
+
+    def read(c: Fields) -> tuple[bool, ...]:
+        slides, every = c.sliding_window is not None, getattr(c, pattern)
+        return tuple(slides and bool((i + 1) % every) for i in range(c.num_hidden_layers))
+
+    return read
+
+
+def sliding_but_first(c: Fields) -> tuple[bool, ...]:
+    """All but the first of every so many."""
+    return tuple(bool(i % c.global_attn_every_n_layers) for i in range(c.num_hidden_layers))
+
+
+def window_both(c: Fields) -> Any:
+    """How many tokens on each side every layer sees."""
+    return alike([c.local_attention // 2 if slide else None for slide in kinds(c)])
+
+
+def sliding_unrotated(c: Fields) -> tuple[bool, ...]:
+    slides = c.use_sliding_window and c.sliding_window is not None
+    return tuple(slides and not rotates for rotates in rotating_as_listed(c))
+
+
+def kinds(c: Fields) -> tuple[bool, ...]:
+    """Whether each layer sees a window: as listed, else by the rule of the type."""
+    if c.layer_types is None:
+        return c.sliding(c)
+    known = {'full_attention': False, 'sliding_attention': True}
+    wrong = next((kind for kind in c.layer_types if kind not in known), None)
+    if wrong is not None or len(c.layer_types) != c.num_hidden_layers:
+        raise ConfigError(
+            f'`layer_types` of this {c.row.type} checkpoint got {wrong or len(c.layer_types)!r}, it must be '
+            f'{c.num_hidden_layers} of {", ".join(known)}'
+        )
+    slides = c.values.get('sliding_window', 0) is not None
+    return tuple(known[kind] and slides for kind in c.layer_types)
+
+
+def window(c: Fields) -> Any:
+    """How many tokens before itself each layer sees: theirs counts the token itself."""
+    slides = kinds(c)
+    if not any(slides):
+        return None
+    return c.sliding_window - 1 if all(slides) else tuple(c.sliding_window - 1 if slide else None for slide in slides)
+
+
+# rotary positions
+
+
+def rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
+    """What a config says of rotations, for layers of one kind; newer configs have it in one place."""
+    given = c.rope_parameters or c.rope_scaling or {}
+    given = given.get(kind, given) if kind else given
+    nested = any(isinstance(value, dict) for value in given.values())
+    said = {} if nested else dict(given)
+    said.setdefault('rope_theta', c.values.get('rope_theta', 10000.0))
+    said.setdefault('partial_rotary_factor', c.values.get('partial_rotary_factor', 1.0))
+    name = said.pop('rope_type', None) or said.pop('type', None) or 'default'
+    said.pop('type', None)
+    if name == 'default' and not c.values.get('turns_part'):
+        said['partial_rotary_factor'] = 1.0  # which most types read beside a scaling alone
+    return {**said, 'kind': {'su': 'longrope'}.get(name, name)}
+
+
+def rotated(c: Fields) -> int:
+    width = head_width(c)
+    return int(width * rope(c)['partial_rotary_factor'])
+
+
+def theta(c: Fields) -> float:
+    return float(rope(c)['rope_theta'])
+
+
+def trained_length(c: Fields, said: dict[str, Any]) -> int:
+    return c.values.get('original_max_position_embeddings') or (
+        said.get('original_max_position_embeddings') or c.max_position_embeddings
+    )
+
+
+def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
+    """In the words of `rotary_scaling`."""
+    said = rope(c, kind)
+    name = said['kind']
+    if name == 'default':
+        return None
+    if name not in ('linear', 'dynamic', 'yarn', 'longrope', 'llama3'):
+        raise ConfigError(
+            f'`rope_type` of this {c.row.type} checkpoint is {name!r}, it must be default, linear, dynamic, yarn, '
+            f'longrope or llama3'
+        )
+    length, factor = trained_length(c, said), said.get('factor')
+    if name == 'linear':
+        return {'kind': name, 'factor': factor}
+    if name == 'dynamic':
+        return {'kind': name, 'factor': factor, 'length': c.max_position_embeddings}
+    if name == 'llama3':
+        low, high = said['low_freq_factor'], said['high_freq_factor']
+        return {'kind': name, 'factor': factor, 'low': low, 'high': high, 'length': length}
+    factor = factor or c.max_position_embeddings / length
+    found = {'kind': name, 'length': length, 'factor': factor, 'attention_factor': said.get('attention_factor')}
+    if name == 'yarn':
+        names = ('beta_fast', 'beta_slow', 'truncate', 'mscale', 'mscale_all_dim')
+        found.update({key: said.get(key) for key in names})
+    else:
+        found.update(short_factor=tuple(said['short_factor']), long_factor=tuple(said['long_factor']))
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def rotating_as_listed(c: Fields) -> tuple[bool, ...]:
+    """1 where a layer is rotated; else all but every so many-th."""
+    listed = c.no_rope_layers
+    if listed is None:
+        return tuple(bool((i + 1) % c.no_rope_layer_interval) for i in range(c.num_hidden_layers))
+    return tuple(map(bool, listed))
+
+
+def unless_all(layers: tuple[Any, ...]) -> Any:
+    return None if all(layer is True for layer in layers) else layers
+
+
+def rotating_listed(c: Fields) -> Any:
+    return unless_all(rotating_as_listed(c))
+
+
+def rotating_windows(c: Fields) -> Any:
+    """Layers with a window are rotated, the others are not."""
+    return unless_all(kinds(c))
+
+
+def rotating_windows_if_any(c: Fields) -> Any:
+    return None if c.sliding_window is None else rotating_windows(c)
+
+
+def rotating_by_kind(c: Fields) -> Any:
+    """Full layers have a base and a scaling of their own."""
+    local, full = own_rope(c, 'sliding_attention'), own_rope(c, 'full_attention')
+    return tuple(local if slide else full for slide in kinds(c))
+
+
+def own_rope(c: Fields, kind: str) -> dict[str, Any]:
+    """Of one kind of layers. Older configs scale the full ones alone."""
+    full = kind == 'full_attention'
+    if kind in (c.rope_parameters or {}):
+        base, scaled = rope(c, kind)['rope_theta'], scaling(c, kind)
+    else:
+        base, scaled = c.full_theta if full else c.local_theta, scaling(c) if full else None
+    found = {'theta': float(base), 'scaling': scaled}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+# softmax and ALiBi
+
+
+def gpt2_scale(c: Fields) -> Any:
+    """Without the square root of the width, and smaller in deeper layers, as a config may say."""
+    base = (c.hidden_size // c.num_attention_heads) ** -0.5 if c.scale_attn_weights else 1.0
+    if c.scale_attn_by_inverse_layer_idx:
+        return tuple(base / (i + 1) for i in range(c.num_hidden_layers))
+    return None if c.scale_attn_weights else base
+
+
+def slopes(heads: int) -> list[float]:
+    """2 ** (-8 k / n) for n heads, a power of two."""
+    return [2.0 ** (-8 * k / heads) for k in range(1, heads + 1)]
+
+
+def mpt_slopes(c: Fields) -> dict[str, Any]:
+    """Those of the next power of two: first every other one, then those between."""
+    heads = c.num_attention_heads
+    found = slopes(1 << (heads - 1).bit_length())
+    return {'slopes': [*found[1::2], *found[::2]][:heads] if len(found) != heads else found}
+
+
+def falcon_slopes(c: Fields) -> dict[str, Any]:
+    """Those of BLOOM, rounded to bfloat16, with the scale of the logits."""
+    rounded = torch.tensor(bloom_slopes(c), device='cpu').bfloat16().double()
+    return {'slopes': (rounded * head_width(c) ** -0.5).tolist()}
+
+
+def bloom_slopes(c: Fields) -> list[float]:
+    """Those of the power of two below, then every other one of those of the next."""
+    heads = c.num_attention_heads
+    below = 1 << (heads.bit_length() - 1)
+    return [*slopes(below), *slopes(2 * below)[::2][: heads - below]]
+
+
+# falcon and mpt
+
+
+def two_norms(c: Fields) -> bool:
+    """Whether both branches of a parallel block have a norm of their own."""
+    return c.new_decoder_architecture and c.num_ln_in_parallel_attn in (None, 2)
+
+
+def falcon_block(c: Fields) -> Any:
+    """Whether both branches of a block read the same: with a norm each, with one, or one after the other."""
+    return True if two_norms(c) else 'shared' if c.new_decoder_architecture or c.parallel_attn else None
+
+
+def falcon_kv_heads(c: Fields) -> int:
+    if c.new_decoder_architecture:
+        return c.num_kv_heads or c.num_attention_heads
+    return 1 if c.multi_query else c.num_attention_heads
+
+
+def falcon_is_grouped(c: Fields) -> bool:
+    """Whether the queries of a key stand beside it."""
+    return bool(c.new_decoder_architecture or c.multi_query)
+
+
+def unless_alibi(value: Any) -> Callable[[Fields], Any]:
+    return lambda c: None if c.alibi else c.value(value)
+
+
+ALLOWED = {'alibi_bias_max': (8,), 'alibi': (True,), 'qk_ln': (False,), 'prefix_lm': (False,),
+           'attn_uses_sequence_id': (False,), 'attn_type': ('multihead_attention',)}  # fmt: skip
+
+
+def mpt_attention(c: Fields) -> dict[str, Any]:
+    """The fields of `attn_config`."""
+    given = dict(c.attn_config or {})
+    for name, value in given.items():
+        if value not in ALLOWED.get(name, (value,)):
+            raise ConfigError(
+                f'`attn_config.{name}` of this {c.row.type} checkpoint is {value!r}, which the library does not '
+                f'compute: it must be {ALLOWED[name][0]!r}'
+            )
+    return given
+
+
+# experts
+
+
+def qwen_experts(c: Fields) -> Any:
+    """How many experts each layer has, None for a plain one."""
+    layers = [
+        c.num_local_experts if i not in c.mlp_only_layers and (i + 1) % c.decoder_sparse_step == 0 else None
+        for i in range(c.num_hidden_layers)
+    ]
+    return alike([count or None for count in layers])
+
+
+def deepseek_experts(c: Fields) -> Any:
+    return alike([c.n_routed_experts if i >= c.first_k_dense_replace else None for i in range(c.num_hidden_layers)])
+
+
+def alike(values: list[Any]) -> Any:
+    """One value, if all layers have the same, else one for each."""
+    return values[0] if all(value == values[0] for value in values) else tuple(values)
+
+
+def deepseek_scale(c: Fields) -> float | None:
+    """Yarn with `mscale_all_dim` sharpens the softmax as well."""
+    said = rope(c)
+    extra, factor = said.get('mscale_all_dim'), said.get('factor', 1.0)
+    if not extra or said['kind'] == 'default' or factor <= 1:
+        return None
+    return (c.qk_nope_head_dim + c.qk_rope_head_dim) ** -0.5 * (0.1 * extra * math.log(factor) + 1) ** 2

@@ -1,0 +1,190 @@
+"""Folders in the format of `transformers`: config.json, weights in one or several safetensors files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.flags import shown
+
+WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
+TOKENIZER = ('tokenizer*.json', 'vocab*', 'merges.txt', '*.model', 'special_tokens_map.json', 'chat_template*',
+             'preprocessor_config.json')  # fmt: skip
+RELEASED = 2**25  # bytes
+UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
+
+
+def needed(name: str, what: str, extra: str) -> ModuleType:
+    """An optional package.  Raises ImportError that says what to install."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{what} needs `{name}`: pip install 'x-transformers[{extra}]'") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError) as error:
+        raise ValueError(f'`{path}` cannot be read as JSON: {error}') from error
+    if not isinstance(content, dict):
+        raise ValueError(f'`{path}` holds a {type(content).__name__}, it must hold a dict')
+    return content
+
+
+def write_json(content: Mapping[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def resolve(source: str | os.PathLike[str], **hub: Any) -> Path:
+    """The folder of a model: one on the disk, that of a file, or one that is downloaded by its repository id."""
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.is_file():
+        return path.parent
+    if (os.sep in str(source) and (path.is_absolute() or str(source).startswith('.'))) or str(source).count('/') > 1:
+        raise FileNotFoundError(f'`source` got {str(source)!r}, which is no folder and no file')
+    hub_of = needed('huggingface_hub', f'to load {str(source)!r}, which is no folder,', 'hub')
+    patterns = ['*.json', '*.safetensors', '*.model', 'merges.txt', 'vocab*']
+    return Path(hub_of.snapshot_download(str(source), allow_patterns=patterns, **hub))
+
+
+class Weights:
+    """The tensors of a folder, read one at a time."""
+
+    def __init__(self, folder: Path, allow_pickle: bool = False) -> None:
+        self.folder, self.stack = folder, ExitStack()
+        self.pickled: dict[str, Tensor] = {}
+        self.files = self.found(allow_pickle)
+        self.opened: dict[str, Any] = {}
+        self.touched = 0
+
+    def found(self, allow_pickle: bool) -> dict[str, str]:
+        """In which file each name is."""
+        folder = self.folder
+        if (folder / INDEX).is_file():
+            return self.listed(read_json(folder / INDEX))
+        if (folder / WEIGHTS).is_file():
+            with self.open(WEIGHTS) as file:
+                return dict.fromkeys(file.keys(), WEIGHTS)
+        pickled = [folder / name for name in (PICKLED, PICKLED_INDEX) if (folder / name).is_file()]
+        if not pickled:
+            raise FileNotFoundError(f'`{folder}` has no {WEIGHTS} and no {INDEX}')
+        if not allow_pickle:
+            raise ValueError(
+                f'`{folder}` has its weights in `{pickled[0].name}`, a pickle, which can run code when it is read; '
+                f'give `allow_pickle=True` if you trust it: it is read by `torch.load(weights_only=True)`'
+            )
+        names = [PICKLED] if pickled[0].name == PICKLED else sorted(set(self.listed(read_json(pickled[0])).values()))
+        for name in names:
+            self.pickled.update(torch.load(folder / name, map_location='cpu', weights_only=True))
+        return dict.fromkeys(self.pickled, '')
+
+    def listed(self, index: Mapping[str, Any]) -> dict[str, str]:
+        files = index.get('weight_map')
+        if not isinstance(files, dict):
+            raise ValueError(f'`{self.folder / INDEX}` has no `weight_map`, which says where each tensor is')
+        for name in set(files.values()):
+            if not isinstance(name, str) or os.path.basename(name) != name:
+                raise ValueError(f'`weight_map` names {shown(name)}, it must name files beside it')
+            if not (self.folder / name).is_file():
+                raise FileNotFoundError(f'`{self.folder}` has no {name}, which its index names')
+        return files
+
+    def open(self, name: str) -> Any:
+        safetensors = needed('safetensors', 'to read weights', 'pretrained')
+        return safetensors.safe_open(self.folder / name, framework='pt', device='cpu')
+
+    def file(self, name: str) -> Any:
+        if self.files[name] not in self.opened:
+            self.opened[self.files[name]] = self.stack.enter_context(self.open(self.files[name]))
+        return self.opened[self.files[name]]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.files
+
+    def load(self, name: str) -> Tensor:
+        if self.pickled:
+            return self.pickled[name]
+        t = self.file(name).get_tensor(name)
+        self.touched += t.nbytes
+        return t
+
+    def release(self) -> None:
+        """Let go of the pages of files that have been read: they count as memory of the process."""
+        if self.touched > RELEASED:
+            self.__exit__()
+            self.touched = 0
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        if self.pickled:
+            return tuple(self.pickled[name].shape)
+        return tuple(self.file(name).get_slice(name).get_shape())
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.close()
+        self.opened.clear()
+
+
+def in_bytes(size: int | str) -> int:
+    """'5GB' -> 5,000,000,000"""
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    match = re.fullmatch(r'(\d+) ?([KMG]B)', str(size).upper())
+    if match is None:
+        raise ValueError(f"`max_shard_size` got {shown(size)}, it must be bytes, or a text such as '5GB' or '200MB'")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Names in files of at most so many bytes, in order; a larger tensor has a file of its own."""
+    files: list[list[str]] = []
+    held = 0
+    for name, size in sizes.items():
+        if not files or held + size > most:
+            files.append([])
+            held = 0
+        files[-1].append(name)
+        held += size
+    return files
+
+
+def write_weights(
+    folder: Path, sizes: Mapping[str, int], get: Callable[[Iterable[str]], dict[str, Tensor]], most: int
+) -> None:
+    """Write tensors to one file, or several and an index. `get` gives those of one file."""
+    save = needed('safetensors.torch', 'to write weights', 'pretrained').save_file
+    for old in (*folder.glob('model*.safetensors'), folder / INDEX):
+        old.unlink(missing_ok=True)
+    files = shards(sizes, most)
+    if len(files) == 1:
+        save(get(files[0]), folder / WEIGHTS, metadata={'format': 'pt'})
+        return
+    where: dict[str, str] = {}
+    for number, names in enumerate(files, 1):
+        title = f'model-{number:05d}-of-{len(files):05d}.safetensors'
+        save(get(names), folder / title, metadata={'format': 'pt'})
+        where.update(dict.fromkeys(names, title))
+    write_json({'metadata': {'total_size': sum(sizes.values())}, 'weight_map': where}, folder / INDEX)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """The files of a tokenizer, as they are."""
+    for pattern in TOKENIZER:
+        for file in sorted(source.glob(pattern)):
+            (target / file.name).write_bytes(file.read_bytes())

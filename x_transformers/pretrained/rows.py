@@ -1,0 +1,210 @@
+"""What the table of pretrained models is made of: rows, links between weights, and fields of configs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from x_transformers.flags import ConfigError, did_you_mean, shown
+from x_transformers.pretrained.changes import Change, Sizes, chain
+
+# fields of a config that change no numbers
+WITHOUT_EFFECT = re.compile(
+    '_name_or_path|architectures|chunk_size_feed_forward|dtype|torch_dtype|id2label|label2id|is_encoder_decoder|'
+    'model_type|output_attentions|output_hidden_states|problem_type|return_dict|transformers_version|use_cache|'
+    r'initializer_range|initializer_factor|init_std|initializer_cutoff_factor|\w+_token_id|\w+_dropout|\w+_pdrop|'
+    r'dropout|\w+_dropout_prob|dropout_rate|\w+_layerdrop|'
+    r'summary_\w+|encoder_stride|stage_names|out_features|out_indices|apply_layernorm|reshape_hidden_states|auto_map|'
+    'attn_implementation|_attn_implementation|torchscript|use_bfloat16|sparse_prediction|sparse_pred_ignore_index|'
+    'deterministic_flash_attn|reference_compile|task_specific_params|prefix|finetuning_task|gradient_checkpointing|'
+    'tokenizer_class|pruned_heads|num_labels|return_dict_in_generate'
+)
+
+
+@dataclass(frozen=True)
+class Const:
+    """A text as the value of a keyword; other texts name fields."""
+
+    value: Any
+
+
+# the value of a keyword: the name of a field, a function of the fields, or itself
+Value = str | Const | Callable[['Fields'], Any] | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Link:
+    """Names of theirs, names of ours, and what changes on the way.
+
+    {i} is the number of a block, and in names of ours {2i}, {2i+1}, ... its layers; {x} stands for all experts, {j} for
+    all heads, one after the other.
+    """
+
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    change: Change
+    when: Callable[[Fields], bool] | None = None
+
+
+# where the layers of a stack are
+PLACES = {'L.': 'attn_layers.layers.', 'E.': 'encoder.attn_layers.layers.', 'D.': 'decoder.net.attn_layers.layers.'}
+
+
+def link(theirs: str, ours: str, *changes: Change, when: Callable[[Fields], bool] | None = None) -> tuple[Link, ...]:
+    """Names with blanks between; `*` stands for the weight, and for the bias, where there is one.
+
+    A norm of ours, `x.norm`, holds the weight as `g` or `gamma`, and the bias as `beta`. Names of ours begin with
+    `L.`, `E.` or `D.`, the layers of the stack, of an encoder, of a decoder, or are whole.
+    """
+    ours = ' '.join(PLACES.get(name[:2], name[:2]) + name[2:] for name in ours.split())
+    if ours.endswith('.norm'):
+        stem, source = ours.removesuffix('.norm'), theirs.removesuffix('.*').removesuffix('.weight')
+        pairs = (('weight', 'g'), ('weight', 'gamma'), ('bias', 'beta'))
+        return tuple(Link((f'{source}.{a}',), (f'{stem}.{b}',), chain(*changes), when) for a, b in pairs)
+    ends = ('weight', 'bias') if '*' in theirs else ('',)
+    return tuple(
+        Link(tuple(theirs.replace('*', end).split()), tuple(ours.replace('*', end).split()), chain(*changes), when)
+        for end in ends
+    )
+
+
+def links(*groups: Sequence[Link]) -> tuple[Link, ...]:
+    return tuple(one for group in groups for one in group)
+
+
+@dataclass(frozen=True)
+class Row:
+    """How models of one `model_type` of `transformers` are read and written. `like` starts from another row.
+
+    type             its `model_type`
+    architectures    classes of transformers that can be read, the one with a language head first
+    wrapper, stack   classes of ours; without a stack all keywords are those of the wrapper
+    defaults         fields that are read, with what stands for one that a config leaves out
+    aliases          older names of fields -> those of `defaults`
+    fixed            fields -> the values that can be computed
+    free             further fields that change no numbers
+    model, layers    keywords of the wrapper and of the stack
+    sizes            what the changes of weights need
+    links            which weights are which
+    renames          (pattern, replacement): names in other files -> those of `links`
+    ignored          patterns of names that hold nothing to keep
+    base             prefix that older files leave out
+    tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
+    """
+
+    type: str
+    architectures: tuple[str, ...] = ()
+    wrapper: str = 'TransformerWrapper'
+    stack: str | None = 'Decoder'
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
+    model: Mapping[str, Value] = field(default_factory=dict)
+    layers: Mapping[str, Value] = field(default_factory=dict)
+    sizes: Mapping[str, Value] = field(default_factory=dict)
+    links: tuple[Link, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    base: str = ''
+    tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')
+    merges = ('defaults', 'aliases', 'fixed', 'model', 'layers', 'sizes')
+
+    def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> Row:
+        """A row that differs from this one. Mappings are merged, `without` some of their names."""
+        for name in self.merges:
+            merged = {**getattr(self, name), **changes.get(name, {})}
+            changes[name] = {k: v for k, v in merged.items() if k not in without}
+        return replace(self, type=type, architectures=architectures, **changes)
+
+
+class Fields:
+    """The fields of a config, by the names of its row, and its defaults where the config leaves one out.
+
+    `tied`: whether the head is the table of embeddings, as the weights say; else as the config says.
+    """
+
+    def __init__(self, row: Row, config: Mapping[str, Any], tied: bool | None = None) -> None:
+        self.row, self.config = row, config
+        self.check()
+        read = {row.aliases.get(name, name): value for name, value in reversed(list(config.items()))}
+        read.update({name: config[name] for name in row.defaults if name in config})
+        self.values = {**row.defaults, **read}
+        self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__['values'][name]
+        except KeyError:
+            raise AttributeError(f'the row of {self.row.type} reads no field `{name}`') from None
+
+    def check(self) -> None:
+        """Refuse what changes numbers in a way that is not computed."""
+        row = self.row
+        if self.config.get('quantization_config') is not None:
+            raise ConfigError(
+                f'`quantization_config` of this {row.type} checkpoint is set: weights in few bits are not read, save '
+                f'them in bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`'
+            )
+        known = {*row.defaults, *row.aliases, *row.fixed, *row.free, 'quantization_config', 'tie_word_embeddings'}
+        for name, value in self.config.items():
+            if name not in known and not WITHOUT_EFFECT.fullmatch(name):
+                raise ConfigError(
+                    f'`{name}` of this {row.type} checkpoint is {shown(value)}, which the library does not '
+                    f'know{did_you_mean(name, known)}'
+                )
+            allowed = row.fixed.get(name)
+            if allowed is not None and value not in allowed:
+                raise ConfigError(
+                    f'`{name}` of this {row.type} checkpoint is {shown(value)}, which the library does not compute: '
+                    f'it must be {" or ".join(map(shown, allowed))}'
+                )
+
+    def value(self, value: Value) -> Any:
+        if isinstance(value, Const):
+            return value.value
+        if isinstance(value, str):
+            return getattr(self, value)
+        return value(self) if callable(value) else value
+
+    def all(self, values: Mapping[str, Value]) -> dict[str, Any]:
+        """The values of keywords, those left out that come to None."""
+        found = {name: self.value(value) for name, value in values.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def keywords(self) -> dict[str, Any]:
+        """The call that builds the model, in the form of `model.config`."""
+        row = self.row
+        if row.stack is None:
+            return {'class': row.wrapper, **self.all(row.model)}
+        stack = {'class': row.stack, **self.all(row.layers)}
+        return {'class': row.wrapper, **self.all(row.model), 'attn_layers': stack}
+
+    def sizes(self) -> Sizes:
+        return Sizes(**self.all(self.row.sizes))
+
+
+# the table
+
+ROWS: dict[str, Row] = {}
+
+
+def register(row: Row) -> Row:
+    """Add a type of models, or put another row in the place of one."""
+    if not isinstance(row, Row):
+        raise TypeError(f'`row` got {shown(row)}, it must be a Row')
+    ROWS[row.type] = row
+    return row
+
+
+def row_of(config: Mapping[str, Any]) -> Row:
+    kind = str(config.get('model_type')).replace('-', '_')
+    if kind not in ROWS:
+        raise ConfigError(f'`model_type` got {kind!r}, which is not supported{did_you_mean(kind, ROWS)}')
+    return ROWS[kind]
+
+
+def supported() -> Iterator[Row]:
+    yield from ROWS.values()

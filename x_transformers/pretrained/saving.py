@@ -1,0 +1,158 @@
+"""Models written as folders, in the format of `transformers` or in our own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.flags import ConfigError, shown
+from x_transformers.pretrained.engine import built, saved, steps_of
+from x_transformers.pretrained.files import copy_tokenizer, in_bytes, write_json, write_weights
+from x_transformers.pretrained.loading import OWN
+from x_transformers.pretrained.rows import ROWS, Fields, Row
+
+# keywords that change how something is computed, not what
+HOW = {'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
+
+
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    format: str = 'hf',
+    hf_type: str | None = None,
+    max_shard_size: int | str = '5GB',
+    generation: Mapping[str, Any] | None = None,
+    tokenizer_from: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write config.json and the weights of a model to a folder.
+
+        format            'hf', as `transformers` reads it; 'own', the config and the names of this library
+        hf_type           the `model_type` to write, of a model that was not loaded from one
+        max_shard_size    of one file, in bytes or as '5GB'
+        generation        content of generation_config.json, that which was read if None
+        tokenizer_from    a folder whose tokenizer files are copied
+
+    Raises ConfigError, which names the keyword, for a model that the type has no fields for.
+    """
+    if format not in ('hf', 'own'):
+        raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
+    folder, most = Path(path), in_bytes(max_shard_size)
+    info = getattr(model, 'pretrained', None)
+    if format == 'own':
+        config, get, sizes = own_files(model)
+    else:
+        config, get, sizes = files_of(model, info, hf_type)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(config, folder / 'config.json')
+    write_weights(folder, sizes, get, most)
+    generation = getattr(info, 'generation', None) if generation is None else generation
+    if generation:
+        write_json(generation, folder / 'generation_config.json')
+    if tokenizer_from is not None:
+        copy_tokenizer(Path(tokenizer_from), folder)
+
+
+def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with the first name of each tensor."""
+    found: dict[int, str] = {}
+    for name, t in state.items():
+        found.setdefault(id(t), name)
+    return {name: state[name] for name in found.values()}
+
+
+def on_cpu(t: Tensor) -> Tensor:
+    return t.detach().to('cpu').contiguous()
+
+
+def own_files(model: nn.Module) -> tuple[dict[str, Any], Any, dict[str, int]]:
+    from x_transformers import __version__
+
+    state = once(model.state_dict(keep_vars=True))
+    config = {'model_type': OWN, 'x_transformers_version': __version__, 'config': model.config}
+    return (
+        config,
+        lambda names: {name: on_cpu(state[name]) for name in names},
+        {name: t.nbytes for name, t in state.items()},
+    )
+
+
+def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str, Any], Any, dict[str, int]]:
+    row, config = chosen(info, hf_type)
+    state = saved(model)
+    tied = row.tied is not None and 'to_logits.weight' not in state
+    config = {**config, **sizes_now(model, row)}
+    if row.tied is not None and config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings')) != tied:
+        config['tie_word_embeddings'] = tied
+    fields = Fields(row, config, tied)
+    check_keywords(plain(model), plain(built(fields)), row)
+    steps, sizes = steps_of(row, fields, state), fields.sizes()
+    of = {name: step for step in steps for name in step.theirs}
+    empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
+    nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty, sizes).items()}
+    dtype = next(iter(state.values())).dtype
+    config['dtype'] = str(dtype).removeprefix('torch.')
+    config.pop('torch_dtype', None)
+    kept = {} if info is None else info.kept
+
+    def get(names: Iterable[str]) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for name in names:
+            if name not in found:
+                found.update(of[name].write({ours: on_cpu(state[ours]) for ours in of[name].ours}, sizes))
+        for name in kept.keys() & found.keys():
+            found[name][: len(kept[name])] = kept[name]
+        return {name: found[name].contiguous().clone() for name in names}
+
+    return config, get, nbytes
+
+
+def chosen(info: Any, hf_type: str | None) -> tuple[Row, dict[str, Any]]:
+    kind = hf_type or getattr(info, 'type', None)
+    if kind is None:
+        raise ConfigError('`hf_type` is missing: say as which type a model is to be written that was not loaded')
+    if kind not in ROWS:
+        raise ConfigError(f'`hf_type` got {shown(kind)}, it must be one of {", ".join(ROWS)}')
+    if info is None or info.type != kind:
+        raise ConfigError(f'`hf_type` got {kind!r}, but the model was not loaded from a checkpoint of that type')
+    return ROWS[kind], dict(info.config)
+
+
+def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
+    """Fields that name sizes which may have changed since."""
+    field = row.model.get('num_tokens')
+    return {} if field is None else {field: model.num_tokens}
+
+
+def plain(model: nn.Module) -> dict[str, Any]:
+    """Its config, as a file would hold it."""
+    return json.loads(model.config.to_json_string())
+
+
+def check_keywords(now: Mapping[str, Any], said: Mapping[str, Any], row: Row) -> None:
+    """Refuse a model that was built in another way than its config says."""
+    for name in {**now, **said}:
+        own, other = now.get(name), said.get(name)
+        if isinstance(own, dict) and isinstance(other, dict) and 'class' in own:
+            check_keywords(own, other, row)
+        elif name not in HOW and 'dropout' not in name and not alike(own, other):
+            raise ConfigError(
+                f'`{name}` of the model is {shown(own)}, which its {row.type} config does not say: it would be read '
+                f'as {shown(other)}'
+            )
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Equal, or numbers that differ in their rounding."""
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-6)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(alike, a, b))
+    return a == b

@@ -1,0 +1,221 @@
+"""Encoders and decoders that read them: T5, BART, Marian."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from x_transformers.flags import ConfigError
+from x_transformers.pretrained.changes import CUT, JOIN, ROW
+from x_transformers.pretrained.fields import activation
+from x_transformers.pretrained.rows import Const, Fields, Row, Value, link, links, register
+
+
+def both(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Keywords of the encoder and of the decoder."""
+    return {side + name: value for side in ('enc_', 'dec_') for name, value in values.items()}
+
+
+# T5
+
+
+def t5_gate(c: Fields) -> str | None:
+    """The activation of a gated feedforward."""
+    kind, _, name = c.feed_forward_proj.rpartition('-')
+    if kind not in ('', 'gated') or name not in ('relu', 'gelu', 'silu'):
+        raise ConfigError(
+            f'`feed_forward_proj` of this {c.row.type} checkpoint is {c.feed_forward_proj!r}, it must be relu, gelu, '
+            f'silu, gated-gelu or gated-silu'
+        )
+    return None if not kind else {'gelu': 'gelu_tanh'}.get(name, name)
+
+
+def t5_activation(c: Fields) -> str:
+    gate = t5_gate(c)
+    return c.feed_forward_proj if gate is None else gate
+
+
+def t5_scale(c: Fields) -> float | None:
+    """Models with a tied head divide what it reads, unless the config says otherwise."""
+    scales = c.scale_decoder_outputs
+    if scales is None:
+        scales = c.values.get('tie_word_embeddings') is not False
+    return c.d_model**-0.5 if scales else 1.0
+
+
+T5_STACK = dict(
+    heads='num_heads', attn_dim_head='d_kv', use_rmsnorm=True, norm_add_unit_offset=False,
+    norm_eps='layer_norm_epsilon', attn_softmax_scale=1.0, rel_pos_bias=True,
+    rel_pos_kwargs=Const({'scale': 1.0}), verbose=False,
+    rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance='relative_attention_max_distance',
+    ff_glu=lambda c: t5_gate(c) is not None or None, ff_glu_bias=lambda c: None if t5_gate(c) is None else False,
+    ff_no_bias=True, ff_activation=t5_activation, ff_dim_inner='d_ff', max_seq_len=0, num_tokens='vocab_size',
+    attn_dropout='dropout_rate', attn_sublayer_dropout='dropout_rate', ff_sublayer_dropout='dropout_rate',
+    ff_dropout='dropout_rate', emb_dropout='dropout_rate',
+)  # fmt: skip
+
+
+def t5_attention(theirs: str, ours: str) -> Any:
+    pairs = (('q', 'to_q'), ('k', 'to_k'), ('v', 'to_v'), ('o', 'to_out'))
+    return links(*(link(f'{theirs}.{a}.weight', f'{ours}.1.{b}.weight') for a, b in pairs))
+
+
+def t5_feedforward(theirs: str, ours: str) -> Any:
+    return links(
+        link(f'{theirs}.wi.weight', f'{ours}.1.ff.0.0.weight'),
+        link(f'{theirs}.wi_1.weight {theirs}.wi_0.weight', f'{ours}.1.ff.0.proj.weight', JOIN),
+        link(f'{theirs}.wo.weight', f'{ours}.1.ff.2.weight'),
+    )
+
+
+ENC, DEC = 'encoder.block.{i}', 'decoder.block.{i}'
+BIAS = 'relative_attention_bias.weight'
+
+T5 = register(
+    Row(
+        't5',
+        ('T5ForConditionalGeneration',),
+        wrapper='XTransformer',
+        stack=None,
+        defaults=dict(
+            vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_decoder_layers=None, num_heads=8,
+            relative_attention_num_buckets=32, relative_attention_max_distance=128, layer_norm_epsilon=1e-6,
+            feed_forward_proj='relu', scale_decoder_outputs=None, tie_word_embeddings=True, dropout_rate=0.1,
+        ),
+        aliases=dict(),
+        fixed=dict(is_decoder=(False,)),
+        free=('dense_act_fn', 'is_gated_act', 'classifier_dropout', 'n_positions', 'output_past'),
+        model=dict(
+            dim='d_model', tie_token_emb=True, **both(T5_STACK), enc_depth='num_layers',
+            dec_depth=lambda c: c.num_decoder_layers or c.num_layers,
+            dec_tie_embedding=lambda c: bool(c.tied) or None,
+            dec_tie_embedding_scale=lambda c: t5_scale(c) if c.tied else None,
+            dec_logits_scale=lambda c: None if c.tied else t5_scale(c),
+        ),
+        sizes=dict(heads='num_heads', kv_heads='num_heads', dim_head='d_kv', dim_value='d_kv'),
+        links=links(
+            link('shared.weight', 'encoder.token_emb.emb.weight'),
+            t5_attention(f'{ENC}.layer.0.SelfAttention', 'E.{2i}'),
+            link(f'{ENC}.layer.0.layer_norm', 'E.{2i}.0.0.norm'),
+            t5_feedforward(f'{ENC}.layer.1.DenseReluDense', 'E.{2i+1}'),
+            link(f'{ENC}.layer.1.layer_norm', 'E.{2i+1}.0.0.norm'),
+            t5_attention(f'{DEC}.layer.0.SelfAttention', 'D.{3i}'),
+            link(f'{DEC}.layer.0.layer_norm', 'D.{3i}.0.0.norm'),
+            t5_attention(f'{DEC}.layer.1.EncDecAttention', 'D.{3i+1}'),
+            link(f'{DEC}.layer.1.layer_norm', 'D.{3i+1}.0.0.norm'),
+            t5_feedforward(f'{DEC}.layer.2.DenseReluDense', 'D.{3i+2}'),
+            link(f'{DEC}.layer.2.layer_norm', 'D.{3i+2}.0.0.norm'),
+            link(
+                f'encoder.block.0.layer.0.SelfAttention.{BIAS}', f'encoder.attn_layers.rel_pos.{BIAS}'
+            ),
+            link(
+                f'decoder.block.0.layer.0.SelfAttention.{BIAS}', f'decoder.net.attn_layers.rel_pos.{BIAS}'
+            ),
+            link('encoder.final_layer_norm', 'encoder.attn_layers.final_norm.norm'),
+            link('decoder.final_layer_norm', 'decoder.net.attn_layers.final_norm.norm'),
+            link('lm_head.weight', 'decoder.net.to_logits.weight'),
+        ),
+        ignored=(
+            r'(encoder|decoder)\.embed_tokens\.weight',
+            r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
+        ),
+        tied=('lm_head.weight', 'shared.weight'),
+    )
+)  # fmt: skip
+
+register(
+    T5.like(
+        'mt5', 'MT5ForConditionalGeneration',
+        defaults=dict(vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj='gated-gelu',
+                      scale_decoder_outputs=False),
+    )
+)  # fmt: skip
+
+# BART
+
+BART_STACK = dict(
+    pre_norm=False, norm_bias=True, norm_add_unit_offset=False, norm_eps=1e-5, attn_qkv_bias=True, attn_out_bias=True,
+    ff_activation=activation('activation_function'), verbose=False, attn_dropout='attention_dropout',
+    attn_sublayer_dropout='dropout', ff_sublayer_dropout='dropout', ff_dropout='activation_dropout',
+    num_tokens='vocab_size', max_seq_len='max_position_embeddings', emb_dropout='dropout', abs_pos_emb_scale=1.0,
+    emb_scale=lambda c: c.d_model**0.5 if c.scale_embedding else None,
+)  # fmt: skip
+SIDES = {'encoder': 'enc', 'decoder': 'dec'}
+
+
+def per_side(side: str) -> dict[str, Value]:
+    p = SIDES[side]
+    return {
+        f'{p}_depth': f'{side}_layers', f'{p}_heads': f'{side}_attention_heads', f'{p}_ff_dim_inner': f'{side}_ffn_dim',
+        f'{p}_attn_dim_head': lambda c: c.d_model // getattr(c, f'{side}_attention_heads'),
+        f'{p}_layer_dropout': f'{side}_layerdrop',
+    }  # fmt: skip
+
+
+def bart_attention(theirs: str, ours: str) -> Any:
+    pairs = (('q_proj', 'to_q'), ('k_proj', 'to_k'), ('v_proj', 'to_v'), ('out_proj', 'to_out'))
+    return links(*(link(f'{theirs}.{a}.*', f'{ours}.1.{b}.*') for a, b in pairs))
+
+
+def bart_feedforward(theirs: str, ours: str) -> Any:
+    return links(link(f'{theirs}.fc1.*', f'{ours}.1.ff.0.0.*'), link(f'{theirs}.fc2.*', f'{ours}.1.ff.2.*'))
+
+
+def bart_layers(norm: str, prefix: str = 'model') -> Any:
+    """Both stacks, with their norms at `.0.{norm}` of a layer."""
+    e, d = f'{prefix}.encoder.layers.{{i}}', f'{prefix}.decoder.layers.{{i}}'
+    return links(
+        bart_attention(f'{e}.self_attn', 'E.{2i}'), link(f'{e}.self_attn_layer_norm', f'E.{{2i}}.0.{norm}.norm'),
+        bart_feedforward(e, 'E.{2i+1}'), link(f'{e}.final_layer_norm', f'E.{{2i+1}}.0.{norm}.norm'),
+        bart_attention(f'{d}.self_attn', 'D.{3i}'), link(f'{d}.self_attn_layer_norm', f'D.{{3i}}.0.{norm}.norm'),
+        bart_attention(f'{d}.encoder_attn', 'D.{3i+1}'),
+        link(f'{d}.encoder_attn_layer_norm', f'D.{{3i+1}}.0.{norm}.norm'),
+        bart_feedforward(d, 'D.{3i+2}'), link(f'{d}.final_layer_norm', f'D.{{3i+2}}.0.{norm}.norm'),
+    )  # fmt: skip
+
+
+BART = register(
+    Row(
+        'bart',
+        ('BartForConditionalGeneration',),
+        wrapper='XTransformer',
+        stack=None,
+        defaults=dict(
+            vocab_size=50265, max_position_embeddings=1024, encoder_layers=12, encoder_ffn_dim=4096,
+            encoder_attention_heads=16, decoder_layers=12, decoder_ffn_dim=4096, decoder_attention_heads=16,
+            activation_function='gelu', d_model=1024, scale_embedding=False, tie_word_embeddings=True, dropout=0.1,
+            attention_dropout=0.0, activation_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
+        ),
+        aliases=dict(num_hidden_layers='encoder_layers', normalize_embedding='normalize_embedding'),
+        fixed=dict(
+            is_decoder=(False,), add_final_layer_norm=(False,), normalize_before=(False,), normalize_embedding=(True,),
+            static_position_embeddings=(False,), add_bias_logits=(False,),
+        ),
+        free=(
+            'classifier_dropout', 'classif_dropout', 'gradient_checkpointing', 'extra_pos_embeddings', 'num_beams',
+            'early_stopping', 'no_repeat_ngram_size', 'force_bos_token_to_be_generated', 'do_blenderbot_90_layernorm',
+        ),
+        model=dict(
+            dim='d_model', tie_token_emb=True, **both(BART_STACK), **per_side('encoder'), **per_side('decoder'),
+            **both(dict(post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps=1e-5)),
+            dec_tie_embedding=lambda c: bool(c.tied) or None, dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None,
+            dec_logits_bias=True,
+        ),
+        sizes=dict(
+            heads='encoder_attention_heads', kv_heads='encoder_attention_heads',
+            dim_head=lambda c: c.d_model // c.encoder_attention_heads, cut=2,
+        ),
+        links=links(
+            link('model.shared.weight', 'encoder.token_emb.emb.weight'), bart_layers('2'),
+            link('model.encoder.embed_positions.weight', 'encoder.pos_emb.emb.weight', CUT),
+            link('model.decoder.embed_positions.weight', 'decoder.net.pos_emb.emb.weight', CUT),
+            link('model.encoder.layernorm_embedding', 'encoder.post_emb_norm.norm'),
+            link('model.decoder.layernorm_embedding', 'decoder.net.post_emb_norm.norm'),
+            link('final_logits_bias', 'decoder.net.to_logits.bias', ROW),
+            link('lm_head.weight', 'decoder.net.to_logits.weight'),
+        ),
+        ignored=(r'model\.(encoder|decoder)\.embed_tokens\.weight',),
+        base='model.',
+        tied=('lm_head.weight', 'model.shared.weight'),
+    )
+)  # fmt: skip
