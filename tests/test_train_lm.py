@@ -1,7 +1,6 @@
 """The example that trains a language model: it learns, survives being killed, and refuses what it cannot do."""
 
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -14,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import example_scripts
 import pytest
 import torch
 
@@ -33,13 +33,8 @@ RUN = [*TINY, '--steps', '12', '--interval', '3', '--set', 'ff_dropout=0.2']
 
 @pytest.fixture(scope='module')
 def script():
-    """The script as a module: its `main` takes arguments and returns an exit code, without a new process."""
-    spec = importlib.util.spec_from_file_location('train_lm', ROOT / 'examples' / 'train_lm.py')
-    module = importlib.util.module_from_spec(spec)
-    sys.modules['train_lm'] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules['train_lm']
+    with example_scripts.script('train_lm') as module:
+        yield module
 
 
 @pytest.fixture(scope='module')
@@ -78,10 +73,7 @@ def _usual_signals():
 
 
 def call(script, *arguments):
-    try:
-        return script.main(['--sample-bytes', '2', *map(str, arguments)])
-    except SystemExit as stop:
-        return stop.code
+    return example_scripts.call(script, '--sample-bytes', 2, *arguments)
 
 
 @pytest.fixture
@@ -219,14 +211,14 @@ class Killed(BaseException):
 
 def killed_at(script, monkeypatch, step):
     """Make the script die at the beginning of a step."""
-    train_step = script.train_step
+    train_step = script.Run.train_step
 
     def dying(run):
         if run.step == step:
             raise Killed
         return train_step(run)
 
-    monkeypatch.setattr(script, 'train_step', dying)
+    monkeypatch.setattr(script.Run, 'train_step', dying)
 
 
 @pytest.mark.parametrize('step', [6, 8])
@@ -251,18 +243,18 @@ def test_saving_by_time(script, straight, text, tmp_path):
 
 def test_a_finished_run_can_go_on_for_more_steps(script, straight, tmp_path, monkeypatch):
     out, rates = shutil.copytree(straight, tmp_path / 'run'), []
-    train_step = script.train_step
+    train_step = script.Run.train_step
 
     def watched(run):
         loss = train_step(run)
         rates.append(run.optimizer.param_groups[0]['lr'])
         return loss
 
-    monkeypatch.setattr(script, 'train_step', watched)
+    monkeypatch.setattr(script.Run, 'train_step', watched)
     assert call(script, '--out', out, '--resume', '--steps', '18', '--interval', '3') == 0
     name, state, _ = contents(out)
     assert (name, state['config']['steps']) == ('step_000018', 18)
-    assert rates == [script.learning_rate(step, script.Config(steps=18)) for step in range(12, 18)]
+    assert rates == [script.runs.learning_rate(step, script.Config(steps=18)) for step in range(12, 18)]
     losses = [load_file(folder / 'training.safetensors')['losses'] for folder in (straight / 'step_000012', out / name)]
     assert torch.equal(losses[1][:12], losses[0]) and len(losses[1]) == 18
     # from then on it is a run of 18 steps
@@ -273,7 +265,7 @@ def test_a_finished_run_can_go_on_for_more_steps(script, straight, tmp_path, mon
 def test_a_folder_belongs_to_one_run(script, straight, text, tmp_path, capsys, resume):
     out = shutil.copytree(straight, tmp_path / 'run') if resume else tmp_path / 'run'
     out.mkdir(exist_ok=True)
-    with script.claimed(out):
+    with script.runs.claimed(out):
         before = digests(out)
         assert call(script, *RUN, '--data', text, '--out', out, *(['--resume'] if resume else [])) == 2
         assert f'--out {out} is in use: another run writes to it' in capsys.readouterr().err
@@ -283,7 +275,7 @@ def test_a_folder_belongs_to_one_run(script, straight, text, tmp_path, capsys, r
 
 def test_runs_that_start_together_take_folders_of_their_own(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with script.new_folder(None) as first, script.new_folder(None) as second:
+    with script.runs.new_folder(None, 'train_lm') as first, script.runs.new_folder(None, 'train_lm') as second:
         assert [first, second] == [Path('runs', 'train_lm-001'), Path('runs', 'train_lm-002')]
 
 
@@ -296,11 +288,15 @@ def test_a_full_disk_stops_the_run(script, straight, text, tmp_path, monkeypatch
     before = digests(out)
 
     def full(*arguments, **more):
-        raise (script.SafetensorError if kind == 'weights' else OSError)('No space left on device')
+        raise (script.runs.SafetensorError if kind == 'weights' else OSError)('No space left on device')
 
     with monkeypatch.context() as patch:
-        target = {'weights': (script, 'save_file'), 'state': (Path, 'write_text'), 'flush': (script, 'flush')}[kind]
-        patch.setattr(*target, full)
+        targets = {
+            'weights': (script.runs, 'save_file'),
+            'state': (Path, 'write_text'),
+            'flush': (script.runs, 'flush'),
+        }
+        patch.setattr(*targets[kind], full)
         capsys.readouterr()
         assert call(script, '--interval', '3', '--out', out, '--resume') == 1
     said = capsys.readouterr().err.splitlines()[-1]
@@ -361,8 +357,8 @@ def test_a_checkpoint_is_whole_or_absent(script, straight, text, tmp_path, monke
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        target = {'write': (script, 'save_file'), 'flush': (script, 'flush'), 'rename': (Path, 'rename')}[kind]
-        patch.setattr(*target, die)
+        targets = {'write': (script.runs, 'save_file'), 'flush': (script.runs, 'flush'), 'rename': (Path, 'rename')}
+        patch.setattr(*targets[kind], die)
         call(script, '--interval', '3', '--out', out, '--resume')
     assert {path: digest for path, digest in digests(out).items() if '.tmp' not in path} == before
     assert call(script, '--interval', '3', '--out', out, '--resume') == 0
@@ -376,7 +372,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(script, text, tmp_path, monkeyp
     assert 'no longer finite, a lower --lr may help; nothing was saved yet' in capsys.readouterr().err
     assert names(tmp_path / 'first') == []
 
-    monkeypatch.setattr(script, 'train_step', lambda run: float('nan') if run.step == 5 else 1.0)
+    monkeypatch.setattr(script.Run, 'train_step', lambda run: float('nan') if run.step == 5 else 1.0)
     assert call(script, *arguments, '--interval', '2', '--out', tmp_path / 'second') == 1
     assert f'the last checkpoint is {tmp_path / "second" / "step_000004"}' in capsys.readouterr().err
     assert names(tmp_path / 'second') == ['step_000002', 'step_000004']
@@ -393,14 +389,14 @@ def wait_for(condition, process, seconds=60.0):
 @pytest.mark.skipif(os.name != 'posix', reason='signals as in POSIX')
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_after_the_step(script, text, tmp_path, monkeypatch, capsys, number):
-    train_step, out = script.train_step, tmp_path / 'run'
+    train_step, out = script.Run.train_step, tmp_path / 'run'
 
     def interrupted(run):
         if run.step == 7:
             signal.raise_signal(number)
         return train_step(run)
 
-    monkeypatch.setattr(script, 'train_step', interrupted)
+    monkeypatch.setattr(script.Run, 'train_step', interrupted)
     assert call(script, *RUN, '--data', text, '--out', out) == 128 + number
     assert f'the last checkpoint is {out / "step_000008"}, to go on' in capsys.readouterr().err
     assert len(load_file(out / 'step_000008' / 'training.safetensors')['losses']) == 8
@@ -640,7 +636,7 @@ def test_crops_reach_both_ends(script):
 
 def test_the_learning_rate_rises_and_falls(script):
     config = script.Config(steps=1000, lr=2.0)
-    rates = [script.learning_rate(step, config) for step in range(1000)]
+    rates = [script.runs.learning_rate(step, config) for step in range(1000)]
     assert max(rates) == pytest.approx(2.0, rel=0.01) and rates.index(max(rates)) == 49
     assert rates[0] == pytest.approx(0.04) and rates[-1] == pytest.approx(0.04, rel=0.01)
     assert rates[:50] == sorted(rates[:50]) and rates[49:] == sorted(rates[49:], reverse=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -35,6 +37,12 @@ def saved(out: Path) -> str:
     return f'the last checkpoint is {checkpoints(out)[-1]}' if checkpoints(out) else 'nothing was saved yet'
 
 
+def described(folder: Path) -> dict[str, Any] | None:
+    """How the model of a checkpoint is built; None in a checkpoint of the first version of train_lm.py."""
+    path = folder / 'config.json'
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else None
+
+
 def check_out(out: Path) -> None:
     """Refuse to write where something is already. What a killed run left unfinished does not count."""
     if out.exists() and not out.is_dir():
@@ -59,7 +67,7 @@ def claimed(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(wanted: str | None, script: str = 'train_lm') -> Iterator[Path]:
+def new_folder(wanted: str | None, script: str) -> Iterator[Path]:
     """Make the folder of a new run, or the next one that is free, and hold it."""
     numbered = (Path('runs', f'{script}-{number:03d}') for number in itertools.count(1))
     for out in [Path(wanted)] if wanted else numbered:
