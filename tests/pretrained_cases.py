@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +26,11 @@ S2S = dict(
     vocab_size=96, d_model=32, encoder_layers=3, decoder_layers=2, encoder_attention_heads=4,
     decoder_attention_heads=4, encoder_ffn_dim=56, decoder_ffn_dim=56, max_position_embeddings=64, pad_token_id=0,
     bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
+)  # fmt: skip
+T5 = dict(
+    vocab_size=96, d_model=32, d_kv=6, d_ff=56, num_layers=3, num_decoder_layers=2, num_heads=4,
+    relative_attention_num_buckets=8, relative_attention_max_distance=16, pad_token_id=0, eos_token_id=1,
+    decoder_start_token_id=0,
 )  # fmt: skip
 
 
@@ -211,6 +220,12 @@ ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     ),
 }  # fmt: skip
 
+SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    't5': (T5, [dict(feed_forward_proj='gated-gelu', tie_word_embeddings=False)]),
+    'mt5': ({**T5, 'feed_forward_proj': 'gated-gelu'}, []),
+    'bart': (S2S, [dict(scale_embedding=True, activation_function='relu')]),
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -232,6 +247,8 @@ def cases_of(table: dict[str, Any], kind: str) -> list[Case]:
 
 
 CASES = [*cases_of(DECODERS, 'CausalLM'), *cases_of(ENCODERS, 'MaskedLM')]
+
+SEQ2SEQ_CASES = cases_of(SEQ2SEQ, 'Seq2SeqLM')
 
 # what HF computes a little differently
 BARS = {'bloom': 1e-8, 'deberta-v2': 1e-6, 'falcon-5': 1e-8}
@@ -305,6 +322,15 @@ def theirs(case: Case) -> Any:
     model = auto.from_config(config, attn_implementation=eager, **options)
     noisy(model)
     return model.eval()
+
+
+@functools.cache
+def checkpoint(case: Case) -> tuple[Any, Path]:
+    """A model of `transformers`, and the folder that it has written. Do not change the model."""
+    model, folder = theirs(case), Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    return model, folder
 
 
 def ids_of(case: Case, rows: int = 2, seed: int = 0) -> torch.Tensor:

@@ -89,7 +89,9 @@ def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str
     state = saved(model)
     tied = row.tied is not None and 'to_logits.weight' not in state
     config = {**config, **sizes_now(model, row)}
-    if row.tied is not None and config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings')) != tied:
+    says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
+    as_read = info.tied == tied and says  # a head of its own counts, whatever the config says
+    if row.tied is not None and says != tied and not as_read:
         config['tie_word_embeddings'] = tied
     fields = Fields(row, config, tied)
     check_keywords(plain(model), plain(built(fields)), row)
