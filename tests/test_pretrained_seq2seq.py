@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 
 import pytest
@@ -53,6 +54,8 @@ def check_written(folder, model, target) -> None:
     assert before.files.keys() == after.files.keys()
     for name in before.files:
         assert torch.equal(before.load(name), after.load(name)), name
+    configs = [json.loads((path / 'config.json').read_text()) for path in (folder, target)]
+    assert configs[0] == configs[1]
 
 
 @every_case

@@ -87,7 +87,7 @@ def own_files(model: nn.Module) -> tuple[dict[str, Any], Any, dict[str, int]]:
 def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str, Any], Any, dict[str, int]]:
     row, config = chosen(info, hf_type)
     state = saved(model)
-    tied = row.tied is not None and 'to_logits.weight' not in state
+    tied = row.tied is not None and not any(name.endswith('to_logits.weight') for name in state)
     config = {**config, **sizes_now(model, row)}
     says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
     as_read = info.tied == tied and says  # a head of its own counts, whatever the config says
