@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,12 +25,14 @@ class Step:
     theirs: tuple[str, ...]
     ours: tuple[str, ...]
     change: Change
+    sizes: Sizes
 
-    def read(self, load: Callable[[str], Tensor], sizes: Sizes) -> dict[str, Tensor]:
-        return dict(zip(self.ours, self.change.ours(tuple(map(load, self.theirs)), sizes), strict=True))
+    def read(self, load: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        return dict(zip(self.ours, self.change.ours(tuple(map(load, self.theirs)), self.sizes), strict=True))
 
-    def write(self, state: Mapping[str, Tensor], sizes: Sizes) -> dict[str, Tensor]:
-        return dict(zip(self.theirs, self.change.theirs(tuple(state[name] for name in self.ours), sizes), strict=True))
+    def write(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        given = tuple(state[name] for name in self.ours)
+        return dict(zip(self.theirs, self.change.theirs(given, self.sizes), strict=True))
 
 
 def saved(model: nn.Module) -> dict[str, Tensor]:
@@ -69,7 +71,8 @@ def spread(names: Collection[str], sizes: Sizes) -> tuple[str, ...]:
 
 def steps_of(row: Row, fields: Fields, names: Collection[str]) -> list[Step]:
     """The steps that give each name of ours once.  Raises LookupError, which names one that the row does not give."""
-    actual, sizes, found = {bare(name): name for name in names}, fields.sizes(), []
+    found, names = steps_of_parts(fields, names)
+    actual, sizes, start = {bare(name): name for name in names}, fields.sizes(), fields.start()
     if len(actual) != len(names):
         raise LookupError(f'the row of {row.type} has two layers of one name')
     layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]
@@ -90,11 +93,22 @@ def steps_of(row: Row, fields: Fields, names: Collection[str]) -> list[Step]:
             if twice is not None:
                 raise LookupError(f'the row of {row.type} gives `{twice}` twice')
             made.update(dict.fromkeys(ours, one))
-            theirs = spread([filled(name, i) for name in one.theirs], sizes)
-            found.append(Step(theirs, tuple(actual[name] for name in ours), one.change))
+            theirs = spread([filled(name, i).removeprefix(start) for name in one.theirs], sizes)
+            found.append(Step(theirs, tuple(actual[name] for name in ours), one.change, sizes))
     if rest := actual.keys() - made.keys():
         raise LookupError(f'the row of {row.type} does not give `{actual[min(rest)]}`')
     return found
+
+
+def steps_of_parts(fields: Fields, names: Collection[str]) -> tuple[list[Step], list[str]]:
+    """The steps of models within the model, which have rows of their own; and names that belong to none."""
+    found, rest = [], list(names)
+    for part, own in fields.parts.items():
+        inside = [name.removeprefix(f'{part}.') for name in rest if name.startswith(f'{part}.')]
+        rest = [name for name in rest if not name.startswith(f'{part}.')]
+        for step in steps_of(own.row, own, inside):
+            found.append(replace(step, ours=tuple(f'{part}.{name}' for name in step.ours)))
+    return found, rest
 
 
 def built(fields: Fields) -> nn.Module:
@@ -118,8 +132,8 @@ def renamed(row: Row, names: Collection[str], expected: Collection[str]) -> dict
         new = name.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
         for pattern, replacement in row.renames:
             new = re.sub(pattern, replacement, new)
-        if new not in expected and row.base + new in expected:
-            new = row.base + new
+        if new not in expected:
+            new = next((n for n in (row.base + new, new.removeprefix(row.base)) if n in expected), new)
         if new in found:
             raise ConfigError(f'the file has `{name}` and `{found[new]}`, which are one tensor of {row.type}')
         found[new] = name
@@ -140,11 +154,11 @@ def check_names(row: Row, found: Mapping[str, str], steps: list[Step]) -> None:
         raise ConfigError(f'the file has `{found[more[0]]}`, which a {row.type} of this config does not have')
 
 
-def check_shapes(row: Row, steps: list[Step], ours: Mapping[str, Tensor], sizes: Sizes, load: Any) -> None:
+def check_shapes(steps: list[Step], ours: Mapping[str, Tensor], load: Any) -> None:
     """Refuse a tensor of another shape than the config says; reads no weights."""
     for step in steps:
         empty = {name: torch.empty(ours[name].shape, device='meta') for name in step.ours}
-        for name, t in step.write(empty, sizes).items():
+        for name, t in step.write(empty).items():
             if tuple(load(name)) != tuple(t.shape):
                 raise ConfigError(
                     f'`{name}` of the file has shape {tuple(load(name))}, with this config it must be {tuple(t.shape)}'

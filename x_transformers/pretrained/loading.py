@@ -39,6 +39,7 @@ class Info:
     tied          whether the head is the table of embeddings
     generation    keywords of `generate`, from generation_config.json
     kept          rows in front of tables that stand for no place, for the way back
+    found         fields of the config that the tensors of the file settle
     """
 
     type: str
@@ -51,6 +52,7 @@ class Info:
     new: list[str] = field(default_factory=list)
     generation: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    found: dict[str, bool] = field(default_factory=dict)
 
 
 def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
@@ -98,6 +100,12 @@ def is_tied(row: Row, config: Mapping[str, Any], weights: Weights) -> bool:
     if table not in names or weights.shape(names[head]) != weights.shape(names[table]):
         return False
     return torch.equal(weights.load(names[head]), weights.load(names[table]))
+
+
+def found_in(row: Row, weights: Weights) -> dict[str, bool]:
+    """What the presence of tensors settles."""
+    names = renamed(row, weights.files, set(row.presence.values()))
+    return {field: name in names for field, name in row.presence.items()}
 
 
 def load(
@@ -152,20 +160,22 @@ def read(
     """The model of a config, still without weights, and where they are."""
     row = row_of(config)
     tied = is_tied(row, config, weights)
-    fields = Fields(row, config, tied)
+    found = found_in(row, weights)
+    fields = Fields(row, config, tied, found)
     call = with_dropout(fields.keywords(), dropout)
     call = with_keywords(call, keywords)
     with torch.device('meta'):
         model = decode(call)
-    ours, sizes = saved(model), fields.sizes()
+    ours = saved(model)
     steps = steps_of(row, fields, ours)
-    names = renamed(row, weights.files, {name for step in steps for name in step.theirs})
-    info = Info(row.type, config, call, '', tied=tied)
+    needed = {name for step in steps for name in step.theirs}
+    names = renamed(row, weights.files, needed)
+    info = Info(row.type, config, call, '', tied=tied, found=found)
     if tied and row.tied and row.tied[0] in names:
         names.pop(row.tied[0])
     check_names(row, names, steps)
-    info.ignored = [names[name] for name in names if is_ignored(row, name)]
-    check_shapes(row, steps, ours, sizes, lambda name: weights.shape(names[name]))
+    info.ignored = [names[name] for name in names if name not in needed and is_ignored(row, name)]
+    check_shapes(steps, ours, lambda name: weights.shape(names[name]))
     return model, info, steps, names
 
 
@@ -199,14 +209,13 @@ def fill(
     model: nn.Module, steps: list[Step], names: Mapping[str, str], weights: Weights, dtype: Any, place: Any, info: Info
 ) -> None:
     """Give a model its weights, one step at a time."""
-    sizes = Fields(row_of(info.config), info.config, info.tied).sizes()
     state: dict[str, Tensor] = {}
     for step in steps:
-        for name, t in step.read(lambda name: weights.load(names[name]), sizes).items():
+        for name, t in step.read(lambda name: weights.load(names[name])).items():
             t = t.to(dtype=dtype if t.is_floating_point() else None, device=place(name))
             state[name] = own(t)
         if step.change.cuts:
-            info.kept[step.theirs[0]] = own(weights.load(names[step.theirs[0]])[: sizes.cut])
+            info.kept[step.theirs[0]] = own(weights.load(names[step.theirs[0]])[: step.sizes.cut])
         weights.release()
     model.load_state_dict(tied_too(model, state), assign=True, strict=False)
 

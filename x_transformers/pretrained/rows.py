@@ -19,7 +19,12 @@ WITHOUT_EFFECT = re.compile(
     r'summary_\w+|encoder_stride|stage_names|out_features|out_indices|apply_layernorm|reshape_hidden_states|auto_map|'
     'attn_implementation|_attn_implementation|torchscript|use_bfloat16|sparse_prediction|sparse_pred_ignore_index|'
     'deterministic_flash_attn|reference_compile|task_specific_params|prefix|finetuning_task|gradient_checkpointing|'
-    'tokenizer_class|pruned_heads|num_labels|return_dict_in_generate'
+    'tokenizer_class|pruned_heads|_?num_labels|return_dict_in_generate|'
+    # and what older configs say of generation
+    'bad_words_ids|cross_attention_hidden_size|diversity_penalty|do_sample|early_stopping|length_penalty|max_length|'
+    r'min_length|no_repeat_ngram_size|encoder_no_repeat_ngram_size|num_beam_groups|num_beams|num_return_sequences|'
+    r'output_scores|remove_invalid_values|repetition_penalty|temperature|tie_encoder_decoder|top_k|top_p|typical_p|'
+    'suppress_tokens|begin_suppress_tokens|exponential_decay_length_penalty|tf_legacy_loss'
 )
 
 
@@ -91,7 +96,10 @@ class Row:
     renames          (pattern, replacement): names in other files -> those of `links`
     ignored          patterns of names that hold nothing to keep
     base             prefix that older files leave out
+    bare             architectures whose files always do
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
+    presence         fields that say whether the file has a tensor of that name
+    parts            keyword of a model within this one -> (field with its config, type, architecture)
     """
 
     type: str
@@ -109,7 +117,10 @@ class Row:
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     base: str = ''
+    bare: tuple[str, ...] = ()
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')
+    presence: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     merges = ('defaults', 'aliases', 'fixed', 'model', 'layers', 'sizes')
 
     def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> Row:
@@ -124,15 +135,36 @@ class Fields:
     """The fields of a config, by the names of its row, and its defaults where the config leaves one out.
 
     `tied`: whether the head is the table of embeddings, as the weights say; else as the config says.
+    `found`: fields that the weights settle, by their presence.
+    `architecture`: the class that wrote the config, the first of the row if it knows another.
     """
 
-    def __init__(self, row: Row, config: Mapping[str, Any], tied: bool | None = None) -> None:
+    def __init__(
+        self,
+        row: Row,
+        config: Mapping[str, Any],
+        tied: bool | None = None,
+        found: Mapping[str, bool] | None = None,
+    ) -> None:
         self.row, self.config = row, config
         self.check()
+        listed = [name for name in config.get('architectures') or () if name in row.architectures]
+        self.architecture = (listed or list(row.architectures) or [''])[0]
         read = {row.aliases.get(name, name): value for name, value in reversed(list(config.items()))}
         read.update({name: config[name] for name in row.defaults if name in config})
         self.values = {**row.defaults, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
+        self.values.update(found or {})
+        self.parts = {name: self.part(*of) for name, of in row.parts.items()}
+
+    def part(self, field: str, type: str, architecture: str) -> Fields:
+        """The fields of a model within this one."""
+        given = {**(getattr(self, field) or {}), **(self.values.get(f'{field}_dict') or {})}
+        return Fields(ROWS[type], {**given, 'model_type': type, 'architectures': [architecture]})
+
+    def start(self) -> str:
+        """What files of this architecture leave out of the names of the row."""
+        return self.row.base if self.architecture in self.row.bare else ''
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -178,7 +210,8 @@ class Fields:
         """The call that builds the model, in the form of `model.config`."""
         row = self.row
         if row.stack is None:
-            return {'class': row.wrapper, **self.all(row.model)}
+            parts = {name: part.keywords() for name, part in self.parts.items()}
+            return {'class': row.wrapper, **parts, **self.all(row.model)}
         stack = {'class': row.stack, **self.all(row.layers)}
         return {'class': row.wrapper, **self.all(row.model), 'attn_layers': stack}
 

@@ -93,12 +93,12 @@ def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str
     as_read = info.tied == tied and says  # a head of its own counts, whatever the config says
     if row.tied is not None and says != tied and not as_read:
         config['tie_word_embeddings'] = tied
-    fields = Fields(row, config, tied)
+    fields = Fields(row, config, tied, None if info is None else info.found)
     check_keywords(plain(model), plain(built(fields)), row)
-    steps, sizes = steps_of(row, fields, state), fields.sizes()
+    steps = steps_of(row, fields, state)
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
-    nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty, sizes).items()}
+    nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
     dtype = next(iter(state.values())).dtype
     config['dtype'] = str(dtype).removeprefix('torch.')
     config.pop('torch_dtype', None)
@@ -108,7 +108,7 @@ def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str
         found: dict[str, Tensor] = {}
         for name in names:
             if name not in found:
-                found.update(of[name].write({ours: on_cpu(state[ours]) for ours in of[name].ours}, sizes))
+                found.update(of[name].write({ours: on_cpu(state[ours]) for ours in of[name].ours}))
         for name in kept.keys() & found.keys():
             found[name][: len(kept[name])] = kept[name]
         return {name: found[name].contiguous().clone() for name in names}
