@@ -226,6 +226,72 @@ SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     'bart': (S2S, [dict(scale_embedding=True, activation_function='relu')]),
 }
 
+OTHER = dict(
+    hidden_size=24, num_hidden_layers=2, num_attention_heads=3, image_size=24, patch_size=8, num_channels=1,
+    hidden_act='gelu_new', layer_norm_eps=1e-4,
+)  # fmt: skip
+TEXT = {**D, 'max_position_embeddings': 24, 'eos_token_id': 95}
+VISION = {name: value for name, value in D_IMAGE.items() if name != 'num_labels'}
+DINO = {**{name: value for name, value in D_IMAGE.items() if name != 'intermediate_size'}, 'mlp_ratio': 2}
+
+# type: the base, and what the models of a class change of it
+IMAGES: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
+    'vit': (
+        D_IMAGE,
+        {
+            'ViTForImageClassification': [{}, dict(qkv_bias=False)],
+            'ViTModel': [{}, dict(OTHER, pooler_output_size=20, pooler_act='gelu', hidden_act='silu')],
+        },
+    ),
+    'deit': (
+        D_IMAGE,
+        {
+            'DeiTForImageClassification': [{}],
+            'DeiTForImageClassificationWithTeacher': [{}, dict(OTHER, qkv_bias=False)],
+            'DeiTModel': [{}],
+        },
+    ),
+    'dinov2': (
+        DINO,
+        {
+            'Dinov2ForImageClassification': [{}, dict(use_swiglu_ffn=True)],
+            'Dinov2Model': [{}, dict(OTHER, mlp_ratio=3, use_swiglu_ffn=True, qkv_bias=False), OTHER],
+        },
+    ),
+    'dinov2_with_registers': (
+        {**DINO, 'num_register_tokens': 3},
+        {
+            'Dinov2WithRegistersForImageClassification': [{}],
+            'Dinov2WithRegistersModel': [dict(use_swiglu_ffn=True), dict(OTHER, num_register_tokens=1)],
+        },
+    ),
+    'siglip_vision_model': (VISION, {'SiglipVisionModel': [{}, dict(vision_use_head=False), OTHER]}),
+    'clip_vision_model': (
+        {**VISION, 'projection_dim': 12},
+        {'CLIPVisionModel': [{}, OTHER], 'CLIPVisionModelWithProjection': [{}, dict(hidden_act='gelu')]},
+    ),
+}  # fmt: skip
+CLIP = dict(text_config=TEXT, vision_config=VISION, projection_dim=12)
+TOWERS: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
+    'siglip_text_model': (
+        TEXT, {'SiglipTextModel': [{}, dict(projection_size=20, hidden_act='relu', num_attention_heads=2)]}
+    ),
+    'clip_text_model': (
+        {**TEXT, 'projection_dim': 12},
+        {'CLIPTextModel': [{}, dict(eos_token_id=2)], 'CLIPTextModelWithProjection': [{}, dict(hidden_act='gelu')]},
+    ),
+    'clip': (CLIP, {'CLIPModel': [{}, dict(vision_config={**VISION, **OTHER}, projection_dim=20)]}),
+    'siglip': (
+        dict(text_config=TEXT, vision_config=VISION),
+        {
+            'SiglipModel': [
+                {},
+                dict(text_config={**TEXT, 'projection_size': 24}, vision_config={**VISION, **OTHER}),
+            ]
+        },
+    ),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Case:
@@ -246,9 +312,19 @@ def cases_of(table: dict[str, Any], kind: str) -> list[Case]:
     ]
 
 
+def cases_of_classes(table: dict[str, Any]) -> list[Case]:
+    """Their kind is the class itself."""
+    return [
+        Case(name, {**base, **changed}, number, kind)
+        for name, (base, kinds) in table.items()
+        for number, (kind, changed) in enumerate((kind, one) for kind, further in kinds.items() for one in further)
+    ]
+
+
 CASES = [*cases_of(DECODERS, 'CausalLM'), *cases_of(ENCODERS, 'MaskedLM')]
 
 SEQ2SEQ_CASES = cases_of(SEQ2SEQ, 'Seq2SeqLM')
+IMAGE_CASES, TOWER_CASES = cases_of_classes(IMAGES), cases_of_classes(TOWERS)
 
 # what HF computes a little differently
 BARS = {'bloom': 1e-8, 'deberta-v2': 1e-6, 'falcon-5': 1e-8}
@@ -316,10 +392,11 @@ def theirs(case: Case) -> Any:
 
     torch.manual_seed(1)
     config = config_of(case)
-    auto = getattr(transformers, f'AutoModelFor{case.kind}')
+    auto = getattr(transformers, f'AutoModelFor{case.kind}', None)
+    build = getattr(transformers, case.kind)._from_config if auto is None else auto.from_config
     eager = 'sdpa' if case.config.get('alibi') is True else 'eager'
     options = {'experts_implementation': 'eager'} if 'experts' in str(case.config) else {}
-    model = auto.from_config(config, attn_implementation=eager, **options)
+    model = build(config, attn_implementation=eager, **options)
     noisy(model)
     return model.eval()
 

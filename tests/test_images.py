@@ -145,6 +145,8 @@ def test_a_layer_on_what_is_pooled():
     net = images(pooler={}, num_classes=None, **FIRST)
     first = net(IMAGE, return_embeddings=True)[:, 0]
     assert_close(net(IMAGE), (first @ net.pooler[0].weight.T + net.pooler[0].bias).tanh())
+    net = images(pooler=dict(activation=None), num_classes=None, **FIRST)
+    assert_close(net(IMAGE), net.pooler[0](net(IMAGE, return_embeddings=True)[:, 0]))
 
 
 # positions of other sizes

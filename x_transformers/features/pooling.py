@@ -17,19 +17,20 @@ from x_transformers.flags import ConfigError, Configurable, a_mapping, boolean, 
 class Pooler(nn.Sequential):
     """A linear layer and an activation on what was pooled:  ... width -> ... dim.  BERT, arXiv:1810.04805
 
-    options   `dim` (that of the input), `activation` by name ('tanh') and `bias` (True)
+    options   `dim` (that of the input), `activation` by name ('tanh'), None for none, and `bias` (True)
     """
 
     def __init__(self, width: int, options: Mapping[str, Any]) -> None:
         values = {'dim': width, 'activation': 'tanh', 'bias': True, **options}
-        checks = {'dim': size, 'activation': one_of(*ACTIVATIONS), 'bias': boolean}
+        checks = {'dim': size, 'activation': one_of(*ACTIVATIONS) | none, 'bias': boolean}
         for name, value in values.items():
             if name not in checks:
                 raise ConfigError(f'`pooler` got {name!r}, its keys are `dim`, `activation` and `bias`')
             if not checks[name].test(value):
                 raise ConfigError(f'`{name}` of `pooler` got {value!r}, it must be {checks[name].words}')
         linear = nn.Linear(width, values['dim'], bias=bool(values['bias']))
-        super().__init__(linear, ACTIVATIONS[values['activation']]())
+        name = values['activation']
+        super().__init__(linear, nn.Identity() if name is None else ACTIVATIONS[name]())
 
 
 class Pool(Configurable):

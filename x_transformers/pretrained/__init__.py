@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from x_transformers.pretrained import classic, encoders, llama, seq2seq  # noqa: F401  which fill the table
+from x_transformers.pretrained import classic, encoders, images, llama, seq2seq, towers  # noqa: F401  which fill the table
 from x_transformers.pretrained.engine import plan as plan_of
 from x_transformers.pretrained.loading import Info, load
 from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register, row_of, supported

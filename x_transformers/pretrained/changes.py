@@ -212,6 +212,8 @@ PATCHES = of_each(
     lambda t, s: rearrange(t, 'd (p1 p2 c) -> d c p1 p2', p1=s.patch, p2=s.patch),
 )
 ROW = of_each('row', lambda t, s: t.flatten(), lambda t, s: t.unsqueeze(0))
+FIRST = of_each('first', lambda t, s: t.squeeze(0), lambda t, s: t.unsqueeze(0))  # 1 ... -> ...
+ONE = of_each('one', lambda t, s: t.unsqueeze(0), lambda t, s: t.squeeze(0))  # ... -> 1 ...
 
 # decoupled rotation: a head of theirs has its plain features first and its turned ones last, one of ours the other way
 

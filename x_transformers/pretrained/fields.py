@@ -67,6 +67,31 @@ def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
     return lambda c: c.value(value) if c.tied else None
 
 
+# images and classes
+
+
+def square(name: str) -> Callable[[Fields], int]:
+    """Of a field, one number for height and width."""
+
+    def read(c: Fields) -> int:
+        value = getattr(c, name)
+        sides = value if isinstance(value, (list, tuple)) else (value,)
+        if len(set(sides)) != 1:
+            raise ConfigError(
+                f'`{name}` of this {c.row.type} checkpoint is {value!r}, which the library does not compute: height '
+                f'and width must be equal'
+            )
+        return sides[0]
+
+    return read
+
+
+def classes(c: Fields) -> int:
+    """How many classes a head tells apart."""
+    labels = c.values.get('id2label')
+    return len(labels) if labels is not None else c.values.get('num_labels', c.values.get('_num_labels', 2))
+
+
 # heads
 
 

@@ -35,6 +35,10 @@ class Const:
     value: Any
 
 
+def own(value: Any) -> Any:
+    return value.value if isinstance(value, Const) else value
+
+
 # the value of a keyword: the name of a field, a function of the fields, or itself
 Value = str | Const | Callable[['Fields'], Any] | int | float | bool | None
 
@@ -158,8 +162,9 @@ class Fields:
         self.parts = {name: self.part(*of) for name, of in row.parts.items()}
 
     def part(self, field: str, type: str, architecture: str) -> Fields:
-        """The fields of a model within this one."""
-        given = {**(getattr(self, field) or {}), **(self.values.get(f'{field}_dict') or {})}
+        """The fields of a model within this one. Older configs have a second dict, which counts instead."""
+        second = self.values.get(f'{field}_dict')
+        given = second if second is not None else getattr(self, field) or {}
         return Fields(ROWS[type], {**given, 'model_type': type, 'architectures': [architecture]})
 
     def start(self) -> str:
@@ -202,9 +207,9 @@ class Fields:
         return value(self) if callable(value) else value
 
     def all(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        """The values of keywords, those left out that come to None."""
+        """The values of keywords, those left out that come to None; a `Const(None)` that a function gives is kept."""
         found = {name: self.value(value) for name, value in values.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: own(value) for name, value in found.items() if value is not None}
 
     def keywords(self) -> dict[str, Any]:
         """The call that builds the model, in the form of `model.config`."""

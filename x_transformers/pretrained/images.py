@@ -1,0 +1,315 @@
+"""Models of images: ViT, DeiT, DINOv2, and those of SigLIP and CLIP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from x_transformers.flags import warn_once
+from x_transformers.pretrained.changes import FIRST, HALVES, JOIN, ONE, PATCHES, ROW, SPLIT, Change
+from x_transformers.pretrained.fields import activation, classes, no, square
+from x_transformers.pretrained.parts import A, F, plain
+from x_transformers.pretrained.rows import Const, Fields, Link, Row, link, links, register
+
+Links = tuple[Link, ...]
+
+
+def is_bare(c: Fields) -> bool:
+    """Whether this is a model without a head for a task."""
+    return c.architecture in c.row.bare
+
+
+def pooler(c: Fields) -> dict[str, Any] | None:
+    """A layer on the first token, where the file has one."""
+    if not is_bare(c) or not c.has_pooler:
+        return None
+    return {'dim': c.pooler_output_size or c.hidden_size, 'activation': activation('pooler_act')(c)}
+
+
+def num_classes(c: Fields) -> int | None:
+    return None if is_bare(c) else classes(c) or None
+
+
+def block(theirs: str, before: str, after: str, *attention: str) -> Links:
+    """A block with its norms in front, without its feedforward; `attention`: names of queries, keys, values, output."""
+    pairs = zip(attention, ('to_q', 'to_k', 'to_v', 'to_out'), strict=True)
+    return links(
+        *(link(f'{theirs}.{a}.*', f'{A}.1.{b}.*') for a, b in pairs),
+        link(f'{theirs}.{before}', f'{A}.0.0.norm'),
+        link(f'{theirs}.{after}', f'{F}.0.0.norm'),
+    )
+
+
+QUERY = ('attention.attention.query', 'attention.attention.key', 'attention.attention.value', 'attention.output.dense')
+# names of attention in memory -> those in files
+TO_QUERY = (
+    (r'\battention\.q_proj\.', 'attention.attention.query.'),
+    (r'\battention\.k_proj\.', 'attention.attention.key.'),
+    (r'\battention\.v_proj\.', 'attention.attention.value.'),
+    (r'\battention\.o_proj\.', 'attention.output.dense.'),
+)  # fmt: skip
+
+
+def front(base: str, prefix: str, *changes: Change, mask: tuple[Change, ...]) -> Links:
+    """Patches, positions and learned tokens; `prefix`: names of the tokens in front."""
+    e = f'{base}.embeddings'
+    return links(
+        link(f'{e}.patch_embeddings.projection.weight', 'patch_to_embedding.1.weight', PATCHES),
+        link(f'{e}.patch_embeddings.projection.bias', 'patch_to_embedding.1.bias'),
+        link(f'{e}.position_embeddings', 'pos_embedding'),
+        link(' '.join(f'{e}.{name}' for name in prefix.split()), 'prefix_tokens', FIRST, *changes),
+        link(f'{e}.mask_token', 'mask_token', *mask),
+    )
+
+
+def vit_links(base: str, prefix: str, *changes: Change) -> Links:
+    layer = f'{base}.encoder.layer.{{i}}'
+    return links(
+        front(base, prefix, *changes, mask=(FIRST, FIRST)),
+        block(layer, 'layernorm_before', 'layernorm_after', *QUERY),
+        plain(f'{layer}.intermediate.dense', f'{layer}.output.dense'),
+        link(f'{base}.layernorm', 'attn_layers.final_norm.norm'),
+        link(f'{base}.pooler.dense.*', 'pooler.0.*'),
+        link('classifier.*', 'mlp_head.*'),
+    )  # fmt: skip
+
+
+VIT = register(
+    Row(
+        'vit',
+        ('ViTForImageClassification', 'ViTModel'),
+        wrapper='ViTransformerWrapper',
+        stack='Encoder',
+        defaults=dict(
+            hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072, hidden_act='gelu',
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, layer_norm_eps=1e-12, image_size=224,
+            patch_size=16, num_channels=3, qkv_bias=True, pooler_output_size=None, pooler_act='tanh',
+            has_pooler=True, has_mask_token=False,
+        ),
+        model=dict(
+            image_size=square('image_size'), patch_size=square('patch_size'), channels='num_channels',
+            patch_norm=False, prefix_tokens=1, interpolate_pos_emb=Const('bicubic'), pool=Const('first'),
+            pooler=pooler, num_classes=num_classes, mask_token='has_mask_token', emb_dropout='hidden_dropout_prob',
+        ),
+        layers=dict(
+            dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads',
+            attn_dim_head=lambda c: c.hidden_size // c.num_attention_heads, norm_bias=True, norm_add_unit_offset=False,
+            norm_eps='layer_norm_eps', attn_qkv_bias='qkv_bias', attn_out_bias=True, ff_dim_inner='intermediate_size',
+            ff_activation=activation('hidden_act'), verbose=False, attn_dropout='attention_probs_dropout_prob',
+            attn_sublayer_dropout='hidden_dropout_prob', ff_sublayer_dropout='hidden_dropout_prob',
+        ),
+        sizes=dict(
+            heads='num_attention_heads', kv_heads='num_attention_heads',
+            dim_head=lambda c: c.hidden_size // c.num_attention_heads,
+            dim_value=lambda c: c.hidden_size // c.num_attention_heads,
+            patch=square('patch_size'), channels='num_channels',
+        ),
+        links=vit_links('vit', 'cls_token'),
+        renames=(
+            (r'(^|\.)layers\.(\d+)\.', r'\1encoder.layer.\2.'), *TO_QUERY,
+            (r'\bmlp\.fc1\.', 'intermediate.dense.'), (r'\bmlp\.fc2\.', 'output.dense.'),
+        ),
+        ignored=(r'(\w+\.)?pooler\.dense\..*',),
+        base='vit.',
+        bare=('ViTModel',),
+        tied=None,
+        presence=dict(has_pooler='vit.pooler.dense.weight', has_mask_token='vit.embeddings.mask_token'),
+    )
+)  # fmt: skip
+
+
+def has_teacher(c: Fields) -> bool:
+    return c.architecture.endswith('WithTeacher')
+
+
+register(
+    VIT.like(
+        'deit', 'DeiTForImageClassification', 'DeiTForImageClassificationWithTeacher', 'DeiTModel',
+        model=dict(prefix_tokens=2, pool=lambda c: 'prefix' if has_teacher(c) else 'first'),
+        links=links(
+            vit_links('deit', 'cls_token distillation_token', JOIN),
+            link('cls_classifier.*', 'mlp_head.0.*'), link('distillation_classifier.*', 'mlp_head.1.*'),
+        ),
+        base='deit.',
+        bare=('DeiTModel',),
+        presence=dict(has_pooler='deit.pooler.dense.weight', has_mask_token='deit.embeddings.mask_token'),
+    )
+)  # fmt: skip
+
+
+def dinov2_inner(c: Fields) -> int:
+    """Width of the feedforward; a gated one has two thirds of it, in steps of eight."""
+    inner = int(c.hidden_size * c.mlp_ratio)
+    return (int(inner * 2 / 3) + 7) // 8 * 8 if c.use_swiglu_ffn else inner
+
+
+def layer_dropout(c: Fields) -> None:
+    if c.drop_path_rate:
+        warn_once(
+            f'`drop_path_rate` of this {c.row.type} checkpoint is {c.drop_path_rate}: paths are not dropped in '
+            f'training, see `layer_dropout`'
+        )
+
+
+def dinov2_links(base: str) -> Links:
+    layer = f'{base}.encoder.layer.{{i}}'
+    return links(
+        front(base, 'cls_token', mask=(ROW,)),
+        link(f'{base}.embeddings.register_tokens', 'register_tokens', FIRST),
+        block(layer, 'norm1', 'norm2', *QUERY),
+        link(f'{layer}.mlp.fc1.*', f'{F}.1.ff.0.0.*'),
+        link(f'{layer}.mlp.fc2.*', f'{F}.1.ff.2.*', when=no('use_swiglu_ffn')),
+        link(f'{layer}.mlp.weights_in.*', f'{F}.1.ff.0.proj.*', HALVES),
+        link(f'{layer}.mlp.weights_out.*', f'{F}.1.ff.2.*', when=lambda c: c.use_swiglu_ffn),
+        link(f'{layer}.layer_scale1.lambda1', f'{A}.1.gamma'),
+        link(f'{layer}.layer_scale2.lambda1', f'{F}.1.gamma'),
+        link(f'{base}.layernorm', 'attn_layers.final_norm.norm'),
+        link('classifier.*', 'mlp_head.*'),
+    )
+
+
+DINOV2 = register(
+    VIT.like(
+        'dinov2', 'Dinov2ForImageClassification', 'Dinov2Model',
+        without=('intermediate_size', 'pooler_output_size', 'pooler_act', 'pooler', 'has_pooler'),
+        defaults=dict(
+            mlp_ratio=4, layer_norm_eps=1e-6, patch_size=14, use_swiglu_ffn=False, drop_path_rate=0.0,
+            use_mask_token=True, has_mask_token=None,
+        ),
+        free=('layerscale_value',),
+        model=dict(
+            pool=lambda c: 'first' if is_bare(c) else 'first_mean',
+            mask_token=lambda c: c.use_mask_token if c.has_mask_token is None else c.has_mask_token,
+        ),
+        layers=dict(
+            use_layerscale=True, ff_dim_inner=dinov2_inner, layer_dropout=layer_dropout,
+            ff_glu=lambda c: c.use_swiglu_ffn or None, ff_glu_bias=lambda c: c.use_swiglu_ffn or None,
+            ff_activation=lambda c: 'silu' if c.use_swiglu_ffn else activation('hidden_act')(c),
+        ),
+        links=dinov2_links('dinov2'),
+        renames=TO_QUERY,
+        ignored=(),
+        base='dinov2.',
+        bare=('Dinov2Model',),
+        presence=dict(has_mask_token='dinov2.embeddings.mask_token'),
+    )
+)  # fmt: skip
+
+register(
+    DINOV2.like(
+        'dinov2_with_registers', 'Dinov2WithRegistersForImageClassification', 'Dinov2WithRegistersModel',
+        without=('use_mask_token',),
+        defaults=dict(patch_size=16, num_register_tokens=4, has_mask_token=True),
+        model=dict(
+            mask_token='has_mask_token', num_register_tokens='num_register_tokens',
+            interpolate_pos_emb=Const('bicubic_antialias'),
+            register_place=lambda c: 'front' if c.num_register_tokens else None,
+        ),
+        links=dinov2_links('dinov2_with_registers'),
+        base='dinov2_with_registers.',
+        bare=('Dinov2WithRegistersModel',),
+        presence=dict(has_mask_token='dinov2_with_registers.embeddings.mask_token'),
+    )
+)  # fmt: skip
+
+# the towers of SigLIP and CLIP
+
+
+def tower_block(base: str) -> Links:
+    layer = f'{base}.encoder.layers.{{i}}'
+    attention = (f'self_attn.{name}_proj' for name in ('q', 'k', 'v', 'out'))
+    return links(block(layer, 'layer_norm1', 'layer_norm2', *attention), plain(f'{layer}.mlp.fc1', f'{layer}.mlp.fc2'))
+
+
+def tower_links(base: str) -> Links:
+    """Blocks, patches and positions."""
+    return links(
+        link(f'{base}.embeddings.patch_embedding.weight', 'patch_to_embedding.1.weight', PATCHES),
+        link(f'{base}.embeddings.patch_embedding.bias', 'patch_to_embedding.1.bias'),
+        link(f'{base}.embeddings.position_embedding.weight', 'pos_embedding', ONE),
+        tower_block(base),
+    )
+
+
+def attention_head(c: Fields) -> Any:
+    return 'attention' if c.vision_use_head else Const(None)
+
+
+def attention_options(c: Fields) -> dict[str, Any] | None:
+    if not c.vision_use_head:
+        return None
+    return {
+        'attn_qkv_bias': True, 'attn_out_bias': True, 'ff_dim_inner': c.intermediate_size,
+        'ff_activation': activation('hidden_act')(c), 'attn_dropout': c.attention_dropout,
+    }  # fmt: skip
+
+
+V = 'vision_model'
+OF_VIT = (
+    'qkv_bias', 'hidden_dropout_prob', 'attention_probs_dropout_prob', 'pooler_output_size', 'pooler_act',
+    'has_pooler', 'has_mask_token', 'mask_token', 'num_classes', 'emb_dropout', 'attn_sublayer_dropout',
+    'ff_sublayer_dropout',
+)  # fmt: skip
+VISION = dict(attention_dropout=0.0)
+
+SIGLIP_VISION = register(
+    VIT.like(
+        'siglip_vision_model', 'SiglipVisionModel', 'SiglipModel', without=(*OF_VIT, 'prefix_tokens', 'pooler'),
+        defaults=dict(
+            **VISION, hidden_act='gelu_pytorch_tanh', layer_norm_eps=1e-6, vision_use_head=True,
+        ),
+        model=dict(pool=attention_head, pool_kwargs=attention_options),
+        layers=dict(attn_qkv_bias=True, attn_dropout='attention_dropout'),
+        links=links(
+            tower_links(V), link(f'{V}.post_layernorm', 'attn_layers.final_norm.norm'),
+            link(f'{V}.head.probe', 'attn_pool.query', FIRST),
+            *(
+                link(
+                    f'{V}.head.attention.in_proj_{kind}',
+                    ' '.join(f'attn_pool.attn.to_{name}.{kind}' for name in 'qkv'), SPLIT,
+                )
+                for kind in ('weight', 'bias')
+            ),
+            link(f'{V}.head.attention.out_proj.*', 'attn_pool.attn.to_out.*'),
+            link(f'{V}.head.layernorm', 'attn_pool.norm.norm'),
+            link(f'{V}.head.mlp.fc1.*', 'attn_pool.ff.ff.0.0.*'), link(f'{V}.head.mlp.fc2.*', 'attn_pool.ff.ff.2.*'),
+        ),
+        renames=(),
+        ignored=(),
+        base=f'{V}.',
+        bare=('SiglipVisionModel',),
+        presence={},
+    )
+)  # fmt: skip
+
+
+def projection(c: Fields) -> dict[str, Any] | None:
+    if not c.architecture.endswith('WithProjection'):
+        return None
+    return {'dim': c.projection_dim, 'activation': None, 'bias': False}
+
+
+CLIP_VISION = register(
+    VIT.like(
+        'clip_vision_model', 'CLIPVisionModel', 'CLIPVisionModelWithProjection', 'CLIPModel', without=OF_VIT,
+        defaults=dict(
+            **VISION, hidden_act='quick_gelu', layer_norm_eps=1e-5, patch_size=32, projection_dim=512,
+        ),
+        model=dict(
+            patch_bias=False, post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps='layer_norm_eps',
+            post_pool_norm=True, pooler=projection,
+        ),
+        layers=dict(attn_qkv_bias=True, attn_dropout='attention_dropout', pre_norm_has_final_norm=False),
+        links=links(
+            tower_links(V), link(f'{V}.embeddings.class_embedding', 'prefix_tokens', ONE),
+            link(f'{V}.pre_layrnorm', 'post_emb_norm.norm'), link(f'{V}.post_layernorm', 'post_pool_norm.norm'),
+            link('visual_projection.weight', 'pooler.0.weight'),
+        ),
+        renames=(),
+        ignored=(),
+        base=f'{V}.',
+        bare=('CLIPVisionModel',),
+        presence={},
+    )
+)  # fmt: skip
+
+__all__ = ['CLIP_VISION', 'DINOV2', 'SIGLIP_VISION', 'VIT']
