@@ -1,5 +1,6 @@
 """What stands around a stack in other models: scales of embeddings and logits, norms, projections, poolers."""
 
+import copy
 import math
 
 import pytest
@@ -37,7 +38,61 @@ def normed(x, norm, eps):
     return x + norm.beta if hasattr(norm, 'beta') else x
 
 
+class Adapted(nn.Module):
+    """A table with an adapter, as fine-tuning libraries put it in place of one."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.base, self.more = table, nn.Embedding.from_pretrained(torch.randn_like(table.weight), freeze=False)
+
+    @property
+    def weight(self):
+        return self.base.weight
+
+    def forward(self, ids):
+        return self.base(ids) + self.more(ids)
+
+
+class Kept(nn.Module):
+    """A module that keeps another, trains a copy of it, and goes for that copy."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.first, self.second = module, copy.deepcopy(module)
+        randomised(self.second)
+
+    def __getattr__(self, name):
+        own = self.__dict__['_modules']
+        return own[name] if name in own else getattr(own['second'], name)
+
+    def forward(self, ids):
+        return self.second(ids)
+
+
 # embeddings
+
+
+@pytest.mark.parametrize('flags', [{}, {'tie_embedding': True}, {'tie_embedding': True, 'l2norm_embed': True}])
+def test_a_table_with_an_adapter_is_read_and_tied_as_a_whole(flags):
+    net = model(**flags)
+    net.token_emb.emb = table = Adapted(net.token_emb.emb)
+    found, loss = net(IDS), AutoregressiveWrapper(net)(IDS)
+    with pytest.raises(ValueError, match='token ids from'):
+        net(IDS + 7)
+    net.token_emb.emb = nn.Embedding.from_pretrained((table.weight + table.more.weight).detach())
+    assert_close(found, net(IDS))
+    assert_close(loss, AutoregressiveWrapper(net)(IDS))
+
+
+def test_a_head_follows_a_table_that_another_module_keeps():
+    net = model(tie_embedding=True)
+    net.token_emb = kept = Kept(net.token_emb)
+    found = net(IDS)
+    net.token_emb = kept.second
+    assert_close(found, net(IDS))
+    other = model(tie_embedding=True)
+    other.load_state_dict(net.state_dict())
+    assert_close(found, other(IDS))
 
 
 @pytest.mark.parametrize('at', ['embedding', 'stream'])

@@ -49,6 +49,22 @@ def test_lengths_end_the_targets():
         model(x, lens=lens[:2])
 
 
+def test_labels_say_what_is_predicted():
+    model, x = wrapped().eval(), ids_of(3, 7)
+    assert model(x, labels=x).item() == model(x).item()
+    answer, lens = x.clone(), torch.tensor([7, 5, 6])
+    answer[0, :4] = answer[1, 2] = -100  # read, and no target
+    answer[2, 3] = (x[2, 3] + 1) % VOCAB
+    expected = loss_by_hand(model.net(x[:, :-1]), answer[:, 1:], {-100})
+    assert model(x, labels=answer).item() == pytest.approx(expected, rel=1e-12)
+    shorter = answer.masked_fill(torch.arange(7) >= lens[:, None], -100)
+    assert model(x, labels=answer, lens=lens).item() == model(x, labels=shorter, lens=lens).item()
+    documents = torch.tensor([[0, 0, 1, 1, 1, 2, 2]]).expand(3, -1)
+    net = language_model().eval()
+    firsts = x.masked_fill(documents != documents.roll(1, 1), -100)
+    assert net(x, labels=x, document_ids=documents).item() == net(x, labels=firsts, document_ids=documents).item()
+
+
 def test_without_targets_the_loss_is_zero_with_zero_gradients():
     model = wrapped()
     loss = model(torch.full((2, 4), -100))

@@ -5,6 +5,7 @@ graph, every parameter learns, rows do not meet, and padding changes nothing. Wh
 import importlib
 import pkgutil
 import random
+import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -29,12 +30,14 @@ from training_laws import (
 
 from x_transformers import (
     DPO,
+    Attention,
     AutoregressiveWrapper,
     BeliefStateWrapper,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     Decoder,
     Encoder,
+    FeedForward,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
     NeoMLP,
@@ -336,6 +339,21 @@ def test_every_wrapper_is_a_subject():
     }
     tried = {type(module) for subject in SUBJECTS.values() for module in subject.build().modules()}
     assert wrappers <= tried
+
+
+@every
+def test_matrices_for_muon(name):
+    model = SUBJECTS[name].build()
+    branches = [module for module in model.modules() if isinstance(module, (Attention, FeedForward))]
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = model.muon_parameters()
+    assert len(set(found)) == len(found) and set(found) <= {p for branch in branches for p in branch.parameters()}
+    for matrix in found:
+        assert matrix.ndim == 2 and re.search(r'\.(to_v|to_out|ff)\.', names[matrix]), names[matrix]
+    wanted = [weight for branch in branches for weight in branch.muon_parameters()]
+    assert set(found) == set(wanted) and bool(found) == bool(branches)
+    more = {names[p] for p in model.muon_parameters(queries_and_keys=True)} - {names[p] for p in found}
+    assert bool(more) == bool(branches) and all(re.search(r'\.to_[qk]\.', name) for name in more)
 
 
 @every

@@ -251,6 +251,7 @@ class AutoregressiveWrapper(Configurable):
         return_outputs: bool = False,
         prepend_embeds: Tensor | None = None,
         lens: Tensor | None = None,
+        labels: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """The mean loss of predicting each token of `x` from those before it, in nats.
@@ -259,6 +260,8 @@ class AutoregressiveWrapper(Configurable):
         return_outputs          also return `(logits, intermediates)`, the logits being (b, n - 1, l)
         prepend_embeds  b p e   vectors in front of the tokens, which are no targets
         lens            b       number of real tokens of each row; later ones are no targets
+        labels          b n     what is to be predicted, if not `x` itself: the tokens of an answer, `ignore_index`
+                                for those of its question, which are read all the same
         **kwargs                to the net: `mask` (b n), `context`, `mems`, `document_ids` (b n), ...
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
@@ -269,7 +272,7 @@ class AutoregressiveWrapper(Configurable):
         if beside and not return_outputs:
             raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
         refuse_own({name: v for name, v in kwargs.items() if name not in known}, 'the loss', SET_BY_LOSS)
-        ids, x = self.split(x, lens, kwargs)
+        ids, x = self.split(x, self.targets_of(x, labels), lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -302,22 +305,31 @@ class AutoregressiveWrapper(Configurable):
         logits = tuple(head[:, lead:-1] for head in heads)
         return loss, (logits if isinstance(out, tuple) else logits[0], intermediates)
 
-    def split(self, x: Tensor, lens: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    def targets_of(self, x: Tensor, labels: Tensor | None) -> Tensor:
+        if labels is None:
+            return x
+        labels = check_ids(labels, 'labels', 2, vocabulary_of(self.net), besides=self.ignore_index)
+        if labels.shape != x.shape:
+            raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be that of `x`, {tuple(x.shape)}')
+        return labels
+
+    def split(self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """What the net reads, and what it shall predict, both b n; forgetful masks join the keywords of the net."""
         b, n = x.shape
         if lens is not None:
             check_lengths(lens, 'lens', b, n)
-            x = x.masked_fill(~within(lens, n), self.ignore_index)
+            behind = ~within(lens, n)
+            x, targets = x.masked_fill(behind, self.ignore_index), targets.masked_fill(behind, self.ignore_index)
         ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))
         if first is not None:  # no document says how the next one begins
-            x = x.masked_fill(first, self.ignore_index)
+            targets = targets.masked_fill(first, self.ignore_index)
         if self.training and self.mask_prob > 0.0:
             kept, own = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
             kept = kept if first is None else kept | first
             kwargs['self_attn_kv_mask'] = kept if own is None else kept & own
-        return ids, x
+        return ids, targets
 
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
         """The loss of a looped net, the mean over its heads."""

@@ -324,9 +324,9 @@ class Attention(Configurable, ChoosesKernel):
         """Rows turned by their positions, with the function of this module, where users have always replaced it."""
         return apply_rotary_pos_emb(t, angles, scale)  # noqa: F405
 
-    def muon_parameters(self) -> list[nn.Parameter]:
-        """The matrices that values and outputs are made with."""
-        return weights_of((self.to_v, self.to_out))
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        """The matrices that values and outputs are made with, and queries and keys if asked for."""
+        return weights_of((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
 
     def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
         """Shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
@@ -409,7 +409,7 @@ class FeedForward(Configurable):
     def last(self) -> list[nn.Module]:
         return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
 
-    def muon_parameters(self) -> list[nn.Parameter]:
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
         return weights_of((self,))
 
     @checked
@@ -741,9 +741,8 @@ class AttentionLayers(Routing):
                 call.keep('block_hiddens', x)
         return x
 
-    def muon_parameters(self) -> list[nn.Parameter]:
-        """The matrices of all branches that Muon updates: values, outputs, feedforwards."""
-        return muon_parameters(self)
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        return muon_parameters(self, queries_and_keys)
 
     def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
         """`qk_clip_` for every attention layer, with what a pass left behind."""
@@ -1203,7 +1202,8 @@ class TransformerWrapper(Wrapper):
                 raise ValueError('`x` got None: without tokens there must be `prepend_embeds`')
             return prefix.new_empty(prefix.shape[0], 0, dtype=torch.long)
         if isinstance(self.token_emb, TokenEmbedding):
-            x = check_ids(x, num_tokens=self.token_emb.emb.num_embeddings)
+            # a table that stands for it, as one with an adapter, may not say how long it is
+            x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
         return x
 
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:

@@ -64,8 +64,16 @@ class TokenEmbedding(nn.Module):
             nn.init.kaiming_normal_(self.emb.weight)
 
     @property
+    def rows(self) -> Tensor:
+        """The vectors of all tokens. A module that stands for the table, as one with an adapter, is asked for them."""
+        weight = self.emb.weight
+        if isinstance(self.emb, nn.Embedding):
+            return weight
+        return self.emb(torch.arange(len(weight), device=weight.device))
+
+    @property
     def table(self) -> Tensor:
-        return F.normalize(self.emb.weight, dim=-1) if self.l2norm_embed else self.emb.weight
+        return F.normalize(self.rows, dim=-1) if self.l2norm_embed else self.rows
 
     def forward(self, x: Tensor) -> Tensor:
         embedded = self.emb(x.long())

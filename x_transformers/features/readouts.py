@@ -58,7 +58,7 @@ class TiedReadout(nn.Module):
     @property
     def table(self) -> Tensor:
         embedding = self.shared[0]
-        return embedding.table if self.normed else embedding.emb.weight
+        return embedding.table if self.normed else embedding.rows
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x * self.scale, self.table, self.bias)
@@ -73,11 +73,16 @@ def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
     head, table = net._modules.get('to_logits'), net._modules.get('token_emb')
     if type(head) is not TiedReadout:
         return
-    if name == 'token_emb' and head.shared[0] is before and isinstance(table, TokenEmbedding):
+    if name == 'token_emb' and head.shared[0] is before and stands_for_a_table(table):
         net._modules['to_logits'] = head = copy.copy(head)
         head.shared = (table,)
     elif name == 'to_logits' and getattr(head, '_is_replica', False) and type(before) is TiedReadout:
         head.shared = before.shared
+
+
+def stands_for_a_table(module: nn.Module | None) -> bool:
+    """Whether it is a token embedding, or goes for one, as a module that keeps several of them."""
+    return isinstance(module, TokenEmbedding) or all(hasattr(module, name) for name in ('table', 'rows'))
 
 
 class Heads(nn.ModuleList):

@@ -209,9 +209,28 @@ class Configurable(nn.Module):
                 if feature.stepped is not None:
                     feature.stepped(float(progress))
 
+    def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
+        """The matrices of hidden layers, which Muon updates, each once: of values, outputs and feedforwards.
+
+        Embeddings, heads, norms and biases are none of them, nor are queries and keys, unless asked for: their logits
+        grow under Muon, which `attn_qk_clip_` bounds. Stacks of matrices of experts have three axes.
+        """
+        return muon_parameters_inside(*self.children(), queries_and_keys=queries_and_keys)
+
     def explain(self) -> str:
         """What runs in this model, stage by stage, in order, with the inputs that it takes."""
         return '\n'.join(explained(self))
+
+
+def muon_parameters_inside(*modules: nn.Module, queries_and_keys: bool = False) -> list[nn.Parameter]:
+    """What the modules, or those inside of them, call matrices for Muon, each once."""
+    found: dict[nn.Parameter, None] = {}
+    asked = {'queries_and_keys': True} if queries_and_keys else {}
+    for module in modules:
+        own = getattr(module, 'muon_parameters', None)
+        inside = own or functools.partial(muon_parameters_inside, *module.children())
+        found.update(dict.fromkeys(inside(**asked)))
+    return list(found)
 
 
 def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What optimisers ask of a model: which weights are matrices for Muon, and clipping the logits of attention.
 
-The methods `muon_parameters` and `qk_clip_` of the modules stand here as functions.
+The method `qk_clip_` of the modules stands here as a function, and what `muon_parameters` of a stack gives.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.core.hosts import Attention, Stack
 from x_transformers.core.traces import Intermediates
 from x_transformers.flags import shown
+from x_transformers.flags.configurable import muon_parameters_inside
 
 
 def weights_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """The weights of all linear layers inside, each once; stacks of matrices, (x o i), among them."""
     inside = (m for module in modules for m in module.modules())
     found = (m.weight for m in inside if isinstance(m, nn.Linear) or getattr(m, 'matrices', False))
-    return list(dict.fromkeys(found))
+    return [weight for weight in dict.fromkeys(found) if weight.numel()]
 
 
 class UpdatesStack:
@@ -31,19 +32,14 @@ class UpdatesStack:
 
     attn_layers: Stack
 
-    def muon_parameters(self) -> list[nn.Parameter]:
-        """The matrices of the stack that Muon updates: values, outputs, feedforwards."""
-        return self.attn_layers.muon_parameters()
-
     def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
         """Shrink queries and keys of the heads whose logits exceeded `tau` in a pass."""
         self.attn_layers.attn_qk_clip_(intermediates, tau)
 
 
-def muon_parameters(stack: Stack) -> list[nn.Parameter]:
+def muon_parameters(stack: Stack, queries_and_keys: bool = False) -> list[nn.Parameter]:
     """The matrices of all branches of a stack, wrapped or not."""
-    branches = (m for layer in stack.layers for m in layer[1].modules() if hasattr(m, 'muon_parameters'))
-    return list(dict.fromkeys(parameter for branch in branches for parameter in branch.muon_parameters()))
+    return muon_parameters_inside(*(layer[1] for layer in stack.layers), queries_and_keys=queries_and_keys)
 
 
 def largest_logits(source: Tensor | Intermediates) -> Tensor:

@@ -1,0 +1,103 @@
+"""Language models as `transformers.Trainer` and PEFT call them: batches by name in, an output with names out.
+
+Neither package is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import check_ids
+from x_transformers.flags import shown
+from x_transformers.flags.configurable import Config, DerivedConfig
+
+# what such callers say as a matter of course, and what of it asks for nothing
+SAID = {'inputs_embeds': (None,), 'past_key_values': (None,), 'use_cache': (None, True, False)}
+SAID |= {f'output_{what}': (None, False) for what in ('attentions', 'hidden_states', 'router_logits')}
+
+
+class Output(dict):
+    """A dict whose entries are attributes too, and by number:  `output.loss`, `output['loss']`, `output[0]`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f'the output has no {name!r}, it has {", ".join(map(repr, self))}') from None
+
+    def __getitem__(self, key: Any) -> Any:
+        return list(self.values())[key] if isinstance(key, (int, slice)) else super().__getitem__(key)
+
+
+class NamedConfig(Config):
+    """A configuration that tells what kind of model it is of, which is none of its entries."""
+
+    model_type = 'x-transformers'
+
+
+class DerivedNamedConfig(DerivedConfig):
+    def __get__(self, instance: Any, cls: type) -> Any:
+        config = super().__get__(instance, cls)
+        return NamedConfig(config) if isinstance(config, Mapping) else config
+
+
+class CausalLM(AutoregressiveWrapper):
+    """`AutoregressiveWrapper` with the call of a causal language model of `transformers`. The weights keep their names.
+
+        model = CausalLM(TransformerWrapper(...))
+        Trainer(model, ..., train_dataset=[{'input_ids': ..., 'labels': ...}, ...]).train()
+
+    Generation is that of `AutoregressiveWrapper`. Smooth labels by its keyword: those of a `Trainer` are not shifted.
+    """
+
+    config = DerivedNamedConfig()
+    main_input_name, generation_config = 'input_ids', None  # which such callers look for
+
+    @checked
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Logits, and the mean loss of predicting each label from the tokens before it, in nats.
+
+        input_ids           b n     token ids
+        attention_mask      b n     1 for what is read, 0 for padding, which neither is a target nor has one
+        labels              b n     the same ids, `ignore_index` for what is no target; without labels there is no loss
+        num_items_in_batch          divide the sum of the losses by this number, the targets of several such batches
+        return_dict                 False for a tuple
+        **kwargs                    to the net
+        returns                     an `Output`: `loss` if there are labels, and `logits` (b, n, l), but in training
+                                    with labels, where they are never held
+        raises                      ValueError or TypeError for inputs of another shape or kind
+        """
+        for name, nothing in SAID.items():
+            if not any(kwargs.get(name) is value for value in nothing):
+                raise ValueError(f'`{name}` got {shown(kwargs[name])}: this model takes `input_ids` and gives logits')
+            kwargs.pop(name, None)
+        mask = None if attention_mask is None else check_ids(attention_mask, 'attention_mask', num_tokens=2).bool()
+        kwargs |= {} if mask is None else {'mask': mask}
+        if labels is None:
+            output = Output(logits=self.net(check_ids(input_ids, 'input_ids'), **kwargs))
+        else:
+            labels = labels if mask is None else labels.masked_fill(~mask | ~F.pad(mask, (1, -1)), self.ignore_index)
+            found = super().forward(input_ids, labels=labels, return_outputs=not self.training, **kwargs)
+            loss, (_, trace) = (found, (None, None)) if self.training else found
+            if num_items_in_batch is not None:
+                loss = loss * (labels[:, 1:] != self.ignore_index).sum() / num_items_in_batch
+            output = Output(loss=loss) if trace is None else Output(loss=loss, logits=trace.logits)
+        return tuple(output.values()) if return_dict is False else output
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+        """The inputs of a call. PEFT asks for this method, generation does without it."""
+        return {'input_ids': input_ids, **kwargs}
