@@ -7,7 +7,7 @@ import functools
 import shutil
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ S2S = dict(
     decoder_attention_heads=4, encoder_ffn_dim=56, decoder_ffn_dim=56, max_position_embeddings=64, pad_token_id=0,
     bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
 )  # fmt: skip
+WHISPER = {
+    **{name: value for name, value in S2S.items() if name != 'max_position_embeddings'},
+    **dict(num_mel_bins=10, max_source_positions=12, max_target_positions=30, begin_suppress_tokens=None),
+}
 T5 = dict(
     vocab_size=96, d_model=32, d_kv=6, d_ff=56, num_layers=3, num_decoder_layers=2, num_heads=4,
     relative_attention_num_buckets=8, relative_attention_max_distance=16, pad_token_id=0, eos_token_id=1,
@@ -224,6 +228,11 @@ SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     't5': (T5, [dict(feed_forward_proj='gated-gelu', tie_word_embeddings=False)]),
     'mt5': ({**T5, 'feed_forward_proj': 'gated-gelu'}, []),
     'bart': (S2S, [dict(scale_embedding=True, activation_function='relu')]),
+    'marian': (
+        {**S2S, 'scale_embedding': True, 'activation_function': 'relu'},
+        [dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=90, scale_embedding=False)],
+    ),
+    'whisper': (WHISPER, [dict(scale_embedding=True, activation_function='relu', encoder_attention_heads=2)]),
 }
 
 OTHER = dict(
@@ -323,7 +332,9 @@ def cases_of_classes(table: dict[str, Any]) -> list[Case]:
 
 CASES = [*cases_of(DECODERS, 'CausalLM'), *cases_of(ENCODERS, 'MaskedLM')]
 
-SEQ2SEQ_CASES = cases_of(SEQ2SEQ, 'Seq2SeqLM')
+SEQ2SEQ_CASES = [
+    replace(case, kind='SpeechSeq2Seq') if case.type == 'whisper' else case for case in cases_of(SEQ2SEQ, 'Seq2SeqLM')
+]
 IMAGE_CASES, TOWER_CASES = cases_of_classes(IMAGES), cases_of_classes(TOWERS)
 
 # what HF computes a little differently
@@ -371,9 +382,10 @@ def lifted():
 
 
 def noisy(model: torch.nn.Module, seed: int = 1) -> None:
-    """No bias is zero, no gain one."""
+    """No bias is zero, no gain one. Sines stay what they are."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = dict(model.named_parameters())
+    fixed = {id(m.weight) for m in model.modules() if 'Sinusoidal' in type(m).__name__}
+    drawn = {name: t for name, t in model.named_parameters() if id(t) not in fixed}
     drawn |= {n: b for n, b in model.named_buffers() if 'correction_bias' in n or 'final_logits_bias' in n}
     with torch.no_grad():
         for t in drawn.values():

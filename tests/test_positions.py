@@ -7,7 +7,7 @@ from oracles import assert_close, assert_same, bools, randn, randomised
 from sweeps import crossed, every_third
 from torch import nn
 
-from x_transformers import Attention, CrossAttender, Decoder, Encoder
+from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
 from x_transformers.features import biases, positions, rotary
 from x_transformers.x_transformers import (
@@ -88,6 +88,17 @@ def test_sinusoid_starts_small_and_needs_an_even_width():
     assert_close(ScaledSinusoidalEmbedding(6).scale.double(), torch.tensor([6**-0.5]).double(), tolerance=TABLE)
     with pytest.raises(ValueError, match='even'):
         ScaledSinusoidalEmbedding(5)
+
+
+def test_sines_of_a_fixed_scale():
+    learned, fixed = (ScaledSinusoidalEmbedding(6, scale=scale).double() for scale in (None, 0.5))
+    assert not list(fixed.parameters()) and not fixed.state_dict()
+    x = torch.zeros(2, 9, 6)
+    assert_close(fixed(x), learned(x) / learned.scale * 0.5, tolerance=TABLE)
+    assert fixed.bfloat16()(x).dtype == torch.bfloat16
+    options = dict(num_tokens=7, max_seq_len=9, scaled_sinu_pos_emb=True, abs_pos_emb_scale=0.5)
+    net = TransformerWrapper(**options, attn_layers=Encoder(dim=6, depth=1, heads=1, attn_dim_head=4))
+    assert net.pos_emb.scale == 0.5 and net(torch.zeros(1, 9, dtype=torch.long)).dtype == torch.float32
 
 
 # rotary

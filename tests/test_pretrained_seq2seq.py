@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 
 import pytest
 import torch
 import torch.nn.functional as F
-from pretrained_cases import SEQ2SEQ_CASES, checkpoint, lifted
-from torch import Tensor
+from pretrained_cases import SEQ2SEQ_CASES, Case, checkpoint, lifted
+from torch import Tensor, nn
 
 from x_transformers import pretrained
+from x_transformers.flags import ConfigError
 
 if os.environ.get('CI'):
     import transformers
@@ -29,22 +31,44 @@ def ids(length: int, seed: int) -> Tensor:
     return torch.randint(3, 80, (2, length), generator=torch.Generator().manual_seed(seed))
 
 
-def sources() -> tuple[Tensor, Tensor]:
-    """Two of unequal lengths, and where they are real."""
+def sources(case: Case) -> tuple[Tensor, Tensor | None]:
+    """Texts of unequal lengths, and where they are real; or sounds, which have one length."""
+    if case.type == 'whisper':
+        return torch.randn(2, 24, 10, generator=torch.Generator().manual_seed(1)), None
     real = torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]
     return ids(LENGTHS[0], 1).masked_fill(~real, 0), real
 
 
-def of_theirs(model, target: Tensor) -> Tensor:
-    source, real = sources()
+def inputs_of(case: Case, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The same, for the other library."""
+    source, real = sources(case)
+    if real is None:
+        return dict(input_features=source.to(dtype).mT)
+    return dict(input_ids=source, attention_mask=real.long())
+
+
+def widened(model: nn.Module) -> nn.Module:
+    """In float64, sines included, of which the other library keeps a table."""
+    model = copy.deepcopy(model).double()
+    for module in model.modules():
+        if 'Sinusoidal' in type(module).__name__:
+            n, d = module.weight.shape
+            angles = torch.arange(n)[:, None] * 10000.0 ** (-2 * torch.arange(d // 2, dtype=torch.float64) / d)
+            module.weight.data = torch.cat((angles.sin(), angles.cos()), dim=1)
+    return model
+
+
+def of_theirs(case: Case, model: nn.Module, target: Tensor) -> Tensor:
     with torch.no_grad(), lifted():
-        return model(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
+        return model(**inputs_of(case, model.dtype), decoder_input_ids=target).logits
 
 
-def of_ours(model, target: Tensor) -> Tensor:
-    source, real = sources()
+def of_ours(case: Case, model: nn.Module, target: Tensor) -> Tensor:
+    source, real = sources(case)
+    source = source.to(next(model.parameters()).dtype) if real is None else source
     with torch.no_grad():
-        return model.decoder.net(target, context=model.encoder(source, mask=real), context_mask=real)
+        context = model.encoder(source, mask=real)
+        return model.decoder.net(target, context=context, context_mask=real)
 
 
 def check_written(folder, model, target) -> None:
@@ -64,36 +88,40 @@ def test_logits_and_the_way_back(case, tmp_path):
     ours, target = pretrained.load(folder), ids(11, 2)
     assert type(ours).from_config(ours.config.to_json_string()).config == ours.config
     check_written(folder, ours, tmp_path)
-    assert (of_ours(ours, target) - of_theirs(theirs, target)).abs().max() < 1e-4
-    wanted = of_theirs(copy.deepcopy(theirs).double(), target)
-    assert (of_ours(ours.double(), target) - wanted).abs().max() < 1e-10
+    assert (of_ours(case, ours, target) - of_theirs(case, theirs, target)).abs().max() < 1e-4
+    wanted = of_theirs(case, widened(theirs), target)
+    assert (of_ours(case, ours.double(), target) - wanted).abs().max() < 1e-10
 
 
 @every_case
 def test_greedy_tokens_and_the_loss(case):
-    """Of sources of unequal lengths, from the start token, which theirs returns, cached and read anew. Models with a
-    tied head would say one token again and again, without the penalty."""
+    """Of sources of unequal lengths, from the start token, which most of theirs return, cached and read anew. Without
+    the penalty, models with a tied head would say one token again and again."""
     theirs, folder = checkpoint(case)
-    theirs, ours = copy.deepcopy(theirs).double(), pretrained.load(folder).double()
-    (source, real), target = sources(), ids(11, 2)
+    theirs, ours = widened(theirs), pretrained.load(folder).double()
+    (source, real), target = sources(case), ids(11, 2)
+    source = source.double() if real is None else source
     options = dict(max_new_tokens=25, do_sample=False, eos_token_id=None, forced_eos_token_id=None, num_beams=1)
     options['repetition_penalty'] = 3.0
     with lifted():
-        wanted = theirs.generate(source, attention_mask=real.long(), **options)
+        wanted = theirs.generate(**inputs_of(case, torch.float64), **options)
     start = torch.full((2, 1), case.config['decoder_start_token_id'])
-    assert torch.equal(wanted[:, :1], start) and len(wanted.unique()) > 10
+    wanted = wanted if case.type == 'whisper' else wanted[:, 1:]
+    assert wanted.shape == (2, 25) and len(wanted.unique()) > 10
     for cached in (True, False):
         found = ours.generate(source, start, 25, mask=real, temperature=0.0, repetition_penalty=3.0, cache_kv=cached)
-        assert torch.equal(found, wanted[:, 1:])
-    logits = of_theirs(theirs, target[:, :-1])
+        assert torch.equal(found, wanted)
+    logits = of_theirs(case, theirs, target[:, :-1])
     loss = ours(source, target, mask=real)
     assert (loss - F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())).abs() < 1e-10
     loss.backward()
+    assert all(p.grad is not None for p in ours.parameters())
 
 
 def test_a_head_of_its_own_counts_whatever_the_config_says(tmp_path):
     """It loads so in the other library as well."""
-    theirs = copy.deepcopy(checkpoint(SEQ2SEQ_CASES[0])[0])
+    case = SEQ2SEQ_CASES[0]
+    theirs = copy.deepcopy(checkpoint(case)[0])
     theirs.lm_head.weight = torch.nn.Parameter(torch.randn(96, 32, generator=torch.Generator().manual_seed(3)))
     theirs.config.tie_word_embeddings = False
     theirs.save_pretrained(tmp_path / 'untied')
@@ -104,8 +132,29 @@ def test_a_head_of_its_own_counts_whatever_the_config_says(tmp_path):
     again = type(theirs).from_pretrained(tmp_path / 'untied', attn_implementation='eager').double()
     assert not torch.equal(again.lm_head.weight, again.shared.weight)
     target = ids(11, 2)
-    assert (of_ours(ours.double(), target) - of_theirs(again, target)).abs().max() < 1e-10
+    assert (of_ours(case, ours.double(), target) - of_theirs(case, again, target)).abs().max() < 1e-10
     pretrained.save(pretrained.load(tmp_path / 'untied'), tmp_path / 'again', format='hf')
     assert torch.equal(
         pretrained.files.Weights(tmp_path / 'again').load('lm_head.weight').double(), again.lm_head.weight
     )
+
+
+@pytest.mark.parametrize('type, fields, words', [
+    ('t5', dict(is_decoder=True), 'is_decoder'),
+    ('t5', dict(feed_forward_proj='gated-swish'), 'feed_forward_proj'),
+    ('t5', dict(num_decoder_layers=3), r'decoder\.block\.2'),
+    ('t5', dict(vocab_size=97), 'shared.weight'),
+    ('bart', dict(normalize_before=True), 'normalize_before'),
+    ('bart', dict(activation_function='sharkfin'), 'activation_function'),
+    ('bart', dict(decoder_attention_dropuot=0.5), 'decoder_attention_dropuot'),
+    ('marian', dict(share_encoder_decoder_embeddings=False), 'embed_tokens'),
+    ('whisper', dict(use_weighted_layer_sum=True), 'use_weighted_layer_sum'),
+    ('whisper', dict(max_source_positions=10), 'embed_positions'),
+])  # fmt: skip
+def test_refusals(type, fields, words, tmp_path):
+    folder = checkpoint(next(case for case in SEQ2SEQ_CASES if case.type == type))[1]
+    config = json.loads((folder / 'config.json').read_text())
+    shutil.copytree(folder, tmp_path / 'changed')
+    (tmp_path / 'changed' / 'config.json').write_text(json.dumps({**config, **fields}))
+    with pytest.raises(ConfigError, match=words):
+        pretrained.load(tmp_path / 'changed')

@@ -37,6 +37,7 @@ from x_transformers import (
     ContinuousTransformerWrapper,
     Decoder,
     Encoder,
+    EncoderDecoder,
     FeedForward,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
@@ -159,6 +160,17 @@ def encoded() -> nn.Module:
     return XTransformer(dim=DIM, **{f'{side}_{name}': size for side in ('enc', 'dec') for name, size in sizes.items()})
 
 
+def heard() -> nn.Module:
+    """A text of sounds."""
+    sizes = dict(depth=1, heads=2, attn_dim_head=8)
+    stem = ((6, 3, 1, 1), (DIM, 3, 2, 1))
+    sounds = ContinuousTransformerWrapper(
+        dim_in=WIDTH, max_seq_len=9, conv_stem=stem, attn_layers=Encoder(dim=DIM, **sizes)
+    )
+    text = net_of(stack=dict(cross_attend=True))
+    return EncoderDecoder(sounds, AutoregressiveWrapper(text))
+
+
 def images() -> nn.Module:
     layers = Encoder(dim=DIM, depth=2, heads=2, attn_dim_head=8)
     sizes = dict(image_size=8, patch_size=4, channels=2, num_classes=5, num_register_tokens=2)
@@ -234,6 +246,9 @@ SUBJECTS = {
     'encoded': Subject(
         encoded, dict(src=ids(5), tgt=ids(N)), generate=lambda m, src, tgt: m.generate(src, tgt[:, :1], 3),
         fills=dict(tgt=-100)),
+    'heard': Subject(
+        heard, dict(source=randn(2, N, WIDTH), tgt=ids(N)), by='mask',
+        generate=lambda m, source, tgt: m.generate(source, tgt[:, :1], 3), fills=dict(source=9.0)),
     'free': Subject(lambda: FreeTransformer(**SIZES, **FREE), dict(seq=ids()), fills=dict(seq=-1),
                     generate=lambda m, seq: m.generate(seq, 9, latents=ids_of(2, vocab=8), temperature=0.0)),
     'variational': Subject(lambda: GPTVAE(**SIZES, **VARIATIONAL), dict(seq=ids()), generate=greedy,

@@ -8,7 +8,7 @@ from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.compat.helpers import default_device
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
-from x_transformers.encoder_decoder import XTransformer
+from x_transformers.encoder_decoder import EncoderDecoder, XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
@@ -54,6 +54,7 @@ __all__ = [
     'CrossAttender',
     'Decoder',
     'Encoder',
+    'EncoderDecoder',
     'EntropyBasedTokenizer',
     'FeedForward',
     'Generated',

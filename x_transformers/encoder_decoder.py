@@ -1,17 +1,17 @@
-"""An encoder and a decoder that reads it: the model of the first transformers."""
+"""An encoder and a decoder that reads it: the model of the first transformers, and one whose source is no text."""
 
 from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
-from x_transformers.flags import ConfigError, Configurable, boolean, did_you_mean, probability, size
+from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, did_you_mean, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.training.losses import dropout_seq
 from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
@@ -123,3 +123,65 @@ class XTransformer(Configurable):
         with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
+
+
+class EncoderDecoder(Configurable):
+    """An encoder of anything, such as sound or images, and a decoder of text that reads it:  source, ids b m -> loss.
+
+    The decoder reads the hidden states of the encoder, which is asked for them with `return_embeddings`.
+
+    Radford et al. 2022, arXiv:2212.04356 (Whisper)
+    """
+
+    def __init__(
+        self,
+        encoder: Annotated[nn.Module, 'a model of the source, as ContinuousTransformerWrapper', an_instance(nn.Module)],
+        decoder: Annotated[
+            AutoregressiveWrapper, 'around a model of tokens with `cross_attend`', an_instance(AutoregressiveWrapper)
+        ],
+    ) -> None:
+        super().__init__()
+        if not getattr(getattr(decoder.net, 'attn_layers', None), 'cross_attend', False):
+            raise ConfigError('`decoder` must read the encoder: its stack needs `cross_attend=True`')
+        self.encoder, self.decoder = encoder, decoder
+
+    def encode(self, source: Tensor, mask: Tensor | None = None, **inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """The context for the decoder, and which of its tokens are real."""
+        if mask is not None:
+            inputs['mask'] = mask = as_mask(mask, 'mask', *source.shape[:2], like=source)
+        context = self.encoder(source, return_embeddings=True, **inputs)
+        stem = getattr(self.encoder, 'conv_stem', None)
+        return context, mask if mask is None or stem is None else stem.real(mask)
+
+    @checked
+    def forward(self, source: Tensor, tgt: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+        """The next-token loss of the target.
+
+        source, mask, inputs   what the encoder takes; `mask` (b n) is True for what is real
+        tgt                    b m, ids; `ignore_index` where there is no loss
+        """
+        tgt = check_ids(tgt, 'tgt', 0, self.decoder.net.num_tokens, besides=self.decoder.ignore_index)
+        with AuxLosses() as aux:
+            context, mask = self.encode(source, mask, **inputs)
+        return aux.added_to(self.decoder(tgt, context=context, context_mask=mask))
+
+    @checked
+    @torch.no_grad()
+    def generate(
+        self,
+        source: Tensor,
+        start: Tensor,
+        seq_len: int,
+        mask: Tensor | None = None,
+        *,
+        encoder_inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Continue `start` (b m) by up to `seq_len` tokens, given the source; the keywords of
+        `AutoregressiveWrapper.generate`."""
+        for name in ('context', 'context_mask'):
+            if kwargs.pop(name, None) is not None:
+                raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
+        with evaluating(list(self.modules())):
+            context, mask = self.encode(source, mask, **(encoder_inputs or {}))
+            return self.decoder.generate(start, seq_len, context=context, context_mask=mask, **kwargs)

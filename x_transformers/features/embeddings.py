@@ -119,12 +119,14 @@ class AbsolutePositions(ModelFeature):
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     use_abs_pos_emb = flag(True, 'add a vector per position, unless the stack has positions of its own')
     scaled_sinu_pos_emb = flag(False, 'sines and cosines with a learned scale, instead of a table')
-    abs_pos_emb_scale = flag(None, 'factor of the table, emb_dim ** -0.5 if None', number | none, example=1.0)
+    abs_pos_emb_scale = flag(
+        None, 'factor of the table, emb_dim ** -0.5 if None; of sines, in place of the learned one', number | none,
+        example=1.0,
+    )  # fmt: skip
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
     must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
     stored_as = {'module': 'pos_emb'}
     options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb', 'abs_pos_emb_scale': 'use_abs_pos_emb'}
-    idle_beside = {'abs_pos_emb_scale': 'scaled_sinu_pos_emb'}
     settles = ('pos_emb',)
     plain = True
 
@@ -137,7 +139,7 @@ class AbsolutePositions(ModelFeature):
         if not self.use_abs_pos_emb or host.max_seq_len <= 0 or host.attn_layers.disable_abs_pos_emb:
             return
         if self.scaled_sinu_pos_emb:
-            self.module = ScaledSinusoidalEmbedding(host.emb_dim)
+            self.module = ScaledSinusoidalEmbedding(host.emb_dim, scale=self.abs_pos_emb_scale)
             return
         sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
         self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)

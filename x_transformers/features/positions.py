@@ -88,7 +88,7 @@ class AbsolutePositionalEmbedding(nn.Module):
 
 
 class ScaledSinusoidalEmbedding(nn.Module):
-    """Sines and cosines of the position, times one learned scale.  Vaswani et al. 2017, arXiv:1706.03762
+    """Sines and cosines of the position, times one scale, learned if None.  Vaswani et al. 2017, arXiv:1706.03762
 
     pos      n | b n      positions, 0.. if None
     returns  n d | b n d
@@ -96,25 +96,32 @@ class ScaledSinusoidalEmbedding(nn.Module):
 
     plain = True
 
-    def __init__(self, dim: int, theta: float = 10000) -> None:
+    def __init__(self, dim: int, theta: float = 10000, scale: float | None = None) -> None:
         super().__init__()
         if dim % 2:
             raise ConfigError(f'the sinusoidal embedding got width {dim}, it must be even')
-        self.scale = nn.Parameter(torch.full((1,), dim**-0.5))
+        self.scale = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)
         self.dim, self.theta = dim, theta
+        if scale is not None:  # it holds nothing but the dtype and the device of the model
+            self.register_buffer('kind', torch.empty(0), persistent=False)
+
+    @property
+    def like(self) -> Tensor:
+        return self.scale if isinstance(self.scale, nn.Parameter) else self.kind
 
     @property
     def inv_freq(self) -> Tensor:
-        half = self.dim // 2
-        places = torch.arange(half, device=self.scale.device, dtype=torch.float32)
-        return (self.theta ** -(places / half)).to(at_least_float(self.scale.dtype))
+        half, kind = self.dim // 2, at_least_float(self.like.dtype)
+        learned = isinstance(self.scale, nn.Parameter)
+        places = torch.arange(half, device=self.like.device, dtype=torch.float32 if learned else kind)
+        return (self.theta ** -(places / half)).to(kind)
 
     def forward(
         self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
     ) -> Tensor:
         pos = positions_of(x.shape[1], pos, seq_start_pos, offset, x.device)
         angles = pos.unsqueeze(-1) * self.inv_freq
-        return torch.cat((angles.sin(), angles.cos()), dim=-1).to(self.scale.dtype) * self.scale
+        return torch.cat((angles.sin(), angles.cos()), dim=-1).to(self.like.dtype) * self.scale
 
 
 # features of attention

@@ -61,3 +61,9 @@ class ConvStem(nn.ModuleList):
             x = F.gelu(conv(x.transpose(1, 2))).transpose(1, 2)
             mask = None if mask is None else mask.unfold(1, span, stride).all(dim=-1)
         return x, mask
+
+    def real(self, mask: Tensor) -> Tensor:
+        """Which tokens are real (b m), of vectors that are, as `mask` (b n) says."""
+        for span in self.spans:
+            mask = mask.unfold(1, *span).all(dim=-1)
+        return mask

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import decode
@@ -181,8 +182,11 @@ def read(
 
 def remade(model: nn.Module) -> None:
     """Give a model the tables that its config settles: checkpoints have none of their own."""
-    device = next(model.parameters()).device
+    like = next(model.parameters())
+    device = like.device
     for module in model.modules():
+        if isinstance(module, ScaledSinusoidalEmbedding) and module.like.is_meta:
+            module.kind = like.new_empty(0)
         if isinstance(module, RotaryEmbedding) and module.inv_freq.is_meta:
             module.inv_freq = module.frequencies.table(device)
 

@@ -24,7 +24,8 @@ WITHOUT_EFFECT = re.compile(
     'bad_words_ids|cross_attention_hidden_size|diversity_penalty|do_sample|early_stopping|length_penalty|max_length|'
     r'min_length|no_repeat_ngram_size|encoder_no_repeat_ngram_size|num_beam_groups|num_beams|num_return_sequences|'
     r'output_scores|remove_invalid_values|repetition_penalty|temperature|tie_encoder_decoder|top_k|top_p|typical_p|'
-    'suppress_tokens|begin_suppress_tokens|exponential_decay_length_penalty|tf_legacy_loss'
+    'suppress_tokens|begin_suppress_tokens|exponential_decay_length_penalty|tf_legacy_loss|'
+    'forced_decoder_ids|max_new_tokens'
 )
 
 
@@ -39,8 +40,16 @@ def own(value: Any) -> Any:
     return value.value if isinstance(value, Const) else value
 
 
+@dataclass(frozen=True)
+class Part:
+    """A module as the value of a keyword: its class, and its own keywords."""
+
+    kind: str
+    keywords: Mapping[str, Value]
+
+
 # the value of a keyword: the name of a field, a function of the fields, or itself
-Value = str | Const | Callable[['Fields'], Any] | int | float | bool | None
+Value = str | Const | Part | Callable[['Fields'], Any] | int | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -202,6 +211,8 @@ class Fields:
     def value(self, value: Value) -> Any:
         if isinstance(value, Const):
             return value.value
+        if isinstance(value, Part):
+            return {'class': value.kind, **self.all(value.keywords)}
         if isinstance(value, str):
             return getattr(self, value)
         return value(self) if callable(value) else value

@@ -1,4 +1,4 @@
-"""Encoders and decoders that read them: T5, BART, Marian."""
+"""Encoders and decoders that read them: T5, BART, Marian, Whisper."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, JOIN, ROW
 from x_transformers.pretrained.fields import activation
-from x_transformers.pretrained.rows import Const, Fields, Row, Value, link, links, register
+from x_transformers.pretrained.rows import Const, Fields, Part, Row, Value, link, links, register
 
 
 def both(values: Mapping[str, Value]) -> dict[str, Value]:
@@ -131,25 +131,27 @@ register(
     )
 )  # fmt: skip
 
-# BART
+# BART and its heirs
 
-BART_STACK = dict(
+BART_LAYERS = dict(
     pre_norm=False, norm_bias=True, norm_add_unit_offset=False, norm_eps=1e-5, attn_qkv_bias=True, attn_out_bias=True,
     ff_activation=activation('activation_function'), verbose=False, attn_dropout='attention_dropout',
     attn_sublayer_dropout='dropout', ff_sublayer_dropout='dropout', ff_dropout='activation_dropout',
-    num_tokens='vocab_size', max_seq_len='max_position_embeddings', emb_dropout='dropout', abs_pos_emb_scale=1.0,
+)  # fmt: skip
+BART_MODEL = dict(
+    max_seq_len='max_position_embeddings', emb_dropout='dropout', abs_pos_emb_scale=1.0,
     emb_scale=lambda c: c.d_model**0.5 if c.scale_embedding else None,
 )  # fmt: skip
-SIDES = {'encoder': 'enc', 'decoder': 'dec'}
+BART_NORM = dict(post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps=1e-5)
 
 
-def per_side(side: str) -> dict[str, Value]:
-    p = SIDES[side]
-    return {
-        f'{p}_depth': f'{side}_layers', f'{p}_heads': f'{side}_attention_heads', f'{p}_ff_dim_inner': f'{side}_ffn_dim',
-        f'{p}_attn_dim_head': lambda c: c.d_model // getattr(c, f'{side}_attention_heads'),
-        f'{p}_layer_dropout': f'{side}_layerdrop',
-    }  # fmt: skip
+def layers_of(side: str, prefix: str = '') -> dict[str, Value]:
+    """Keywords of the stack of a side that the other need not have."""
+    found = dict(
+        depth=f'{side}_layers', heads=f'{side}_attention_heads', ff_dim_inner=f'{side}_ffn_dim',
+        attn_dim_head=lambda c: c.d_model // getattr(c, f'{side}_attention_heads'), layer_dropout=f'{side}_layerdrop',
+    )  # fmt: skip
+    return {prefix + name: value for name, value in found.items()}
 
 
 def bart_attention(theirs: str, ours: str) -> Any:
@@ -161,9 +163,9 @@ def bart_feedforward(theirs: str, ours: str) -> Any:
     return links(link(f'{theirs}.fc1.*', f'{ours}.1.ff.0.0.*'), link(f'{theirs}.fc2.*', f'{ours}.1.ff.2.*'))
 
 
-def bart_layers(norm: str, prefix: str = 'model') -> Any:
+def bart_layers(norm: str) -> Any:
     """Both stacks, with their norms at `.0.{norm}` of a layer."""
-    e, d = f'{prefix}.encoder.layers.{{i}}', f'{prefix}.decoder.layers.{{i}}'
+    e, d = 'model.encoder.layers.{i}', 'model.decoder.layers.{i}'
     return links(
         bart_attention(f'{e}.self_attn', 'E.{2i}'), link(f'{e}.self_attn_layer_norm', f'E.{{2i}}.0.{norm}.norm'),
         bart_feedforward(e, 'E.{2i+1}'), link(f'{e}.final_layer_norm', f'E.{{2i+1}}.0.{norm}.norm'),
@@ -171,6 +173,15 @@ def bart_layers(norm: str, prefix: str = 'model') -> Any:
         bart_attention(f'{d}.encoder_attn', 'D.{3i+1}'),
         link(f'{d}.encoder_attn_layer_norm', f'D.{{3i+1}}.0.{norm}.norm'),
         bart_feedforward(d, 'D.{3i+2}'), link(f'{d}.final_layer_norm', f'D.{{3i+2}}.0.{norm}.norm'),
+    )  # fmt: skip
+
+
+def table_and_head(when: Any = None) -> Any:
+    """One table for both sides, and what stands behind the decoder."""
+    return links(
+        link('model.shared.weight', 'encoder.token_emb.emb.weight', when=when),
+        link('final_logits_bias', 'decoder.net.to_logits.bias', ROW),
+        link('lm_head.weight', 'decoder.net.to_logits.weight'),
     )  # fmt: skip
 
 
@@ -186,36 +197,113 @@ BART = register(
             activation_function='gelu', d_model=1024, scale_embedding=False, tie_word_embeddings=True, dropout=0.1,
             attention_dropout=0.0, activation_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
         ),
-        aliases=dict(num_hidden_layers='encoder_layers', normalize_embedding='normalize_embedding'),
+        aliases=dict(num_hidden_layers='encoder_layers'),
         fixed=dict(
             is_decoder=(False,), add_final_layer_norm=(False,), normalize_before=(False,), normalize_embedding=(True,),
-            static_position_embeddings=(False,), add_bias_logits=(False,),
+            static_position_embeddings=(False,), add_bias_logits=(False,), tie_encoder_decoder=(False,),
         ),
         free=(
-            'classifier_dropout', 'classif_dropout', 'gradient_checkpointing', 'extra_pos_embeddings', 'num_beams',
-            'early_stopping', 'no_repeat_ngram_size', 'force_bos_token_to_be_generated', 'do_blenderbot_90_layernorm',
+            'classifier_dropout', 'classif_dropout', 'extra_pos_embeddings', 'force_bos_token_to_be_generated',
+            'do_blenderbot_90_layernorm',
         ),
         model=dict(
-            dim='d_model', tie_token_emb=True, **both(BART_STACK), **per_side('encoder'), **per_side('decoder'),
-            **both(dict(post_emb_norm=True, post_emb_norm_bias=True, post_emb_norm_eps=1e-5)),
-            dec_tie_embedding=lambda c: bool(c.tied) or None, dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None,
-            dec_logits_bias=True,
+            dim='d_model', tie_token_emb=True, **both({**BART_MODEL, **BART_LAYERS, **BART_NORM}),
+            **layers_of('encoder', 'enc_'), **layers_of('decoder', 'dec_'), enc_num_tokens='vocab_size',
+            dec_num_tokens='vocab_size', dec_tie_embedding=lambda c: bool(c.tied) or None,
+            dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None, dec_logits_bias=True,
         ),
         sizes=dict(
             heads='encoder_attention_heads', kv_heads='encoder_attention_heads',
             dim_head=lambda c: c.d_model // c.encoder_attention_heads, cut=2,
         ),
         links=links(
-            link('model.shared.weight', 'encoder.token_emb.emb.weight'), bart_layers('2'),
+            table_and_head(), bart_layers('2'),
             link('model.encoder.embed_positions.weight', 'encoder.pos_emb.emb.weight', CUT),
             link('model.decoder.embed_positions.weight', 'decoder.net.pos_emb.emb.weight', CUT),
             link('model.encoder.layernorm_embedding', 'encoder.post_emb_norm.norm'),
             link('model.decoder.layernorm_embedding', 'decoder.net.post_emb_norm.norm'),
-            link('final_logits_bias', 'decoder.net.to_logits.bias', ROW),
-            link('lm_head.weight', 'decoder.net.to_logits.weight'),
         ),
         ignored=(r'model\.(encoder|decoder)\.embed_tokens\.weight',),
         base='model.',
         tied=('lm_head.weight', 'model.shared.weight'),
+    )
+)  # fmt: skip
+
+
+def shares(c: Fields) -> bool:
+    return bool(c.share_encoder_decoder_embeddings)
+
+
+def apart(c: Fields) -> bool:
+    return not shares(c)
+
+
+MARIAN = register(
+    BART.like(
+        'marian', 'MarianMTModel', without=both(BART_NORM),
+        defaults=dict(
+            vocab_size=58101, decoder_vocab_size=None, share_encoder_decoder_embeddings=True,
+        ),
+        fixed=dict(normalize_embedding=(False,), static_position_embeddings=(True,)),
+        model=dict(
+            enc_scaled_sinu_pos_emb=True, dec_scaled_sinu_pos_emb=True, tie_token_emb=shares,
+            dec_num_tokens=lambda c: c.vocab_size if shares(c) else c.decoder_vocab_size or c.vocab_size,
+        ),
+        links=links(
+            table_and_head(shares), bart_layers('2'),
+            link('model.encoder.embed_tokens.weight', 'encoder.token_emb.emb.weight', when=apart),
+            link('model.decoder.embed_tokens.weight', 'decoder.net.token_emb.emb.weight', when=apart),
+        ),
+        ignored=(*BART.ignored, r'model\.(encoder|decoder)\.embed_positions\.weight'),
+    )
+)  # fmt: skip
+
+# Whisper
+
+
+def stack_of(side: str, kind: str, **more: Value) -> Part:
+    own = dict(dim='d_model', pre_norm=None, attn_qkv_bias=Const('qv'), **more)
+    return Part(kind, {**BART_LAYERS, **layers_of(side), **own})
+
+
+WHISPER_ENCODER = Part('ContinuousTransformerWrapper', dict(
+    dim_in='num_mel_bins', conv_stem=lambda c: [[c.d_model, 3, 1, 1], [c.d_model, 3, 2, 1]],
+    max_seq_len='max_source_positions', abs_pos_emb_scale=1.0, emb_dropout='dropout',
+    attn_layers=stack_of('encoder', 'Encoder'),
+))  # fmt: skip
+WHISPER_DECODER = Part('TransformerWrapper', dict(
+    num_tokens='vocab_size', max_seq_len='max_target_positions', abs_pos_emb_scale=1.0, emb_dropout='dropout',
+    tie_embedding=lambda c: bool(c.tied) or None, tie_embedding_scale=lambda c: 1.0 if c.tied else None,
+    attn_layers=stack_of('decoder', 'Decoder', cross_attend=True),
+))  # fmt: skip
+
+register(
+    BART.like(
+        'whisper', 'WhisperForConditionalGeneration', without=('max_position_embeddings', *BART.model),
+        wrapper='EncoderDecoder',
+        defaults=dict(
+            vocab_size=51865, num_mel_bins=80, encoder_layers=4, encoder_attention_heads=6, decoder_layers=4,
+            decoder_attention_heads=6, decoder_ffn_dim=1536, encoder_ffn_dim=1536, d_model=384, dropout=0.0,
+            max_source_positions=1500, max_target_positions=448,
+        ),
+        fixed=dict(use_weighted_layer_sum=(False,), apply_spec_augment=(False,)),
+        free=(
+            'classifier_proj_size', 'median_filter_width', 'mask_time_prob', 'mask_time_length', 'mask_time_min_masks',
+            'mask_feature_prob', 'mask_feature_length', 'mask_feature_min_masks', 'max_length', 'scale_embedding',
+        ),
+        model=dict(encoder=WHISPER_ENCODER, decoder=Part('AutoregressiveWrapper', dict(net=WHISPER_DECODER))),
+        links=links(
+            bart_layers('0'),
+            link('model.encoder.conv1.*', 'encoder.conv_stem.0.*'),
+            link('model.encoder.conv2.*', 'encoder.conv_stem.1.*'),
+            link('model.encoder.embed_positions.weight', 'encoder.pos_emb.emb.weight'),
+            link('model.encoder.layer_norm', 'encoder.attn_layers.final_norm.norm'),
+            link('model.decoder.embed_tokens.weight', 'decoder.net.token_emb.emb.weight'),
+            link('model.decoder.embed_positions.weight', 'decoder.net.pos_emb.emb.weight'),
+            link('model.decoder.layer_norm', 'decoder.net.attn_layers.final_norm.norm'),
+            link('proj_out.weight', 'decoder.net.to_logits.weight'),
+        ),
+        ignored=(),
+        tied=('proj_out.weight', 'model.decoder.embed_tokens.weight'),
     )
 )  # fmt: skip
