@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 
 import pytest
 import torch
-from pretrained_cases import IMAGE_CASES, TOWER_CASES, checkpoint, config_of, lifted
+from pretrained_cases import IMAGE_CASES, TEXT, TOWER_CASES, VISION, checkpoint, config_of, lifted, noisy
 from torch import Tensor
 
 from x_transformers import pretrained
+from x_transformers.flags import ConfigError
 
 if os.environ.get('CI'):
     import transformers
@@ -20,6 +22,7 @@ transformers.logging.set_verbosity_error()
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]  # those of the other library
 ALL = [*IMAGE_CASES, *TOWER_CASES]
+OF = {str(case): case for case in ALL}
 BOTH = [case for case in ALL if case.type in ('clip', 'siglip')]
 
 
@@ -114,3 +117,178 @@ def test_outputs_and_the_way_back(case, tmp_path):
             parameter += 0.1 * drawn(*parameter.shape)
     pretrained.save(ours, tmp_path, format='hf')
     assert worst(case, ours, again(tmp_path, theirs)) < 1e-10
+
+
+SIZES = (24, 24), (8, 20), (32, 16)  # of images; 32 x 16 has as many patches as were trained
+
+
+@pytest.mark.parametrize('name', [
+    'vit-0', 'deit-1', 'dinov2-0', 'dinov2_with_registers-1', 'siglip_vision_model-0', 'clip_vision_model-2', 'clip-0',
+    'siglip-0',
+])  # fmt: skip
+def test_images_of_other_sizes(name):
+    """Their positions are resampled, as theirs are, by DINOv2 always, by others if they are asked to."""
+    case = OF[name]
+    theirs, folder = checkpoint(case)
+    theirs, ours = copy.deepcopy(theirs).double(), pretrained.load(folder).double()
+    options = {} if 'dino' in name else dict(interpolate_pos_encoding=True)
+    for size in SIZES:
+        both = of_both if case in BOTH else of_images
+        for found, wanted in zip(*both(ours, theirs, pixels(case, *size), **options), strict=True):
+            assert (found - wanted).abs().max() < 1e-10
+
+
+def test_hidden_patches(tmp_path):
+    """A mask token, which a config of ViT does not speak of, and no pooler: the tensors of the file tell."""
+    config = transformers.ViTConfig(**VISION)
+    theirs = transformers.ViTModel(config, add_pooling_layer=False, use_mask_token=True).eval()
+    noisy(theirs)
+    theirs.save_pretrained(tmp_path)
+    hidden, images = torch.rand(3, 16, generator=torch.Generator().manual_seed(2)) < 0.4, pixels(OF['vit-0'])
+    dino, folder = checkpoint(OF['dinov2-2'])
+    for model, place in ((theirs, tmp_path), (dino, folder)):
+        ours, model = pretrained.load(place).double(), copy.deepcopy(model).double()
+        with torch.no_grad():
+            wanted = model(images, bool_masked_pos=hidden).last_hidden_state
+            found = ours(images, return_embeddings=True, hidden_patches=hidden)
+        assert (wanted - found).abs().max() < 1e-10
+    ours, info = pretrained.load(tmp_path, return_info=True)
+    assert info.found == {'has_pooler': False, 'has_mask_token': True}
+    pretrained.save(ours, tmp_path / 'again', max_shard_size='30KB')
+    options = dict(add_pooling_layer=False, use_mask_token=True, output_loading_info=True)
+    again, loading = transformers.ViTModel.from_pretrained(tmp_path / 'again', **options)
+    assert len(list((tmp_path / 'again').glob('*.safetensors'))) > 3 and not any(loading.values())
+    for name, t in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name], t)
+
+
+def rewritten(folder, target, rename=lambda name: name, **fields):
+    """A checkpoint with other names, and other fields."""
+    from safetensors.torch import load_file, save_file
+
+    target.mkdir(exist_ok=True)
+    tensors = load_file(folder / 'model.safetensors')
+    save_file({rename(name): t for name, t in tensors.items()}, target / 'model.safetensors', {'format': 'pt'})
+    config = json.loads((folder / 'config.json').read_text())
+    (target / 'config.json').write_text(json.dumps({**config, **fields}))
+    return target
+
+
+@pytest.mark.parametrize('name, rename', [
+    ('vit-0', lambda name: name.removeprefix('vit.')),
+    ('vit-2', lambda name: f'vit.{name}'),
+    ('clip_text_model-0', lambda name: f'text_model.{name}'),
+    ('siglip_vision_model-0', lambda name: f'vision_model.{name}'),
+])  # fmt: skip
+def test_names_with_and_without_a_prefix(name, rename, tmp_path):
+    _, folder = checkpoint(OF[name])
+    found = pretrained.load(rewritten(folder, tmp_path, rename)).state_dict()
+    for name, t in pretrained.load(folder).state_dict().items():
+        assert torch.equal(found[name], t)
+
+
+@pytest.mark.parametrize('name', ['vit-0', 'deit-1', 'dinov2-0', 'dinov2_with_registers-2'])
+def test_names_in_memory(name, tmp_path):
+    """A running model has other names than the files it writes."""
+    from safetensors.torch import save_file
+
+    theirs, folder = checkpoint(OF[name])
+    (tmp_path / 'config.json').write_text((folder / 'config.json').read_text())
+    state = theirs.state_dict()
+    assert state.keys() != pretrained.files.Weights(folder).files.keys()
+    save_file(state, tmp_path / 'model.safetensors')
+    assert worst(OF[name], pretrained.load(tmp_path), theirs) < 1e-4
+
+
+MATTER = {
+    'vit-2': dict(hidden_act='relu', layer_norm_eps=0.1, pooler_act='relu', num_attention_heads=8),
+    'deit-1': dict(hidden_act='quick_gelu', layer_norm_eps=0.1, num_attention_heads=8),
+    'dinov2-1': dict(layer_norm_eps=0.1, num_attention_heads=8),
+    'dinov2_with_registers-2': dict(hidden_act='relu', layer_norm_eps=0.1, num_attention_heads=6),
+    'siglip_vision_model-0': dict(hidden_act='relu', layer_norm_eps=0.1, num_attention_heads=8),
+    'clip_vision_model-0': dict(hidden_act='relu', layer_norm_eps=0.1, num_attention_heads=8),
+    'siglip_text_model-0': dict(hidden_act='relu', layer_norm_eps=0.1, num_attention_heads=8),
+    'clip_text_model-0': dict(hidden_act='relu', layer_norm_eps=0.1, num_attention_heads=8,
+                              eos_token_id=int(texts()[0][0, 5])),
+    'clip-0': dict(text_config={**TEXT, 'hidden_act': 'relu'}, vision_config={**VISION, 'layer_norm_eps': 0.1},
+                   text_config_dict={**TEXT, 'num_attention_heads': 8}),
+    'siglip-0': dict(text_config={**TEXT, 'hidden_act': 'relu'}, vision_config={**VISION, 'layer_norm_eps': 0.1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', MATTER)
+def test_fields_matter(name, tmp_path):
+    """Each alone moves theirs, and ours by as much."""
+    case = OF[name]
+    theirs, folder = checkpoint(case)
+    before = copy.deepcopy(theirs).double()
+    for field, value in MATTER[name].items():
+        rewritten(folder, tmp_path, **{field: value})
+        ours = pretrained.load(tmp_path).double()
+        assert worst(case, ours, again(tmp_path, theirs)) < 1e-10, field
+        assert worst(case, ours, before) > 1e-5, field
+
+
+@pytest.mark.parametrize('name', ['vit-0', 'deit-1', 'dinov2-1', 'dinov2_with_registers-0', 'clip-0', 'siglip-0'])
+def test_gradients(name, tmp_path):
+    """Written as if they were weights, they are those of theirs."""
+    case = OF[name]
+    theirs, folder = checkpoint(case)
+    theirs, ours = copy.deepcopy(theirs).double(), pretrained.load(folder).double()
+    images, (ids, _) = pixels(case), texts()
+    with lifted():
+        if case in BOTH:
+            wanted = theirs(input_ids=ids, pixel_values=images).logits_per_image
+        else:
+            wanted = theirs(images).logits
+    found = ours(images, ids, return_logits=True) if case in BOTH else ours(images)
+    weight = drawn(*found.shape)
+    (wanted * weight).sum().backward()
+    (found * weight).sum().backward()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.copy_(0 if parameter.grad is None else parameter.grad)
+    pretrained.save(ours, tmp_path)
+    found = dict(again(tmp_path, theirs).named_parameters())
+    for name, parameter in theirs.named_parameters():
+        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        assert (found[name] - grad).abs().max() < 1e-8, name
+
+
+def test_defaults_are_theirs():
+    """Of every field that a row reads."""
+    for kind in sorted({case.type for case in ALL}):
+        config, row = transformers.AutoConfig.for_model(kind).to_dict(), pretrained.rows.ROWS[kind]
+        own = {name for name in row.defaults if name.startswith('has_') or name.endswith(('_config', '_config_dict'))}
+        for name in row.defaults.keys() - own:
+            assert row.defaults[name] == config[name] or (row.defaults[name] is None and config[name] == 768), name
+        assert pretrained.keywords({'model_type': kind}) == pretrained.keywords({**config, 'architectures': None})
+
+
+@pytest.mark.parametrize('name, fields, words', [
+    ('vit-0', dict(image_size=[16, 24]), 'image_size'),
+    ('vit-0', dict(image_size=24), 'position_embeddings'),
+    ('vit-0', dict(patch_size=[4, 2]), 'patch_size'),
+    ('vit-0', dict(num_channels=1), 'projection.weight'),
+    ('vit-0', dict(hidden_act='sharkfin'), 'hidden_act'),
+    ('vit-0', dict(qkv_bias=False), 'key.bias'),
+    ('vit-0', dict(register_tokens=2), 'register_tokens'),
+    ('vit-0', dict(quantization_config={'bits': 4}), 'quantization_config'),
+    ('vit-0', dict(architectures=['ViTForMaskedImageModeling']), 'ViTForMaskedImageModeling'),
+    ('dinov2-0', dict(use_swiglu_ffn=True), 'weights_in'),
+    ('dinov2_with_registers-0', dict(num_register_tokens=4), 'register_tokens'),
+    ('siglip_vision_model-0', dict(vision_use_head=False), 'head'),
+    ('clip-0', dict(projection_dim=16), 'projection'),
+    ('clip-0', dict(text_config={**TEXT, 'vocab_size': 97}), 'token_embedding'),
+    ('clip-0', dict(vision_config={**VISION, 'depth': 3}), '`depth` of this clip_vision_model'),
+])  # fmt: skip
+def test_refusals(name, fields, words, tmp_path):
+    _, folder = checkpoint(OF[name])
+    with pytest.raises(ConfigError, match=words):
+        pretrained.load(rewritten(folder, tmp_path, **fields))
+
+
+def test_square_sides_as_a_list(tmp_path):
+    theirs, folder = checkpoint(OF['vit-0'])
+    rewritten(folder, tmp_path, image_size=[16, 16], patch_size=[4, 4])
+    assert worst(OF['vit-0'], pretrained.load(tmp_path), theirs) < 1e-4

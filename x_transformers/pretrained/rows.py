@@ -161,8 +161,7 @@ class Fields:
     ) -> None:
         self.row, self.config = row, config
         self.check()
-        listed = [name for name in config.get('architectures') or () if name in row.architectures]
-        self.architecture = (listed or list(row.architectures) or [''])[0]
+        self.architecture = self.class_of_config()
         read = {row.aliases.get(name, name): value for name, value in reversed(list(config.items()))}
         read.update({name: config[name] for name in row.defaults if name in config})
         self.values = {**row.defaults, **read}
@@ -185,6 +184,16 @@ class Fields:
             return self.__dict__['values'][name]
         except KeyError:
             raise AttributeError(f'the row of {self.row.type} reads no field `{name}`') from None
+
+    def class_of_config(self) -> str:
+        """The class that wrote it; the first of the row if it names another, which a row of many refuses."""
+        known, listed = self.row.architectures, tuple(self.config.get('architectures') or ())
+        if self.row.bare and listed and listed[0] not in known:
+            raise ConfigError(
+                f'`architectures` of this {self.row.type} checkpoint is {listed[0]!r}, it must be one of '
+                f'{", ".join(known)}'
+            )
+        return next((name for name in listed if name in known), next(iter(known), ''))
 
     def check(self) -> None:
         """Refuse what changes numbers in a way that is not computed."""
