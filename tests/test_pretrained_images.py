@@ -307,12 +307,13 @@ OLD = dict(
     cross_attention_hidden_size=None, decoder_start_token_id=None, diversity_penalty=0.0, do_sample=False, dropout=0.0,
     early_stopping=False, encoder_no_repeat_ngram_size=0, eos_token_id=2, exponential_decay_length_penalty=None,
     finetuning_task=None, forced_bos_token_id=None, forced_eos_token_id=None, id2label={'0': 'LABEL_0'},
-    is_decoder=False, is_encoder_decoder=False, label2id={'LABEL_0': 0}, length_penalty=1.0, max_length=20, min_length=0,
-    no_repeat_ngram_size=0, num_beam_groups=1, num_beams=1, num_return_sequences=1, output_scores=False, pad_token_id=1,
-    prefix=None, pruned_heads={}, remove_invalid_values=False, repetition_penalty=1.0, return_dict_in_generate=False,
-    sep_token_id=None, suppress_tokens=None, begin_suppress_tokens=None, task_specific_params=None, temperature=1.0,
-    tf_legacy_loss=False, tie_encoder_decoder=False, tie_word_embeddings=True, tokenizer_class=None, top_k=50,
-    top_p=1.0, torch_dtype=None, torchscript=False, typical_p=1.0, use_bfloat16=False,
+    is_decoder=False, is_encoder_decoder=False, label2id={'LABEL_0': 0}, length_penalty=1.0, max_length=20,
+    min_length=0, no_repeat_ngram_size=0, num_beam_groups=1, num_beams=1, num_return_sequences=1, output_scores=False,
+    pad_token_id=1, prefix=None, pruned_heads={}, remove_invalid_values=False, repetition_penalty=1.0,
+    return_dict_in_generate=False, sep_token_id=None, suppress_tokens=None, begin_suppress_tokens=None,
+    task_specific_params=None, temperature=1.0, tf_legacy_loss=False, tie_encoder_decoder=False,
+    tie_word_embeddings=True, tokenizer_class=None, top_k=50, top_p=1.0, torch_dtype=None, torchscript=False,
+    typical_p=1.0, use_bfloat16=False,
 )  # fmt: skip
 
 
