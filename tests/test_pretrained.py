@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 
 import pytest
 import torch
@@ -13,10 +12,7 @@ from pretrained_cases import BARS, CASES, ids_of, lifted, theirs
 from x_transformers import AutoregressiveWrapper, pretrained
 from x_transformers.flags import ConfigError
 
-if os.environ.get('CI'):
-    import transformers
-else:
-    transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
+transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]  # those of the other library

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import inspect
 import json
+import os
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,7 @@ from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of,
 
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
+PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -47,6 +50,11 @@ def likeness(kind: type, catalogue: tuple[type[Feature], ...], flags: Mapping[st
     if any([type(value) not in PLAIN_VALUES for value in flags.values()]) or any([cls.is_own for cls in catalogue]):
         return None
     return kind, catalogue, tuple([(name, type(value), value) for name, value in flags.items()])
+
+
+def beside(rest: Any, name: str) -> Callable[..., Any] | None:
+    """What a subclass has of that name from another base, such as the mixins of model hubs."""
+    return getattr(rest, name, None)
 
 
 class DerivedSignature:
@@ -179,6 +187,25 @@ class Configurable(nn.Module):
                 f'`class` got {config.get("class")!r}, it must be {cls.__name__} or one of its subclasses'
             )
         return decode({**config, 'class': kind.__name__})
+
+    @classmethod
+    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Any:
+        """A model with the weights of a folder, as this library or `transformers` writes them: see `pretrained.load`.
+
+        Raises TypeError if what lies there is another class of model.
+        """
+        other = beside(super(), 'from_pretrained')
+        if other is not None:
+            return other(source, **options)
+        return importlib.import_module(PRETRAINED).load(source, cls=cls, **options)
+
+    def save_pretrained(self, path: str | os.PathLike[str], format: str = 'own', **options: Any) -> Any:
+        """Write the config and the weights to a folder, in the format of this library, or of `transformers` ('hf'): see
+        `pretrained.save`."""
+        other = beside(super(), 'save_pretrained')
+        if other is not None:
+            return other(path, **options)
+        return importlib.import_module(PRETRAINED).save(self, path, format=format, **options)
 
     def outline(self) -> dict[str, str]:
         """The module's own steps, for `explain`: a stage, or a name of its own, and what happens there."""

@@ -31,6 +31,14 @@ def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ..
     return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, row_of(config))]
 
 
+def __getattr__(name: str) -> Any:
+    if name == 'HubMixin':  # which needs a package that may be absent
+        from x_transformers.pretrained.hub import HubMixin
+
+        return HubMixin
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
 __all__ = [
     'Const', 'Fields', 'Info', 'Row', 'keywords', 'link', 'links', 'load', 'plan', 'register', 'save', 'supported',
 ]  # fmt: skip

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from x_transformers.pretrained.changes import HEAD_STACK, PER_HEAD, R_LAST, SPLIT, SPLIT_GROUPS, SPLIT_HEADS, Q, T
 from x_transformers.pretrained.fields import (
+    back,
     falcon_block,
     falcon_is_grouped,
     falcon_kv_heads,
     falcon_slopes,
     gpt2_scale,
     mpt_attention,
+    mpt_back,
     mpt_slopes,
     no,
     rotating_windows,
@@ -317,7 +319,7 @@ register(
         model=dict(emb_dropout='emb_pdrop'),
         layers=dict(
             **ALIBI, rel_pos_kwargs=mpt_slopes, norm_eps='layer_norm_eps', attn_qkv_bias=None, attn_out_bias=None,
-            attn_qkv_clip=lambda c: mpt_attention(c).get('clip_qkv'),
+            attn_qkv_clip=back(mpt_back)(lambda c: mpt_attention(c).get('clip_qkv')),
             attn_softmax_scale=lambda c: mpt_attention(c).get('softmax_scale'),
             attn_dropout=lambda c: mpt_attention(c).get('attn_pdrop', 0), ff_no_bias=True,
             ff_activation=Const('gelu'), ff_dim_inner=lambda c: 4 * c.hidden_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
-from x_transformers.pretrained.fields import activation, no, rotating_by_kind, sliding_but_first, window_both
+from x_transformers.pretrained.fields import activation, back, no, rotating_by_kind, sliding_but_first, window_both
 from x_transformers.pretrained.parts import TURNED, A, F, fused, output
 from x_transformers.pretrained.rows import Fields, Row, link, links, register
 
@@ -59,6 +59,18 @@ def head(dense: str, norm: str, bias: str, form: str = '') -> tuple[Any, ...]:
     )
 
 
+def disentangled_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    if v is None:
+        return {'relative_attention': False}
+    longest = v['max_distance']
+    return {
+        'relative_attention': True, 'position_buckets': -1 if longest is None else v['span'],
+        'max_relative_positions': longest or v['span'], 'pos_att_type': list(v['terms']),
+        'share_att_key': v['share'], 'norm_rel_ebd': 'layer_norm' if v['norm'] else 'none',
+    }  # fmt: skip
+
+
+@back(disentangled_back)
 def disentangled(c: Fields) -> dict[str, Any] | None:
     """Relative positions in the words of `attn_disentangled`."""
     if not c.relative_attention:

@@ -1,8 +1,14 @@
-"""What the fields of configs mean, in the words of our keywords. Each function reads a `Fields`."""
+"""What the fields of configs mean, in the words of our keywords. Each function reads a `Fields`.
+
+Some can be read backwards too, `@back(...)`: the fields that a value of the keyword comes from, for models that were
+never loaded. The first argument is the value, the second are the keywords of the stack and the wrapper together. What
+comes out is only a proposal: it is read again, and must give the same keywords.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +31,21 @@ ACTIVATIONS = {
 }
 
 
+Back = Callable[[Any, dict[str, Any]], dict[str, Any]]
+
+
+def back(way: Back) -> Callable[[Any], Any]:
+    def mark(function: Any) -> Any:
+        function.back = way
+        return function
+
+    return mark
+
+
 def activation(name: str) -> Callable[[Fields], str]:
     """Of a field, the name of the activation."""
 
+    @back(lambda v, k: {name: next((theirs for theirs, ours in ACTIVATIONS.items() if ours == v), v)})
     def read(c: Fields) -> str:
         value = getattr(c, name)
         if value not in ACTIVATIONS:
@@ -40,11 +58,11 @@ def activation(name: str) -> Callable[[Fields], str]:
 
 
 def no(name: str) -> Callable[[Fields], bool]:
-    return lambda c: not getattr(c, name)
+    return back(lambda v, k: {name: not v})(lambda c: not getattr(c, name))
 
 
 def power(name: str, exponent: float) -> Callable[[Fields], float]:
-    return lambda c: getattr(c, name) ** exponent
+    return back(lambda v, k: {name: whole(v ** (1 / exponent))})(lambda c: getattr(c, name) ** exponent)
 
 
 def emb_scale(name: str) -> Callable[[Fields], float]:
@@ -59,7 +77,12 @@ def emb_scale(name: str) -> Callable[[Fields], float]:
 
 
 def one_over(name: str) -> Callable[[Fields], float]:
-    return lambda c: 1 / getattr(c, name)
+    return back(lambda v, k: {name: whole(1 / v)})(lambda c: 1 / getattr(c, name))
+
+
+def whole(number: float) -> float:
+    """A whole number, if it is one but for rounding."""
+    return round(number) if math.isclose(number, round(number), rel_tol=1e-9) else number
 
 
 def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
@@ -95,10 +118,12 @@ def classes(c: Fields) -> int:
 # heads
 
 
+@back(lambda v, k: {'head_dim': v})
 def head_width(c: Fields) -> int:
     return c.values.get('head_dim') or c.hidden_size // c.num_attention_heads
 
 
+@back(lambda v, k: {'num_key_value_heads': v})
 def kv_heads(c: Fields) -> int:
     return c.num_key_value_heads or c.num_attention_heads
 
@@ -156,6 +181,18 @@ def kinds(c: Fields) -> tuple[bool, ...]:
     return tuple(known[kind] and slides for kind in c.layer_types)
 
 
+def window_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    if v is None:
+        return {'sliding_window': None}
+    slides = v if isinstance(v, (list, tuple)) else [v] * k['depth']
+    kinds = ['full_attention' if one is None else 'sliding_attention' for one in slides]
+    return {
+        'sliding_window': max(one for one in slides if one is not None) + 1, 'use_sliding_window': True,
+        'layer_types': kinds,
+    }  # fmt: skip
+
+
+@back(window_back)
 def window(c: Fields) -> Any:
     """How many tokens before itself each layer sees: theirs counts the token itself."""
     slides = kinds(c)
@@ -182,11 +219,13 @@ def rope(c: Fields, kind: str | None = None) -> dict[str, Any]:
     return {**said, 'kind': {'su': 'longrope'}.get(name, name)}
 
 
+@back(lambda v, k: {'partial_rotary_factor': v / k['attn_dim_head']})
 def rotated(c: Fields) -> int:
     width = head_width(c)
     return int(width * rope(c)['partial_rotary_factor'])
 
 
+@back(lambda v, k: {'rope_theta': v})
 def theta(c: Fields) -> float:
     return float(rope(c)['rope_theta'])
 
@@ -197,6 +236,22 @@ def trained_length(c: Fields, said: dict[str, Any]) -> int:
     )
 
 
+def scaling_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    if v is None:
+        return {'rope_parameters': {'rope_type': 'default', 'rope_theta': k['rotary_theta'] or 10000.0}}
+    said = {key: list(value) if isinstance(value, tuple) else value for key, value in v.items()}
+    kind, length = said.pop('kind'), said.pop('length', None)
+    for ours, theirs in (('low', 'low_freq_factor'), ('high', 'high_freq_factor')):
+        if ours in said:
+            said[theirs] = said.pop(ours)
+    if kind == 'dynamic':
+        return {'rope_parameters': {'rope_type': kind, **said}, 'max_position_embeddings': length}
+    if length is not None:
+        said['original_max_position_embeddings'] = length
+    return {'rope_parameters': {'rope_type': kind, 'rope_theta': k['rotary_theta'] or 10000.0, **said}}
+
+
+@back(scaling_back)
 def scaling(c: Fields, kind: str | None = None) -> dict[str, Any] | None:
     """In the words of `rotary_scaling`."""
     said = rope(c, kind)
@@ -251,6 +306,18 @@ def rotating_windows_if_any(c: Fields) -> Any:
     return None if c.sliding_window is None else rotating_windows(c)
 
 
+def by_kind_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    past = k['attn_max_attend_past']
+    slides = past if isinstance(past, (list, tuple)) else [past] * k['depth']
+    found = {}
+    for one, own in zip(slides, v, strict=True):
+        kind = 'full_attention' if one is None else 'sliding_attention'
+        said = scaling_back(own.get('scaling'), {'rotary_theta': own['theta']})
+        found[kind] = said['rope_parameters']
+    return {'rope_parameters': found}
+
+
+@back(by_kind_back)
 def rotating_by_kind(c: Fields) -> Any:
     """Full layers have a base and a scaling of their own."""
     local, full = own_rope(c, 'sliding_attention'), own_rope(c, 'full_attention')
@@ -312,6 +379,16 @@ def two_norms(c: Fields) -> bool:
     return c.new_decoder_architecture and c.num_ln_in_parallel_attn in (None, 2)
 
 
+def falcon_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    grouped, heads = k['attn_kv_heads'], k['heads']
+    return {
+        'new_decoder_architecture': v is True or 1 < grouped < heads, 'multi_query': grouped == 1,
+        'parallel_attn': v is not None, 'num_kv_heads': grouped,
+        'num_ln_in_parallel_attn': {True: 2, 'shared': 1}.get(v),
+    }  # fmt: skip
+
+
+@back(falcon_back)
 def falcon_block(c: Fields) -> Any:
     """Whether both branches of a block read the same: with a norm each, with one, or one after the other."""
     return True if two_norms(c) else 'shared' if c.new_decoder_architecture or c.parallel_attn else None
@@ -348,9 +425,21 @@ def mpt_attention(c: Fields) -> dict[str, Any]:
     return given
 
 
+def mpt_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    said = {'clip_qkv': v, 'softmax_scale': k['attn_softmax_scale']}
+    return {'attn_config': {name: value for name, value in said.items() if value is not None}}
+
+
 # experts
 
 
+def qwen_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    experts = v if isinstance(v, (list, tuple)) else [v] * k['depth']
+    plain = [i for i, count in enumerate(experts) if count is None]
+    return {'num_local_experts': max(x or 0 for x in experts), 'mlp_only_layers': plain}
+
+
+@back(qwen_back)
 def qwen_experts(c: Fields) -> Any:
     """How many experts each layer has, None for a plain one."""
     layers = [
@@ -360,6 +449,23 @@ def qwen_experts(c: Fields) -> Any:
     return alike([count or None for count in layers])
 
 
+def deepseek_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    experts = v if isinstance(v, (list, tuple)) else [v] * k['depth']
+    return {'n_routed_experts': max(x or 0 for x in experts), 'first_k_dense_replace': experts.count(None)}
+
+
+@back(lambda v, k: {'qk_nope_head_dim': v - (k['attn_dim_latent_rope'] or 0)})
+def latent_head_width(c: Fields) -> int:
+    return c.qk_nope_head_dim + c.qk_rope_head_dim
+
+
+def more_layers(c: Fields, name: str) -> bool:
+    """Layers behind the last one, which predict further tokens."""
+    match = re.match(r'model\.layers\.(\d+)\.', name)
+    return match is not None and int(match[1]) >= c.num_hidden_layers
+
+
+@back(deepseek_back)
 def deepseek_experts(c: Fields) -> Any:
     return alike([c.n_routed_experts if i >= c.first_k_dense_replace else None for i in range(c.num_hidden_layers)])
 
@@ -375,4 +481,4 @@ def deepseek_scale(c: Fields) -> float | None:
     extra, factor = said.get('mscale_all_dim'), said.get('factor', 1.0)
     if not extra or said['kind'] == 'default' or factor <= 1:
         return None
-    return (c.qk_nope_head_dim + c.qk_rope_head_dim) ** -0.5 * (0.1 * extra * math.log(factor) + 1) ** 2
+    return latent_head_width(c) ** -0.5 * (0.1 * extra * math.log(factor) + 1) ** 2

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from x_transformers.flags import shown
 
+GENERATION = 'generation_config.json'
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
 TOKENIZER = ('tokenizer*.json', 'vocab*', 'merges.txt', '*.model', 'special_tokens_map.json', 'chat_template*',

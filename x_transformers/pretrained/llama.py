@@ -27,6 +27,8 @@ from x_transformers.pretrained.fields import (
     emb_scale,
     head_width,
     kv_heads,
+    latent_head_width,
+    more_layers,
     no,
     one_over,
     power,
@@ -349,7 +351,7 @@ register(
         ),
         fixed=dict(scoring_func=('sigmoid',), topk_method=('noaux_tc',), moe_layer_freq=(1,)),
         layers=dict(
-            attn_dim_head=lambda c: c.qk_nope_head_dim + c.qk_rope_head_dim, attn_value_dim_head='v_head_dim',
+            attn_dim_head=latent_head_width, attn_value_dim_head='v_head_dim',
             attn_qkv_bias=None, attn_use_latent_q=lambda c: c.q_lora_rank is not None or None,
             attn_dim_latent_q='q_lora_rank', attn_use_latent_kv=True, attn_dim_latent_kv='kv_lora_rank',
             attn_dim_latent_rope='qk_rope_head_dim', attn_latent_norm=True,
@@ -361,11 +363,12 @@ register(
             ff_moe_shared='n_shared_experts',
         ),
         sizes=dict(
-            kv_heads='num_attention_heads', dim_head=lambda c: c.qk_nope_head_dim + c.qk_rope_head_dim,
+            kv_heads='num_attention_heads', dim_head=latent_head_width,
             dim_value='v_head_dim', rotated='qk_rope_head_dim', latent='kv_lora_rank', experts='n_routed_experts',
         ),
         links=links(LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS, DEEPSEEK_LINKS),
         ignored=LLAMA.ignored,
+        left=more_layers,
     )
 )  # fmt: skip
 

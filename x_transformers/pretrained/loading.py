@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
-from x_transformers.flags import ConfigError, shown
-from x_transformers.flags.config import decode
+from x_transformers.flags import ConfigError
+from x_transformers.flags.checks import warn_once
+from x_transformers.flags.config import KINDS, decode
 from x_transformers.pretrained.engine import (
     Step,
+    built,
     check_names,
     check_shapes,
     is_ignored,
@@ -24,11 +26,21 @@ from x_transformers.pretrained.engine import (
     saved,
     steps_of,
 )
-from x_transformers.pretrained.files import Weights, read_json, resolve
+from x_transformers.pretrained.files import GENERATION, Weights, read_json, resolve
+from x_transformers.pretrained.generation import generation_keywords
+from x_transformers.pretrained.options import (
+    chosen_dtype,
+    freeze,
+    freeze_padding,
+    grown,
+    placing,
+    with_dropout,
+    with_keywords,
+    with_tokens,
+)
 from x_transformers.pretrained.rows import Fields, Row, row_of
 
 OWN = 'x_transformers'
-DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
 
 
 @dataclass
@@ -36,6 +48,7 @@ class Info:
     """What was read: the type, its config as it was, the keywords that built the model, and what became of the rest.
 
     ignored       names in the file that hold nothing to keep
+    left          names in the file that the library computes nothing with
     new           parameters that the file does not have, with initial values
     tied          whether the head is the table of embeddings
     generation    keywords of `generate`, from generation_config.json
@@ -50,41 +63,11 @@ class Info:
     revision: str | None = None
     tied: bool = False
     ignored: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     generation: dict[str, Any] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
     found: dict[str, bool] = field(default_factory=dict)
-
-
-def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
-    """That of the config, or a given one; None leaves the file's."""
-    if dtype == 'auto':
-        dtype = config.get('dtype', config.get('torch_dtype'))
-    if dtype is None:
-        return None
-    found = DTYPES.get(dtype.removeprefix('torch.')) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"`dtype` got {shown(dtype)}, it must be 'auto' or one of {', '.join(DTYPES)}")
-    return found
-
-
-def placing(device_map: Any) -> Any:
-    """A function from names to devices: the longest prefix of a module counts."""
-    if device_map is None or isinstance(device_map, (str, int, torch.device)):
-        if device_map == 'auto':
-            raise ValueError("`device_map` got 'auto', it must be a device, or a dict from modules to devices")
-        device = None if device_map is None else torch.device(device_map)
-        return lambda name: device
-    if not isinstance(device_map, Mapping):
-        raise TypeError(f'`device_map` got {shown(device_map)}, it must be None, a device or a dict')
-
-    def place(name: str) -> torch.device | None:
-        fits = [p for p in device_map if p == '' or name == p or name.startswith(f'{p}.')]
-        if not fits:
-            raise ValueError(f"`device_map` says nothing of `{name}`: give '' as a prefix of all modules")
-        return torch.device(device_map[max(fits, key=len)])
-
-    return place
 
 
 def is_tied(row: Row, config: Mapping[str, Any], weights: Weights) -> bool:
@@ -116,68 +99,146 @@ def load(
     dtype: Any = 'auto',
     device_map: Any = None,
     dropout: float | None = None,
+    num_tokens: int | None = None,
+    trainable: str | Sequence[str] = 'all',
+    freeze_pad: bool = False,
+    strict: bool = True,
     allow_pickle: bool = False,
     local_files_only: bool = False,
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | None = None,
     return_info: bool = False,
+    cls: type[nn.Module] | None = None,
     **keywords: Any,
 ) -> Any:
-    """A model as it lies on disk, in eval mode: logits as `transformers` gives them, in every wrapper of ours.
+    """A model as it lies on disk, in eval mode: logits as `transformers` gives them, in a wrapper of this library.
 
         source            a folder, a file in it, or a repository id
         revision, cache_dir, token, local_files_only   as `huggingface_hub.snapshot_download` takes them
         dtype             'auto', that of the config; or a dtype
         device_map        a device, or a dict from prefixes of modules to devices
         dropout           one probability in place of all that the config says
+        num_tokens        a larger vocabulary: the new rows are the mean of the table
+        trainable         'all', 'head', or prefixes of the names of the parameters that learn
+        freeze_pad        no gradient for the embedding of `pad_token_id`
+        strict            False: keywords may add parameters, with initial values; `info.new` lists them
         allow_pickle      read `.bin` files too
         return_info       a pair with an `Info`
-        **keywords        further keywords of the stack, `features` among them, that add no parameters
+        cls               the wrapper it must be, or a class derived from it, of which the model is made
+        **keywords        further keywords of the stack, `features` among them, or of the wrapper
+
+    `model.pretrained` is the `Info`, `model.generation_defaults` are keywords of `generate`, from
+    generation_config.json, which nothing applies by itself.
 
     Raises ConfigError, which names the field or the tensor, for what the library does not compute.
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
     folder = resolve(source, **hub)
     config, place = read_json(folder / 'config.json'), placing(device_map)
-    generation = read_json(folder / 'generation_config.json') if (folder / 'generation_config.json').is_file() else {}
+    wanted = Wanted(dropout, num_tokens, strict, cls, keywords)
     with Weights(folder, allow_pickle) as weights:
         if config.get('model_type') == OWN:
-            model, info = load_own(config, weights, keywords)
             given = chosen_dtype(None if dtype == 'auto' else dtype, {})
+            model, info = load_own(config, weights, wanted, given, place)
         else:
-            model, info, steps, names = read(config, weights, keywords, dropout)
             given = chosen_dtype(dtype, config)
+            model, info, steps, names = read(config, weights, wanted)
             fill(model, steps, names, weights, given, place, info)
-    info.source, info.revision, info.generation = str(source), revision, generation
+    info.source, info.revision = str(source), revision
+    if (folder / GENERATION).is_file():
+        info.generation = read_json(folder / GENERATION)
     remade(model)
+    freeze(model, trainable)
+    if freeze_pad:
+        freeze_padding(model, config)
     model.eval()
     model.pretrained = info
+    model.generation_defaults = generation_keywords(info.generation, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asks of the model beside what its config says."""
+
+    dropout: float | None = None
+    num_tokens: int | None = None
+    strict: bool = True
+    cls: type[nn.Module] | None = None
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
+        """The call that builds it, of the class that is asked for."""
+        call = with_keywords(with_dropout(call, self.dropout), self.keywords)
+        kind = KINDS[call['class']]
+        if self.cls is None or issubclass(kind, self.cls):
+            return call
+        if not issubclass(self.cls, kind):
+            raise TypeError(
+                f'a {source} checkpoint is a {kind.__name__}, not a {self.cls.__name__}: '
+                f'use `{kind.__name__}.from_pretrained`, or `pretrained.load` for any type'
+            )
+        return {**call, 'class': self.cls}
+
+
+def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
+    """The model of a call, by default without weights."""
+    call = dict(call)
+    kind = call.pop('class')
+    with torch.device(device):
+        rest = {name: decode(value) for name, value in call.items()}
+        return (KINDS[kind] if isinstance(kind, str) else kind)(**rest)
+
+
 def read(
-    config: dict[str, Any], weights: Weights, keywords: Mapping[str, Any], dropout: float | None
+    config: dict[str, Any], weights: Weights, wanted: Wanted
 ) -> tuple[nn.Module, Info, list[Step], dict[str, str]]:
     """The model of a config, still without weights, and where they are."""
     row = row_of(config)
     tied = is_tied(row, config, weights)
     found = found_in(row, weights)
     fields = Fields(row, config, tied, found)
-    call = with_dropout(fields.keywords(), dropout)
-    call = with_keywords(call, keywords)
-    with torch.device('meta'):
-        model = decode(call)
+    call = wanted.call(fields.keywords(), row.type)
+    model = made(call)
     ours = saved(model)
-    steps = steps_of(row, fields, ours)
+    steps, new = steps_with_new(row, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
     names = renamed(row, weights.files, needed)
-    info = Info(row.type, config, call, '', tied=tied, found=found)
+    info = Info(row.type, config, call, '', tied=tied, found=found, new=new)
     if tied and row.tied and row.tied[0] in names:
         names.pop(row.tied[0])
+    info.left = drop(row, fields, names)
     check_names(row, names, steps)
     info.ignored = [names[name] for name in names if name not in needed and is_ignored(row, name)]
     check_shapes(steps, ours, lambda name: weights.shape(names[name]))
+    if wanted.num_tokens is not None:
+        info.keywords = with_tokens(call, wanted.num_tokens)
+        model = made(info.keywords)
     return model, info, steps, names
+
+
+def drop(row: Row, fields: Fields, names: dict[str, str]) -> list[str]:
+    """Take out the tensors that a type leaves out, with a warning."""
+    left = [] if row.left is None else sorted(name for name in names if row.left(fields, name))
+    if left:
+        warn_once(f'{len(left)} tensors of this {row.type} checkpoint are left out, such as `{names[left[0]]}`')
+    return [names.pop(name) for name in left]
+
+
+def steps_with_new(
+    row: Row, fields: Fields, ours: Mapping[str, Tensor], wanted: Wanted
+) -> tuple[list[Step], list[str]]:
+    """The steps that fill a model, and the names of its parameters that keywords have added."""
+    if not wanted.keywords:
+        return steps_of(row, fields, ours), []
+    plain = saved(built(fields))
+    new = sorted(name for name in ours if name not in plain)
+    if new and wanted.strict:
+        raise ConfigError(
+            f'{", ".join(f"`{k}`" for k in wanted.keywords)} add `{new[0]}`, which a {row.type} checkpoint does not '
+            f'have: with `strict=False` it has its initial values'
+        )
+    return steps_of(row, fields, [name for name in ours if name in plain]), new
 
 
 def remade(model: nn.Module) -> None:
@@ -191,33 +252,15 @@ def remade(model: nn.Module) -> None:
             module.inv_freq = module.frequencies.table(device)
 
 
-def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The call with further keywords of the stack, or of a wrapper that has several."""
-    if 'attn_layers' in call:
-        return {**call, 'attn_layers': {**call['attn_layers'], **keywords}}
-    return {**call, **keywords}
-
-
-def with_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
-    """Keywords with one probability for every dropout in them."""
-    if dropout is None:
-        return call
-    return {
-        name: with_dropout(value, dropout) if isinstance(value, dict) and 'class' in value
-        else dropout if 'dropout' in name else value
-        for name, value in call.items()
-    }  # fmt: skip
-
-
 def fill(
     model: nn.Module, steps: list[Step], names: Mapping[str, str], weights: Weights, dtype: Any, place: Any, info: Info
 ) -> None:
     """Give a model its weights, one step at a time."""
-    state: dict[str, Tensor] = {}
+    shapes, state = saved(model), initial(info, dtype, place)
     for step in steps:
         for name, t in step.read(lambda name: weights.load(names[name])).items():
-            t = t.to(dtype=dtype if t.is_floating_point() else None, device=place(name))
-            state[name] = own(t)
+            t = grown(t, len(shapes[name]))
+            state[name] = own(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
         if step.change.cuts:
             info.kept[step.theirs[0]] = own(weights.load(names[step.theirs[0]])[: step.sizes.cut])
         weights.release()
@@ -234,14 +277,43 @@ def tied_too(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def load_own(config: dict[str, Any], weights: Weights, keywords: Mapping[str, Any]) -> tuple[nn.Module, Info]:
-    call = dict(config['config'])
-    call = with_keywords(call, keywords)
-    with torch.device('meta'):
-        model = decode(call)
-    state = {name: own(weights.load(name)) for name in weights.files}
-    model.load_state_dict(tied_too(model, state), assign=True)
-    return model, Info(OWN, config, call, '')
+def initial(info: Info, dtype: Any, place: Any) -> dict[str, Tensor]:
+    """Initial values of what keywords have added."""
+    if not info.new:
+        return {}
+    fresh = saved(made(info.keywords, 'cpu'))
+    return {name: fresh[name].detach().to(dtype=dtype, device=place(name)).clone() for name in info.new}
+
+
+def load_own(
+    config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any
+) -> tuple[nn.Module, Info]:
+    """A model in the format of this library."""
+    call = wanted.call(dict(config['config']), OWN)
+    if wanted.num_tokens is not None:
+        call = with_tokens(call, wanted.num_tokens)
+    model = made(call)
+    shapes, info = model.state_dict(keep_vars=True), Info(OWN, config, call, '')
+    state: dict[str, Tensor] = {}
+    for name in weights.files:
+        if name not in shapes:
+            raise ConfigError(f'the file has `{name}`, which a model of this config does not have')
+        t = weights.load(name)
+        t = grown(t, len(shapes[name])) if wanted.num_tokens is not None else t
+        if t.shape != shapes[name].shape:
+            raise ConfigError(
+                f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '
+                f'{tuple(shapes[name].shape)}'
+            )
+        floating = t.is_floating_point() and not name.endswith('rotary_pos_emb.inv_freq')
+        state[name] = own(t.to(dtype=dtype if floating else None, device=place(name)))
+        weights.release()
+    state = tied_too(model, state)
+    info.new = sorted(name for name in shapes if name not in state)
+    if info.new and wanted.strict:
+        raise ConfigError(f'the file has no `{info.new[0]}`: with `strict=False` it has its initial values')
+    model.load_state_dict({**initial(info, dtype, place), **state}, assign=True)
+    return model, info
 
 
 __all__ = ['Info', 'load']

@@ -108,6 +108,7 @@ class Row:
     links            which weights are which
     renames          (pattern, replacement): names in other files -> those of `links`
     ignored          patterns of names that hold nothing to keep
+    left             (fields, name) -> whether a tensor is left out, with a warning
     base             prefix that older files leave out
     bare             architectures whose files always do
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
@@ -129,6 +130,7 @@ class Row:
     links: tuple[Link, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
+    left: Callable[[Fields, str], bool] | None = None
     base: str = ''
     bare: tuple[str, ...] = ()
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')

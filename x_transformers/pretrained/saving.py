@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.flags import ConfigError, shown
-from x_transformers.pretrained.engine import built, saved, steps_of
-from x_transformers.pretrained.files import copy_tokenizer, in_bytes, write_json, write_weights
+from x_transformers.flags import shown
+from x_transformers.pretrained.described import check_keywords, described
+from x_transformers.pretrained.engine import saved, steps_of
+from x_transformers.pretrained.files import GENERATION, copy_tokenizer, in_bytes, write_json, write_weights
 from x_transformers.pretrained.loading import OWN
 from x_transformers.pretrained.rows import ROWS, Fields, Row
-
-# keywords that change how something is computed, not what
-HOW = {'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
 
 
 def save(
@@ -55,7 +51,7 @@ def save(
     write_weights(folder, sizes, get, most)
     generation = getattr(info, 'generation', None) if generation is None else generation
     if generation:
-        write_json(generation, folder / 'generation_config.json')
+        write_json(generation, folder / GENERATION)
     if tokenizer_from is not None:
         copy_tokenizer(Path(tokenizer_from), folder)
 
@@ -85,16 +81,17 @@ def own_files(model: nn.Module) -> tuple[dict[str, Any], Any, dict[str, int]]:
 
 
 def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str, Any], Any, dict[str, int]]:
-    row, config = chosen(info, hf_type)
     state = saved(model)
-    tied = row.tied is not None and not any(name.endswith('to_logits.weight') for name in state)
+    tied = not any(name.endswith('to_logits.weight') for name in state)
+    row, config = chosen(model, info, hf_type, tied)
+    tied = row.tied is not None and tied
     config = {**config, **sizes_now(model, row)}
     says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
-    as_read = info.tied == tied and says  # a head of its own counts, whatever the config says
+    as_read = info is not None and info.tied == tied and says  # a head of its own counts, whatever the config says
     if row.tied is not None and says != tied and not as_read:
         config['tie_word_embeddings'] = tied
     fields = Fields(row, config, tied, None if info is None else info.found)
-    check_keywords(plain(model), plain(built(fields)), row)
+    check_keywords(model, fields)
     steps = steps_of(row, fields, state)
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
@@ -116,45 +113,15 @@ def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str
     return config, get, nbytes
 
 
-def chosen(info: Any, hf_type: str | None) -> tuple[Row, dict[str, Any]]:
-    kind = hf_type or getattr(info, 'type', None)
-    if kind is None:
-        raise ConfigError('`hf_type` is missing: say as which type a model is to be written that was not loaded')
-    if kind not in ROWS:
-        raise ConfigError(f'`hf_type` got {shown(kind)}, it must be one of {", ".join(ROWS)}')
-    if info is None or info.type != kind:
-        raise ConfigError(f'`hf_type` got {kind!r}, but the model was not loaded from a checkpoint of that type')
-    return ROWS[kind], dict(info.config)
+def chosen(model: nn.Module, info: Any, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:
+    """The type to write, and the config that the model was read with; else one that says the same."""
+    if info is None or info.type == OWN or hf_type not in (None, info.type):
+        config = described(model, tied, hf_type)
+        return ROWS[config['model_type']], config
+    return ROWS[info.type], dict(info.config)
 
 
 def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
     """Fields that name sizes which may have changed since."""
     field = row.model.get('num_tokens')
     return {} if field is None else {field: model.num_tokens}
-
-
-def plain(model: nn.Module) -> dict[str, Any]:
-    """Its config, as a file would hold it."""
-    return json.loads(model.config.to_json_string())
-
-
-def check_keywords(now: Mapping[str, Any], said: Mapping[str, Any], row: Row) -> None:
-    """Refuse a model that was built in another way than its config says."""
-    for name in {**now, **said}:
-        own, other = now.get(name), said.get(name)
-        if isinstance(own, dict) and isinstance(other, dict) and 'class' in own:
-            check_keywords(own, other, row)
-        elif name not in HOW and 'dropout' not in name and not alike(own, other):
-            raise ConfigError(
-                f'`{name}` of the model is {shown(own)}, which its {row.type} config does not say: it would be read '
-                f'as {shown(other)}'
-            )
-
-
-def alike(a: Any, b: Any) -> bool:
-    """Equal, or numbers that differ in their rounding."""
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-6)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(alike, a, b))
-    return a == b

@@ -1,0 +1,413 @@
+"""Folders of models, without the other library: what the table says, options of loading, refusals, both formats."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from pretrained_cases import CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES, Case
+
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, ViTransformerWrapper, pretrained
+from x_transformers.flags import ConfigError
+from x_transformers.flags.config import decode
+from x_transformers.pretrained.described import call_of, canonical, described, differences
+from x_transformers.pretrained.engine import plan as plan_of
+from x_transformers.pretrained.engine import saved, steps_of
+from x_transformers.pretrained.loading import made
+from x_transformers.pretrained.rows import ROWS, Fields
+
+EVERY = [*CASES, *SEQ2SEQ_CASES, *IMAGE_CASES, *TOWER_CASES]
+BASES = [case for case in EVERY if case.number == 0]
+IDS = torch.randint(3, 90, (2, 12), generator=torch.Generator().manual_seed(0))
+# four decoders and an encoder, which differ in most of what tables can say
+WRITTEN = ['llama', 'gpt2', 'qwen3_moe', 'gemma2', 'bert']
+
+
+def config_of(case: Case):
+    """As a file would say it, with fields left out that have defaults."""
+    kind = {} if case.kind in ('CausalLM', 'MaskedLM', 'Seq2SeqLM') else {'architectures': [case.kind]}
+    return json.loads(json.dumps({'model_type': case.type, **kind, **case.config}))
+
+
+@functools.cache
+def model_of(kind: str):
+    torch.manual_seed(0)
+    config = config_of(next(case for case in BASES if case.type == kind))
+    model = decode(pretrained.keywords(config)).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1 * torch.randn(p.shape, generator=generator)
+    return model
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """A model that was never loaded, as a folder of a type."""
+    pytest.importorskip('safetensors')
+
+    @functools.cache
+    def of(kind):
+        path = tmp_path_factory.mktemp(kind)
+        pretrained.save(model_of(kind), path, hf_type=kind)
+        return path
+
+    return of
+
+
+def same_weights(a, b):
+    state, other = a.state_dict(), b.state_dict()
+    assert state.keys() == other.keys()
+    for name, t in state.items():
+        assert torch.equal(t, other[name]), name
+
+
+# the table
+
+
+def check_row(case):
+    """Every weight once, in both directions; keywords that JSON holds."""
+    config = config_of(case)
+    call = pretrained.keywords(config)
+    model = made(call)
+    assert not differences(canonical(json.loads(json.dumps(call))), canonical(call_of(model)))
+    fields = Fields(pretrained.rows.row_of(config), config)
+    ours = saved(model)
+    steps = steps_of(fields.row, fields, ours)
+    theirs = [name for step in steps for name in step.theirs]
+    assert len(theirs) == len(set(theirs))
+    assert sorted(name for step in steps for name in step.ours) == sorted(ours)
+    for step in steps:
+        given = {name: torch.randn(ours[name].shape) for name in step.ours}
+        back = step.read(step.write(given).__getitem__)
+        for name, t in given.items():
+            close = torch.equal if step.change.exact else torch.allclose
+            assert close(back[name], t), (step.theirs, step.change.name)
+
+
+def test_every_row_gives_each_weight_once():
+    for case in BASES:
+        check_row(case)
+
+
+@pytest.mark.slow
+def test_so_does_every_case():
+    for case in EVERY:
+        check_row(case)
+
+
+@pytest.mark.parametrize('kind', [row.type for row in pretrained.supported() if row.fixed])
+def test_what_a_type_does_not_compute_is_refused_by_field(kind):
+    row = ROWS[kind]
+    config = {'model_type': kind}
+    for name, allowed in row.fixed.items():
+        wrong = 'something' if isinstance(allowed[0], str) or allowed[0] is None else not allowed[0]
+        if isinstance(allowed[0], (int, float)) and not isinstance(allowed[0], bool):
+            wrong = allowed[0] + 3
+        with pytest.raises(ConfigError, match=f'`{name}` of this {kind} checkpoint'):
+            pretrained.keywords({**config, name: wrong})
+    for name in ('quantization_config', 'a_field_of_tomorrow'):
+        with pytest.raises(ConfigError, match=f'`{name}` of this {kind} checkpoint'):
+            pretrained.keywords({**config, name: {'bits': 4}})
+
+
+# a model that was never loaded
+
+
+@pytest.mark.parametrize('kind', WRITTEN)
+def test_a_model_that_was_never_loaded_is_written_and_read(folder, kind):
+    loaded, info = pretrained.load(folder(kind), return_info=True)
+    assert info.type == kind and not info.new
+    same_weights(loaded, model_of(kind))
+    assert torch.equal(loaded(IDS), model_of(kind)(IDS))
+
+
+@pytest.mark.parametrize('case', [pytest.param(case, marks=pytest.mark.slow) for case in CASES], ids=str)
+def test_a_config_is_found_for_the_keywords_of_every_type(case):
+    config = config_of(case)
+    row = pretrained.rows.row_of(config)
+    fields = Fields(row, config)
+    found = described(made(fields.keywords()), bool(fields.tied), row.type)
+    assert [s.theirs for s in plan_of(found, row)] == [s.theirs for s in plan_of(config, row)]
+
+
+def test_keywords_of_ones_own_words_are_a_llama():
+    """Other keywords that come to the same."""
+    net = TransformerWrapper(
+        num_tokens=96, max_seq_len=64, use_abs_pos_emb=False,
+        attn_layers=Decoder(
+            dim=32, depth=2, heads=4, attn_one_kv_head=True, attn_dim_head=8, use_rmsnorm=True, norm_eps=1e-6,
+            norm_add_unit_offset=False, rotary_pos_emb=True, rotary_emb_dim=8, ff_glu=True, ff_swish=True,
+            ff_no_bias=True, ff_glu_bias=False, ff_mult=2,
+        ),
+    )  # fmt: skip
+    config = described(net, False, 'llama')
+    wanted = dict(
+        num_key_value_heads=1, head_dim=8, intermediate_size=64, max_position_embeddings=64, hidden_act='silu'
+    )
+    assert {name: config[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize('changed, words', [
+    (dict(attn_talking_heads=True), 'attn_talking_heads'),
+    (dict(attn_num_mem_kv=2), 'attn_num_mem_kv'),
+    (dict(use_rmsnorm=False), 'norm_add_unit_offset'),
+])  # fmt: skip
+def test_what_a_type_has_no_field_for_is_refused_by_keyword(changed, words):
+    call = json.loads(json.dumps(call_of(model_of('llama'))))
+    call['attn_layers'].update(changed)
+    if changed == dict(use_rmsnorm=False):
+        call['attn_layers'].pop('norm_add_unit_offset')
+    with pytest.raises(ConfigError, match=f'llama: .*{words}'):
+        pretrained.save(decode(call), 'nowhere', hf_type='llama')
+    with pytest.raises(ConfigError, match=r'cannot be written.*gpt2: '):
+        pretrained.save(decode(call), 'nowhere')
+
+
+def test_several_types_that_fit_are_named():
+    with pytest.raises(ConfigError, match='can be written as llama, mistral'):
+        pretrained.save(model_of('llama'), 'nowhere')
+    with pytest.raises(ConfigError, match='did you mean `llama`'):
+        pretrained.save(model_of('llama'), 'nowhere', hf_type='lama')
+
+
+# the format of this library
+
+
+def test_own_format(tmp_path):
+    pytest.importorskip('safetensors')
+    net = AutoregressiveWrapper(TransformerWrapper(
+        num_tokens=20, max_seq_len=16, tie_embedding=True,
+        attn_layers=Decoder(dim=16, depth=2, heads=2, alibi_pos_bias=True, attn_num_mem_kv=2, weight_tie_layers=True),
+    ))  # fmt: skip
+    net.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / 'config.json').read_text())['model_type'] == 'x_transformers'
+    for loaded in (AutoregressiveWrapper.from_pretrained(tmp_path), pretrained.load(tmp_path / 'config.json')):
+        same_weights(loaded, net)
+        assert type(loaded) is AutoregressiveWrapper and not loaded.training
+        assert loaded.net.token_emb.emb.weight.requires_grad
+        ids = IDS[:, :8] % 20
+        assert torch.equal(loaded.net(ids), net.eval().net(ids))
+    half = pretrained.load(tmp_path, dtype=torch.bfloat16, num_tokens=24)
+    assert half.net.num_tokens == 24 and half.net.token_emb.emb.weight.dtype is torch.bfloat16
+    assert half.net(IDS[:, :8] % 20).shape[-1] == 24
+
+
+class Mine(TransformerWrapper):
+    """A user's own, with more to it."""
+
+    def shout(self):
+        return 'MINE'
+
+
+def test_wrappers_read_and_write_folders(folder, tmp_path):
+    assert isinstance(TransformerWrapper.from_pretrained(folder('llama')), TransformerWrapper)
+    mine = Mine.from_pretrained(folder('llama'), dtype='float64')
+    assert mine.shout() == 'MINE' and mine.token_emb.emb.weight.dtype is torch.float64
+    with pytest.raises(TypeError, match='a llama checkpoint is a TransformerWrapper, not a ViTransformerWrapper'):
+        ViTransformerWrapper.from_pretrained(folder('llama'))
+    TransformerWrapper.from_pretrained(folder('llama')).save_pretrained(tmp_path, format='hf')
+    same_weights(pretrained.load(tmp_path), pretrained.load(folder('llama')))
+
+
+def test_the_mixin_of_the_hub(tmp_path):
+    pytest.importorskip('huggingface_hub', reason='pip install -e .[hub]')
+    pytest.importorskip('safetensors')
+
+    class OnTheHub(pretrained.HubMixin, TransformerWrapper):
+        pass
+
+    stack = Decoder(dim=16, depth=1, heads=2)
+    net = OnTheHub(num_tokens=20, max_seq_len=8, attn_layers=stack)
+    net.save_pretrained(tmp_path)
+    again = OnTheHub.from_pretrained(tmp_path)
+    assert type(again) is OnTheHub
+    same_weights(again, net)
+
+
+# options of loading
+
+
+def test_more_tokens_begin_as_the_mean(folder, tmp_path):
+    net = pretrained.load(folder('gpt2'), num_tokens=100)
+    before = model_of('gpt2').token_emb.emb.weight
+    table = net.token_emb.emb.weight
+    assert table.shape[0] == 100 and torch.equal(table[:96], before)
+    torch.testing.assert_close(table[96:], before.mean(dim=0).expand(4, -1))
+    torch.testing.assert_close(net(IDS)[..., :96], model_of('gpt2')(IDS))
+    pretrained.save(net, tmp_path)
+    assert json.loads((tmp_path / 'config.json').read_text())['vocab_size'] == 100
+    same_weights(pretrained.load(tmp_path), net)
+    for wrong, error in ((95, ConfigError), (97.0, TypeError)):
+        with pytest.raises(error, match='`num_tokens` got 9'):
+            pretrained.load(folder('gpt2'), num_tokens=wrong)
+
+
+def test_what_learns(folder):
+    def learning(**options):
+        net = pretrained.load(folder('llama'), **options)
+        return {name for name, p in net.named_parameters() if p.requires_grad}
+
+    assert learning(trainable='head') == {'to_logits.weight'}
+    last = 'attn_layers.layers.5'
+    assert all(name.startswith((last, 'to_logits')) for name in learning(trainable=[last, 'to_logits']))
+    assert len(learning()) > len(learning(trainable=last)) > 0
+    with pytest.raises(ValueError, match=r'`trainable` got .attn_layer., which begins no name'):
+        learning(trainable='attn_layer')
+    with pytest.raises(ValueError, match='no head with parameters of its own'):
+        pretrained.load(folder('gpt2'), trainable='head')
+
+
+def test_padding_may_have_no_gradient(folder, tmp_path):
+    with pytest.raises(ValueError, match='no `pad_token_id`'):
+        pretrained.load(folder('llama'), freeze_pad=True)
+    padded = tmp_path / 'padded'
+    shutil.copytree(folder('llama'), padded)
+    config = json.loads((padded / 'config.json').read_text())
+    (padded / 'config.json').write_text(json.dumps({**config, 'pad_token_id': 0}))
+    for freeze_pad in (False, True):
+        net = pretrained.load(padded, freeze_pad=freeze_pad).train()
+        ids = IDS.clone()
+        ids[:, -3:] = 0
+        net(ids).square().sum().backward()
+        assert (net.token_emb.emb.weight.grad[0].abs().sum() == 0) == freeze_pad
+        assert net.token_emb.emb.weight.grad[5:].abs().sum() > 0
+
+
+def test_keywords_beside_those_of_the_config(folder):
+    path = folder('llama')
+    net = pretrained.load(path, dropout=0.25, attn_flash=True, num_memory_tokens=None, emb_dropout=0.25)
+    assert net.config['emb_dropout'] == 0.25 and net.attn_layers.config['attn_dropout'] == 0.25
+    torch.testing.assert_close(net(IDS), model_of('llama')(IDS))
+    with pytest.raises(ConfigError, match=r'`attn_num_mem_kv` add .*mem_k.*strict=False'):
+        pretrained.load(path, attn_num_mem_kv=2)
+    torch.manual_seed(3)
+    net, info = pretrained.load(path, attn_num_mem_kv=2, strict=False, return_info=True)
+    assert info.new and all('mem_' in name for name in info.new)
+    assert all(p.isfinite().all() and not p.is_meta for p in net.parameters())
+    with pytest.raises(ConfigError, match='`attn_num_mem_kv` of the model is 2'):
+        pretrained.save(net, 'nowhere')
+    with pytest.raises(ConfigError, match=r'attn_num_mem_kx.*did you mean `attn_num_mem_kv`'):
+        pretrained.load(path, attn_num_mem_kx=2)
+
+
+def test_types_and_devices(folder):
+    path = folder('llama')
+    net = pretrained.load(path, dtype='bfloat16', device_map={'': 'cpu', 'token_emb': 'cpu'})
+    assert {p.dtype for p in net.parameters()} == {torch.bfloat16}
+    assert net.attn_layers.rotary_pos_emb.inv_freq.dtype is torch.float32
+    for options, words in (
+        (dict(dtype='int8'), '`dtype` got'),
+        (dict(device_map='auto'), "`device_map` got 'auto'"),
+        (dict(device_map={'token_emb': 'cpu'}), '`device_map` says nothing of'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            pretrained.load(path, **options)
+
+
+# files
+
+
+def test_several_files(folder, tmp_path):
+    net = pretrained.load(folder('llama'))
+    pretrained.save(net, tmp_path, max_shard_size='8KB')
+    index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
+    files = set(index['weight_map'].values())
+    assert len(files) > 3 and all((tmp_path / name).is_file() for name in files)
+    same_weights(pretrained.load(tmp_path), net)
+    pretrained.save(net, tmp_path)  # again, in one: nothing of before is left
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json', 'model.safetensors']
+    with pytest.raises(ValueError, match='`max_shard_size` got'):
+        pretrained.save(net, tmp_path, max_shard_size='5 parsecs')
+
+
+def test_files_that_are_not_what_the_config_says(folder, tmp_path):
+    safe = pytest.importorskip('safetensors.torch')
+    path = folder('llama')
+    state, config = safe.load_file(path / 'model.safetensors'), (path / 'config.json').read_text()
+
+    def tried(words, changed, **fields):
+        (tmp_path / 'config.json').write_text(json.dumps({**json.loads(config), **fields}))
+        safe.save_file({name: t.contiguous() for name, t in changed.items()}, tmp_path / 'model.safetensors')
+        with pytest.raises(ConfigError, match=words):
+            pretrained.load(tmp_path)
+
+    name = 'model.layers.1.self_attn.q_proj.weight'
+    tried(name, {n: t for n, t in state.items() if n != name})
+    tried('model.layers.0.mlp.surprise', {**state, 'model.layers.0.mlp.surprise': torch.ones(2)})
+    tried(rf'{name}. of the file has shape \(3, 32\)', {**state, name: state[name][:3]})
+    tried('tie_word_embeddings: false', {n: t for n, t in state.items() if n != 'lm_head.weight'})
+    bare = {n.removeprefix('model.'): t for n, t in state.items()}  # as base models are written
+    safe.save_file(bare, tmp_path / 'model.safetensors')
+    (tmp_path / 'config.json').write_text(config)
+    same_weights(pretrained.load(tmp_path), model_of('llama'))
+
+
+def test_pickles_are_read_if_they_are_trusted(folder, tmp_path):
+    safe = pytest.importorskip('safetensors.torch')
+    (tmp_path / 'config.json').write_text((folder('llama') / 'config.json').read_text())
+    torch.save(safe.load_file(folder('llama') / 'model.safetensors'), tmp_path / 'pytorch_model.bin')
+    with pytest.raises(ValueError, match='allow_pickle=True'):
+        pretrained.load(tmp_path)
+    same_weights(pretrained.load(tmp_path, allow_pickle=True), model_of('llama'))
+
+
+def test_sources_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match='no folder and no file'):
+        pretrained.load('./nowhere/at/all')
+    with pytest.raises(ValueError, match=r'config.json. cannot be read'):
+        pretrained.load(tmp_path)
+    (tmp_path / 'config.json').write_text('{"model_type": "llama"}')
+    with pytest.raises(FileNotFoundError, match=r'no model.safetensors'):
+        pretrained.load(tmp_path)
+
+
+# generation_config.json
+
+
+def test_generation_defaults(folder, tmp_path):
+    said = dict(max_new_tokens=6, do_sample=False, eos_token_id=[2, 5], repetition_penalty=1.3, no_repeat_ngram_size=2,
+                temperature=0.6, top_p=0.9, bad_words_ids=[[7], [8, 9]], suppress_tokens=[11])  # fmt: skip
+    pretrained.save(pretrained.load(folder('llama')), tmp_path, generation=said)
+    net, info = pretrained.load(tmp_path, return_info=True)
+    assert info.generation == said
+    defaults = net.generation_defaults
+    assert defaults['seq_len'] == 6 and defaults['eos_token'] == (2, 5) and defaults['temperature'] == 0
+    tokens = AutoregressiveWrapper(net).generate(IDS, **defaults)
+    assert tokens.shape[1] <= 6 and not (tokens == 11).any()
+    for row in torch.cat((IDS, tokens), dim=1)[:, IDS.shape[1] - 1 :].tolist():
+        pairs = list(itertools.pairwise(row))
+        ended = next((i for i, token in enumerate(row[1:]) if token in (2, 5)), len(pairs))
+        pairs = pairs[: ended + 1]
+        assert len(set(pairs)) == len(pairs) and (8, 9) not in pairs and all(b != 7 for _, b in pairs)
+    pretrained.save(net, tmp_path / 'again')
+    assert json.loads((tmp_path / 'again' / 'generation_config.json').read_text()) == said
+
+
+def test_generation_defaults_that_sample(logged):
+    from x_transformers.pretrained.generation import generation_keywords
+
+    found = generation_keywords(dict(do_sample=True, temperature=0.5, top_p=0.9, min_p=0.1))
+    names = [one.__name__ for one in found['filter_logits_fn']]
+    assert names == ['top_k', 'top_p', 'min_p'] and found['filter_kwargs'][0] == {'k': 50}
+    logits = torch.randn(3, 7)
+    assert torch.equal(found['logits_processor'][0](IDS, logits), logits / 0.5)
+    generation_keywords(dict(num_beams=4), 'test')
+    assert any(re.search('`num_beams`.*beams=4', line) for line in logged)
+
+
+def test_a_type_of_ones_own():
+    with pytest.raises(TypeError, match='must be a Row'):
+        pretrained.register({'type': 'mine'})
+    row = ROWS['bert'].like('mine', 'BertForMaskedLM')
+    pretrained.register(row)
+    try:
+        call = pretrained.keywords({'model_type': 'mine'})
+        assert call['attn_layers']['class'] == Encoder.__name__
+    finally:
+        del ROWS['mine']

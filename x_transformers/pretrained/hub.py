@@ -1,0 +1,50 @@
+"""Models on a hub:  class Mine(HubMixin, TransformerWrapper), and then `push_to_hub` and `from_pretrained`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from x_transformers.pretrained.files import needed
+from x_transformers.pretrained.loading import load
+from x_transformers.pretrained.saving import save
+
+hub = needed('huggingface_hub', '`HubMixin`', 'hub')
+
+
+class HubMixin(hub.PyTorchModelHubMixin):
+    """The mixin of `huggingface_hub`, over `pretrained.save` and `pretrained.load`. It stands first among the bases.
+
+    `push_to_hub(repo_id)` and `save_pretrained(path)` write the format of this library, or with `format='hf'` that of
+    `transformers`; `from_pretrained` reads both, from a folder or a repository.
+    """
+
+    def save_pretrained(self, save_directory: Any, *, format: str | None = None, **options: Any) -> Any:
+        with self.writing(format, {name: options.pop(name) for name in OF_SAVE if name in options}):
+            return super().save_pretrained(save_directory, **options)
+
+    def push_to_hub(self, repo_id: str, *, format: str | None = None, **options: Any) -> str:
+        with self.writing(format, {name: options.pop(name) for name in OF_SAVE if name in options}):
+            return super().push_to_hub(repo_id, **options)
+
+    @contextmanager
+    def writing(self, format: str | None, options: dict[str, Any]) -> Iterator[None]:
+        """How folders are written meanwhile: the mixin of the hub hands nothing on."""
+        before = vars(self).get('_write', {})
+        self.__dict__['_write'] = {**before, **options, **({} if format is None else {'format': format})}
+        try:
+            yield
+        finally:
+            self.__dict__['_write'] = before
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save(self, save_directory, **{'format': 'own', **vars(self).get('_write', {})})
+
+    @classmethod
+    def from_pretrained(cls, source: Any, **options: Any) -> Any:
+        return load(source, cls=cls, **options)
+
+
+OF_SAVE = ('hf_type', 'max_shard_size', 'generation', 'tokenizer_from')

@@ -1,0 +1,162 @@
+"""What a user may ask of a model that is loaded: a dtype, devices, which weights learn, more tokens, other flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.flags import ConfigError, did_you_mean, shown
+from x_transformers.flags.config import KINDS
+
+DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
+VOCABULARIES = ('num_tokens', 'enc_num_tokens', 'dec_num_tokens')
+# what stands behind the stack
+HEADS = ('to_logits', 'head_transform', 'pooler', 'to_classes', 'decoder.net.to_logits', 'mlp_head', 'project_emb_out')
+
+
+def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
+    """That of the config, or a given one; None leaves the file's."""
+    if dtype == 'auto':
+        dtype = config.get('dtype', config.get('torch_dtype'))
+    if dtype is None:
+        return None
+    found = DTYPES.get(dtype.removeprefix('torch.')) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(f"`dtype` got {shown(dtype)}, it must be 'auto' or one of {', '.join(DTYPES)}")
+    return found
+
+
+def placing(device_map: Any) -> Callable[[str], torch.device | None]:
+    """A function from names to devices: the longest prefix of a module counts."""
+    if device_map is None or isinstance(device_map, (str, int, torch.device)):
+        if device_map == 'auto':
+            raise ValueError("`device_map` got 'auto', it must be a device, or a dict from modules to devices")
+        device = None if device_map is None else torch.device(device_map)
+        return lambda name: device
+    if not isinstance(device_map, Mapping):
+        raise TypeError(f'`device_map` got {shown(device_map)}, it must be None, a device or a dict')
+
+    def place(name: str) -> torch.device | None:
+        fits = [p for p in device_map if p == '' or name == p or name.startswith(f'{p}.')]
+        if not fits:
+            raise ValueError(f"`device_map` says nothing of `{name}`: give '' as a prefix of all modules")
+        return torch.device(device_map[max(fits, key=len)])
+
+    return place
+
+
+# the call that builds the model
+
+
+def inside(call: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The calls within a call: the stack first."""
+    found = {name: value for name, value in call.items() if isinstance(value, dict) and 'class' in value}
+    return dict(sorted(found.items(), key=lambda item: item[0] != 'attn_layers'))
+
+
+def takes(call: Mapping[str, Any], name: str) -> bool:
+    own = name in KINDS[call['class']].accepted() or (name == 'features' and 'depth' in call)
+    prefixed = name.startswith(('enc_', 'dec_')) and any(held.startswith('enc_') for held in call)
+    return own or prefixed
+
+
+def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The call with further keywords: each goes to the stack, if that takes it, else to the wrapper, else within."""
+    for name, value in keywords.items():
+        found = with_keyword(call, name, value)
+        if found is None:
+            known = {n for one in (call, *inside(call).values()) for n in KINDS[one['class']].accepted()}
+            raise ConfigError(f'unknown keyword `{name}` of {call["class"]}{did_you_mean(name, known)}')
+        call = found
+    return call
+
+
+def with_keyword(call: dict[str, Any], name: str, value: Any) -> dict[str, Any] | None:
+    parts = inside(call)
+    stack = parts.get('attn_layers')
+    if stack is not None and takes(stack, name):
+        return {**call, 'attn_layers': {**stack, name: value}}
+    if takes(call, name):
+        return {**call, name: value}
+    for part, within in parts.items():
+        found = with_keyword(within, name, value)
+        if found is not None:
+            return {**call, part: found}
+    return None
+
+
+def with_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
+    """Keywords with one probability for every dropout in them."""
+    if dropout is None:
+        return call
+    return {
+        name: with_dropout(value, dropout) if isinstance(value, dict) and 'class' in value
+        else dropout if 'dropout' in name else value
+        for name, value in call.items()
+    }  # fmt: skip
+
+
+def with_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, Any]:
+    """The call with a larger vocabulary."""
+    if num_tokens is None:
+        return call
+    if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
+        raise TypeError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer')
+    held = vocabularies(call)
+    if not held:
+        raise ConfigError(f'`num_tokens` got {num_tokens}, but this {call["class"]} has no vocabulary')
+    if num_tokens < (least := max(held)):
+        raise ConfigError(f'`num_tokens` got {num_tokens}, it must be at least {least}, that of the config')
+    return resized(call, num_tokens)
+
+
+def vocabularies(call: Mapping[str, Any]) -> list[int]:
+    inner = [size for within in inside(call).values() for size in vocabularies(within)]
+    return [call[name] for name in VOCABULARIES if name in call] + inner
+
+
+def resized(call: Mapping[str, Any], num_tokens: int) -> dict[str, Any]:
+    within = {name: resized(value, num_tokens) for name, value in inside(call).items()}
+    return {**call, **within, **{name: num_tokens for name in VOCABULARIES if name in call}}
+
+
+def grown(t: Tensor, length: int) -> Tensor:
+    """A table with more rows: the new ones are the mean of the others."""
+    if t.shape[0] >= length:
+        return t
+    mean = t.float().mean(dim=0, keepdim=True).to(t.dtype)
+    return torch.cat((t, mean.expand(length - t.shape[0], *t.shape[1:])))
+
+
+# after it is built
+
+
+def freeze(model: nn.Module, trainable: str | Sequence[str]) -> None:
+    """Leave only some parameters learning:  'all', 'head', or prefixes of their names."""
+    if trainable == 'all':
+        return
+    names = [name for name, _ in model.named_parameters()]
+    prefixes = HEADS if trainable == 'head' else (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    learning = {n for n in names if any(p in ('', n) or n.startswith(f'{p}.') for p in prefixes)}
+    for prefix in prefixes if trainable != 'head' else ():
+        if not any(prefix in ('', n) or n.startswith(f'{prefix}.') for n in names):
+            raise ValueError(
+                f'`trainable` got {prefix!r}, which begins no name of a parameter{did_you_mean(prefix, names)}'
+            )
+    if not learning:
+        raise ValueError(f'`trainable` got {shown(trainable)}, but the model has no head with parameters of its own')
+    for name, p in model.named_parameters():
+        p.requires_grad_(name in learning)
+
+
+def freeze_padding(model: nn.Module, config: Mapping[str, Any]) -> None:
+    """Give the embedding of padding no gradient, as `transformers` does."""
+    pad = config.get('pad_token_id')
+    if pad is None:
+        raise ValueError('`freeze_pad` got True, but the config has no `pad_token_id`')
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and name.endswith('token_emb.emb'):
+            module.padding_idx = pad
