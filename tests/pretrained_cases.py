@@ -274,7 +274,9 @@ IMAGES: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
             'Dinov2WithRegistersModel': [dict(use_swiglu_ffn=True), dict(OTHER, num_register_tokens=1)],
         },
     ),
-    'siglip_vision_model': (VISION, {'SiglipVisionModel': [{}, dict(vision_use_head=False), OTHER]}),
+    'siglip_vision_model': (
+        VISION, {'SiglipVisionModel': [{}, dict(vision_use_head=False), {**OTHER, 'image_size': 27}]}
+    ),
     'clip_vision_model': (
         {**VISION, 'projection_dim': 12},
         {'CLIPVisionModel': [{}, OTHER], 'CLIPVisionModelWithProjection': [{}, dict(hidden_act='gelu')]},

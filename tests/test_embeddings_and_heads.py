@@ -84,6 +84,16 @@ def test_a_table_with_an_adapter_is_read_and_tied_as_a_whole(flags):
     assert_close(loss, AutoregressiveWrapper(net)(IDS))
 
 
+def test_a_tied_head_asks_for_vectors_that_live_elsewhere():
+    net = model(tie_embedding=True)
+    found, loss = net(IDS), AutoregressiveWrapper(net)(IDS)
+    away, table = net.token_emb.emb.weight.detach(), net.token_emb.emb
+    table.forward = lambda ids: F.embedding(ids, away)  # as offloading puts it there
+    table.weight = nn.Parameter(table.weight.to('meta'))
+    assert_close(found, net(IDS))
+    assert_close(loss, AutoregressiveWrapper(net)(IDS))
+
+
 def test_a_head_follows_a_table_that_another_module_keeps():
     net = model(tie_embedding=True)
     net.token_emb = kept = Kept(net.token_emb)

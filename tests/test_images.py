@@ -194,6 +194,16 @@ def test_positions_are_resampled_in_single_precision():
     assert torch.equal(net.positions(5, 4), wanted)
 
 
+def test_pixels_that_fill_no_patch():
+    net = images(crop_to_patches=True, image_size=SIDE * PIXELS + 1)
+    wide = vectors(2, CHANNELS, SIDE * PIXELS + 1, SIDE * PIXELS + 1)
+    assert net.pos_embedding.shape[1] == SIDE**2
+    assert torch.equal(net(wide), net(wide[..., :-1, :-1]))
+    assert torch.equal(net(wide[..., 1:-1, :]), net(wide[..., 1:-2, :-1]))
+    with pytest.raises(ValueError, match='of at least 2 pixels'):
+        net(wide[..., :1, :])
+
+
 # a plain model takes the short way
 
 

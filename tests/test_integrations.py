@@ -51,8 +51,14 @@ def test_padding_is_neither_read_nor_a_target(model):
 def test_several_batches_share_a_number_of_targets(model):
     labels = IDS.clone()
     labels[0, 2:] = -100
-    rows = [model(IDS[row, None], labels=labels[row, None], num_items_in_batch=6).loss for row in range(2)]
-    assert torch.allclose(sum(rows), model(IDS, labels=labels).loss)
+    wanted = model(IDS, labels=labels).loss
+    assert model(IDS, labels=labels, num_items_in_batch=1).loss == wanted  # a score is a mean
+    try:
+        model.train()
+        rows = [model(IDS[row, None], labels=labels[row, None], num_items_in_batch=6).loss for row in range(2)]
+    finally:
+        model.eval()
+    assert torch.allclose(sum(rows), wanted)
 
 
 def test_what_callers_say_as_a_matter_of_course(model):

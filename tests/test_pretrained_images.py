@@ -115,7 +115,7 @@ def test_outputs_and_the_way_back(case, tmp_path):
     assert worst(case, ours, again(tmp_path, theirs)) < 1e-10
 
 
-SIZES = (24, 24), (8, 20), (32, 16)  # of images; 32 x 16 has as many patches as were trained
+SIZES = (25, 24), (8, 20), (32, 16)  # of images; the last has as many patches as were trained
 
 
 @pytest.mark.parametrize('name', [
@@ -251,6 +251,19 @@ def test_gradients(name, tmp_path):
         assert (found[name] - grad).abs().max() < 1e-8, name
 
 
+@pytest.mark.parametrize('name', ['vit-1', 'dinov2_with_registers-1', 'siglip_vision_model-0'])
+def test_half_precision(name):
+    """No further from what the same weights give in float64 than theirs."""
+    theirs, folder = checkpoint(OF[name])
+    theirs, ours = copy.deepcopy(theirs).bfloat16(), pretrained.load(folder, dtype=torch.bfloat16)
+    images = drawn(32, 3, 16, 16).bfloat16()
+    wide = copy.deepcopy(ours).double()(images.double(), return_embeddings=True)
+    found = ours(images, return_embeddings=True)
+    out = theirs.base_model(images).last_hidden_state
+    wanted = out if 'register' not in name else torch.cat((out[:, :1], out[:, 4:]), dim=1)
+    assert (found - wide).norm() < 1.2 * (wanted - wide).norm()
+
+
 def test_defaults_are_theirs():
     """Of every field that a row reads."""
     for kind in sorted({case.type for case in ALL}):
@@ -282,6 +295,32 @@ def test_refusals(name, fields, words, tmp_path):
     _, folder = checkpoint(OF[name])
     with pytest.raises(ConfigError, match=words):
         pretrained.load(rewritten(folder, tmp_path, **fields))
+
+
+# what configs of older releases hold in each of their dicts, beside the fields of today
+OLD = dict(
+    add_cross_attention=False, architectures=None, bad_words_ids=None, bos_token_id=0, chunk_size_feed_forward=0,
+    cross_attention_hidden_size=None, decoder_start_token_id=None, diversity_penalty=0.0, do_sample=False, dropout=0.0,
+    early_stopping=False, encoder_no_repeat_ngram_size=0, eos_token_id=2, exponential_decay_length_penalty=None,
+    finetuning_task=None, forced_bos_token_id=None, forced_eos_token_id=None, id2label={'0': 'LABEL_0'},
+    is_decoder=False, is_encoder_decoder=False, label2id={'LABEL_0': 0}, length_penalty=1.0, max_length=20,
+    min_length=0, no_repeat_ngram_size=0, num_beam_groups=1, num_beams=1, num_return_sequences=1, output_scores=False,
+    pad_token_id=1, prefix=None, pruned_heads={}, remove_invalid_values=False, repetition_penalty=1.0,
+    return_dict_in_generate=False, sep_token_id=None, suppress_tokens=None, begin_suppress_tokens=None,
+    task_specific_params=None, temperature=1.0, tf_legacy_loss=False, tie_encoder_decoder=False,
+    tie_word_embeddings=True, tokenizer_class=None, top_k=50, top_p=1.0, torch_dtype=None, torchscript=False,
+    typical_p=1.0, use_bfloat16=False,
+)  # fmt: skip
+
+
+def test_configs_of_older_releases(tmp_path):
+    case = OF['clip-1']
+    theirs, folder = checkpoint(case)
+    config = json.loads((folder / 'config.json').read_text())
+    dicts = {name: {**config[name], **OLD} for name in ('text_config', 'vision_config')}
+    rewritten(folder, tmp_path, **dicts, text_config_dict=None, vision_config_dict=config['vision_config'])
+    ours = pretrained.load(tmp_path).double()
+    assert ours.eos_id is None and worst(case, ours, again(tmp_path, theirs)) < 1e-10
 
 
 def test_square_sides_as_a_list(tmp_path):

@@ -188,6 +188,7 @@ def images_and_their_head() -> nn.Module:
     layers = Encoder(dim=DIM, depth=1, heads=2, attn_dim_head=8, pre_norm_has_final_norm=False)
     sizes = dict(image_size=12, patch_size=4, channels=2, num_classes=5, num_register_tokens=2, prefix_tokens=1)
     options = dict(patch_norm=False, register_place='front', interpolate_pos_emb='bicubic', mask_token=True)
+    options |= dict(crop_to_patches=True)
     return ViTransformerWrapper(attn_layers=layers, pool='attention', post_pool_norm=True, **options, **sizes)
 
 

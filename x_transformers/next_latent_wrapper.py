@@ -154,7 +154,7 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
         logits = Kept(head, detached=True).now(head)(x)
     elif isinstance(head, TiedReadout):
         bias = None if head.bias is None else head.bias.detach()
-        logits = F.linear(x, head.table.detach() * head.scale, bias)
+        logits = F.linear(x, head.table(x.device).detach() * head.scale, bias)
     else:
         logits = functional_call(head, {name: p.detach() for name, p in head.named_parameters()}, (x,))
     call = replace(model_call(net, {}, x.shape[-2], None, False), training=False)

@@ -63,17 +63,21 @@ class TokenEmbedding(nn.Module):
         else:
             nn.init.kaiming_normal_(self.emb.weight)
 
-    @property
-    def rows(self) -> Tensor:
-        """The vectors of all tokens. A module that stands for the table, as one with an adapter, is asked for them."""
-        weight = self.emb.weight
-        if isinstance(self.emb, nn.Embedding):
-            return weight
-        return self.emb(torch.arange(len(weight), device=weight.device))
+    def rows(self, device: torch.device | None = None) -> Tensor:
+        """The vectors of all tokens, for a device.
 
-    @property
-    def table(self) -> Tensor:
-        return F.normalize(self.rows, dim=-1) if self.l2norm_embed else self.rows
+        A module that stands for the table, as one with an adapter, is asked for them, and so is one whose weights live
+        elsewhere until it is called.
+        """
+        weight = self.emb.weight
+        device = weight.device if device is None else device
+        if isinstance(self.emb, nn.Embedding) and (not weight.is_meta or device.type == 'meta'):
+            return weight
+        return self.emb(torch.arange(len(weight), device=device))
+
+    def table(self, device: torch.device | None = None) -> Tensor:
+        """The same, of unit length if they are read so."""
+        return F.normalize(self.rows(device), dim=-1) if self.l2norm_embed else self.rows(device)
 
     def forward(self, x: Tensor) -> Tensor:
         embedded = self.emb(x.long())

@@ -55,13 +55,12 @@ class TiedReadout(nn.Module):
         self.bias = nn.Parameter(weight.detach().new_zeros(weight.shape[0])) if bias else None
         self.shared = (embedding,)  # in a tuple, so that the module is not registered twice
 
-    @property
-    def table(self) -> Tensor:
+    def table(self, device: torch.device | None = None) -> Tensor:
         embedding = self.shared[0]
-        return embedding.table if self.normed else embedding.rows
+        return embedding.table(device) if self.normed else embedding.rows(device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x * self.scale, self.table, self.bias)
+        return F.linear(x * self.scale, self.table(x.device), self.bias)
 
 
 def retie(net: nn.Module, name: str, before: nn.Module | None) -> None:
@@ -94,8 +93,9 @@ class Heads(nn.ModuleList):
         return tuple(head(x, **kwargs) for head in self)
 
 
-def split_tied(head: TiedReadout) -> SplitHead:
-    return SplitHead((), (Linear(head.table, head.bias, head.scale),))
+def split_tied(head: TiedReadout) -> SplitHead | None:
+    table = head.table()
+    return None if table.is_meta else SplitHead((), (Linear(table, head.bias, head.scale),))
 
 
 def split_heads(heads: Heads) -> SplitHead | None:

@@ -74,7 +74,7 @@ class CausalLM(AutoregressiveWrapper):
         input_ids           b n     token ids
         attention_mask      b n     1 for what is read, 0 for padding, which neither is a target nor has one
         labels              b n     the same ids, `ignore_index` for what is no target; without labels there is no loss
-        num_items_in_batch          divide the sum of the losses by this number, the targets of several such batches
+        num_items_in_batch          in training, divide the sum of the losses by this number of several such batches
         return_dict                 False for a tuple
         **kwargs                    to the net
         returns                     an `Output`: `loss` if there are labels, and `logits` (b, n, l), but in training
@@ -93,7 +93,7 @@ class CausalLM(AutoregressiveWrapper):
             labels = labels if mask is None else labels.masked_fill(~mask | ~F.pad(mask, (1, -1)), self.ignore_index)
             found = super().forward(input_ids, labels=labels, return_outputs=not self.training, **kwargs)
             loss, (_, trace) = (found, (None, None)) if self.training else found
-            if num_items_in_batch is not None:
+            if num_items_in_batch is not None and self.training:
                 loss = loss * (labels[:, 1:] != self.ignore_index).sum() / num_items_in_batch
             output = Output(loss=loss) if trace is None else Output(loss=loss, logits=trace.logits)
         return tuple(output.values()) if return_dict is False else output

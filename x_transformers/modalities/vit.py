@@ -78,6 +78,7 @@ class ViTransformerWrapper(Configurable):
         post_emb_norm_bias: Annotated[bool, 'bias of `post_emb_norm`', boolean] = False,
         post_emb_norm_eps: Annotated[float | None, 'eps of `post_emb_norm`, 1e-5 if None', positive | none] = None,
         interpolate_pos_emb: Resampling = None,
+        crop_to_patches: Annotated[bool, 'leave out pixels on the right and below that fill no patch', boolean] = False,
         mask_token: Annotated[bool, 'a learned vector in place of the `hidden_patches` of a call', boolean] = False,
         pool: Pooling = 'mean',
         pool_kwargs: Options = None,
@@ -85,12 +86,12 @@ class ViTransformerWrapper(Configurable):
         pooler: Annotated[dict | None, 'layer on what is pooled: `dim`, `activation`, `bias`', a_mapping | none] = None,
     ) -> None:
         super().__init__()
-        if image_size % patch_size:
+        if image_size % patch_size and not (crop_to_patches and image_size > patch_size):
             raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
         dim, dim_patch, side = attn_layers.dim, channels * patch_size**2, image_size // patch_size
         self.patch_size, self.channels, self.image_size, self.side = patch_size, channels, image_size, side
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
-        self.interpolate_pos_emb, self.pool = interpolate_pos_emb, pool
+        self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
         self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + side**2, dim))
         self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
@@ -142,7 +143,7 @@ class ViTransformerWrapper(Configurable):
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self.check(img)
-        x = self.attn_layers(self.tokens(as_precise(img, self, 'img'), hidden_patches))
+        x = self.attn_layers(self.tokens(self.cropped(as_precise(img, self, 'img')), hidden_patches))
         embeddings = self.without_registers(x)
         if return_embeddings:
             return embeddings
@@ -152,16 +153,26 @@ class ViTransformerWrapper(Configurable):
     def check(self, img: Tensor) -> None:
         if not img.is_floating_point():
             raise TypeError(f'`img` got {img.dtype}, it must be floating point')
+        least = self.patch_size
         height, width = img.shape[-2:] if img.ndim == 4 else (1, 1)
-        if img.ndim != 4 or img.shape[1] != self.channels or height % self.patch_size or width % self.patch_size:
+        fits = min(height, width) >= least if self.crop_to_patches else height % least == width % least == 0
+        if img.ndim != 4 or img.shape[1] != self.channels or not fits:
+            how = 'of at least' if self.crop_to_patches else 'in multiples of'
             raise ValueError(
                 f'`img` got shape {tuple(img.shape)}, '
-                f'it must be (b, {self.channels}, height, width) in multiples of {self.patch_size} pixels'
+                f'it must be (b, {self.channels}, height, width) {how} {least} pixels'
             )
         if self.interpolate_pos_emb is None and height * width > self.image_size**2:
             raise ValueError(
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
+
+    def cropped(self, img: Tensor) -> Tensor:
+        """Images without the pixels on the right and below that fill no patch."""
+        if not self.crop_to_patches:
+            return img
+        height, width = (length - length % self.patch_size for length in img.shape[-2:])
+        return img[..., :height, :width]
 
     def tokens(self, img: Tensor, hidden_patches: Tensor | None) -> Tensor:
         """What the stack sees of images:  b c height width -> b n d."""

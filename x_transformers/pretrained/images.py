@@ -85,10 +85,12 @@ VIT = register(
             patch_size=16, num_channels=3, qkv_bias=True, pooler_output_size=None, pooler_act='tanh',
             has_pooler=True, has_mask_token=False,
         ),
+        fixed=dict(is_decoder=(False,), add_cross_attention=(False,)),
         model=dict(
             image_size=square('image_size'), patch_size=square('patch_size'), channels='num_channels',
-            patch_norm=False, prefix_tokens=1, interpolate_pos_emb=Const('bicubic'), pool=Const('first'),
-            pooler=pooler, num_classes=num_classes, mask_token='has_mask_token', emb_dropout='hidden_dropout_prob',
+            patch_norm=False, prefix_tokens=1, interpolate_pos_emb=Const('bicubic'), crop_to_patches=True,
+            pool=Const('first'), pooler=pooler, num_classes=num_classes, mask_token='has_mask_token',
+            emb_dropout='hidden_dropout_prob',
         ),
         layers=dict(
             dim='hidden_size', depth='num_hidden_layers', heads='num_attention_heads',

@@ -96,6 +96,7 @@ CLIP = register(
             text_config=None, vision_config=None, text_config_dict=None, vision_config_dict=None, projection_dim=512,
             logit_scale_init_value=2.6592,
         ),
+        fixed=dict(is_decoder=(False,), add_cross_attention=(False,)),
         parts=dict(
             image=('vision_config', 'clip_vision_model', 'CLIPModel'),
             text=('text_config', 'clip_text_model', 'CLIPModel'),
