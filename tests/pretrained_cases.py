@@ -103,6 +103,7 @@ DECODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
             dict(num_key_value_heads=1, head_dim=16),
             dict(num_attention_heads=8, num_key_value_heads=4, head_dim=6),
             *ROPES.values(),
+            dict(num_attention_heads=1, num_key_value_heads=1),
         ],
     ),
     'mistral': ({**G, 'sliding_window': 8}, [dict(sliding_window=None)]),
@@ -275,7 +276,12 @@ IMAGES: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
         },
     ),
     'siglip_vision_model': (
-        VISION, {'SiglipVisionModel': [{}, dict(vision_use_head=False), {**OTHER, 'image_size': 27}]}
+        VISION,
+        {
+            'SiglipVisionModel': [
+                {}, dict(vision_use_head=False), {**OTHER, 'image_size': 27, 'num_attention_heads': 1},
+            ]
+        },
     ),
     'clip_vision_model': (
         {**VISION, 'projection_dim': 12},

@@ -240,7 +240,7 @@ def attention_options(c: Fields) -> dict[str, Any] | None:
     if not c.vision_use_head:
         return None
     return {
-        'attn_qkv_bias': True, 'attn_out_bias': True, 'ff_dim_inner': c.intermediate_size,
+        'attn_qkv_bias': True, 'attn_out_bias': True, 'attn_project_out': True, 'ff_dim_inner': c.intermediate_size,
         'ff_activation': activation('hidden_act')(c), 'attn_dropout': c.attention_dropout,
     }  # fmt: skip
 

@@ -238,12 +238,18 @@ class Fields:
         row = self.row
         if row.stack is None:
             parts = {name: part.keywords() for name, part in self.parts.items()}
-            return {'class': row.wrapper, **parts, **self.all(row.model)}
-        stack = {'class': row.stack, **self.all(row.layers)}
+            return {'class': row.wrapper, **parts, **projecting(self.all(row.model))}
+        stack = {'class': row.stack, **projecting(self.all(row.layers))}
         return {'class': row.wrapper, **self.all(row.model), 'attn_layers': stack}
 
     def sizes(self) -> Sizes:
         return Sizes(**self.all(self.row.sizes))
+
+
+def projecting(call: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of stacks: a single head as wide as the stream has a projection out as well."""
+    sides = [name.removesuffix('heads') for name in ('heads', 'enc_heads', 'dec_heads') if call.get(name) == 1]
+    return {**call, **{f'{side}attn_project_out': True for side in sides}}
 
 
 # the table
