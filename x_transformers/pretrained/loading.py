@@ -259,7 +259,7 @@ def fill(
     shapes, state = saved(model), initial(info, dtype, place)
     for step in steps:
         for name, t in step.read(lambda name: weights.load(names[name])).items():
-            t = grown(t, len(shapes[name]))
+            t = grown(t, shapes[name])
             state[name] = own(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
         if step.change.cuts:
             info.kept[step.theirs[0]] = own(weights.load(names[step.theirs[0]])[: step.sizes.cut])
@@ -299,7 +299,7 @@ def load_own(
         if name not in shapes:
             raise ConfigError(f'the file has `{name}`, which a model of this config does not have')
         t = weights.load(name)
-        t = grown(t, len(shapes[name])) if wanted.num_tokens is not None else t
+        t = grown(t, shapes[name]) if wanted.num_tokens is not None else t
         if t.shape != shapes[name].shape:
             raise ConfigError(
                 f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '

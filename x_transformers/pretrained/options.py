@@ -123,12 +123,12 @@ def resized(call: Mapping[str, Any], num_tokens: int) -> dict[str, Any]:
     return {**call, **within, **{name: num_tokens for name in VOCABULARIES if name in call}}
 
 
-def grown(t: Tensor, length: int) -> Tensor:
-    """A table with more rows: the new ones are the mean of the others."""
-    if t.shape[0] >= length:
+def grown(t: Tensor, like: Tensor) -> Tensor:
+    """A table with as many rows as another: the new ones are the mean of those there."""
+    if t.shape[:1] >= like.shape[:1]:
         return t
     mean = t.float().mean(dim=0, keepdim=True).to(t.dtype)
-    return torch.cat((t, mean.expand(length - t.shape[0], *t.shape[1:])))
+    return torch.cat((t, mean.expand(like.shape[0] - t.shape[0], *t.shape[1:])))
 
 
 # after it is built
