@@ -309,6 +309,37 @@ TOWERS: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
     ),
 }  # fmt: skip
 
+CLASSES = {'num_labels': 5}
+
+
+def heads_of(stem: str, base: dict[str, Any], *further: str, **changed: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Classes for sequences, for tokens, and without a head."""
+    kinds = {f'{stem}ForSequenceClassification': [{**CLASSES, **changed}], f'{stem}Model': [{}]}
+    return base, {**kinds, **{stem + end: [CLASSES] for end in further}}
+
+
+OF_TOKENS = 'ForTokenClassification'
+HEADS: dict[str, tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]] = {
+    'bert': heads_of('Bert', ENCODERS['bert'][0], OF_TOKENS),
+    'roberta': heads_of('Roberta', ENCODERS['roberta'][0]),
+    'distilbert': heads_of('DistilBert', ENCODERS['distilbert'][0], OF_TOKENS),
+    'electra': heads_of('Electra', ENCODERS['electra'][0], 'ForPreTraining'),
+    'albert': heads_of('Albert', ENCODERS['albert'][0]),
+    'deberta-v2': heads_of('DebertaV2', ENCODERS['deberta-v2'][0]),
+    'modernbert': heads_of(
+        'ModernBert', ENCODERS['modernbert'][0], OF_TOKENS, classifier_pooling='mean', classifier_bias=True,
+        classifier_activation='relu', norm_bias=True,
+    ),
+    'gpt2': heads_of('GPT2', {**GPT2, 'pad_token_id': 0}),
+    'llama': heads_of('Llama', G),
+    'gemma3_text': heads_of('Gemma3Text', GEMMA2),
+    'gpt_neox': heads_of('GPTNeoX', D),
+    'falcon': heads_of('Falcon', {**FALCON, 'pad_token_id': 0}),
+    'cohere': (G, {'CohereModel': [{}]}),
+    'bart': (S2S, {'BartForSequenceClassification': [CLASSES]}),
+    't5': (T5, {'T5EncoderModel': [{}]}),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Case:
@@ -343,6 +374,7 @@ CASES = [*cases_of(DECODERS, 'CausalLM'), *cases_of(ENCODERS, 'MaskedLM')]
 SEQ2SEQ_CASES = [
     replace(case, kind='SpeechSeq2Seq') if case.type == 'whisper' else case for case in cases_of(SEQ2SEQ, 'Seq2SeqLM')
 ]
+HEAD_CASES = cases_of_classes(HEADS)
 IMAGE_CASES, TOWER_CASES = cases_of_classes(IMAGES), cases_of_classes(TOWERS)
 
 # what HF computes a little differently

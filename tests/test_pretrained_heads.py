@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
-from pretrained_cases import BARS, CASES, checkpoint, ids_of, lifted
+from pretrained_cases import BARS, CASES, HEAD_CASES, Case, checkpoint, ids_of, lifted
+from torch import Tensor, nn
 
-from x_transformers import pretrained
+from x_transformers import Classifier, XTransformer, pretrained
+from x_transformers.flags import ConfigError
 
 if os.environ.get('CI'):
     import transformers
@@ -35,3 +38,158 @@ def test_padding(case):
     with torch.no_grad():
         found = ours(ids, mask=real)[real]
     assert (found - wanted).abs().max() < BARS.get(case.type, 1e-10)
+
+
+def texts(case: Case, pad: int | None) -> tuple[Tensor, Tensor]:
+    """Ids of unequal lengths, each with an end, and where they are real."""
+    ids = ids_of(case)[:, :20].clamp(max=90)
+    real = torch.arange(20) < torch.tensor([20, 13])[:, None]
+    ids[torch.arange(2), real.sum(dim=1) - 1] = 2
+    return ids.masked_fill(~real, pad or 0), real
+
+
+def of_theirs(case: Case, model: nn.Module) -> list[Tensor]:
+    """Logits, or hidden states of real tokens, and what is pooled."""
+    ids, real = texts(case, model.config.pad_token_id)
+    wide = lifted() if model.dtype == torch.float64 else nullcontext()
+    with torch.no_grad(), wide:
+        out = model(ids, attention_mask=real.long())
+    first = out.logits if 'logits' in out else out.last_hidden_state
+    pooled = out.get('pooler_output')
+    return [first[real] if first.shape[:2] == real.shape else first, *([] if pooled is None else [pooled])]
+
+
+def of_ours(case: Case, model: nn.Module, pad: int | None) -> list[Tensor]:
+    ids, real = texts(case, pad)
+    with torch.no_grad():
+        out = model(ids, mask=real)
+        pooled = model(ids, mask=real, return_pooled=True)[1:] if getattr(model, 'pooler', None) is not None else ()
+    return [out[real] if out.shape[:2] == real.shape else out, *pooled]
+
+
+def check_equal(found: list[Tensor], wanted: list[Tensor], bar: float) -> None:
+    for a, b in zip(found, wanted, strict=True):
+        assert a.shape == b.shape and (a - b).abs().max() < bar
+
+
+def check_read_by_theirs(case: Case, kind: str, ours: nn.Module, folder) -> None:
+    """A model that was written loads in the other library, without names that are missing or unknown."""
+    pretrained.save(ours, folder, format='hf')
+    cls = getattr(transformers, kind)
+    theirs, said = cls.from_pretrained(folder, attn_implementation='eager', output_loading_info=True)
+    assert not said['missing_keys'] and not said['unexpected_keys']
+    wanted = of_theirs(case, theirs.double().eval())
+    check_equal(of_ours(case, copy.deepcopy(ours).double(), theirs.config.pad_token_id), wanted, 1e-6)
+
+
+@pytest.mark.parametrize('case', HEAD_CASES, ids=lambda case: case.kind)
+def test_heads(case, tmp_path):
+    theirs, folder = checkpoint(case)
+    ours, info = pretrained.load(folder, return_info=True)
+    assert not info.new and not info.ignored
+    assert type(ours).from_config(ours.config.to_json_string()).config == ours.config
+    pretrained.save(ours, tmp_path, format='hf')
+    before, after = (pretrained.files.Weights(path) for path in (folder, tmp_path))
+    assert before.files.keys() == after.files.keys()
+    for name in before.files:
+        assert torch.equal(before.load(name), after.load(name)), name
+    assert pretrained.files.read_json(folder / 'config.json') == pretrained.files.read_json(tmp_path / 'config.json')
+    pad = theirs.config.pad_token_id
+    check_equal(of_ours(case, ours, pad), of_theirs(case, theirs), 1e-4)
+    wanted = of_theirs(case, copy.deepcopy(theirs).double())
+    check_equal(of_ours(case, ours.double(), pad), wanted, BARS.get(case.type, 1e-10))
+
+
+def base_of(type: str, kind: str = '') -> Case:
+    cases = [*HEAD_CASES, *CASES] if kind else CASES
+    return next(case for case in cases if case.type == type and kind in case.kind)
+
+
+@pytest.mark.parametrize('type, kind', [
+    ('bert', 'BertForSequenceClassification'), ('roberta', 'RobertaForSequenceClassification'),
+    ('electra', 'ElectraForSequenceClassification'), ('modernbert', 'ModernBertForSequenceClassification'),
+    ('llama', 'LlamaForSequenceClassification'), ('phi', 'PhiForSequenceClassification'),
+])  # fmt: skip
+def test_new_classes_on_a_model_of_language(type, kind, tmp_path):
+    """What the file does not have is drawn, its own head is left out, and it learns."""
+    case = base_of(type)
+    _, folder = checkpoint(case)
+    torch.manual_seed(0)
+    ours, info = pretrained.load(folder, num_classes=4, return_info=True)
+    assert isinstance(ours, Classifier) and ours.num_classes == 4
+    owned = dict(ours.named_parameters())
+    drawn = {name for name in owned if not name.startswith('net.')}
+    if type == 'modernbert':  # both heads have the same layer
+        drawn = {name for name in drawn if name.startswith('to_classes.')}
+    assert set(info.new) == drawn and info.ignored
+    weight = owned['to_classes.weight']
+    assert 0.01 < weight.std() < 0.04 and ('to_classes.bias' not in owned or not owned['to_classes.bias'].any())
+    ids, real = texts(case, info.config.get('pad_token_id'))
+    loss = ours.train()(ids, torch.tensor([3, 1]), mask=real)
+    loss.backward()
+    assert all(p.grad is not None for p in ours.parameters())
+    with torch.no_grad():
+        for p in ours.parameters():
+            p -= 0.1 * p.grad
+    check_read_by_theirs(case, kind, ours.eval(), tmp_path)
+
+
+def test_other_heads_of_the_same_file(tmp_path):
+    classes, masked = base_of('bert', 'BertForSequenceClassification'), base_of('bert')
+    theirs, folder = checkpoint(classes)
+    ours, info = pretrained.load(folder, head='embed', return_info=True)
+    assert info.ignored == ['classifier.bias', 'classifier.weight'] and not info.new
+    wanted = of_theirs(classes, theirs.bert)
+    check_equal(of_ours(classes, ours, 0), wanted, 1e-4)
+    check_read_by_theirs(classes, 'BertModel', ours, tmp_path / 'bare')
+    ours, info = pretrained.load(folder, head='mlm', return_info=True)
+    assert set(info.new) == {'to_logits.bias', *(f'head_transform.dense.{end}' for end in ('weight', 'bias')),
+                             *(f'head_transform.norm.{end}' for end in ('gamma', 'beta'))}  # fmt: skip
+    check_read_by_theirs(classes, 'BertForMaskedLM', ours, tmp_path / 'masked')
+    _, folder = checkpoint(masked)
+    again, info = pretrained.load(folder, head='mlm', return_info=True)
+    assert torch.equal(again(ids_of(masked)), pretrained.load(folder)(ids_of(masked))) and not info.new
+    ours, info = pretrained.load(checkpoint(classes)[1], num_classes=5, return_info=True)
+    assert set(info.new) == {'to_classes.weight', 'to_classes.bias'}
+
+
+def test_backbones_and_heads_of_the_caller(tmp_path):
+    case = base_of('llama')
+    theirs, folder = checkpoint(case)
+    ids = ids_of(case)
+    embed = pretrained.load(folder, head='embed')
+    with torch.no_grad():
+        states = theirs(ids, output_hidden_states=True).hidden_states
+        found, trace = pretrained.load(folder)(ids, return_embeddings_and_intermediates=True)
+    assert (embed(ids) - states[-1]).abs().max() < 1e-4 and torch.equal(found, embed(ids))
+    for i, wanted in enumerate(states[:-1]):
+        assert (trace.layer_hiddens[2 * i] - wanted).abs().max() < 1e-4
+    head = nn.Linear(32, 3)
+    ours, info = pretrained.load(folder, head=head, return_info=True)
+    assert ours.to_logits is head and torch.equal(ours(ids), head(embed(ids))) and not info.new
+    check_read_by_theirs(case, 'LlamaModel', embed, tmp_path)
+    encoder = pretrained.load(checkpoint(base_of('t5', 'T5EncoderModel'))[1])
+    assert not isinstance(encoder, XTransformer) and not encoder.attn_layers.causal
+
+
+@pytest.mark.parametrize('type, options, words', [
+    ('bert', dict(head='lm'), "'mlm'|mlm"),
+    ('llama', dict(head='tokens'), 'classify'),
+    ('bert', dict(head='embed', num_classes=3), 'num_classes'),
+    ('bert', dict(num_classes=0), 'num_classes'),
+    ('cohere', dict(head='classify_'), 'classify_'),
+])  # fmt: skip
+def test_refusals_of_heads(type, options, words):
+    with pytest.raises((ConfigError, ValueError), match=words):
+        pretrained.load(checkpoint(base_of(type))[1], **options)
+
+
+def test_classes_of_a_task_that_is_not_read_are_refused(tmp_path):
+    torch.manual_seed(0)
+    config = copy.deepcopy(checkpoint(base_of('bert'))[0].config)
+    transformers.BertForQuestionAnswering(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match='BertForQuestionAnswering'):
+        pretrained.load(tmp_path)
+    assert pretrained.load(tmp_path, head='embed', return_info=True)[1].ignored == [
+        'qa_outputs.bias', 'qa_outputs.weight',
+    ]  # fmt: skip

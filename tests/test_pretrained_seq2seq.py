@@ -135,6 +135,20 @@ def test_a_head_of_its_own_counts_whatever_the_config_says(tmp_path):
     )
 
 
+@pytest.mark.parametrize('name', ['BartModel', 'T5Model'])
+def test_a_file_without_a_head_has_that_of_the_table(name, tmp_path):
+    case = next(case for case in SEQ2SEQ_CASES if name.lower().startswith(case.type))
+    theirs, folder = checkpoint(case)
+    (theirs.model if name == 'BartModel' else getattr(transformers, name).from_pretrained(folder)).save_pretrained(
+        tmp_path
+    )
+    ours, info = pretrained.load(tmp_path, return_info=True)
+    assert info.tied and not info.new
+    wanted, target = pretrained.load(folder), ids(11, 2)
+    bias = 0.0 if wanted.decoder.net.to_logits.bias is None else wanted.decoder.net.to_logits.bias
+    assert (of_ours(case, ours, target) + bias - of_ours(case, wanted, target)).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize('type, fields, words', [
     ('t5', dict(is_decoder=True), 'is_decoder'),
     ('t5', dict(feed_forward_proj='gated-swish'), 'feed_forward_proj'),

@@ -33,6 +33,7 @@ from x_transformers import (
     Attention,
     AutoregressiveWrapper,
     BeliefStateWrapper,
+    Classifier,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     Decoder,
@@ -160,6 +161,12 @@ def encoded() -> nn.Module:
     return XTransformer(dim=DIM, **{f'{side}_{name}': size for side in ('enc', 'dec') for name, size in sizes.items()})
 
 
+def classes(**options: Any) -> Callable[[], nn.Module]:
+    return lambda: Classifier(
+        net_of(Encoder, dict(rotary_pos_emb=False), return_only_embed=True), num_classes=5, **options
+    )
+
+
 def heard() -> nn.Module:
     """A text of sounds."""
     sizes = dict(depth=1, heads=2, attn_dim_head=8)
@@ -247,6 +254,9 @@ SUBJECTS = {
     'encoded': Subject(
         encoded, dict(src=ids(5), tgt=ids(N)), generate=lambda m, src, tgt: m.generate(src, tgt[:, :1], 3),
         fills=dict(tgt=-100)),
+    'classes': Subject(classes(token='mean', head_transform=dict(dim=7)), dict(x=ids()), by='mask', fills=dict(x=0)),
+    'classes, with their loss': Subject(
+        classes(token='all'), dict(x=ids(), labels=ids() % 5), by='mask', fills=dict(x=0, labels=-100)),
     'heard': Subject(
         heard, dict(source=randn(2, N, WIDTH), tgt=ids(N)), by='mask',
         generate=lambda m, source, tgt: m.generate(source, tgt[:, :1], 3), fills=dict(source=9.0)),

@@ -5,6 +5,7 @@ from einops import rearrange as _rearrange
 
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, PromptCache
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
+from x_transformers.classifier import Classifier
 from x_transformers.compat.helpers import default_device
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
@@ -49,6 +50,7 @@ __all__ = [
     'AttentionPool',
     'AutoregressiveWrapper',
     'BeliefStateWrapper',
+    'Classifier',
     'ContinuousAutoregressiveWrapper',
     'ContinuousTransformerWrapper',
     'CrossAttender',

@@ -70,7 +70,11 @@ class XTransformer(Configurable):
         return tuple({n.removeprefix(p): v for n, v in kwargs.items() if n.startswith(p)} for p in ('enc_', 'dec_'))
 
     def encode(
-        self, src: Tensor, mask: Tensor | None, attn_mask: Tensor | None, prefix: Tensor | None
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        prefix: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """The context for the decoder, and its mask."""
         given = {} if attn_mask is None else {'attn_mask': attn_mask}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,6 +34,10 @@ from x_transformers.flags import (
 from x_transformers.training.token_loss import BY_TOKEN, LINEAR_HEADS, Linear, SplitHead, split_head
 
 an_activation = one_of(*ACTIVATIONS)
+transform_options = of_keys(
+    dim=size | none, activation=an_activation, bias=boolean, norm=one_of('layer', 'rms', None), norm_bias=boolean,
+    eps=positive | none,
+) | none  # fmt: skip
 
 
 def linear_head(dim: int, classes: int, bias: bool) -> nn.Linear:
@@ -170,11 +175,7 @@ class HeadTransform(ModelFeature):
 
     paper = 'BERT, arXiv:1810.04805'
     head_transform = flag(
-        None, 'a dict of what stands in front of the head: a linear map, an activation, a norm',
-        of_keys(
-            dim=size | none, activation=an_activation, bias=boolean, norm=one_of('layer', 'rms', None),
-            norm_bias=boolean, eps=positive | none,
-        ) | none,
+        None, 'a dict of what stands in front of the head: a linear map, an activation, a norm', transform_options,
         example=dict(activation='tanh'),
     )  # fmt: skip
     stored_as = {'module': 'head_transform'}
@@ -187,21 +188,8 @@ class HeadTransform(ModelFeature):
         return values['head_transform'] is not None
 
     def setup(self, host: Any) -> None:
-        own = self.head_transform
-        host.dim_readout = own.get('dim') or host.dim
-        self.module = Transform(
-            nn.Linear(host.dim, host.dim_readout, bias=bool(own.get('bias', True))),
-            ACTIVATIONS[own.get('activation', 'gelu')](),
-            self.norm(host.dim_readout, own.get('norm', 'layer'), own.get('norm_bias', True), own.get('eps')),
-        )
-
-    @staticmethod
-    def norm(dim: int, kind: str | None, bias: bool, eps: float | None) -> nn.Module:
-        if kind is None:
-            return nn.Identity()
-        if kind == 'rms':
-            return RMSNorm(dim, eps=eps)
-        return (BiasedLayerNorm if bias else LayerNorm)(dim, eps=eps)
+        host.dim_readout = self.head_transform.get('dim') or host.dim
+        self.module = transform_to(host.dim, self.head_transform)
 
     def spread(self, x: Tensor, call: Any) -> Tensor:
         return self.module(x)
@@ -218,6 +206,19 @@ class Transform(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(x)))
+
+
+def transform_to(width: int, own: Mapping[str, Any]) -> Transform:
+    """What the options of `head_transform` say, for hidden states of a width."""
+    dim, kind, eps = own.get('dim') or width, own.get('norm', 'layer'), own.get('eps')
+    if kind is None:
+        norm = nn.Identity()
+    elif kind == 'rms':
+        norm = RMSNorm(dim, eps=eps)
+    else:
+        norm = (BiasedLayerNorm if own.get('norm_bias', True) else LayerNorm)(dim, eps=eps)
+    dense = nn.Linear(width, dim, bias=bool(own.get('bias', True)))
+    return Transform(dense, ACTIVATIONS[own.get('activation', 'gelu')](), norm)
 
 
 class LogitsScale(ModelFeature):
@@ -413,14 +414,23 @@ class Pooler(ModelFeature):
         token, real = self.pooler.get('token', 'first'), call.tokens_mask(x)
         if token == 'mean':
             return mean_of_real(x, real)
-        shown = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if real is None else real
-        if token == 'last':
-            at = x.shape[1] - 1 - shown.flip(1).byte().argmax(dim=1)
-        elif token == 'first':
-            at = shown.byte().argmax(dim=1)
-        elif self.pooler.get('eos') is None:
-            at = call.like_tokens.masked_fill(~shown, -1).argmax(dim=1)
-        else:
-            ends = (call.like_tokens == self.pooler['eos']) & shown
-            at = torch.where(ends.any(dim=1, keepdim=True), ends, shown).byte().argmax(dim=1)
+        at = place_of(token, call.like_tokens, real, self.pooler.get('eos'))
         return x[torch.arange(x.shape[0], device=x.device), at]
+
+
+def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None) -> Tensor:
+    """Where the token of each row (b n ...) stands: 'first', 'last', 'eos' or 'last_eos', of those that are `real`.
+
+    Without an `eos`, 'eos' is the token with the largest id. In a row without one it is the first token, and 'last_eos'
+    the last one.
+    """
+    shown = torch.ones(ids.shape[:2], dtype=torch.bool, device=ids.device) if real is None else real
+    if token == 'first':
+        return shown.byte().argmax(dim=1)
+    if token == 'last':
+        return ids.shape[1] - 1 - shown.flip(1).byte().argmax(dim=1)
+    if eos is None:
+        return ids.masked_fill(~shown, -1).argmax(dim=1)
+    ends = (ids == eos) & shown
+    ends = torch.where(ends.any(dim=1, keepdim=True), ends, shown)
+    return place_of('first' if token == 'eos' else 'last', ids, ends, None)

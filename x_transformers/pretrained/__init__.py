@@ -16,19 +16,20 @@ from typing import Any
 
 from x_transformers.pretrained import classic, encoders, images, llama, seq2seq, towers  # noqa: F401  which fill the table
 from x_transformers.pretrained.engine import plan as plan_of
+from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info, load
-from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register, row_of, supported
+from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register, supported
 from x_transformers.pretrained.saving import save
 
 
 def keywords(config: Mapping[str, Any]) -> dict[str, Any]:
     """The call that builds the model of a config, in the form of `model.config`; builds nothing."""
-    return Fields(row_of(config), config).keywords()
+    return Fields(row_for(config), config).keywords()
 
 
 def plan(config: Mapping[str, Any]) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
     """Names of theirs, names of ours, and the change between them, without weights."""
-    return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, row_of(config))]
+    return [(step.theirs, step.ours, step.change.name) for step in plan_of(config, row_for(config))]
 
 
 def __getattr__(name: str) -> Any:

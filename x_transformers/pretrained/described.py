@@ -90,7 +90,7 @@ def differences(now: Any, said: Any, at: Path = ()) -> dict[Path, tuple[Any, Any
 
 
 def keyword(path: Path) -> str:
-    return next(name for name in path if name != 'attn_layers')
+    return next(name for name in path if name not in ('net', 'attn_layers'))
 
 
 def check_keywords(model: nn.Module, fields: Fields) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
 from x_transformers.pretrained.fields import activation, back, no, rotating_by_kind, sliding_but_first, window_both
+from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, on
 from x_transformers.pretrained.parts import TURNED, A, F, fused, output
-from x_transformers.pretrained.rows import Fields, Row, link, links, register
+from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
 
 
 def post_norm(
@@ -94,6 +95,14 @@ def transform(width: str, act: str) -> Any:
     }  # fmt: skip
 
 
+# classes: BERT's are read from its pooler, RoBERTa's and ELECTRA's from a layer of their own
+DROP = dict(dropout=lambda c: first_set(c, 'classifier_dropout', 'hidden_dropout_prob'))
+
+
+def first_set(c: Fields, *names: str) -> Any:
+    return next((c.values[name] for name in names if c.values.get(name) is not None), 0.0)
+
+
 BERT = register(
     Row(
         'bert',
@@ -139,6 +148,9 @@ BERT = register(
         ),
         base='bert.',
         tied=None,
+        heads=of_encoders(
+            of_sequence(classifier('first', 'tanh', **DROP), on('bert.pooler.dense', 'classifier')), 'bert.pooler.dense'
+        ),
     )
 )  # fmt: skip
 
@@ -159,6 +171,10 @@ register(
         ),
         ignored=(r'lm_head\.decoder\.(weight|bias)', r'.*pooler\.dense\..*', *BERT.ignored[3:]),
         base='roberta.',
+        heads=of_encoders(
+            of_sequence(classifier('first', 'tanh', **DROP), on('classifier.dense', 'classifier.out_proj')),
+            'roberta.pooler.dense',
+        ),
     )
 )  # fmt: skip
 
@@ -188,7 +204,26 @@ register(
         ),
         ignored=(r'vocab_projector\.weight', *BERT.ignored[3:]),
         base='distilbert.',
+        heads=of_encoders(
+            of_sequence(
+                classifier('first', 'relu', dropout=lambda c: first_set(c, 'seq_classif_dropout')),
+                on('pre_classifier', 'classifier'),
+            )
+        ),
     )
+)  # fmt: skip
+
+# whether each token was drawn by the generator
+DISCRIMINATOR = Head(
+    ('ForPreTraining',),
+    dict(
+        logits_dim=1, logits_bias=True, squeeze_out_last_dim=True,
+        head_transform=lambda c: {'dim': c.hidden_size, 'activation': activation('hidden_act')(c), 'norm': None},
+    ),
+    links=links(
+        link('discriminator_predictions.dense.*', 'head_transform.dense.*'),
+        link('discriminator_predictions.dense_prediction.*', 'to_logits.*'),
+    ),
 )  # fmt: skip
 
 register(
@@ -207,6 +242,10 @@ register(
         ),
         ignored=(r'generator_lm_head\.weight', *BERT.ignored[3:]),
         base='electra.',
+        heads=of_encoders(
+            of_sequence(classifier('first', 'gelu', **DROP), on('classifier.dense', 'classifier.out_proj')),
+            discriminate=DISCRIMINATOR,
+        ),
     )
 )  # fmt: skip
 
@@ -237,6 +276,13 @@ register(
             r'predictions\.decoder\.(weight|bias)', r'albert\.pooler\..*', r'sop_classifier\..*', *BERT.ignored[3:],
         ),
         base='albert.',
+        heads=of_encoders(
+            of_sequence(
+                classifier('first', 'tanh', dropout=lambda c: first_set(c, 'classifier_dropout_prob')),
+                on('albert.pooler', 'classifier'),
+            ),
+            'albert.pooler',
+        ),
     )
 )  # fmt: skip
 
@@ -250,9 +296,10 @@ register(
             type_vocab_size=0, layer_norm_eps=1e-7, relative_attention=False, max_relative_positions=-1,
             position_buckets=-1, position_biased_input=True, pos_att_type=None, share_att_key=False,
             norm_rel_ebd='none', legacy=True, embedding_size=None, conv_kernel_size=0,
+            pooler_hidden_act='gelu',
         ),
         fixed=dict(conv_kernel_size=(None, 0)),
-        free=('pooler_hidden_act', 'pooler_hidden_size', 'pooler_dropout', 'padding_idx', 'attention_head_size',
+        free=('pooler_hidden_size', 'cls_dropout', 'pooler_dropout', 'padding_idx', 'attention_head_size',
               'conv_act', 'conv_groups'),
         model=dict(
             emb_dim='embedding_size', max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
@@ -274,10 +321,28 @@ register(
             head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', 'modern'),
         ),
         base='deberta.',
+        heads=of_encoders(
+            of_sequence(
+                classifier('first', activation('pooler_hidden_act'), dropout=lambda c: first_set(c, 'cls_dropout')),
+                on('pooler.dense', 'classifier'),
+            )
+        ),
     )
 )  # fmt: skip
 
 MB = 'model.layers.{i}'
+MODERN = links(on('head.dense', 'classifier'), link('head.norm', 'head_transform.norm.norm'))
+
+
+def modern_classifier(token: Any) -> dict[str, Any]:
+    """The layer before the classes has a norm."""
+    transform = lambda c: {  # noqa: E731
+        'activation': activation('classifier_activation')(c), 'bias': c.classifier_bias, 'norm': 'layer',
+        'norm_bias': c.norm_bias, 'eps': c.layer_norm_eps,
+    }  # fmt: skip
+    own = dict(classifier('all'), token=token)
+    return dict(own, head_transform=transform, dropout=lambda c: first_set(c, 'classifier_dropout'))
+
 
 register(
     BERT.like(
@@ -291,12 +356,12 @@ register(
             max_position_embeddings=8192, layer_norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False,
             local_attention=128, layer_types=None, global_attn_every_n_layers=3, sliding=sliding_but_first,
             decoder_bias=True, full_theta=160000.0, local_theta=10000.0, rope_parameters=None, rope_scaling=None,
-            embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283,
+            embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283, classifier_bias=False,
+            classifier_activation='gelu', classifier_pooling='cls',
         ),
         aliases=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
-        free=(
-            'classifier_bias', 'classifier_activation', 'classifier_pooling', 'repad_logits_with_grad',
-        ),
+        fixed=dict(classifier_pooling=('cls', 'mean')),
+        free=('repad_logits_with_grad',),
         model=dict(
             max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
             head_transform=lambda c: {
@@ -324,5 +389,9 @@ register(
         ),
         ignored=(r'decoder\.weight', r'.*rotary_emb\.inv_freq'),
         base='model.',
+        heads=of_encoders(
+            of_sequence(modern_classifier(lambda c: {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]), MODERN),
+            tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier(Const('all')), links=MODERN),
+        ),
     )
 )  # fmt: skip

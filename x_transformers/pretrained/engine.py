@@ -72,7 +72,9 @@ def spread(names: Collection[str], sizes: Sizes) -> tuple[str, ...]:
 def steps_of(row: Row, fields: Fields, names: Collection[str]) -> list[Step]:
     """The steps that give each name of ours once.  Raises LookupError, which names one that the row does not give."""
     found, names = steps_of_parts(fields, names)
-    actual, sizes, start = {bare(name): name for name in names}, fields.sizes(), fields.start()
+    around = '' if row.around is None else 'net.'
+    actual = {bare(name).removeprefix(around): name for name in names}
+    sizes, start = fields.sizes(), fields.start()
     if len(actual) != len(names):
         raise LookupError(f'the row of {row.type} has two layers of one name')
     layers = [int(m[1]) for name in actual for m in re.finditer(r'layers\.(\d+)\.', name)]

@@ -46,6 +46,7 @@ from x_transformers.pretrained.fields import (
     theta,
     window,
 )
+from x_transformers.pretrained.heads import OF_DECODERS
 from x_transformers.pretrained.parts import (
     HEAD_NORMS,
     LLAMA_ATTENTION,
@@ -98,6 +99,7 @@ LLAMA = register(
         links=links(LLAMA_ATTENTION, LLAMA_GATED, LLAMA_NORMS, LLAMA_ENDS),
         ignored=(r'.*rotary_emb\.inv_freq',),
         base='model.',
+        heads=OF_DECODERS,
     )
 )  # fmt: skip
 
@@ -200,7 +202,8 @@ GEMMA2 = register(
 
 register(
     GEMMA2.like(
-        'gemma3_text', 'Gemma3ForCausalLM', without=('attn_softclamp_logits', 'attn_logit_softclamp_value'),
+        'gemma3_text', 'Gemma3ForCausalLM', 'Gemma3TextForSequenceClassification', 'Gemma3TextModel',
+        without=('attn_softclamp_logits', 'attn_logit_softclamp_value'),
         defaults=dict(
             vocab_size=262208, max_position_embeddings=131072, pattern=6, final_logit_softcapping=None,
             attn_logit_softcapping=None, full_theta=1e6, local_theta=10000.0,

@@ -28,6 +28,7 @@ from x_transformers.pretrained.engine import (
 )
 from x_transformers.pretrained.files import GENERATION, Weights, read_json, resolve
 from x_transformers.pretrained.generation import generation_keywords
+from x_transformers.pretrained.heads import drawn, is_of_head, new_steps, of_other_heads, settled
 from x_transformers.pretrained.options import (
     chosen_dtype,
     freeze,
@@ -38,7 +39,7 @@ from x_transformers.pretrained.options import (
     with_keywords,
     with_tokens,
 )
-from x_transformers.pretrained.rows import Fields, Row, row_of
+from x_transformers.pretrained.rows import Fields, Row
 
 OWN = 'x_transformers'
 
@@ -98,6 +99,8 @@ def load(
     revision: str | None = None,
     dtype: Any = 'auto',
     device_map: Any = None,
+    head: Any = 'auto',
+    num_classes: int | None = None,
     dropout: float | None = None,
     num_tokens: int | None = None,
     trainable: str | Sequence[str] = 'all',
@@ -117,6 +120,9 @@ def load(
         revision, cache_dir, token, local_files_only   as `huggingface_hub.snapshot_download` takes them
         dtype             'auto', that of the config; or a dtype
         device_map        a device, or a dict from prefixes of modules to devices
+        head              'auto', that of the file; 'lm', 'mlm', 'classify', 'embed' for none, or a module of your own
+                          that reads hidden states. What the file does not have of it is drawn: `info.new`
+        num_classes       a new head for so many classes
         dropout           one probability in place of all that the config says
         num_tokens        a larger vocabulary: the new rows are the mean of the table
         trainable         'all', 'head', or prefixes of the names of the parameters that learn
@@ -135,14 +141,15 @@ def load(
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
     folder = resolve(source, **hub)
     config, place = read_json(folder / 'config.json'), placing(device_map)
-    wanted = Wanted(dropout, num_tokens, strict, cls, keywords)
+    wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes)
     with Weights(folder, allow_pickle) as weights:
         if config.get('model_type') == OWN:
             given = chosen_dtype(None if dtype == 'auto' else dtype, {})
             model, info = load_own(config, weights, wanted, given, place)
         else:
+            row, config = settled(config, head, num_classes)
             given = chosen_dtype(dtype, config)
-            model, info, steps, names = read(config, weights, wanted)
+            model, info, steps, names = read(row, config, weights, wanted)
             fill(model, steps, names, weights, given, place, info)
     info.source, info.revision = str(source), revision
     if (folder / GENERATION).is_file():
@@ -166,6 +173,13 @@ class Wanted:
     strict: bool = True
     cls: type[nn.Module] | None = None
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    head: Any = 'auto'
+    num_classes: int | None = None
+
+    @property
+    def is_other_head(self) -> bool:
+        """Whether the head need not be that of the file."""
+        return self.head != 'auto' or self.num_classes is not None
 
     def call(self, call: dict[str, Any], source: str) -> dict[str, Any]:
         """The call that builds it, of the class that is asked for."""
@@ -191,16 +205,15 @@ def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
 
 
 def read(
-    config: dict[str, Any], weights: Weights, wanted: Wanted
+    row: Row, config: dict[str, Any], weights: Weights, wanted: Wanted
 ) -> tuple[nn.Module, Info, list[Step], dict[str, str]]:
     """The model of a config, still without weights, and where they are."""
-    row = row_of(config)
     tied = is_tied(row, config, weights)
     found = found_in(row, weights)
     fields = Fields(row, config, tied, found)
     call = wanted.call(fields.keywords(), row.type)
     model = made(call)
-    ours = saved(model)
+    ours = {name: t for name, t in saved(model).items() if t.is_meta}  # a head of the user's has its weights
     steps, new = steps_with_new(row, fields, ours, wanted)
     needed = {name for step in steps for name in step.theirs}
     names = renamed(row, weights.files, needed)
@@ -208,8 +221,14 @@ def read(
     if tied and row.tied and row.tied[0] in names:
         names.pop(row.tied[0])
     info.left = drop(row, fields, names)
+    if wanted.is_other_head:
+        own = new_steps(row, steps, names, wanted.num_classes)
+        info.new += [name for step in own for name in step.ours]
+        steps = [step for step in steps if step not in own]
+        needed = {name for step in steps for name in step.theirs}
+        info.ignored = [names.pop(name) for name in of_other_heads(row, names, needed)]
     check_names(row, names, steps)
-    info.ignored = [names[name] for name in names if name not in needed and is_ignored(row, name)]
+    info.ignored += [names[name] for name in names if name not in needed and is_ignored(row, name)]
     check_shapes(steps, ours, lambda name: weights.shape(names[name]))
     if wanted.num_tokens is not None:
         info.keywords = with_tokens(call, wanted.num_tokens)
@@ -278,17 +297,25 @@ def tied_too(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def initial(info: Info, dtype: Any, place: Any) -> dict[str, Tensor]:
-    """Initial values of what keywords have added."""
+    """Initial values of what keywords, or another head, have added."""
+    heads = [] if info.type == OWN else [name for name in info.new if is_of_head(name)]
     if not info.new:
         return {}
-    fresh = saved(made(info.keywords, 'cpu'))
-    return {name: fresh[name].detach().to(dtype=dtype, device=place(name)).clone() for name in info.new}
+    found = drawn(heads, saved(made(info.keywords)), info.config)
+    if len(heads) < len(info.new):
+        fresh = saved(made(info.keywords, 'cpu'))
+        found.update({name: fresh[name].detach() for name in info.new if name not in heads})
+    return {name: t.to(dtype=dtype, device=place(name)).clone() for name, t in found.items()}
 
 
 def load_own(
     config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any
 ) -> tuple[nn.Module, Info]:
     """A model in the format of this library."""
+    if wanted.is_other_head:
+        raise ValueError(
+            '`head` and `num_classes` are for checkpoints of `transformers`: this one is a model as it was'
+        )
     call = wanted.call(dict(config['config']), OWN)
     if wanted.num_tokens is not None:
         call = with_tokens(call, wanted.num_tokens)

@@ -105,6 +105,8 @@ def with_tokens(call: dict[str, Any], num_tokens: int | None) -> dict[str, Any]:
         return call
     if not isinstance(num_tokens, int) or isinstance(num_tokens, bool):
         raise TypeError(f'`num_tokens` got {shown(num_tokens)}, it must be an integer')
+    if call['class'] == 'Classifier':
+        return {**call, 'net': with_tokens(call['net'], num_tokens)}
     held = vocabularies(call)
     if not held:
         raise ConfigError(f'`num_tokens` got {num_tokens}, but this {call["class"]} has no vocabulary')

@@ -114,6 +114,8 @@ class Row:
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
     presence         fields that say whether the file has a tensor of that name
     parts            keyword of a model within this one -> (field with its config, type, architecture)
+    heads            other heads that models of this type have, by what they are for: see `heads.py`
+    head, around     which of them this row has; keywords of a `Classifier` around the model
     """
 
     type: str
@@ -136,7 +138,10 @@ class Row:
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')
     presence: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
-    merges = ('defaults', 'aliases', 'fixed', 'model', 'layers', 'sizes')
+    heads: Mapping[str, Any] = field(default_factory=dict)
+    head: str = ''
+    around: Mapping[str, Value] | None = None
+    merges = ('defaults', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
 
     def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> Row:
         """A row that differs from this one. Mappings are merged, `without` some of their names."""
@@ -236,11 +241,12 @@ class Fields:
     def keywords(self) -> dict[str, Any]:
         """The call that builds the model, in the form of `model.config`."""
         row = self.row
+        call = {'class': row.wrapper, **{name: part.keywords() for name, part in self.parts.items()}}
         if row.stack is None:
-            parts = {name: part.keywords() for name, part in self.parts.items()}
-            return {'class': row.wrapper, **parts, **projecting(self.all(row.model))}
-        stack = {'class': row.stack, **projecting(self.all(row.layers))}
-        return {'class': row.wrapper, **self.all(row.model), 'attn_layers': stack}
+            call.update(projecting(self.all(row.model)))
+        else:
+            call.update(self.all(row.model), attn_layers={'class': row.stack, **projecting(self.all(row.layers))})
+        return call if row.around is None else {'class': 'Classifier', 'net': call, **self.all(row.around)}
 
     def sizes(self) -> Sizes:
         return Sizes(**self.all(self.row.sizes))

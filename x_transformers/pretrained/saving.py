@@ -14,6 +14,7 @@ from x_transformers.flags import shown
 from x_transformers.pretrained.described import check_keywords, described
 from x_transformers.pretrained.engine import saved, steps_of
 from x_transformers.pretrained.files import GENERATION, copy_tokenizer, in_bytes, write_json, write_weights
+from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import OWN
 from x_transformers.pretrained.rows import ROWS, Fields, Row
 
@@ -118,10 +119,10 @@ def chosen(model: nn.Module, info: Any, hf_type: str | None, tied: bool) -> tupl
     if info is None or info.type == OWN or hf_type not in (None, info.type):
         config = described(model, tied, hf_type)
         return ROWS[config['model_type']], config
-    return ROWS[info.type], dict(info.config)
+    return row_for(info.config), dict(info.config)
 
 
 def sizes_now(model: nn.Module, row: Row) -> dict[str, Any]:
     """Fields that name sizes which may have changed since."""
     field = row.model.get('num_tokens')
-    return {} if field is None else {field: model.num_tokens}
+    return {} if field is None else {field: getattr(model, 'net', model).num_tokens}

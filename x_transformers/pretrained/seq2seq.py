@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, JOIN, ROW
 from x_transformers.pretrained.fields import activation
+from x_transformers.pretrained.heads import Head, classifier, of_sequence, on
 from x_transformers.pretrained.rows import Const, Fields, Part, Row, Value, link, links, register
 
 
@@ -43,16 +45,31 @@ def t5_scale(c: Fields) -> float | None:
     return c.d_model**-0.5 if scales else 1.0
 
 
-T5_STACK = dict(
+T5_LAYERS = dict(
     heads='num_heads', attn_dim_head='d_kv', use_rmsnorm=True, norm_add_unit_offset=False,
     norm_eps='layer_norm_epsilon', attn_softmax_scale=1.0, rel_pos_bias=True,
     rel_pos_kwargs=Const({'scale': 1.0}), verbose=False,
     rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance='relative_attention_max_distance',
     ff_glu=lambda c: t5_gate(c) is not None or None, ff_glu_bias=lambda c: None if t5_gate(c) is None else False,
-    ff_no_bias=True, ff_activation=t5_activation, ff_dim_inner='d_ff', max_seq_len=0, num_tokens='vocab_size',
-    attn_dropout='dropout_rate', attn_sublayer_dropout='dropout_rate', ff_sublayer_dropout='dropout_rate',
-    ff_dropout='dropout_rate', emb_dropout='dropout_rate',
+    ff_no_bias=True, ff_activation=t5_activation, ff_dim_inner='d_ff', attn_dropout='dropout_rate',
+    attn_sublayer_dropout='dropout_rate', ff_sublayer_dropout='dropout_rate', ff_dropout='dropout_rate',
 )  # fmt: skip
+T5_MODEL = dict(max_seq_len=0, num_tokens='vocab_size', emb_dropout='dropout_rate')
+
+
+def t5_encoder(row: Row) -> dict[str, Any]:
+    """A row with the encoder alone."""
+    side = 'encoder.'
+    own = tuple(
+        replace(one, ours=tuple(name.removeprefix(side) for name in one.ours))
+        for one in row.links
+        if one.ours[0].startswith(side)
+    )
+    return dict(
+        wrapper='TransformerWrapper', stack='Encoder', links=own, model=dict(T5_MODEL, return_only_embed=True),
+        layers=dict(T5_LAYERS, dim='d_model', depth='num_layers'),
+        ignored=(*row.ignored, r'decoder\..*', r'lm_head\.weight'),
+    )  # fmt: skip
 
 
 def t5_attention(theirs: str, ours: str) -> Any:
@@ -86,7 +103,7 @@ T5 = register(
         fixed=dict(is_decoder=(False,)),
         free=('dense_act_fn', 'is_gated_act', 'classifier_dropout', 'n_positions', 'output_past'),
         model=dict(
-            dim='d_model', tie_token_emb=True, **both(T5_STACK), enc_depth='num_layers',
+            dim='d_model', tie_token_emb=True, **both({**T5_MODEL, **T5_LAYERS}), enc_depth='num_layers',
             dec_depth=lambda c: c.num_decoder_layers or c.num_layers,
             dec_tie_embedding=lambda c: bool(c.tied) or None,
             dec_tie_embedding_scale=lambda c: t5_scale(c) if c.tied else None,
@@ -120,6 +137,7 @@ T5 = register(
             r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
         ),
         tied=('lm_head.weight', 'shared.weight'),
+        heads={'embed': Head(('EncoderModel',), changes=t5_encoder)},
     )
 )  # fmt: skip
 
@@ -185,6 +203,16 @@ def table_and_head(when: Any = None) -> Any:
     )  # fmt: skip
 
 
+# classes are read from the last end of the sequence, which both sides read
+BART_CLASSES = of_sequence(
+    classifier(
+        'last_eos', 'tanh', eos_id=lambda c: c.values.get('eos_token_id', 2), dropout='classifier_dropout',
+        start_id=lambda c: c.values.get('decoder_start_token_id', 2),
+    ),
+    on('classification_head.dense', 'classification_head.out_proj'),
+    dict(dec_tie_embedding=True, dec_tie_embedding_scale=1.0),
+)  # fmt: skip
+
 BART = register(
     Row(
         'bart',
@@ -196,6 +224,7 @@ BART = register(
             encoder_attention_heads=16, decoder_layers=12, decoder_ffn_dim=4096, decoder_attention_heads=16,
             activation_function='gelu', d_model=1024, scale_embedding=False, tie_word_embeddings=True, dropout=0.1,
             attention_dropout=0.0, activation_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
+            classifier_dropout=0.0, num_labels=3, has_bias=True,
         ),
         aliases=dict(num_hidden_layers='encoder_layers'),
         fixed=dict(
@@ -203,14 +232,14 @@ BART = register(
             static_position_embeddings=(False,), add_bias_logits=(False,), tie_encoder_decoder=(False,),
         ),
         free=(
-            'classifier_dropout', 'classif_dropout', 'extra_pos_embeddings', 'force_bos_token_to_be_generated',
+            'classif_dropout', 'extra_pos_embeddings', 'force_bos_token_to_be_generated',
             'do_blenderbot_90_layernorm',
         ),
         model=dict(
             dim='d_model', tie_token_emb=True, **both({**BART_MODEL, **BART_LAYERS, **BART_NORM}),
             **layers_of('encoder', 'enc_'), **layers_of('decoder', 'dec_'), enc_num_tokens='vocab_size',
             dec_num_tokens='vocab_size', dec_tie_embedding=lambda c: bool(c.tied) or None,
-            dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None, dec_logits_bias=True,
+            dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None, dec_logits_bias='has_bias',
         ),
         sizes=dict(
             heads='encoder_attention_heads', kv_heads='encoder_attention_heads',
@@ -226,6 +255,8 @@ BART = register(
         ignored=(r'model\.(encoder|decoder)\.embed_tokens\.weight',),
         base='model.',
         tied=('lm_head.weight', 'model.shared.weight'),
+        presence=dict(has_bias='final_logits_bias'),
+        heads={'classify': BART_CLASSES},
     )
 )  # fmt: skip
 
@@ -240,7 +271,7 @@ def apart(c: Fields) -> bool:
 
 MARIAN = register(
     BART.like(
-        'marian', 'MarianMTModel', without=both(BART_NORM),
+        'marian', 'MarianMTModel', without=(*both(BART_NORM), 'classify'),
         defaults=dict(
             vocab_size=58101, decoder_vocab_size=None, share_encoder_decoder_embeddings=True,
         ),
@@ -279,7 +310,7 @@ WHISPER_DECODER = Part('TransformerWrapper', dict(
 
 register(
     BART.like(
-        'whisper', 'WhisperForConditionalGeneration', without=('max_position_embeddings', *BART.model),
+        'whisper', 'WhisperForConditionalGeneration', without=('max_position_embeddings', 'classify', *BART.model),
         wrapper='EncoderDecoder',
         defaults=dict(
             vocab_size=51865, num_mel_bins=80, encoder_layers=4, encoder_attention_heads=6, decoder_layers=4,
@@ -304,6 +335,7 @@ register(
             link('proj_out.weight', 'decoder.net.to_logits.weight'),
         ),
         ignored=(),
+        presence={},
         tied=('proj_out.weight', 'model.decoder.embed_tokens.weight'),
     )
 )  # fmt: skip

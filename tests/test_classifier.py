@@ -1,0 +1,97 @@
+"""Classes of sequences and of tokens: which states they are read from, their loss, and what is refused."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import assert_close, randn, randomised
+
+from x_transformers import (
+    Classifier,
+    ContinuousTransformerWrapper,
+    Decoder,
+    Encoder,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XTransformer,
+)
+from x_transformers.flags import ConfigError
+
+IDS = torch.tensor([[3, 5, 2, 4, 2, 0, 0], [6, 2, 1, 3, 5, 4, 3]])
+REAL = IDS != 0
+SIZES = dict(depth=1, heads=2, attn_dim_head=4)
+
+
+def net(kind=Decoder):
+    layers = kind(dim=8, **SIZES)
+    return TransformerWrapper(num_tokens=9, max_seq_len=8, return_only_embed=True, attn_layers=layers)
+
+
+def sides():
+    both = dict(num_tokens=9, max_seq_len=8, **SIZES)
+    return XTransformer(dim=8, **{f'{side}_{name}': value for side in ('enc', 'dec') for name, value in both.items()})
+
+
+@pytest.mark.parametrize('token, options, places', [
+    ('first', {}, [0, 0]), ('last', {}, [4, 6]), ('last', dict(pad_id=3), [6, 5]), ('eos', dict(eos_id=2), [2, 1]),
+    ('last_eos', dict(eos_id=2), [4, 1]), ('last_eos', dict(eos_id=8), [4, 6]), ('eos', dict(eos_id=8), [0, 0]),
+])  # fmt: skip
+def test_which_token_is_read(token, options, places):
+    model = randomised(Classifier(net(), num_classes=3, token=token, **options))
+    given = {} if 'pad_id' in options else dict(mask=REAL)
+    states = model.net(IDS, **given)[torch.arange(2), torch.tensor(places)]
+    assert_close(model(IDS, **given), F.linear(states, model.to_classes.weight, model.to_classes.bias))
+
+
+def test_the_mean_and_all_tokens_and_the_layer_before():
+    transform = dict(activation='tanh', norm=None, dim=5)
+    mean, all_ = (
+        randomised(Classifier(net(Encoder), num_classes=3, token=token, head_transform=transform, dropout=0.5)).eval()
+        for token in ('mean', 'all')
+    )
+    states = mean.net(IDS, mask=REAL)
+    pooled = torch.stack([row[real].mean(dim=0) for row, real in zip(states, REAL, strict=True)])
+    assert_close(mean(IDS, mask=REAL), mean.to_classes(mean.head_transform.dense(pooled).tanh()))
+    states = all_.net(IDS, mask=REAL)
+    assert_close(all_(IDS, mask=REAL), all_.to_classes(all_.head_transform.dense(states).tanh()))
+
+
+def test_losses():
+    model, one = (randomised(Classifier(net(), num_classes=n, token='last')) for n in (3, 1))
+    labels = torch.tensor([2, -100])
+    assert_close(model(IDS, labels, mask=REAL), F.cross_entropy(model(IDS, mask=REAL), labels))
+    values = randn(2)
+    assert_close(one(IDS, values, mask=REAL), (one(IDS, mask=REAL)[:, 0] - values).square().mean())
+    tokens = randomised(Classifier(net(Encoder), num_classes=3, token='all'))
+    labels = torch.where(REAL, IDS % 3, -100)
+    wanted = F.cross_entropy(tokens(IDS, mask=REAL)[REAL], IDS[REAL] % 3)
+    assert_close(tokens(IDS, labels, mask=REAL), wanted)
+
+
+def test_other_models():
+    """The decoder of an encoder-decoder reads what the encoder reads, one token later; vectors are read as ids are."""
+    model = randomised(Classifier(sides(), num_classes=3, token='last', start_id=7))
+    inner, shifted = model.net, torch.tensor([[7, *row[:-1]] for row in IDS.tolist()])
+    context = inner.encoder(IDS, mask=REAL)
+    states = inner.decoder.net(shifted, context=context, context_mask=REAL, return_embeddings=True)
+    assert_close(model(IDS, mask=REAL), model.to_classes(states[torch.arange(2), torch.tensor([4, 6])]))
+    layers = Encoder(dim=8, **SIZES)
+    model = randomised(Classifier(ContinuousTransformerWrapper(dim_in=5, attn_layers=layers), num_classes=3))
+    x = randn(2, 4, 5)
+    assert_close(model(x), model.to_classes(model.net(x, return_embeddings=True)[:, 0]))
+
+
+@pytest.mark.parametrize('build, words', [
+    (lambda: Classifier(net(), num_classes=0), 'num_classes'),
+    (lambda: Classifier(net(), num_classes=2, token='cls'), 'token'),
+    (lambda: Classifier(net(), num_classes=2, token='eos'), 'eos_id'),
+    (lambda: Classifier(net(), num_classes=2, start_id=1), 'encoder-decoder'),
+    (lambda: Classifier(sides(), num_classes=2), 'net'),
+    (lambda: Classifier(net(), num_classes=2, head_transform=dict(act='tanh')), 'head_transform'),
+    (lambda: Classifier(net(), num_classes=2)(IDS, torch.zeros(3).long()), 'labels'),
+    (lambda: Classifier(net(), num_classes=2)(IDS, mask=REAL[:, :3]), 'mask'),
+    (lambda: Classifier(ViTransformerWrapper(
+        image_size=8, patch_size=4, attn_layers=Encoder(dim=8, **SIZES)), num_classes=2)(torch.zeros(1, 3, 8, 8)), "net"),
+])  # fmt: skip
+def test_refusals(build, words):
+    with pytest.raises((ConfigError, ValueError, TypeError), match=words):
+        build()

@@ -1,0 +1,122 @@
+"""Classes of sequences, or of their tokens: any backbone with a head for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import a_tensor, as_mask
+from x_transformers.core.precision import accurate
+from x_transformers.features.embeddings import mean_of_real
+from x_transformers.features.readouts import linear_head, place_of, transform_options, transform_to
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    integer,
+    none,
+    one_of,
+    probability,
+    size,
+    warn_once,
+)
+
+TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
+
+
+class Classifier(Configurable):
+    """A class of every sequence, or of every token, by the hidden states of a model:  ids b n -> b c or b n c.
+
+        x = hidden states of one token, of all, or their mean
+        logits = W dropout(norm(act(D x + d))) + w              without `head_transform`: W dropout(x) + w
+
+    With labels it gives their loss: the cross entropy, or squares if there is one class. The model may be one of
+    vectors, or an encoder-decoder, whose decoder reads the sequence behind `start_id`.
+
+    BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model with hidden states, as TransformerWrapper', an_instance(nn.Module)],
+        *,
+        num_classes: Annotated[int, 'number of classes', size],
+        token: Annotated[str, "whose hidden state is read; 'all' for a class of each", one_of(*TOKENS)] = 'first',
+        pad_id: Annotated[int | None, 'id that is no token, where there is no mask', integer | none] = None,
+        eos_id: Annotated[int | None, "id of the token of 'eos' and 'last_eos'", integer | none] = None,
+        start_id: Annotated[int | None, 'what the decoder of an encoder-decoder reads first', integer | none] = None,
+        head_transform: Annotated[
+            Mapping[str, Any] | None, 'a layer before the classes, as `head_transform` of models', transform_options
+        ] = None,
+        bias: Annotated[bool, 'a bias of the classes', boolean] = True,
+        dropout: Annotated[float, 'dropout before the classes', probability] = 0.0,
+    ) -> None:
+        super().__init__()
+        if eos_id is None and token in ('eos', 'last_eos'):
+            raise ConfigError(f'`token={token!r}` needs `eos_id`')
+        if eos_id is not None and token not in ('eos', 'last_eos'):
+            warn_once("`eos_id` has no effect unless `token` is 'eos' or 'last_eos'")
+        inner = net if start_id is None else getattr(getattr(net, 'decoder', None), 'net', None)
+        stack = getattr(inner, 'attn_layers', None)
+        if stack is None:
+            kind = 'a model with a stack' if start_id is None else 'an encoder-decoder, as `start_id` is set'
+            raise ConfigError(f'`net` got {type(net).__name__}, it must be {kind}')
+        self.net, self.num_classes, self.token = net, num_classes, token
+        self.pad_id, self.eos_id, self.start_id = pad_id, eos_id, start_id
+        own = None if head_transform is None else dict(head_transform)
+        self.head_transform = nn.Identity() if own is None else transform_to(stack.dim, own)
+        width = stack.dim if own is None else own.get('dim') or stack.dim
+        self.dropout = nn.Dropout(dropout)
+        self.to_classes = linear_head(width, num_classes, bool(bias))
+
+    @checked
+    def forward(self, x: Tensor, labels: Tensor | None = None, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+        """Logits; with labels, their loss.
+
+        x         b n        what the model reads, ids or vectors
+        labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class
+        mask      b n        True for real tokens
+        **inputs             to the model
+        returns   b c, or b n c of 'all'
+        """
+        mask = as_mask(mask, 'mask', *a_tensor(x, 'x').shape[:2], like=x)
+        with AuxLosses() as aux:
+            hidden = self.hidden(x, mask, inputs)
+        logits = self.to_classes(self.dropout(self.head_transform(self.read(hidden, x, mask))))
+        return logits if labels is None else aux.added_to(self.loss(logits, labels))
+
+    def hidden(self, x: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+        """Hidden states of the model, b n d."""
+        masked = inputs if mask is None else {**inputs, 'mask': mask}
+        if self.start_id is None:
+            return self.net(x, return_embeddings=True, **masked)
+        context, mask = self.net.encode(x, mask, **inputs)
+        shifted = F.pad(x[:, :-1], (1, 0), value=self.start_id)
+        return self.net.decoder.net(shifted, context=context, context_mask=mask, return_embeddings=True)
+
+    def read(self, hidden: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The states that classes are read from: b d, or all."""
+        if hidden.shape[:2] != x.shape[:2]:
+            raise ValueError(f'`net` gave hidden states of shape {tuple(hidden.shape)} for `x` of {tuple(x.shape)}')
+        if self.token == 'all':
+            return hidden
+        real = mask
+        if real is None and self.pad_id is not None:
+            real = x != self.pad_id
+        if self.token == 'mean':
+            return mean_of_real(hidden, real)
+        return hidden[torch.arange(len(hidden), device=hidden.device), place_of(self.token, x, real, self.eos_id)]
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if labels.shape != logits.shape[:-1]:
+            raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:-1])}')
+        if self.num_classes == 1:
+            return F.mse_loss(accurate(logits.squeeze(-1)), accurate(labels.to(logits.dtype)))
+        return F.cross_entropy(accurate(logits.flatten(0, -2)), labels.long().flatten())

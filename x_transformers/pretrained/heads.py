@@ -1,0 +1,212 @@
+"""What stands behind the models of the table, other than the head that their rows have: classes, or nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.flags import ConfigError, shown, size
+from x_transformers.pretrained.engine import Step
+from x_transformers.pretrained.fields import classes
+from x_transformers.pretrained.rows import Const, Link, Row, Value, link, links, row_of
+
+Links = tuple[Link, ...]
+
+# keywords of a head for tokens, and where its weights, and those of other heads, are
+OF_TOKENS = (
+    'tie_embedding', 'tie_embedding_scale', 'logits_scale', 'logits_softclamp', 'logits_bias', 'head_transform',
+)  # fmt: skip
+OF_HEADS = ('to_logits.', 'decoder.net.to_logits.', 'head_transform.', 'to_classes.', 'pooler.', 'mlp_head.')
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head of the models of a row.
+
+    ends       of the names of its classes in transformers; the first is written
+    model      further keywords of the wrapper, in place of those of a head for tokens
+    around     keywords of a `Classifier` around it
+    links      which weights are which
+    presence   fields that say whether the file has a tensor of that name
+    bare       whether files leave out the prefix of the base model
+    changes    what else of the row is other, a function of it
+    """
+
+    ends: tuple[str, ...]
+    model: Mapping[str, Value] = field(default_factory=dict)
+    around: Mapping[str, Value] | None = None
+    links: Links = ()
+    presence: Mapping[str, str] = field(default_factory=dict)
+    bare: bool = False
+    changes: Callable[[Row], dict[str, Any]] = lambda row: {}
+
+    def of(self, row: Row, kind: str, name: str = '') -> Row:
+        """The row with this head, of the class of that name."""
+        if not name.endswith(self.ends):
+            name = next((own for own in row.architectures[1:] if own.endswith(self.ends)), stem(row) + self.ends[0])
+        sides = ('', 'dec_') if row.stack is None else ('',)
+        gone = {side + keyword for side in sides for keyword in OF_TOKENS}
+        changed = dict(
+            architectures=(name,), head=kind, tied=None, bare=(name,) if self.bare else (), around=self.around,
+            model={**{k: v for k, v in row.model.items() if k not in gone}, **self.model},
+            links=(*(one for one in row.links if not is_of_head(one.ours[0])), *self.links),
+            presence={**row.presence, **self.presence},
+        )  # fmt: skip
+        return replace(row, **{**changed, **self.changes(row)})
+
+
+def is_of_head(name: str) -> bool:
+    """Whether a weight of ours is behind the stack."""
+    return name.removeprefix('net.').startswith(OF_HEADS)
+
+
+MAIN = ('ForCausalLM', 'LMHeadModel', 'ForMaskedLM', 'ForConditionalGeneration', 'MTModel')
+
+
+def stem(row: Row) -> str:
+    """What the names of the classes of a type begin with."""
+    name = row.architectures[0]
+    return next((name.removesuffix(end) for end in MAIN if name.endswith(end)), name)
+
+
+def with_head(row: Row, config: Mapping[str, Any], head: Any) -> Row:
+    """The row of a type with the head that the classes of a config have, or with another one."""
+    name = (config.get('architectures') or [''])[0]
+    main = 'mlm' if row.architectures[0].endswith('MaskedLM') else 'lm'
+    if head == 'auto':
+        fits = [] if name.endswith(MAIN) else [kind for kind, own in row.heads.items() if name.endswith(own.ends)]
+        if not fits and row.heads and re.search(r'For(?!PreTraining)[A-Z]\w*$', name) and not name.endswith(MAIN):
+            raise ConfigError(
+                f'`architectures` of this {row.type} checkpoint is {name!r}, whose head is not read: `head` can be '
+                f'a module, or one of {", ".join((main, *row.heads))}'
+            )
+        head = fits[0] if fits else main
+    if head == main:
+        return row
+    if head not in row.heads:
+        known = ', '.join(('auto', main, *row.heads))
+        raise ConfigError(f'`head` got {shown(head)}, of a {row.type} it must be a module, or one of {known}')
+    return row.heads[head].of(row, head, name)
+
+
+def row_for(config: Mapping[str, Any], head: Any = 'auto') -> Row:
+    return with_head(row_of(config), config, head)
+
+
+def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tuple[Row, dict[str, Any]]:
+    """The row for a head that was asked for, by its name or as a module, and the config that says so."""
+    kind = 'embed' if isinstance(head, nn.Module) else head
+    if num_classes is not None and not size.test(num_classes):
+        raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
+    row = row_for(config, kind)
+    if kind == 'auto' and num_classes is not None and row.around is None and 'classify' in row.heads:
+        row = row_for(config, 'classify')
+    if num_classes is not None and row.around is None and row.heads:
+        raise ConfigError(f'`num_classes` got {num_classes}, but `head={head!r}` has no classes')
+    if isinstance(head, nn.Module):
+        if row.wrapper != 'TransformerWrapper' or row.around is not None:
+            raise ConfigError(
+                f'`head` got a {type(head).__name__}, which a {row.wrapper} of a {row.type} does not take'
+            )
+        model = {name: value for name, value in row.model.items() if name not in ('return_only_embed', 'pooler')}
+        row = replace(row, model={**model, 'to_logits': Const(head)}, presence={})
+    return row, labelled(config, num_classes, row)
+
+
+def labelled(config: Mapping[str, Any], num_classes: int | None, row: Row) -> dict[str, Any]:
+    """The config of a row with a head of its own, and so many classes."""
+    found, name = dict(config), (config.get('architectures') or [''])[0]
+    if row.head or (row.heads and not name.endswith(MAIN)):
+        found['architectures'] = list(row.architectures[:1])
+    if num_classes is not None:
+        names = {str(i): f'LABEL_{i}' for i in range(num_classes)}
+        found.update(id2label=names, label2id={name: int(i) for i, name in names.items()})
+        found.pop('num_labels', None)
+    return found
+
+
+# weights that a file does not have
+
+
+def new_steps(row: Row, steps: list[Step], names: Mapping[str, str], num_classes: int | None) -> list[Step]:
+    """The steps of a head that the file does not have, or of classes that are to be learned anew."""
+
+    def is_new(step: Step) -> bool:
+        own = step.ours[0].removeprefix('net.')
+        again = num_classes is not None and own.startswith(('to_classes.', 'mlp_head.'))
+        return is_of_head(own) and (again or any(name not in names for name in step.theirs))
+
+    return [step for step in steps if is_new(step)]
+
+
+def of_other_heads(row: Row, names: Mapping[str, str], needed: Collection[str]) -> list[str]:
+    """Names in a file that are not of the model without a head."""
+    return [name for name in names if row.base and name not in needed and not name.startswith(row.base)]
+
+
+def drawn(names: Collection[str], like: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Initial values: a normal of the config's `initializer_range`, biases zero, gains one."""
+    std = config.get('initializer_range', config.get('init_std', 0.02))
+    found = {}
+    for name in names:
+        shape = like[name].shape
+        values = torch.zeros(shape) if name.endswith(('bias', 'beta')) else torch.ones(shape)
+        found[name] = values if len(shape) < 2 else torch.randn(shape) * std
+    return found
+
+
+# tables
+
+
+def classifier(token: str, act: str | Value = None, **more: Value) -> dict[str, Value]:
+    """Keywords of a `Classifier`: which token, the activation of the layer before the classes, if there is one."""
+    act = Const(act) if isinstance(act, str) else act
+    transform = {} if act is None else dict(head_transform=lambda c: {'activation': c.value(act), 'norm': None})
+    return dict(num_classes=classes, token=Const(token), **transform, **more)
+
+
+def on(dense: str, classes: str) -> Links:
+    return links(link(f'{dense}.*', 'head_transform.dense.*'), link(f'{classes}.*', 'to_classes.*'))
+
+
+NOTHING = dict(return_only_embed=True)
+
+
+def embeddings(pooler: str = '') -> Head:
+    """No head; the layer on the first token that `pooler` names, where the file has one."""
+    if not pooler:
+        return Head(('Model',), NOTHING, bare=True)
+    options = {'token': 'first', 'activation': 'tanh'}
+    return Head(
+        ('Model',),
+        dict(NOTHING, pooler=lambda c: {**options, 'dim': c.hidden_size} if c.has_pooler else None),
+        links=link(f'{pooler}.*', 'pooler.*'),
+        presence=dict(has_pooler=f'{pooler}.weight'),
+        bare=True,
+    )
+
+
+def of_sequence(around: Mapping[str, Value], own: Links, model: Mapping[str, Value] = NOTHING) -> Head:
+    return Head(('ForSequenceClassification',), model, around=around, links=own)
+
+
+TOKENS = Head(
+    ('ForTokenClassification',), NOTHING, around=classifier('all', dropout='hidden_dropout_prob'),
+    links=link('classifier.*', 'to_classes.*'),
+)  # fmt: skip
+# decoders read their classes from the last token
+SCORE = Head(
+    ('ForSequenceClassification',), NOTHING,
+    around=classifier('last', pad_id=lambda c: c.values.get('pad_token_id'), bias=False),
+    links=link('score.weight', 'to_classes.weight'),
+)  # fmt: skip
+OF_DECODERS = {'classify': SCORE, 'embed': embeddings()}
+
+
+def of_encoders(classify: Head, pooler: str = '', **more: Head) -> dict[str, Head]:
+    return {'classify': classify, 'tokens': TOKENS, 'embed': embeddings(pooler), **more}
