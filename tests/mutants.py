@@ -308,8 +308,8 @@ BUGS = {
         ('a loss in pieces has no bias of tied logits', 'Linear(table, head.bias, head.scale)', 'Linear(table, None, head.scale)', 'test_embeddings_and_heads.py'),
         ('logits are clamped to another bound', 'softclamp(logits, self.logits_softclamp)', 'softclamp(logits, 2 * self.logits_softclamp)', 'test_embeddings_and_heads.py'),
         ('the norm of a head stands before its activation', 'self.norm(self.activation(self.dense(x)))', 'self.activation(self.norm(self.dense(x)))', 'test_embeddings_and_heads.py'),
-        ('padding ends a sequence', 'at = x.shape[1] - 1 - shown.flip(1).byte().argmax(dim=1)', 'at = shown.sum(dim=1) * 0 + x.shape[1] - 1', 'test_embeddings_and_heads.py'),
-        ('the end of a sequence is a hidden one', "(call.like_tokens == self.pooler['eos']) & shown", "call.like_tokens == self.pooler['eos'] + 0 * shown", 'test_embeddings_and_heads.py'),
+        ('padding ends a sequence', 'return ids.shape[1] - 1 - shown.flip(1).byte().argmax(dim=1)', 'return shown.sum(dim=1) * 0 + ids.shape[1] - 1', 'test_embeddings_and_heads.py'),
+        ('the end of a sequence is a hidden one', 'ends = (ids == eos) & shown', 'ends = ids == eos', 'test_embeddings_and_heads.py'),
         ('a mixture is taken in half precision', 'mixed = mixture + logits.to(mixture.dtype).log_softmax(dim=-1)', 'mixed = mixture + logits.log_softmax(dim=-1)', 'test_model_features.py'),
         ('tied logits are not scaled', 'F.linear(x * self.scale, self.table(x.device), self.bias)', 'F.linear(x, self.table(x.device), self.bias)'),
         ('a mixture may be sure of nothing', '.clamp(min=math.log(1e-20))', '', 'test_model_features.py'),
@@ -697,7 +697,15 @@ BUGS = {
     'encoder_decoder.py': ('test_model_features.py', [
         ('the prefix of the encoder is hidden', 'mask = F.pad(mask, (prefix.shape[1], 0), value=True)', 'mask = F.pad(mask, (prefix.shape[1], 0), value=False)', 'test_model_features.py'),
         ('the context is dropped in evaluation', 'if self.training and self.cross_attn_tokens_dropout > 0:', 'if self.cross_attn_tokens_dropout > 0:', 'test_model_features.py'),
+        ('tokens of sound are as many as its frames', 'stem is None else stem.real(mask)', 'stem is None else mask[:, ::2]', 'test_wrapper_laws.py'),
         ('the mask of the source is lost', 'context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        if', 'context, _ = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        mask = None\n        if', 'test_model_features.py -ksource'),
+    ]),
+    'classifier.py': ('test_classifier.py', [
+        ('padding is what is read', 'real = x != self.pad_id', 'real = x == self.pad_id'),
+        ('the decoder reads the answer', 'F.pad(x[:, :-1], (1, 0), value=self.start_id)', 'x'),
+        ('no layer before the classes', 'self.to_classes(self.dropout(self.head_transform(', 'self.to_classes(self.dropout(nn.Identity()('),
+        ('the mean has padding in it', 'return mean_of_real(hidden, real)', 'return hidden.mean(dim=1)'),
+        ('one class has a cross entropy', 'if self.num_classes == 1:', 'if self.num_classes == 0:'),
     ]),
     'modalities/conv_stem.py': ('test_continuous_wrapper.py', [
         ('padding is seen by what stands beside it', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x if mask is None else x.masked_fill(x.isnan(), 0.0)'),

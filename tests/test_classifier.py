@@ -26,6 +26,10 @@ def net(kind=Decoder):
     return TransformerWrapper(num_tokens=9, max_seq_len=8, return_only_embed=True, attn_layers=layers)
 
 
+def images():
+    return ViTransformerWrapper(image_size=8, patch_size=4, attn_layers=Encoder(dim=8, **SIZES))
+
+
 def sides():
     both = dict(num_tokens=9, max_seq_len=8, **SIZES)
     return XTransformer(dim=8, **{f'{side}_{name}': value for side in ('enc', 'dec') for name, value in both.items()})
@@ -89,8 +93,7 @@ def test_other_models():
     (lambda: Classifier(net(), num_classes=2, head_transform=dict(act='tanh')), 'head_transform'),
     (lambda: Classifier(net(), num_classes=2)(IDS, torch.zeros(3).long()), 'labels'),
     (lambda: Classifier(net(), num_classes=2)(IDS, mask=REAL[:, :3]), 'mask'),
-    (lambda: Classifier(ViTransformerWrapper(
-        image_size=8, patch_size=4, attn_layers=Encoder(dim=8, **SIZES)), num_classes=2)(torch.zeros(1, 3, 8, 8)), "net"),
+    (lambda: Classifier(images(), num_classes=2)(torch.zeros(1, 3, 8, 8)), 'net'),
 ])  # fmt: skip
 def test_refusals(build, words):
     with pytest.raises((ConfigError, ValueError, TypeError), match=words):

@@ -313,9 +313,7 @@ def load_own(
 ) -> tuple[nn.Module, Info]:
     """A model in the format of this library."""
     if wanted.is_other_head:
-        raise ValueError(
-            '`head` and `num_classes` are for checkpoints of `transformers`: this one is a model as it was'
-        )
+        raise ValueError('`head` and `num_classes` are for checkpoints of `transformers`: this one is a whole model')
     call = wanted.call(dict(config['config']), OWN)
     if wanted.num_tokens is not None:
         call = with_tokens(call, wanted.num_tokens)
