@@ -58,6 +58,11 @@ BUGS = {
         ('a compiled net stays in a pickle', "if name != 'compiled'}", '}', 'test_compiled_generation.py -mslow -kpart_of_the_model'),
         ('candidates of a beam search are drawn without temperature', 'accurate(keep(logits)) / temperature + gumbel_noise', 'accurate(keep(logits)) + gumbel_noise', 'test_beam_search.py'),
     ]),
+    'integrations/lm_eval.py': ('ecosystem/test_lm_eval.py -mslow', [
+        ('padding of other rows is scored', 'row[start - first : start - first + len(more)]', 'row[len(row) - len(more) :]'),
+        ('a window of a text forgets one token', 'get_rolling_token_windows(self.tok_encode(text), self.start, self.max_length, 1)', 'get_rolling_token_windows(self.tok_encode(text), self.start, self.max_length - 1, 1)'),
+        ('a text keeps what ends it', 'min((text.find(stop) for', 'min((text.find(stop) + len(stop) for'),
+    ]),
     'integrations/trainer.py': ('test_integrations.py', [
         ('what is predicted from padding is a target', '~mask | ~F.pad(mask, (1, -1))', '~mask'),
         ('losses of several batches are means of their own', '(labels[:, 1:] != self.ignore_index).sum() / num_items_in_batch', '1.0'),
