@@ -127,7 +127,9 @@ def test_a_model_that_was_never_loaded_is_written_and_read(folder, kind):
     assert torch.equal(loaded(IDS), model_of(kind)(IDS))
 
 
-@pytest.mark.parametrize('case', [pytest.param(case, marks=pytest.mark.slow) for case in CASES], ids=str)
+@pytest.mark.parametrize(
+    'case', [pytest.param(case, marks=pytest.mark.slow) for case in (*CASES, *IMAGE_CASES, *TOWER_CASES)], ids=str
+)
 def test_a_config_is_found_for_the_keywords_of_every_type(case):
     config = config_of(case)
     row = pretrained.rows.row_of(config)

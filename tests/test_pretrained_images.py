@@ -115,6 +115,23 @@ def test_outputs_and_the_way_back(case, tmp_path):
     assert worst(case, ours, again(tmp_path, theirs)) < 1e-10
 
 
+@pytest.mark.parametrize('name', [
+    'vit-0', 'vit-3', 'deit-2', 'dinov2-3', 'dinov2_with_registers-2', 'siglip_vision_model-1', 'clip_vision_model-2',
+    'siglip_text_model-1', 'clip_text_model-1', 'clip_text_model-3', 'clip-1', 'siglip-1',
+])  # fmt: skip
+def test_models_that_were_never_loaded(name, tmp_path):
+    """Their config is found from their keywords: what is written is what theirs would be."""
+    theirs, folder = checkpoint(OF[name])
+    ours = pretrained.load(folder)
+    del ours.pretrained
+    pretrained.save(ours, tmp_path, hf_type=OF[name].type)
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert config['architectures'] == [OF[name].kind] and not any(key.startswith('has_') for key in config)
+    before, after = (pretrained.files.Weights(path) for path in (folder, tmp_path))
+    assert before.files.keys() == after.files.keys()
+    assert worst(OF[name], ours.double(), again(tmp_path, theirs)) < 1e-10
+
+
 SIZES = (25, 24), (8, 20), (32, 16)  # of images; the last has as many patches as were trained
 
 

@@ -14,7 +14,7 @@ from x_transformers.pretrained.fields import whole
 from x_transformers.pretrained.rows import ROWS, Const, Fields, Row, Value
 
 # keywords that change how something is computed, not what
-HOW = {'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
+HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
 
 
 def call_of(model: nn.Module) -> dict[str, Any]:
@@ -34,6 +34,8 @@ def canonical(call: Mapping[str, Any]) -> dict[str, Any]:
     if 'max_seq_len' in found and (found.get('use_abs_pos_emb') is False or (places and found['max_seq_len'] == 0)):
         found['max_seq_len'] = 0  # no table of positions
         found.pop('use_abs_pos_emb', None)
+    if found.get('interpolate_pos_emb') == 'bicubic':
+        found.pop('interpolate_pos_emb')  # which theirs do if they are asked to
     return {
         name: value
         for name, value in found.items()
@@ -105,9 +107,9 @@ def check_keywords(model: nn.Module, fields: Fields) -> None:
 # a config from keywords
 
 
-def proposed(row: Row, call: Mapping[str, Any], tied: bool) -> dict[str, Any]:
-    """The config of a type whose keywords may be those of a call."""
-    config: dict[str, Any] = {'model_type': row.type, 'architectures': list(row.architectures[:1])}
+def proposed(row: Row, call: Mapping[str, Any], tied: bool, architecture: str) -> dict[str, Any]:
+    """The config of a type whose keywords may be those of a call, as a class of theirs would write it."""
+    config: dict[str, Any] = {'model_type': row.type, 'architectures': [architecture]}
     wrapper, stack = {k: v for k, v in call.items() if k != 'attn_layers'}, call.get('attn_layers', {})
     given = {**filled(wrapper), **filled(stack)} if stack else filled(wrapper)
     fields: dict[str, Any] = {}
@@ -117,7 +119,10 @@ def proposed(row: Row, call: Mapping[str, Any], tied: bool) -> dict[str, Any]:
         fields['tie_word_embeddings'] = tied
     if longest := call.get('max_seq_len'):
         fields['max_position_embeddings'] = longest
-    return {**config, **{name: v for name, v in fields.items() if name in row.defaults}}
+    for part, (name, kind, own) in row.parts.items():
+        inner = proposed(ROWS[kind], call[part], False, own)
+        fields[name] = {**inner, 'architectures': None, **fields.get(name, {})}
+    return {**config, **{name: v for name, v in fields.items() if name in row.defaults or name in LABELS}}
 
 
 def filled(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,6 +142,7 @@ def fields_of(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
         return {}  # a value that the type does not have
 
 
+LABELS = ('id2label', 'label2id')
 FAR = 8  # keywords that differ: another type
 WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError, IndexError)
 
@@ -187,12 +193,29 @@ def nearer(
     return None
 
 
+def written_as(row: Row) -> list[str]:
+    """The classes of theirs that models of a type are written as: the first, or all that differ in their files."""
+    inside = {other.architectures[0] for other in ROWS.values() if other.parts}  # whose parts are models of the type
+    return [name for name in row.architectures if name not in inside or row.parts] if row.bare else ['']
+
+
 def found_for(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> tuple[dict[str, Any] | None, str]:
     """A config of this type that says what a call says, or what it cannot say."""
     if row.wrapper != call['class'] or (row.stack is not None and row.stack != call['attn_layers']['class']):
         return None, f'is a {row.wrapper}' + (f' with {row.stack}' if row.stack else '')
-    config = proposed(row, {**call, 'max_seq_len': longest}, tied)
+    for name in written_as(row):
+        config, reason = found_as(row, call, tied, longest, name or next(iter(row.architectures), ''))
+        if config is not None:
+            break
+    return config, reason
+
+
+def found_as(
+    row: Row, call: Mapping[str, Any], tied: bool, longest: int, architecture: str
+) -> tuple[dict[str, Any] | None, str]:
+    """The same, as a class of theirs would write it."""
     try:
+        config = proposed(row, {**call, 'max_seq_len': longest}, tied, architecture)
         wrong = misread(row, config, tied, call)
     except WRONG as error:
         return None, str(error)

@@ -45,7 +45,7 @@ def back(way: Back) -> Callable[[Any], Any]:
 def activation(name: str) -> Callable[[Fields], str]:
     """Of a field, the name of the activation."""
 
-    @back(lambda v, k: {name: next((theirs for theirs, ours in ACTIVATIONS.items() if ours == v), v)})
+    @back(lambda v, k: {name: their_activation(v)})
     def read(c: Fields) -> str:
         value = getattr(c, name)
         if value not in ACTIVATIONS:
@@ -55,6 +55,10 @@ def activation(name: str) -> Callable[[Fields], str]:
         return ACTIVATIONS[value]
 
     return read
+
+
+def their_activation(name: str) -> str:
+    return next((theirs for theirs, ours in ACTIVATIONS.items() if ours == name), name)
 
 
 def no(name: str) -> Callable[[Fields], bool]:
@@ -96,6 +100,7 @@ def scale_if_tied(value: Any) -> Callable[[Fields], Any]:
 def square(name: str) -> Callable[[Fields], int]:
     """Of a field, one number for height and width."""
 
+    @back(lambda v, k: {name: v})
     def read(c: Fields) -> int:
         value = getattr(c, name)
         sides = value if isinstance(value, (list, tuple)) else (value,)
@@ -109,6 +114,12 @@ def square(name: str) -> Callable[[Fields], int]:
     return read
 
 
+def classes_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    names = {str(i): f'LABEL_{i}' for i in range(v)}
+    return {'id2label': names, 'label2id': {name: int(i) for i, name in names.items()}}
+
+
+@back(classes_back)
 def classes(c: Fields) -> int:
     """How many classes a head tells apart."""
     labels = c.values.get('id2label')

@@ -6,7 +6,7 @@ from typing import Any
 
 from x_transformers.flags import warn_once
 from x_transformers.pretrained.changes import FIRST, HALVES, JOIN, ONE, PATCHES, ROW, SPLIT, Change
-from x_transformers.pretrained.fields import activation, classes, no, square
+from x_transformers.pretrained.fields import activation, back, classes, classes_back, no, square, their_activation
 from x_transformers.pretrained.parts import A, F, plain
 from x_transformers.pretrained.rows import Const, Fields, Link, Row, link, links, register
 
@@ -18,6 +18,13 @@ def is_bare(c: Fields) -> bool:
     return c.architecture in c.row.bare
 
 
+def pooler_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    if v is None:
+        return {'has_pooler': False}
+    return {'has_pooler': True, 'pooler_output_size': v['dim'], 'pooler_act': their_activation(v['activation'])}
+
+
+@back(pooler_back)
 def pooler(c: Fields) -> dict[str, Any] | None:
     """A layer on the first token, where the file has one."""
     if not is_bare(c) or not c.has_pooler:
@@ -25,6 +32,7 @@ def pooler(c: Fields) -> dict[str, Any] | None:
     return {'dim': c.pooler_output_size or c.hidden_size, 'activation': activation('pooler_act')(c)}
 
 
+@back(classes_back)
 def num_classes(c: Fields) -> int | None:
     return None if is_bare(c) else classes(c) or None
 
@@ -138,16 +146,37 @@ register(
 )  # fmt: skip
 
 
+def dinov2_width(dim: int, ratio: float, gated: bool) -> int:
+    """Of the feedforward; a gated one has two thirds of it, in steps of eight."""
+    inner = int(dim * ratio)
+    return (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner
+
+
+def dinov2_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    gated = bool(k['ff_glu'])
+    ratios = [ratio for ratio in range(1, 33) if dinov2_width(k['dim'], ratio, gated) == v]
+    return {'use_swiglu_ffn': gated, 'mlp_ratio': ratios[0] if ratios else v / k['dim']}
+
+
+@back(dinov2_back)
 def dinov2_inner(c: Fields) -> int:
-    """Width of the feedforward; a gated one has two thirds of it, in steps of eight."""
-    inner = int(c.hidden_size * c.mlp_ratio)
-    return (int(inner * 2 / 3) + 7) // 8 * 8 if c.use_swiglu_ffn else inner
+    return dinov2_width(c.hidden_size, c.mlp_ratio, c.use_swiglu_ffn)
+
+
+@back(lambda v, k: {} if k['ff_glu'] else {'hidden_act': their_activation(v)})
+def dinov2_activation(c: Fields) -> str:
+    return 'silu' if c.use_swiglu_ffn else activation('hidden_act')(c)
+
+
+@back(lambda v, k: {'use_mask_token': bool(v)})
+def dinov2_mask(c: Fields) -> bool:
+    return c.use_mask_token if c.has_mask_token is None else c.has_mask_token
 
 
 def layer_dropout(c: Fields) -> None:
-    if c.drop_path_rate:
+    if rate := c.values.get('drop_path_rate'):
         warn_once(
-            f'`drop_path_rate` of this {c.row.type} checkpoint is {c.drop_path_rate}: paths are not dropped in '
+            f'`drop_path_rate` of this {c.row.type} checkpoint is {rate}: paths are not dropped in '
             f'training, see `layer_dropout`'
         )
 
@@ -174,18 +203,18 @@ DINOV2 = register(
         'dinov2', 'Dinov2ForImageClassification', 'Dinov2Model',
         without=('intermediate_size', 'pooler_output_size', 'pooler_act', 'pooler', 'has_pooler'),
         defaults=dict(
-            mlp_ratio=4, layer_norm_eps=1e-6, patch_size=14, use_swiglu_ffn=False, drop_path_rate=0.0,
+            mlp_ratio=4, layer_norm_eps=1e-6, patch_size=14, use_swiglu_ffn=False,
             use_mask_token=True, has_mask_token=None,
         ),
-        free=('layerscale_value',),
+        free=('layerscale_value', 'drop_path_rate'),
         model=dict(
             pool=lambda c: 'first' if is_bare(c) else 'first_mean',
-            mask_token=lambda c: c.use_mask_token if c.has_mask_token is None else c.has_mask_token,
+            mask_token=dinov2_mask,
         ),
         layers=dict(
             use_layerscale=True, ff_dim_inner=dinov2_inner, layer_dropout=layer_dropout,
             ff_glu=lambda c: c.use_swiglu_ffn or None, ff_glu_bias=lambda c: c.use_swiglu_ffn or None,
-            ff_activation=lambda c: 'silu' if c.use_swiglu_ffn else activation('hidden_act')(c),
+            ff_activation=dinov2_activation,
         ),
         links=dinov2_links('dinov2'),
         renames=TO_QUERY,
@@ -232,6 +261,7 @@ def tower_links(base: str) -> Links:
     )
 
 
+@back(lambda v, k: {'vision_use_head': v is not None})
 def attention_head(c: Fields) -> Any:
     return 'attention' if c.vision_use_head else Const(None)
 
@@ -284,6 +314,7 @@ SIGLIP_VISION = register(
 )  # fmt: skip
 
 
+@back(lambda v, k: {} if v is None else {'projection_dim': v['dim']})
 def projection(c: Fields) -> dict[str, Any] | None:
     if not c.architecture.endswith('WithProjection'):
         return None

@@ -91,7 +91,8 @@ def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str
     as_read = info is not None and info.tied == tied and says  # a head of its own counts, whatever the config says
     if row.tied is not None and says != tied and not as_read:
         config['tie_word_embeddings'] = tied
-    fields = Fields(row, config, tied, None if info is None else info.found)
+    found = {name: config.pop(name) for name in row.presence if name in config} | getattr(info, 'found', {})
+    fields = Fields(row, config, tied, found)
     check_keywords(model, fields)
     steps = steps_of(row, fields, state)
     of = {name: step for step in steps for name in step.theirs}

@@ -6,11 +6,15 @@ import math
 from typing import Any
 
 from x_transformers.pretrained.changes import FIRST
-from x_transformers.pretrained.fields import activation
+from x_transformers.pretrained.fields import activation, back
 from x_transformers.pretrained.images import tower_block
 from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
 
 T = 'text_model'
+
+
+def eos_back(v: int | None) -> dict[str, int]:
+    return {'eos_token_id': 2 if v is None else v}
 
 
 def eos(c: Fields) -> int | None:
@@ -18,6 +22,13 @@ def eos(c: Fields) -> int | None:
     return None if c.eos_token_id == 2 else c.eos_token_id
 
 
+def clip_pooler_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    if v is None:
+        return {}
+    return {**eos_back(v.get('eos')), **({'projection_dim': v['dim']} if 'dim' in v else {})}
+
+
+@back(clip_pooler_back)
 def clip_pooler(c: Fields) -> dict[str, Any] | None:
     if c.architecture == 'CLIPModel':  # pools for itself
         return None
@@ -63,6 +74,7 @@ CLIP_TEXT = register(
 )  # fmt: skip
 
 
+@back(lambda v, k: {'projection_size': v['dim']})
 def siglip_pooler(c: Fields) -> dict[str, Any] | None:
     if c.architecture == 'SiglipModel':  # pools for itself
         return None
@@ -86,6 +98,16 @@ SIGLIP_TEXT = register(
 # both towers
 
 
+@back(lambda v, k: {'text_config': eos_back(v)})
+def text_eos(c: Fields) -> int | None:
+    return eos(c.parts['text'])
+
+
+@back(lambda v, k: {'logit_scale_init_value': math.log(v)})
+def logit_scale(c: Fields) -> float:
+    return math.exp(c.logit_scale_init_value)
+
+
 CLIP = register(
     Row(
         'clip',
@@ -102,8 +124,7 @@ CLIP = register(
             text=('text_config', 'clip_text_model', 'CLIPModel'),
         ),
         model=dict(
-            text_pool=Const('eos'), eos_id=lambda c: eos(c.parts['text']), dim_shared='projection_dim',
-            logit_scale=lambda c: math.exp(c.logit_scale_init_value),
+            text_pool=Const('eos'), eos_id=text_eos, dim_shared='projection_dim', logit_scale=logit_scale,
         ),
         links=links(
             link('visual_projection.weight', 'to_image.weight'), link('text_projection.weight', 'to_text.weight'),
@@ -114,6 +135,7 @@ CLIP = register(
 )  # fmt: skip
 
 
+@back(lambda v, k: {'text_config': {'projection_size': v}})
 def text_width(c: Fields) -> int:
     return c.parts['text'].projection_size or c.parts['text'].hidden_size
 
