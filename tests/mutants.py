@@ -63,6 +63,26 @@ BUGS = {
         ('a window of a text forgets one token', 'get_rolling_token_windows(self.tok_encode(text), self.start, self.max_length, 1)', 'get_rolling_token_windows(self.tok_encode(text), self.start, self.max_length - 1, 1)'),
         ('a text keeps what ends it', 'min((text.find(stop) for', 'min((text.find(stop) + len(stop) for'),
     ]),
+    'parallel/plans.py': ('ecosystem/test_distributed.py', [
+        ('a parameter in two places becomes two', 'if owners[id(parameter)] > 1:', 'if False:'),
+        ('what joins tokens may stand where the sequence is cut', "return f'with `sequence`, {together}' if sequence else ''", "return ''"),
+        ('what a feature says against it is not heard', 'reason = feature.uncut or (', "reason = '' or ("),
+    ]),
+    'parallel/styles.py': ('ecosystem/test_distributed.py -mslow', [
+        ('value and gate are cut as one', 'parts=2 if gated else 1', 'parts=1'),
+        ('query heads are cut without their keys', 'parts=groups or 1)', 'parts=1)'),
+        ('other devices look up the tokens that they do not have', '(own < 0) | (own >= len(weight))', '(own < 0) & (own >= len(weight))'),
+        ('few keys are dealt out', 'if kv_heads % devices == 0:', 'if True:', 'ecosystem/test_distributed.py'),
+    ]),
+    'parallel/views.py': ('ecosystem/test_distributed.py -mslow', [
+        ('gradients of what devices share are not summed', 'Replicate(), Replicate(), grads=Partial())', 'Replicate(), Replicate(), grads=Replicate())'),
+        ('each device adds the whole bias', 'return t / self.mesh.size() if self.divided else t', 'return t'),
+        ('norms of some of the tokens learn from those alone', 'if self.partial or (self.lane is not None and self.lane.length is not None):', 'if self.partial:'),
+    ]),
+    'parallel/states.py': ('ecosystem/test_distributed.py -mslow', [
+        ('all parts begin at the same place', 'begin[self.axis] += number * part.shape[self.axis]', 'begin[self.axis] += 0'),
+        ('parts are joined in any order', 'own[n] for n in sorted(own)', 'own[n] for n in sorted(own, reverse=True)'),
+    ]),
     'integrations/trainer.py': ('test_integrations.py', [
         ('what is predicted from padding is a target', '~mask | ~F.pad(mask, (1, -1))', '~mask'),
         ('losses of several batches are means of their own', '(labels[:, 1:] != self.ignore_index).sum() / num_items_in_batch', '1.0'),

@@ -334,6 +334,7 @@ class Alibi(StackBias):
     alibi_pos_bias = flag(False, 'penalise distance linearly')
     alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none, example=2)
     clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         self.refuse_gates()
@@ -353,6 +354,7 @@ class T5Bias(StackBias):
     rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size, example=64)
     clashes = {'dynamic_pos_bias': 'one position bias at a time'}
     gives_positions = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         self.refuse_gates()
@@ -380,6 +382,7 @@ class DynamicBias(StackBias):
     dynamic_pos_bias_log_distance = flag(False, 'it sees the signed logarithm of the distance')
     dynamic_pos_bias_mlp_depth = flag(2, 'its hidden layers', size, example=3)
     dynamic_pos_bias_norm = flag(False, 'norms inside it')
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         self.module = self.build(

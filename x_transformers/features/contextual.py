@@ -96,6 +96,11 @@ class UseCoPE(AttentionFeature):
     stored_as = {'positions': 'attend.cope'}
     not_across = 'it counts back from a query to keys of the same sequence'
     row_wise = True
+    cuts = {}
+
+    @property
+    def uncut(self) -> str:
+        return 'it mixes heads' if self.cope_talking_heads else ''
 
     def setup(self, host: Any) -> None:
         if not host.causal:
@@ -157,6 +162,7 @@ class Selective(AttentionFeature):
     can_cache = False
     row_wise = True
     carries = ('votes',)
+    uncut = 'one head says what all of them forget'
 
     def setup(self, host: Any) -> None:
         if not host.causal:

@@ -34,6 +34,7 @@ class Differential(AttentionFeature):
         'latent_rope_subheads': 'its heads turn one by one',
     }
     row_wise = True
+    uncut = 'it has two query heads for each head'
 
     def widths(self, widths: Any) -> Any:
         widths.query_heads *= 2

@@ -20,6 +20,7 @@ class OutputBias(AttentionFeature):
     paper = 'Attention Is All You Need, arXiv:1706.03762'
     out_bias = flag(False, 'bias of the output projection (for weights of releases before 0.26)')
     plain = True
+    cuts = {}
 
     def initialise(self) -> None:
         """Give the projection a bias, under the name that the bias of such a projection has."""
@@ -35,6 +36,7 @@ class GateValuesBias(AttentionFeature):
 
     gate_values_bias = flag(False, 'bias of the gate on values, open at first (for weights of releases before 2.26)')
     needs = {'gate_values': 'it is the bias of that gate'}
+    cuts = {}  # as `gate_values` says
 
     def setup(self, host: Any) -> None:
         if not hasattr(host, 'to_v_gate'):  # `output_gate` alone
@@ -53,6 +55,7 @@ class RotateValues(AttentionFeature):
     paper = 'RoFormer, arXiv:2104.09864'
     rotate_values = flag(False, 'rotary positions turn values too (for weights of releases 0.15 to 1.19)')
     keeps_plain_keys = True
+    cuts = {}
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         own = call.inputs.get('rotary_pos_emb') if call.context is None else call.inputs.get('context_rotary_pos_emb')

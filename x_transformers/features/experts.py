@@ -160,6 +160,7 @@ class MixtureOfExperts(FeedForwardFeature):
         'glu_mult_bias': 'each expert would need its own',
     }
     settles = ('dim_inner', 'no_bias')
+    uncut = 'experts are not cut by features'
 
     def setup(self, host: Any) -> None:
         experts, sigmoid = self.moe_experts, self.moe_kind == 'sigmoid'

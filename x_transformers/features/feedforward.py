@@ -152,6 +152,7 @@ class CustomActivation(FeedForwardFeature):
         example=nn.Tanh(),
     )
     plain = True
+    uncut = 'it may look at all inner features together'
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -168,6 +169,7 @@ class UseReluSquared(FeedForwardFeature):
     relu_squared = flag(False, 'squared ReLU in place of GELU')
     yields_to = ('custom_activation',)
     plain = True
+    cuts = {}
 
     def activation(self) -> nn.Module:
         return ReluSquared()
@@ -180,6 +182,7 @@ class UseSoLU(FeedForwardFeature):
     solu = flag(False, 'softmax linear unit, with a norm, in place of GELU')
     yields_to = ('custom_activation',)
     plain = True
+    uncut = 'its softmax is over all inner features'
 
     def activation(self) -> nn.Module:
         return SoLU(self.host.dim_inner)
@@ -192,6 +195,7 @@ class Swish(FeedForwardFeature):
     swish = flag(False, 'SiLU in place of GELU')
     yields_to = ('custom_activation', 'relu_squared', 'solu')
     plain = True
+    cuts = {}
 
     def activation(self) -> nn.Module:
         return nn.SiLU()
@@ -215,6 +219,7 @@ class GatedLinearUnit(FeedForwardFeature):
         'swiglu_alpha': 'swiglu_limit',
     }
     plain = True
+    cuts = {}
 
     def widen(self, activation: nn.Module) -> nn.Module:
         host, gains, bias = self.host, bool(self.glu_mult_bias), self.glu_bias is not False
@@ -235,6 +240,7 @@ class SoftclampActivation(FeedForwardFeature):
     softclamp_value = flag(None, 'bound the input of the activation smoothly', positive | none, example=1.0)
     yields_to = ('glu',)
     plain = True
+    cuts = {}
 
     def widen(self, activation: nn.Module) -> nn.Module:
         linear, activation = self.host.widen(activation)
@@ -247,6 +253,7 @@ class PostActivationNorm(FeedForwardFeature):
     paper = 'NormFormer, arXiv:2110.09456'
     post_act_ln = flag(False, 'layer norm after the activation')
     plain = True
+    uncut = 'it norms all inner features together'
 
     def inner(self) -> nn.Module:
         return LayerNorm(self.host.dim_inner)
@@ -257,6 +264,7 @@ class SublayerDropout(FeedForwardFeature):
 
     sublayer_dropout = flag(0.0, 'dropout after the output projection', probability, example=0.2)
     plain = True
+    cuts = {}
 
     def behind(self) -> nn.Module:
         return nn.Dropout(self.sublayer_dropout)
@@ -269,6 +277,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
     output_proj_depth = flag(None, 'number of the block, by which initial outputs shrink', size | none, example=3)
     idle_beside = {'output_proj_depth': 'zero_init_output'}
     plain = True
+    cuts = {}
 
     def initialise(self) -> None:
         for output in self.host.outputs:
@@ -280,6 +289,7 @@ class ZeroInitFeedForward(FeedForwardFeature):
 
     zero_init_output = flag(False, 'zero weights and bias of the output projection at first')
     plain = True
+    cuts = {}
 
     def initialise(self) -> None:
         for output in self.host.outputs:

@@ -28,6 +28,7 @@ class QKNorm(AttentionFeature):
     idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
     plain = True
     settles = ('logit_scale',)
+    cuts = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         shape, groups = host.shape, self.qk_norm_groups
@@ -60,6 +61,7 @@ class QKRMSNorm(AttentionFeature):
     qk_rmsnorm = flag(False, 'RMS norm of queries and keys, per head')
     stored_as = {'q_norm': 'q_rmsnorm', 'k_norm': 'k_rmsnorm'}
     plain = True
+    cuts = {'q_norm.gamma': (0, 'heads'), 'k_norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         self.q_norm = MultiheadRMSNorm(host.shape.dim_head, host.query_heads)
@@ -77,6 +79,7 @@ class KeyRMSNorm(AttentionFeature):
     clashes = {'qk_rmsnorm': 'it norms the keys already'}
     stored_as = {'norm': 'k_rmsnorm'}
     plain = True
+    cuts = {'norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         self.norm = MultiheadRMSNorm(host.shape.dim_head, host.key_heads)
@@ -92,6 +95,7 @@ class ValueRMSNorm(AttentionFeature):
     value_rmsnorm = flag(False, 'RMS norm of values, per head')
     stored_as = {'norm': 'value_rmsnorm'}
     plain = True
+    cuts = {'norm.gamma': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         self.norm = MultiheadRMSNorm(host.shape.dim_value, host.shape.kv_heads)
@@ -177,6 +181,11 @@ class QKHeadNorm(AttentionFeature):
             for heads, width in ((host.query_heads, host.dim_key), (host.key_heads, host.dim_key))
         )
 
+    @property
+    def cuts(self) -> dict[str, tuple[int, str]]:
+        each = (('q_norm', 'heads'), ('k_norm', 'kv_heads')) if not self.qk_head_norm_shared else ()
+        return {f'{norm}.{name}': (0, of) for norm, of in each for name in ('gamma', 'beta')}
+
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         return self.q_norm(q), self.k_norm(k), v
@@ -187,6 +196,7 @@ class HeadNormsInStack(StackFeature):
 
     serves = ('qk_head_norm', 'qk_proj_norm')
     plain = True
+    cuts = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         for name in self.serves if kind in 'ac' else ():

@@ -84,6 +84,7 @@ class Hybrid(AttentionFeature):
     remembers = {'hybrid_hidden': Running(batch_first=False), 'hybrid inputs': PerToken()}
     joins_tokens = 'its module runs across documents'
     not_across = 'it runs along one sequence, beside the attention of that sequence to itself'
+    uncut = 'a module of your own may look at all heads together'
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -23,6 +23,7 @@ class RopeSubheads(AttentionFeature):
     needs = {'use_latent_kv': 'these key heads bypass the latents'}
     clashes = {'rotate_num_heads': 'both say how many heads are rotated'}
     stored_as = {'to_keys': 'to_rotateable_k'}
+    uncut = 'some heads are not like the others'
 
     def widths(self, widths: Any) -> Any:
         shape, own = self.host.shape, self.latent_rope_subheads
@@ -66,6 +67,7 @@ class LatentRope(AttentionFeature):
         'rotate_num_heads': 'its turning key is one for all heads',
     }
     stored_as = {'to_key': 'to_rotated_k'}
+    cuts = {}
 
     def widths(self, widths: Any) -> Any:
         own, width = self.dim_latent_rope, self.host.shape.dim_head
@@ -103,6 +105,7 @@ class LatentNorm(AttentionFeature):
     paper = 'DeepSeek-V2, arXiv:2405.04434, section 3.1.2'
     latent_norm = flag(False, 'RMS norm of the latents, with an eps of 1e-6')
     stored_as = {'of_q': 'q_latent_norm', 'of_kv': 'kv_latent_norm'}
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         refuse_without_latents(host, 'latent_norm')
@@ -117,6 +120,7 @@ class LatentBias(AttentionFeature):
 
     paper = 'DeepSeek-V3, arXiv:2412.19437'
     latent_bias = flag(False, 'biases of the projections to the latents')
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         refuse_without_latents(host, 'latent_bias')
@@ -146,6 +150,7 @@ class LatentQueries(AttentionFeature):
     dim_latent_q = flag(None, 'its width', size | none, example=6)
     needs = {'dim_latent_q': 'it is the width of the latent'}
     stored_as = {'to_latent': 'to_latent_q'}
+    cuts = {}
 
     def widths(self, widths: Any) -> Any:
         widths.q = self.dim_latent_q
@@ -168,6 +173,7 @@ class LatentKeysValues(AttentionFeature):
     clashes = {'qkv_receive_diff_residuals': 'keys and values share one latent, they cannot come from two inputs'}
     keeps_plain_keys = True
     stored_as = {'to_latent': 'to_latent_kv'}
+    cuts = {}
 
     def widths(self, widths: Any) -> Any:
         widths.kv = self.dim_latent_kv

@@ -40,6 +40,7 @@ class Macaron(StackFeature):
     paper = 'Macaron Net, arXiv:1906.02762'
     macaron = flag(False, 'feedforward before and after attention, each at half weight')
     plain = True
+    cuts = {}
 
     def block(self, block: list[str]) -> list[str]:
         return ['f', *block]
@@ -59,6 +60,7 @@ class OnlyAttention(StackFeature):
         'unet_skips': 'it pairs whole blocks',
     }
     plain = True
+    cuts = {}
 
     def block(self, block: list[str]) -> list[str]:
         return [kind for kind in block if kind != 'f']
@@ -82,6 +84,7 @@ class CustomLayers(StackFeature):
 
     keeps_blocks = False
     plain = True
+    cuts = {}
 
     def layout(self, block: list[str], depth: int | None) -> list[str]:
         return list(self.custom_layers)
@@ -95,6 +98,7 @@ class ParRatio(StackFeature):
 
     keeps_blocks = False
     plain = True
+    cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         total = depth * len(block)
@@ -119,6 +123,7 @@ class SandwichCoef(StackFeature):
 
     keeps_blocks = False
     plain = True
+    cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         coef = self.sandwich_coef
@@ -133,6 +138,7 @@ class WeightTying(StackFeature):
     paper = 'ALBERT, arXiv:1909.11942'
     weight_tie_layers = flag(False, 'share one block between all depths')
     plain = True
+    cuts = {}
 
     def layout(self, block: list[str], depth: int) -> list[str]:
         return block
@@ -148,6 +154,7 @@ class ExecuteOrder(StackFeature):
         None, 'indices of layers, in the order in which they run', each(count) | none, example=(0, 1, 0, 1)
     )
     plain = True
+    cuts = {}
 
     def order(self, layers: int, depth: int) -> tuple[int, ...]:
         return checked_order(self.layers_execute_order, layers)
@@ -233,6 +240,7 @@ class ParallelBlock(StackFeature):
         'reversible': 'each branch reads what the other has written',
     }
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         self.length, self.shares = host.len_default_block, self.parallel_block == 'shared'

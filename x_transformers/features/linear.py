@@ -109,6 +109,7 @@ class LinearAttention(AttentionFeature):
         'residual_attn': 'it has no scores to hand on',
         'cross_residual_attn': 'it has no scores to hand on',
     }
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         self.is_random, self.floor = self.kernel in ('favor', 'relu'), 1e-12

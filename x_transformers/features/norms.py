@@ -271,6 +271,7 @@ class UseScaleNorm(StackFeature):
     paper = 'Transformers without Tears, arXiv:1910.05895'
     use_scalenorm = flag(False, 'ScaleNorm in place of LayerNorm')
     plain = True
+    cuts = {}
 
     def norm(self) -> nn.Module:
         return ScaleNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -282,6 +283,7 @@ class UseRMSNorm(StackFeature):
     paper = 'Root Mean Square Layer Normalization, arXiv:1910.07467'
     use_rmsnorm = flag(False, 'RMSNorm in place of LayerNorm')
     plain = True
+    cuts = {}
 
     def norm(self) -> nn.Module:
         return RMSNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -293,6 +295,7 @@ class UseSimpleRMSNorm(StackFeature):
     paper = 'TransNormer, arXiv:2307.14995'
     use_simple_rmsnorm = flag(False, 'RMSNorm without a gain, in place of LayerNorm')
     plain = True
+    cuts = {}
 
     def norm(self) -> nn.Module:
         return SimpleRMSNorm(self.host.dim)
@@ -309,6 +312,7 @@ class UseDynamicTanh(StackFeature):
         'resi_dual': 'its branches have no norm in front, which the bound stands in for',
     }
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -324,6 +328,7 @@ class UseDerf(StackFeature):
     paper = 'Stronger Normalization-Free Transformers, arXiv:2512.10938'
     use_derf = flag(False, 'Derf in place of LayerNorm')
     plain = True
+    cuts = {}
 
     def norm(self) -> nn.Module:
         return Derf(self.host.dim, unit_offset=self.host.norm_add_unit_offset)
@@ -406,6 +411,7 @@ class UseLayerScale(StackFeature):
     use_layerscale = flag(False, 'learned gain per feature on every branch')
     layerscale_init_value = flag(0.0, 'its effective initial value', number, example=0.5)
     clashes = {'use_adaptive_layerscale': 'both scale the branch'}
+    cuts = {}
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return LayerScale(branch, self.host.dim, self.layerscale_init_value, self.host.norm_add_unit_offset)
@@ -433,6 +439,7 @@ class UseReZero(StackFeature):
         'sandwich_norm': 'it leaves no norms',
         'pre_and_post_norm': 'it leaves no norms',
     }
+    cuts = {}
 
     def norm(self) -> nn.Module:
         return nn.Identity()
@@ -454,6 +461,7 @@ class NormBias(StackFeature):
     paper = 'Layer Normalization, arXiv:1607.06450'
     norm_bias = flag(False, 'layer norms with a bias (also for weights of releases before 1.27)')
     plain = True
+    cuts = {}
 
     def norm(self) -> nn.Module:
         return BiasedLayerNorm(self.host.dim, self.host.norm_add_unit_offset)
@@ -468,6 +476,7 @@ class NormEps(StackFeature):
     )
     clashes = NO_NORMS
     plain = True
+    cuts = {}
 
     def each_norm(self, norm: Any) -> nn.Module:
         if not hasattr(norm, 'eps'):
@@ -490,6 +499,7 @@ class NormAffine(StackFeature):
         'use_adaptive_rmsnorm': 'its gain comes from the condition',
     }
     plain = True
+    cuts = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -515,6 +525,7 @@ class BranchPostNorm(StackFeature):
         'use_dynamic_tanh': 'its bound stands in front of a branch',
     }
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -561,6 +572,7 @@ class PreAndPostNorm(StackFeature):
     }
     settles = ('norm_outside', 'norm_at_end')
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
@@ -578,6 +590,7 @@ class SandwichNorm(StackFeature):
         'resi_dual': 'its branches have no norm in front',
     }
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:

@@ -26,6 +26,7 @@ class L2Distance(AttentionFeature):
 
     paper = 'The Lipschitz Constant of Self-Attention, arXiv:2006.04710'
     l2_distance = flag(False, 'similarity is the negative squared distance')
+    cuts = {}
 
     def meet(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         q, k = qk
@@ -43,6 +44,7 @@ class Laser(AttentionFeature):
     paper = 'LASER: Attention with Exponential Transformation, arXiv:2411.03493'
     laser = flag(False, 'attend to exponentials of values')
     laser_softclamp_value = flag(15.0, 'the bound s of the values', positive, example=2.0)
+    cuts = {}
 
     def enter(self, qkv: Heads, call: Any) -> Heads:
         own = call.own(self)
@@ -78,6 +80,7 @@ class CollabHeads(AttentionFeature):
             'dim_latent_rope',
         )
     }
+    uncut = 'heads share one projection'
 
     def widths(self, widths: Any) -> Any:
         shape = self.host.shape
@@ -131,6 +134,7 @@ class SDPKwargs(AttentionFeature):
     )
     settles = ('sdp_backends',)
     only_trains = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if host.flash is False:
@@ -145,6 +149,7 @@ class Onnxable(AttentionFeature):
     settles = ('onnxable',)
     only_trains = True
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         host.onnxable = True

@@ -26,6 +26,7 @@ class HeadScale(AttentionFeature):
     paper = 'NormFormer, arXiv:2110.09456'
     head_scale = flag(False, 'learned scale per head')
     stored_as = {'scale': 'head_scale_params'}
+    cuts = {'scale': (1, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.scale = nn.Parameter(torch.ones(1, host.shape.heads, 1, 1))
@@ -41,6 +42,7 @@ class GateValueHeads(AttentionFeature):
     paper = 'Quantizable Transformers, arXiv:2306.12929'
     gate_value_heads = flag(False, 'gate every head from the input')
     stored_as = {'to_gate': 'to_v_head_gate'}
+    cuts = {'to_gate.weight': (0, 'heads'), 'to_gate.bias': (0, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.to_gate = nn.Linear(host.dim, host.shape.heads)
@@ -118,6 +120,15 @@ class GateValues(AttentionFeature):
         gate = LowRank(dim, rank, shape.dim_inner, nn.SiLU() if self.low_rank_silu_gates else nn.Identity())
         nn.init.zeros_(gate.up.weight)
         return gate
+
+    @property
+    def cuts(self) -> dict[str, tuple[int, str]]:
+        names = ('from_input.weight', 'from_input.bias') if self.gate_values_rank is None else ('from_input.up.weight',)
+        return dict.fromkeys(names, (0, 'heads'))
+
+    @property
+    def uncut(self) -> str:
+        return 'it reads the values of all heads' if self.output_gate else ''
 
     def output(self, out: Tensor, call: Any) -> Tensor:
         heads, logits = self.host.shape.heads, []
@@ -208,6 +219,7 @@ class AttentionOnAttention(AttentionFeature):
     paper = 'Attention on Attention, arXiv:1908.06954'
     on_attn = flag(False, 'gated projection of the output')
     plain = True
+    uncut = 'it gates the sum over all heads'
 
     def project_out(self) -> nn.Module:
         shape = self.host.shape
@@ -219,6 +231,7 @@ class DropOutput(AttentionFeature):
 
     sublayer_dropout = flag(0.0, 'probability of dropping a feature of the output', probability, example=0.2)
     only_trains = True
+    cuts = {}
 
     def result(self, out: Tensor, call: Any) -> Tensor:
         return F.dropout(out, self.sublayer_dropout, self.host.training)
@@ -231,6 +244,7 @@ class OutputProjDepth(AttentionFeature):
     output_proj_depth = flag(None, 'depth of the network, for small initial weights', size | none, example=3)
     idle_beside = {'output_proj_depth': 'zero_init_output'}
     plain = True
+    cuts = {}
 
     def initialise(self) -> None:
         for module in self.host.to_out.modules():
@@ -244,6 +258,7 @@ class ZeroInitOutput(AttentionFeature):
     zero_init_output = flag(False, 'zero weights of the output projection at first')
     only_trains = True
     plain = True
+    cuts = {}
 
     def initialise(self) -> None:
         for module in self.host.to_out.modules():

@@ -141,6 +141,7 @@ class PolarPositions(StackFeature):
     }
     stored_as = {'module': 'polar_pos_emb'}
     gives_positions = True
+    uncut = 'heads have biases of their own'
 
     def setup(self, host: Any) -> None:
         self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))

@@ -139,6 +139,7 @@ class Window(AttentionFeature):
     not_across = 'it counts to keys of the same sequence'
     switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
+    cuts = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

@@ -29,6 +29,7 @@ class ProjectionBias(AttentionFeature):
         example=True,
     )
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         for letter in self.qkv_bias if isinstance(self.qkv_bias, str) else 'qkv':
@@ -41,6 +42,7 @@ class ProjectionClip(AttentionFeature):
 
     paper = 'MPT, github.com/mosaicml/llm-foundry; OLMo, arXiv:2402.00838'
     qkv_clip = flag(None, 'the bound c of queries, keys and values as projected', positive | none, example=0.5)
+    cuts = {}
 
     def projected(self, qkv: Projected, call: Any) -> Projected:
         return tuple(t.clamp(-self.qkv_clip, self.qkv_clip) for t in qkv)
@@ -59,6 +61,7 @@ class ProjectionNorm(AttentionFeature):
     )
     clashes = {'latent_rope_subheads': 'some of its key heads are not of the projection'}
     stored_as = {'q_norm': 'q_proj_norm', 'k_norm': 'k_proj_norm'}
+    uncut = 'it norms all heads together'
 
     def setup(self, host: Any) -> None:
         options = dict(eps=self.qk_proj_norm_eps, unit_offset=self.qk_proj_norm_unit_offset)
@@ -77,6 +80,7 @@ class SoftmaxScale(AttentionFeature):
     softmax_scale = flag(None, 'factor of the products of queries and keys', positive | none, example=0.5)
     settles = ('logit_scale',)
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         host.logit_scale = self.softmax_scale

@@ -38,6 +38,7 @@ class CheckpointLayers(StackFeature):
     )
     only_trains = True
     plain = True
+    cuts = {}
 
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
         steps = range(len(call.order))

@@ -26,6 +26,7 @@ class ShawKeys(AttentionFeature):
     shaw_max_distance = flag(16, 'distance from which on all share a vector', count, example=3)
     stored_as = {'table': 'shaw_k'}
     not_across = 'it counts distances between tokens of the same sequence'
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         self.table = nn.Parameter(torch.randn(2 * self.shaw_max_distance + 1, host.dim_key) * 0.02)
@@ -71,6 +72,7 @@ class ShawValues(AttentionFeature):
     options = {'shaw_rel_values': 'shaw_rel_pos'}
     clashes = {'laser': 'it attends to exponentials of values, to which nothing can be added'}
     row_wise = True
+    cuts = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

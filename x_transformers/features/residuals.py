@@ -275,6 +275,7 @@ class ResidualScale(StackFeature):
         example=True,
     )
     switches = ('scale_residual', 'scale_residual_constant', 'depth_scale_residual')
+    cuts = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -314,6 +315,7 @@ class GateResidual(StackFeature):
 
     paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
     gate_residual = flag(False, 'GRU gating in place of the sum')
+    cuts = {}
 
     def residual(self, *args: Any, **options: Any) -> nn.Module:
         return GRUGating(*args, **without_scales('gate_residual', options, 'scale_residual_constant'))
@@ -433,6 +435,7 @@ class ZeroInitBranches(StackFeature):
     zero_init_branch_output = flag(False, 'zero the last projection of every branch at first')
     only_trains = True
     plain = True
+    cuts = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         return {'zero_init_output': True, **flags}
@@ -446,6 +449,7 @@ class SoftclampOutput(StackFeature):
     softclamp_output_value = flag(
         30.0, 'the bound c', Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf), example=2.0
     )
+    cuts = {}
 
     def close(self, x: Tensor, call: Any) -> Tensor:
         return (x / self.softclamp_output_value).tanh() * self.softclamp_output_value

@@ -209,6 +209,7 @@ class Rotary(AttentionFeature):
     remembers = {'angles': PerToken(derived=True)}
     waits = True
     plain = True
+    cuts = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -340,6 +341,7 @@ class RotaryPositions(StackFeature):
     options = {'rotary_xpos_scale_base': 'rotary_xpos'}
     remembers = {'positions': PerToken(derived=True), 'angles': PerToken(derived=True)}
     gives_positions = True
+    cuts = {}
 
     @property
     def plain(self) -> bool:
@@ -523,6 +525,7 @@ class RotaryLayers(StackFeature):
     needs = {'rotary_pos_emb': 'it says in which layers'}
     clashes = {'rotary_xpos': 'layers that turn otherwise have no decay'}
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         layers = [index for index, kind in enumerate(host.layer_types) if kind == 'a']

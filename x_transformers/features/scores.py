@@ -120,6 +120,7 @@ class PreScalePostTalkingHeads(AttentionFeature):
     row_wise = True
     pre_scale_post_talking_heads = flag(False, 'multiply the weights by mixed similarities')
     stored_as = {'mixer': 'attend.pre_scale_post_talking_heads'}
+    uncut = 'it mixes heads'
 
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
@@ -142,6 +143,7 @@ class PreTalkingHeads(AttentionFeature):
     row_wise = True
     pre_talking_heads = flag(False, 'mix logits over heads')
     stored_as = {'mixer': 'attend.pre_softmax_talking_heads'}
+    uncut = 'it mixes heads'
 
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
@@ -158,6 +160,7 @@ class PostTalkingHeads(AttentionFeature):
     row_wise = True
     post_talking_heads = flag(False, 'mix weights over heads')
     stored_as = {'mixer': 'attend.post_softmax_talking_heads'}
+    uncut = 'it mixes heads'
 
     def setup(self, host: Any) -> None:
         self.mixer = head_mixer(host.query_heads)
@@ -177,6 +180,7 @@ class TalkingHeads(AttentionFeature):
     row_wise = True
     talking_heads = flag(False, 'replace logits and weights by mixes over heads')
     stored_as = {'pre': 'pre_softmax_proj', 'post': 'post_softmax_proj'}
+    uncut = 'it mixes heads'
 
     def setup(self, host: Any) -> None:
         heads = host.query_heads
@@ -199,6 +203,7 @@ class AttentionDropout(AttentionFeature):
     settles = ('dropout',)
     only_trains = True
     plain = True
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         host.dropout = self.dropout
@@ -214,6 +219,7 @@ class SoftclampLogits(AttentionFeature):
     row_wise = True
     softclamp_logits = flag(False, 'bound the attention logits smoothly')
     logit_softclamp_value = flag(50.0, 'the bound c, in logits', positive, example=2.0)
+    cuts = {}
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
         return softclamp(sim, self.logit_softclamp_value)
@@ -230,6 +236,7 @@ class SparseTopk(AttentionFeature):
     row_wise = True
     sparse_topk = flag(None, 'how many keys a query keeps', size | none, example=3)
     sparse_topk_straight_through = flag(False, 'with the gradient of the full softmax')
+    cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         k, keys = self.sparse_topk, sim.shape[-1]
@@ -250,6 +257,7 @@ class SigmoidAttention(AttentionFeature):
     paper = 'Theory, Analysis, and Best Practices for Sigmoid Self-Attention, arXiv:2409.04431'
     row_wise = True
     sigmoid = flag(False, 'sigmoid in place of softmax')
+    cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return sim.sigmoid()
@@ -261,6 +269,7 @@ class HardAttention(AttentionFeature):
     paper = 'straight-through estimator, arXiv:1308.3432; hard attention: arXiv:2410.01104'
     row_wise = True
     hard = flag(False, 'attend to the best key only')
+    cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return straight_through(softmax(sim))
@@ -274,6 +283,7 @@ class GumbelSoftmax(AttentionFeature):
     gumbel_softmax = flag(False, 'sample the attended keys in training')
     gumbel_softmax_temp = flag(1.0, 'temperature', positive, example=0.5)
     gumbel_softmax_hard = flag(True, 'attend to the chosen key only, with the gradient of the softmax')
+    uncut = 'every head draws noise of its own'
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         noise = self.noise(sim, call)
@@ -318,6 +328,7 @@ class Entmax15(AttentionFeature):
     paper = 'Sparse Sequence-to-Sequence Models, arXiv:1905.05702; Adaptively Sparse Transformers, arXiv:1909.00015'
     row_wise = True
     use_entmax15 = flag(False, '1.5-entmax in place of softmax')
+    cuts = {}
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return entmax15(sim)
@@ -329,6 +340,7 @@ class CustomNormaliser(AttentionFeature):
     row_wise = True
     counts_hidden = True
     custom_attn_fn = flag(None, 'callable, logits b h i j -> weights', a_callable | none, example=torch.sigmoid)
+    uncut = 'a function of your own may look at all heads together'
 
     def normaliser(self, sim: Tensor, call: Any) -> Tensor:
         return self.custom_attn_fn(sim)
@@ -345,6 +357,7 @@ class LearnedSink(AttentionFeature):
     head_learned_sink = flag(False, 'a learned sink per head')
     stored_as = {'sink': 'attend.head_attn_sink'}
     idle_beside = {'head_learned_sink': 'sigmoid'}
+    cuts = {'sink': (0, 'heads')}
 
     def setup(self, host: Any) -> None:
         self.sink = nn.Parameter(torch.zeros(host.query_heads))
@@ -367,6 +380,7 @@ class CogSigned(AttentionFeature):
     paper = 'More Expressive Attention with Negative Weights, arXiv:2411.07176'
     row_wise = True
     cog_signed = flag(False, 'weights keep the sign of their logits')
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if getattr(host, 'laser', False):
@@ -430,6 +444,7 @@ class InvertedAttention(AttentionFeature):
     inverted_attention = flag(False, 'softmax over the queries')
     can_cache = False
     looks_ahead = 'its softmax over queries sees later ones'
+    cuts = {}
 
     def setup(self, host: Any) -> None:
         if host.causal:

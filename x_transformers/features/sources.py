@@ -119,6 +119,7 @@ class ValueResidual(AttentionFeature):
     plain = True
     stored_as = {'to_mix': 'to_value_residual_mix'}
     remembers = {'value mix': PerToken()}
+    cuts = {'to_mix.0.weight': (0, 'kv_heads'), 'to_mix.0.bias': (0, 'kv_heads')}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -159,6 +160,7 @@ class MemoryKV(AttentionFeature):
     paper = 'Augmenting Self-attention with Persistent Memory, arXiv:1907.01470'
     num_mem_kv = flag(0, 'number of learned key/value pairs', count, example=2)
     stored_as = {'k': 'mem_k', 'v': 'mem_v'}
+    cuts = {'k': (0, 'kv_heads'), 'v': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
         shape = host.shape
@@ -222,6 +224,7 @@ class ZeroKV(AttentionFeature):
 
     paper = 'Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html'
     add_zero_kv = flag(False, 'one key and value of zero in front')
+    cuts = {}
 
     def bare_keys(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         return tuple(t.new_zeros(*t.shape[:2], 1, t.shape[-1]) for t in (k, v))
@@ -237,6 +240,7 @@ class AddValueResidual(StackFeature):
     plain = True
     add_value_residual = flag(False, 'mix the values of the first attention layer into the later ones')
     learned_value_residual_mix = flag(True, 'learn the mix in self-attention, else one half')
+    cuts = {}
 
     def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
         learns = kind == 'a' and number > 0 and bool(self.learned_value_residual_mix)

@@ -109,6 +109,10 @@ class Feature:
         remembers  name -> PerToken(), Running(), Ring(w): what the cache keeps for it, read and written by
                    `call.state(name)`; an instance may set its own in `setup`. `flags/states.py` says more
         only_trains   True if it changes nothing in evaluation but speed and initial values
+        cuts       that several devices may share the work of the host (`parallel`), each with some of its heads, inner
+                   features or tokens: name -> (axis, 'heads' | 'kv_heads') of the tensors that each has only its part
+                   of, {} for none. None if nobody has said so: it is refused there
+        uncut      the reason why they may not, if there is one
         plain      True if it does nothing in a pass of evaluation but by what it has built, or if short cuts know what
                    it does. It holds for exactly the class that says so; all others take the ordinary way
 
@@ -150,6 +154,8 @@ class Feature:
     can_pad_left: ClassVar[bool] = True
     remembers: ClassVar[dict[str, Remembered]] = {}
     only_trains: ClassVar[bool] = False
+    cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
+    uncut: ClassVar[str] = ''
     plain: ClassVar[Any] = False
     stepped: ClassVar[Callable[..., None] | None] = None
 

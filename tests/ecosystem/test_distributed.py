@@ -1,0 +1,494 @@
+"""Several devices give what one gives: two processes on the CPU, which run all checks of this file in one go.
+
+`python tests/ecosystem/test_distributed.py FOLDER [SELECTION]` is one of the two, started by the fixture `results`. A
+check is a function of `Pair`; what it raises is the failure of the test of its name.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / 'tests'))
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or tuple(map(int, torch.__version__.split('.')[:2])) < (2, 6),
+    reason='needs torch 2.6 or later, with torch.distributed',
+)
+
+TOKENS = 31
+CLOSE = dict(rtol=0, atol=1e-10)
+LLAMA = dict(attn_kv_heads=2, ff_glu=True, ff_swish=True, ff_no_bias=True, use_rmsnorm=True, rotary_pos_emb=True)
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    'plain': ({}, {}),
+    'like Llama': (LLAMA, dict(tie_embedding=True)),
+    'one key head': (
+        dict(attn_one_kv_head=True, rel_pos_bias=True, ff_glu=True, ff_glu_mult_bias=True, checkpoint_layers=True),
+        dict(tie_embedding=True, logits_bias=True),
+    ),
+}
+# flags whose tensors lie with heads, each beside grouped keys
+OF_HEADS: dict[str, dict[str, Any]] = {
+    'attn_qk_norm': dict(attn_qk_norm_dim_scale=True),
+    'attn_qk_rmsnorm': {},
+    'attn_qk_head_norm': dict(attn_qk_head_norm='layer', attn_qk_head_norm_bias=True, attn_qk_head_norm_shared=False),
+    'attn_value_rmsnorm': {},
+    'attn_head_scale': dict(attn_out_bias=True),
+    'attn_head_learned_sink': {},
+    'attn_num_mem_kv': dict(attn_num_mem_kv=2),
+    'attn_gate_values': dict(attn_gate_values_bias=True),
+    'attn_gate_value_heads': {},
+    'add_value_residual': dict(learned_value_residual_mix=True),
+    'attn_qkv_bias': dict(alibi_pos_bias=True, alibi_num_heads=3),
+    'dynamic_pos_bias': {},
+    'attn_use_latent_kv': dict(attn_dim_latent_kv=6),
+}
+
+Check = Callable[['Pair'], None]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def wrapped(stack: dict[str, Any], model: dict[str, Any], **more: Any) -> Any:
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+    torch.manual_seed(0)
+    layers = Decoder(dim=16, depth=2, heads=4, attn_dim_head=8, **stack, **more)
+    net = TransformerWrapper(num_tokens=TOKENS, max_seq_len=16, attn_layers=layers, **model)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return AutoregressiveWrapper(net)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+class Pair:
+    """What a check in one of the two processes knows: which one it is, and meshes of both."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self.folder, self.rank = folder, torch.distributed.get_rank()
+        self.both = init_device_mesh('cpu', (2,))
+        self.grid = init_device_mesh('cpu', (1, 2), mesh_dim_names=('data', 'heads'))
+        torch.manual_seed(1)
+        self.ids = torch.randint(0, TOKENS, (4, 12))
+
+    def laid_out(self, model: Any, how: str) -> Any:
+        from x_transformers.parallel import parallelize, shard
+
+        if how in ('heads', 'sequence', 'both'):
+            parallelize(model, self.grid['heads'], sequence=how == 'sequence')
+        if how == 'both':
+            shard(model, self.grid['data'])
+        return shard(model, self.both) if how == 'sharded' else model
+
+    def batch(self, how: str) -> Tensor:
+        """The rows of this process: all of them where the two share the work of each."""
+        return self.ids[self.rank :: 2] if how == 'sharded' else self.ids
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    from x_transformers.parallel.states import State, full
+
+    own = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: full(grad) for name, grad in State(model).joined(own).items()}
+
+
+def same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert got.keys() == wanted.keys(), got.keys() ^ wanted.keys()
+    for name, value in wanted.items():
+        if torch.is_tensor(value):
+            torch.testing.assert_close(got[name], value, **CLOSE, msg=lambda words, name=name: f'{name}: {words}')
+
+
+def trains_as_one(pair: Pair, how: str, names: Any = MODELS) -> None:
+    """Logits, loss, gradients, a step of the optimizer, and generation."""
+    from x_transformers.parallel import State
+
+    for name in names:
+        one = wrapped(*MODELS[name])
+        several = pair.laid_out(copy.deepcopy(one), how)
+        torch.testing.assert_close(several.net(pair.ids), one.net(pair.ids), **CLOSE)
+        optimizers = adam(one), adam(several)
+        losses = one(pair.ids), several(pair.batch(how))
+        for loss in losses:
+            loss.backward()
+        if how != 'sharded':
+            torch.testing.assert_close(*losses, **CLOSE)
+        same(gradients(several), gradients(one))
+        norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.01) for m in (one, several)]
+        torch.testing.assert_close(norms[1].full_tensor(), norms[0], **CLOSE)
+        for optimizer in optimizers:
+            optimizer.step()
+        same(State(several).whole()['model'], one.state_dict())
+        prompt = pair.ids[:2, :4]
+        options = dict(seq_len=8, temperature=0.0)
+        assert torch.equal(several.generate(prompt, **options), one.generate(prompt, **options)), name
+        assert torch.equal(several.generate(prompt, **options, cache_kv=False), one.generate(prompt, **options)), name
+
+
+# what the two share
+
+
+@check
+def heads(pair: Pair) -> None:
+    trains_as_one(pair, 'heads')
+
+
+@check
+def sequence(pair: Pair) -> None:
+    """Eleven tokens, which two devices cannot have equal shares of."""
+    from x_transformers.parallel import views
+
+    cut = []
+    moved = views.Lane.enter
+    views.Lane.enter = lambda lane, x, mesh: (cut.append(lane.length), moved(lane, x, mesh))[1]
+    try:
+        trains_as_one(pair, 'sequence')
+    finally:
+        views.Lane.enter = moved
+    assert 11 in cut
+
+
+@check
+def sharded(pair: Pair) -> None:
+    trains_as_one(pair, 'sharded')
+
+
+@check
+def both(pair: Pair) -> None:
+    trains_as_one(pair, 'both', ['like Llama'])
+
+
+@check
+def flags_of_heads(pair: Pair) -> None:
+    for flag, more in OF_HEADS.items():
+        one = wrapped({flag: True, 'attn_kv_heads': 2, **more}, {})
+        several = pair.laid_out(copy.deepcopy(one), 'heads')
+        for model in (one, several):
+            model(pair.ids).backward()
+        same(gradients(several), gradients(one))
+        prompt = pair.ids[:2, :4]
+        assert torch.equal(several.generate(prompt, 4, temperature=0.0), one.generate(prompt, 4, temperature=0.0)), flag
+
+
+@check
+def choices_of_generation(pair: Pair) -> None:
+    """With equal seeds, both draw the same."""
+    one = wrapped(*MODELS['like Llama'])
+    several = pair.laid_out(copy.deepcopy(one), 'heads')
+    tokens = []
+    for model in (one, several):
+        torch.manual_seed(3)
+        tokens.append((model.generate(pair.ids[:2, :4], 6), model.beam_search(pair.ids[:2, :4], 6, beams=3)))
+    assert all(torch.equal(*pairs) for pairs in zip(*tokens, strict=True))
+
+
+@check
+def other_models(pair: Pair) -> None:
+    from x_transformers import Encoder, TransformerWrapper, ViTransformerWrapper, XTransformer
+
+    torch.manual_seed(2)
+    sizes = dict(dim=16, depth=1, heads=2, attn_dim_head=8)
+    mask = torch.arange(8) < torch.tensor([[8], [5]])
+    ids, images = pair.ids[:2, :8], torch.randn(2, 3, 8, 8)
+    encoder = TransformerWrapper(num_tokens=TOKENS, max_seq_len=16, attn_layers=Encoder(**sizes))
+    vit = ViTransformerWrapper(image_size=8, patch_size=4, num_classes=5, attn_layers=Encoder(**sizes))
+    side = dict(num_tokens=TOKENS, depth=1, heads=2, attn_dim_head=8, max_seq_len=16)
+    both_sides = {f'{of}_{name}': value for of in ('enc', 'dec') for name, value in side.items()}
+    pairs = XTransformer(dim=16, tie_token_emb=True, **both_sides)
+    cases = [(encoder, (ids,), {'mask': mask}), (vit, (images,), {}), (pairs, (ids, pair.ids[:2]), {'mask': mask})]
+    for how in ('heads', 'sequence', 'sharded'):
+        for one, args, inputs in cases:
+            several = pair.laid_out(copy.deepcopy(one), how)
+            one.zero_grad()
+            outs = [model(*args, **inputs) for model in (one, several)]
+            torch.testing.assert_close(outs[1], outs[0], **CLOSE)
+            for out in outs:
+                out.square().sum().backward()
+            same(gradients(several), gradients(one))
+    tokens = [m.generate(ids, ids[:, :1], 5, mask=mask, temperature=0.0) for m in (pairs, several)]
+    assert torch.equal(*tokens)
+
+
+# memory and precision
+
+
+@check
+def weights_from_nowhere(pair: Pair) -> None:
+    """Built without memory, laid out, and only then filled, each device with its part."""
+    from x_transformers.parallel import State
+
+    for name in ('one key head', 'like Llama'):
+        one = wrapped(*MODELS[name])
+        whole = State(one).whole()
+        for how in ('sharded', 'heads'):
+            with torch.device('meta'):
+                several = wrapped(*MODELS[name])
+            pair.laid_out(several, how)
+            assert all(p.is_meta for p in several.parameters())
+            State(several.to_empty(device='cpu')).put(whole)
+            torch.testing.assert_close(several(pair.ids), one(pair.ids), **CLOSE)
+
+
+@check
+def half_precision(pair: Pair) -> None:
+    """What layers compute is what a model in bfloat16 computes; angles stay precise, parameters are in float32."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    from x_transformers.parallel import shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    one = wrapped(*MODELS['like Llama']).float()
+    several = shard(copy.deepcopy(one), pair.both, mp_policy=policy)
+    several(pair.ids).backward()
+    assert {p.grad.dtype for p in several.parameters()} == {torch.float32}
+    half = copy.deepcopy(one).bfloat16()
+    torch.testing.assert_close(several.net(pair.ids), half.net(pair.ids), rtol=0, atol=0)
+    assert torch.equal(
+        several.generate(pair.ids[:, :4], 4, temperature=0.0), half.generate(pair.ids[:, :4], 4, temperature=0.0)
+    )
+
+
+@check
+def data_parallel(pair: Pair) -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    from x_transformers.parallel import State
+
+    one = wrapped(*MODELS['like Llama'])
+    several = DistributedDataParallel(copy.deepcopy(one))
+    one(pair.ids).backward()
+    several(pair.batch('sharded')).backward()
+    same(gradients(several.module), gradients(one))
+    assert State(several).state_dict()['model'].keys() == one.state_dict().keys()
+
+
+# checkpoints
+
+
+@check
+def checkpoints(pair: Pair) -> None:
+    """What was saved laid out in one way is read laid out in another, moments included."""
+    import torch.distributed.checkpoint as dcp
+
+    from x_transformers.parallel import State
+
+    one = wrapped(*MODELS['like Llama'])
+    start, first = copy.deepcopy(one), adam(one)
+    one(pair.ids).backward()
+    first.step()
+    wanted = State(one, first).whole()
+    for how in ('sharded', 'heads', 'both'):
+        saved = pair.laid_out(copy.deepcopy(start), how)
+        optimizer = adam(saved)
+        saved(pair.batch(how)).backward()
+        optimizer.step()
+        dcp.save({'app': State(saved, optimizer)}, checkpoint_id=pair.folder / how)
+        for other in ('one', 'sharded', 'heads'):
+            read = pair.laid_out(copy.deepcopy(start), other)
+            again = adam(read)
+            dcp.load({'app': State(read, again)}, checkpoint_id=pair.folder / how)
+            got = State(read, again).whole()
+            for level, own in wanted.items():
+                same(got[level], own)
+
+
+@check
+def context_parallel(pair: Pair) -> None:
+    """Torch's has no kernel for the CPU: when it has one, our README should say so."""
+    import torch.nn.functional as F
+    from torch.distributed.tensor.experimental import context_parallel
+
+    q, k, v = torch.randn(3, 1, 2, 8, 16, dtype=torch.float32).unbind()
+    with pytest.raises(NotImplementedError, match='for_cpu'):
+        with context_parallel(pair.both, buffers=(q, k, v), buffer_seq_dims=(2, 2, 2)):
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@check
+def recipes_of_the_readme(pair: Pair) -> None:
+    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+    sources = re.findall(r'^```python torchrun\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
+    assert sources
+    os.chdir(pair.folder)
+    for source in sources:
+        exec(compile(source, 'README.md', 'exec'), {})
+
+
+# every flag
+
+
+def every_flag(pair: Pair) -> None:
+    """Each flag is refused by name, or gives what one device gives, outputs and gradients."""
+    from law_cases import FLAG_CASES, inputs_for, model_of, run, weighted
+
+    from x_transformers.flags import ConfigError
+    from x_transformers.x_transformers import Attention
+
+    failed, shared = {}, 0
+    for case in FLAG_CASES:
+        one = copy.deepcopy(model_of(case))
+        if not any(isinstance(module, Attention) for module in one.modules()):
+            continue
+        inputs = inputs_for(one, case)
+        for how in ('heads', 'sequence'):
+            try:
+                several = pair.laid_out(copy.deepcopy(one), how)
+            except ConfigError as error:
+                assert '`' in str(error)
+                continue
+            try:
+                one.zero_grad()
+                for model in (one, several):
+                    torch.manual_seed(0)
+                    model.out = run(model, inputs)
+                    weighted(model.out).backward()
+                torch.testing.assert_close(several.out, one.out, rtol=0, atol=1e-9)
+                got = gradients(several)
+                for name, grad in gradients(one).items():
+                    torch.testing.assert_close(got[name], grad, rtol=1e-9, atol=1e-9)
+                shared += 1
+            except Exception as error:
+                failed[f'{case} {how}'] = str(error).splitlines()[:3]
+    assert not failed, failed
+    assert shared > 350
+
+
+# the two processes
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(('127.0.0.1', 0))
+        return found.getsockname()[1]
+
+
+def run_both(folder: Path, selection: str, timeout: float) -> dict[str, str]:
+    """What went wrong in each check, in either process; '' for nothing."""
+    own = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(free_port()), 'WORLD_SIZE': '2', 'OMP_NUM_THREADS': '1'}
+    own['PYTHONPATH'] = os.pathsep.join((str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])))
+    command = [sys.executable, '-W', 'ignore', __file__, str(folder), selection]
+    started = [subprocess.Popen(command, env={**os.environ, **own, 'RANK': str(rank)}) for rank in range(2)]
+    try:
+        codes = [process.wait(timeout) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert codes == [0, 0], codes
+    each = [json.loads((folder / f'{rank}.json').read_text(encoding='utf-8')) for rank in range(2)]
+    return {name: '\n'.join(filter(None, (one[name] for one in each))) for name in each[0]}
+
+
+@pytest.fixture(scope='module')
+def results(tmp_path_factory: Any) -> dict[str, str]:
+    return run_both(tmp_path_factory.mktemp('pair'), 'all', 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CHECKS)
+def test_two_devices(results: dict[str, str], name: str) -> None:
+    assert not results[name], results[name]
+
+
+@pytest.mark.nightly
+def test_every_flag(tmp_path: Path) -> None:
+    assert not any(run_both(tmp_path, 'every_flag', 1200).values())
+
+
+# refusals, which need no second device
+
+REFUSED = {
+    '`attn_talking_heads` .*: it mixes heads': dict(attn_talking_heads=True),
+    '`attn_qk_proj_norm` .*: it norms all heads': dict(attn_qk_proj_norm=True),
+    '`rotate_num_heads` .*not like the others': dict(rotate_num_heads=2, rotary_pos_emb=True),
+    '`ff_post_act_ln` .*: it norms all inner features': dict(ff_post_act_ln=True),
+    '`ff_moe_experts` .*: experts': dict(ff_moe_experts=2),
+    '`polar_pos_emb` .*: heads have biases': dict(polar_pos_emb=True),
+    '`heads` got 1': dict(heads=1, attn_dim_head=16),
+    '`attn_output_gate` .*: it reads the values of all': dict(attn_output_gate=True),
+    '`attn_differential` .*two query heads': dict(attn_differential=True),
+}
+
+
+@pytest.mark.parametrize('words', REFUSED)
+def test_what_cannot_be_cut_is_refused_by_name(words: str) -> None:
+    from x_transformers import Decoder, TransformerWrapper
+    from x_transformers.flags import ConfigError
+    from x_transformers.parallel import plan
+
+    layers = Decoder(**{**dict(dim=16, depth=1, heads=4, attn_dim_head=8), **REFUSED[words]})
+    with pytest.raises(ConfigError, match=words):
+        plan(TransformerWrapper(num_tokens=TOKENS, max_seq_len=16, attn_layers=layers))
+
+
+def test_what_joins_tokens_is_refused_beside_a_cut_sequence() -> None:
+    from x_transformers import Decoder
+    from x_transformers.flags import ConfigError
+    from x_transformers.parallel import plan
+
+    stack = Decoder(dim=16, depth=1, heads=4, attn_dim_head=8, shift_tokens=1)
+    assert plan(stack)
+    with pytest.raises(ConfigError, match=r'`shift_tokens` .* with `sequence`, nobody has said'):
+        plan(stack, sequence=True)
+
+
+def test_heads_are_dealt_out_with_their_keys() -> None:
+    from x_transformers.flags import ConfigError
+    from x_transformers.parallel.styles import dealt
+
+    assert [dealt(8, 8, 2), dealt(8, 4, 2), dealt(8, 1, 4), dealt(8, 2, 4)] == [1, 2, 0, 0]
+    with pytest.raises(ConfigError, match='`heads` got 6, with 3 key heads, which cannot be dealt out to 4 devices'):
+        dealt(6, 3, 4)
+
+
+def test_a_parameter_in_two_places_is_refused() -> None:
+    from x_transformers.flags import ConfigError
+    from x_transformers.parallel import plan
+
+    model = wrapped({}, {})
+    model.net.to_logits.weight = model.net.token_emb.emb.weight
+    with pytest.raises(ConfigError, match=r'`net.*` is a parameter of several modules.*`tie_embedding`'):
+        plan(model)
+
+
+def main(folder: Path, selection: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.distributed.init_process_group('gloo')
+    pair, said = Pair(folder), {}
+    chosen = CHECKS if selection == 'all' else {selection: CHECKS.get(selection, every_flag)}
+    for name, function in chosen.items():
+        try:
+            function(pair)
+            said[name] = ''
+        except Exception:
+            said[name] = traceback.format_exc()
+    (folder / f'{pair.rank}.json').write_text(json.dumps(said), encoding='utf-8')
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == '__main__':
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,14 @@
+"""Models on several devices, by torch's own engines.
+
+    parallelize(model, mesh)     tensor parallel: the devices share the work of every layer; `plan` says how
+    shard(model, mesh)           FSDP2: the devices share parameters, gradients and moments
+    State(model, optimizer)      what torch.distributed.checkpoint saves and loads, on any number of devices
+
+Each takes a model as it is, tied weights and grouped heads included, and the model computes what it computed on one
+device. Torch 2.6 or later.
+"""
+
+# ruff: noqa: F401  names that users import from here
+
+from x_transformers.parallel.plans import parallelize, plan, shard
+from x_transformers.parallel.states import State

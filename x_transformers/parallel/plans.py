@@ -1,0 +1,195 @@
+"""Which part of a model gets which style, and which flags keep a model on one device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+
+from x_transformers.features.biases import PositionBias
+from x_transformers.features.embeddings import DeepEmbeds, TokenEmbedding
+from x_transformers.features.readouts import Heads as SeveralHeads
+from x_transformers.features.readouts import TiedReadout
+from x_transformers.flags import ConfigError, Feature
+from x_transformers.parallel.styles import (
+    Alike,
+    BiasOfHeads,
+    Features,
+    Heads,
+    Logits,
+    Sequence,
+    Vocabulary,
+    cuts_of,
+)
+from x_transformers.parallel.views import WHOLE, Lane
+from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
+
+UNKNOWN = 'nobody has said how it is cut: a feature declares `cuts`'
+
+
+def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
+    """What `torch.distributed.tensor.parallel.parallelize_module` takes: a style for each part of a model that several
+    devices share, by its path. What has no style of its own is the same on all of them.
+
+    sequence   cut the stream between branches along the sequence: norms and residuals are shared too
+
+    Attention is dealt out by heads, feedforwards by inner features (of a gated unit value and gate each by itself),
+    token table and head by tokens of the vocabulary. The devices need equal batches, and equal seeds.
+
+    raises   ConfigError for a flag that cannot be cut, by name
+    """
+    refuse_shared(model)
+    styles: dict[str, ParallelStyle] = {}
+    lanes = {name: Lane() if sequence else WHOLE for name, m in named(model, AttentionLayers)}
+    lane_of = {id(m): lanes[name] for name, stack in named(model, AttentionLayers) for m in stack.layers.modules()}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            check_attention(module)
+            styles[name] = Heads(lane_of.get(id(module), WHOLE))
+        elif isinstance(module, FeedForward):
+            check_feedforward(module)
+            styles[name] = Features(lane_of.get(id(module), WHOLE))
+        elif isinstance(module, TransformerWrapper):
+            if sequence and module.features.find(DeepEmbeds) is not None:
+                raise ConfigError('`ff_deep_embed` does not go with `sequence`: each token has a scale of its own')
+            styles |= {f'{name}.{path}' if name else path: style for path, style in of_vocabulary(module).items()}
+        elif isinstance(module, AttentionLayers):
+            check(module.features.active, 'stack', sequence)
+            styles |= {f'{name}.{path}' if name else path: style for path, style in of_bias(module).items()}
+    if sequence:
+        styles |= {name: Sequence(lane) for name, lane in lanes.items()}
+    return {**styles, '': Alike()}
+
+
+def named(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh, sequence: bool = False) -> nn.Module:
+    """A model whose work the devices of a mesh share: `parallelize_module` by `plan`, in place."""
+    return parallelize_module(model, mesh, plan(model, sequence))
+
+
+# what cannot be cut
+
+
+def refuse_shared(model: nn.Module) -> None:
+    """A parameter in two places would become two."""
+    owners = Counter(id(t) for m in model.modules() for t in m._parameters.values() if t is not None)
+    for name, parameter in model.named_parameters():
+        if owners[id(parameter)] > 1:
+            raise ConfigError(f'`{name}` is a parameter of several modules, which cannot be cut; `tie_embedding` ties')
+
+
+def written(feature: Feature) -> str:
+    """The first flag of a feature that is not as by default."""
+    on = [name for name, flag in feature.flags.items() if getattr(feature, name) != flag.default]
+    return next(iter((*on, feature.title)))
+
+
+def check(features: Any, level: str, sequence: bool = False) -> None:
+    """Refuse features that heads, inner features or tokens cannot be cut with."""
+    prefix = {'attention': 'attn_', 'feedforward': 'ff_', 'stack': ''}[level]
+    for feature in features:
+        if any(getattr(feature, name) != flag.default for name, flag in feature.flags.items()):
+            reason = feature.uncut or ('' if cuts_of(feature) is not None else unknown(feature, level, sequence))
+            if reason:
+                raise ConfigError(f'`{prefix}{written(feature)}` cannot be shared by several devices: {reason}')
+
+
+def unknown(feature: Feature, level: str, sequence: bool) -> str:
+    """Why a feature that says nothing of itself is refused; '' if it is not."""
+    if level == 'stack':  # which acts on the stream, that all devices have
+        together = feature.of_tokens_together('joins_tokens') or 'nobody has said that it looks at each token alone'
+        return f'with `sequence`, {together}' if sequence else ''
+    return UNKNOWN
+
+
+def check_attention(attn: Any) -> None:
+    check(attn.features.active, 'attention')
+    if type(attn.to_out) is not nn.Linear:
+        raise ConfigError('`heads` got 1, without a projection of the output: one head cannot be cut')
+    if not attn.query_heads == attn.heads or not attn.key_heads == attn.kv_heads:
+        raise ConfigError('the number of query or key heads is not `heads` or `kv_heads`, which cannot be dealt out')
+    if attn.rotate_num_heads != attn.heads:
+        raise ConfigError(
+            '`rotate_num_heads` cannot be shared by several devices: the first heads are not like the others'
+        )
+
+
+def check_feedforward(ff: Any) -> None:
+    check(ff.features.active, 'feedforward')
+    known = type(ff.ff) is nn.Sequential and type(ff.output) is nn.Linear
+    if not known or len(list(ff.outputs)) != 1:
+        raise ConfigError('a feedforward that is not two linear maps cannot be shared by several devices')
+
+
+# the parts
+
+
+def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
+    """Token table and head, where they are ours or torch's own."""
+    styles: dict[str, ParallelStyle] = {}
+    table = net.token_emb.emb if type(net.token_emb) is TokenEmbedding else None
+    plain = type(table) is nn.Embedding and table.max_norm is None and table.padding_idx is None and not table.sparse
+    if plain:
+        styles['token_emb.emb'] = Vocabulary()
+    heads = {'to_logits': net.to_logits}
+    if type(net.to_logits) is SeveralHeads:
+        heads = {f'to_logits.{name}': head for name, head in net.to_logits.named_children()}
+    for name, head in heads.items():
+        if type(head) is nn.Linear or (type(head) is TiedReadout and plain):
+            styles[name] = Logits()
+    return styles
+
+
+def of_bias(stack: Any) -> dict[str, ParallelStyle]:
+    """The position bias that all self-attention layers add."""
+    if not isinstance(getattr(stack, 'rel_pos', None), PositionBias):
+        return {}
+    own = (m for layer in stack.layers if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention))
+    sizes = {(attn.heads, attn.kv_heads) for attn in own}
+    if len(sizes) > 1:
+        raise ConfigError('`attn_kv_heads` differs between layers that share a position bias, which cannot be cut')
+    return {'rel_pos': BiasOfHeads(*sizes.pop())}
+
+
+# parameters of a model, sharded
+
+
+def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> nn.Module:
+    """`fully_shard` (FSDP2) for each branch of each layer, and for what is around them, in place.
+
+    options   those of `fully_shard`. Of a `mp_policy` only the outermost modules cast what they get: angles and
+              positions, which layers get beside the stream, stay precise. `reshard_after_forward` is True, so that an
+              optimizer that is made after a first pass gets the shards too
+
+    Tables and norms that branches do not own are gathered with the model around the stack, so that tied weights are
+    one. `generate` works as before: it calls the model, which gathers.
+    """
+    options.setdefault('reshard_after_forward', True)
+    inner = dict(options)
+    if isinstance(options.get('mp_policy'), MixedPrecisionPolicy):
+        inner['mp_policy'] = replace(options['mp_policy'], cast_forward_inputs=False)
+    branches = dict.fromkeys(layer[1] for _, stack in named(model, AttentionLayers) for layer in stack.layers)
+    for branch in branches:
+        fully_shard(branch, mesh=mesh, **inner)
+    around = (m for m in model.modules() if isinstance(getattr(m, 'attn_layers', None), AttentionLayers))
+    nets = dict.fromkeys(m for m in around if m is not model)
+    if len({p for net in nets for p in net.parameters()}) < sum(len(list(net.parameters())) for net in nets):
+        nets = {}  # which have tables in common
+    held = {p for m in (*branches, *nets) for p in m.parameters()}
+    more = any(p not in held for p in model.parameters())
+    for net in nets:
+        fully_shard(net, mesh=mesh, **options)
+    if more:
+        fully_shard(model, mesh=mesh, **options)
+        if hasattr(model, 'generate'):
+            register_fsdp_forward_method(model, 'generate')
+    return model

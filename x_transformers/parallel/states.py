@@ -1,0 +1,197 @@
+"""What a model and its optimizer hold, by the names and shapes that they have on one device.
+
+`torch.distributed.checkpoint` then writes and reads it on any number of devices, laid out in any way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+
+
+class Joined(Tensor):
+    """A tensor that is kept as several, side by side along an axis: one to a checkpoint of torch, and no more."""
+
+    parts: list[Tensor]
+    axis: int
+
+    @staticmethod
+    def __new__(cls, parts: list[Tensor], axis: int) -> Joined:
+        shape = list(parts[0].shape)
+        shape[axis] *= len(parts)
+        new = Tensor._make_wrapper_subclass(cls, shape, dtype=parts[0].dtype, device=parts[0].device)
+        new.parts, new.axis = parts, axis
+        return new
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].parts, args[0].axis)
+        raise NotImplementedError(f'{func} of a tensor that is kept as several')
+
+    def __repr__(self, **_: Any) -> str:
+        return f'Joined({self.parts}, axis={self.axis})'
+
+    def pieces(self) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+        """What this device has of it: where each piece begins, and the piece."""
+        for number, part in enumerate(self.parts):
+            offsets, piece = here(part)
+            if piece.numel():
+                begin = list(offsets)
+                begin[self.axis] += number * part.shape[self.axis]
+                yield tuple(begin), piece
+
+    def full_tensor(self) -> Tensor:
+        return torch.cat([full(part) for part in self.parts], dim=self.axis)
+
+    # as torch's planners ask
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(torch.Size(begin), piece.shape) for begin, piece in self.pieces()]
+
+    def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
+        return [
+            WriteItem(
+                index=MetadataIndex(fqn, torch.Size(begin)),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(
+                    chunk=ChunkStorageMetadata(torch.Size(begin), piece.shape),
+                    properties=TensorProperties.create_from_tensor(piece),
+                    size=self.shape,
+                ),
+            )
+            for begin, piece in self.pieces()
+        ]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
+        return next(piece for begin, piece in self.pieces() if torch.Size(begin) == index.offset)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def here(t: Tensor) -> tuple[tuple[int, ...], Tensor]:
+    """Where the part of a tensor that this device has begins, and the part."""
+    if not isinstance(t, DTensor):
+        return (0,) * t.ndim, t.detach()
+    piece = t.to_local().detach()
+    if not piece.numel():
+        return (0,) * t.ndim, piece
+    return tuple(compute_local_shape_and_global_offset(t.shape, t.device_mesh, t.placements)[1]), piece
+
+
+def full(t: Any) -> Any:
+    """All of a tensor, on every device."""
+    return t.full_tensor() if isinstance(t, (DTensor, Joined)) else t
+
+
+def put(target: Any, whole: Tensor) -> None:
+    """Write into a tensor this device's part of a whole one, in place."""
+    pieces = target.pieces() if isinstance(target, Joined) else [here(target)]
+    for begin, piece in pieces:
+        own = tuple(slice(start, start + length) for start, length in zip(begin, piece.shape, strict=True))
+        piece.copy_(whole[own])
+
+
+class State:
+    """The state of a model, and of an optimizer, for `torch.distributed.checkpoint`:
+
+        dcp.save({'app': State(model, optimizer)}, checkpoint_id=folder)
+        dcp.load({'app': State(model, optimizer)}, checkpoint_id=folder)
+
+    Names and shapes are those of the model on one device, however it is laid out here: what two devices saved that
+    share heads, three may load that share parameters, or one alone.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self.model, self.optimizer = getattr(model, 'module', model) if is_ddp(model) else model, optimizer
+        self.wholes: dict[str, tuple[str, int, int]] = {}  # of parts: the name on one device, which part, axis
+        for prefix, module in self.model.named_modules(remove_duplicate=False):
+            for name, view in vars(module).get('parallel_views', {}).items():
+                for number, part in enumerate(view.names(name) if view.parts > 1 else ()):
+                    path = f'{prefix}.' if prefix else ''
+                    self.wholes[path + part] = path + name, number, view.axis
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {'model': self.joined(get_model_state_dict(self.model))}
+        if self.optimizer is not None:
+            state['optimizer'] = self.joined(self.moments())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what a checkpoint was read into; tensors of `state_dict` have their new values already."""
+        set_model_state_dict(self.model, self.parted(state['model'], get_model_state_dict(self.model)))
+        if self.optimizer is not None:
+            moments = self.parted(state['optimizer'], self.moments())
+            set_optimizer_state_dict(self.model, self.optimizer, moments, options=FLAT)
+
+    def moments(self) -> dict[str, Any]:
+        return get_optimizer_state_dict(self.model, self.optimizer, options=FLAT)
+
+    def whole(self) -> dict[str, dict[str, Any]]:
+        """The same as whole tensors on every device, such as one device has: all of them have to ask."""
+        return {level: {n: full(t) for n, t in own.items()} for level, own in self.state_dict().items()}
+
+    def put(self, wholes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what `whole` gave, here or on any other number of devices."""
+        state = self.state_dict()
+        for level, own in state.items():
+            for name, target in own.items():
+                if isinstance(target, (Tensor, Joined)):
+                    put(target, wholes[level][name])
+                else:
+                    own[name] = wholes[level][name]
+        self.load_state_dict(state)
+
+    # names
+
+    def of_whole(self, name: str) -> tuple[str, int, int] | None:
+        """The name on one device of what a part holds, or an optimizer for it: which part, along which axis."""
+        lead = next((lead for lead in ('state.', 'param_groups.') if name.startswith(lead)), '')
+        path = name.removeprefix(lead)
+        for part, end in ((path, ''), (path.rpartition('.')[0], f'.{path.rpartition(".")[2]}')):
+            if part in self.wholes:
+                whole, number, axis = self.wholes[part]
+                return f'{lead}{whole}{end}', number, axis
+        return None
+
+    def joined(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        new: dict[str, Any] = {}
+        apart: dict[tuple[str, int], dict[int, Tensor]] = {}
+        for name, value in state.items():
+            found = self.of_whole(name)
+            if found is None:
+                new[name] = value
+            elif torch.is_tensor(value) and value.ndim:
+                whole, number, axis = found
+                apart.setdefault((whole, axis), {})[number] = value
+            else:  # a count of steps, a learning rate: of all parts the same
+                new[found[0]] = value
+        return new | {name: Joined([own[n] for n in sorted(own)], axis) for (name, axis), own in apart.items()}
+
+    def parted(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        new: dict[str, Any] = {}
+        for name in own:
+            found = self.of_whole(name)
+            value = state[name if found is None else found[0]]
+            new[name] = value.parts[found[1]] if isinstance(value, Joined) else value
+        return new
+
+
+def is_ddp(model: nn.Module) -> bool:
+    return isinstance(model, nn.parallel.DistributedDataParallel)
