@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from pretrained_cases import BARS, CASES, HEAD_CASES, Case, checkpoint, ids_of, lifted
+from pretrained_cases import BARS, CASES, HEAD_CASES, IMAGE_CASES, SEQ2SEQ_CASES, Case, checkpoint, ids_of, lifted
 from torch import Tensor, nn
 
 from x_transformers import Classifier, XTransformer, pretrained
@@ -101,7 +101,7 @@ def test_heads(case, tmp_path):
 
 
 def base_of(type: str, kind: str = '') -> Case:
-    cases = [*HEAD_CASES, *CASES] if kind else CASES
+    cases = [*HEAD_CASES, *CASES] if kind else [*CASES, *SEQ2SEQ_CASES, *IMAGE_CASES]
     return next(case for case in cases if case.type == type and kind in case.kind)
 
 
@@ -172,12 +172,35 @@ def test_backbones_and_heads_of_the_caller(tmp_path):
     assert not isinstance(encoder, XTransformer) and not encoder.attn_layers.causal
 
 
+def test_heads_of_images(tmp_path):
+    """New classes on a model with some, and on one without; and no head."""
+    with_classes, bare = (next(case for case in IMAGE_CASES if case.kind == kind) for kind in (
+        'ViTForImageClassification', 'ViTModel'))  # fmt: skip
+    image = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for case in (with_classes, bare):
+        ours, info = pretrained.load(checkpoint(case)[1], num_classes=3, return_info=True)
+        assert info.new == ['mlp_head.weight', 'mlp_head.bias'] and ours(image).shape == (2, 3)
+        pretrained.save(ours, tmp_path / case.kind, format='hf')
+        cls = transformers.ViTForImageClassification
+        again, said = cls.from_pretrained(tmp_path / case.kind, output_loading_info=True)
+        assert not said['missing_keys'] and not said['unexpected_keys']
+        assert (again(image).logits - ours(image)).abs().max() < 1e-4
+    theirs, folder = checkpoint(with_classes)
+    ours, info = pretrained.load(folder, head='embed', return_info=True)
+    assert info.ignored == ['classifier.bias', 'classifier.weight'] and not info.new
+    wanted = theirs.vit(image).last_hidden_state
+    assert (ours(image, return_embeddings=True) - wanted).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize('type, options, words', [
     ('bert', dict(head='lm'), "'mlm'|mlm"),
     ('llama', dict(head='tokens'), 'classify'),
     ('bert', dict(head='embed', num_classes=3), 'num_classes'),
     ('bert', dict(num_classes=0), 'num_classes'),
-    ('cohere', dict(head='classify_'), 'classify_'),
+    ('cohere', dict(head='classify_'), 'classify_'), ('whisper', dict(num_classes=3), 'num_classes'),
+    ('t5', dict(head=nn.Identity(), num_classes=3), 'num_classes'), ('vit', dict(head='lm'), 'embed'),
+    ('vit', dict(head=nn.Identity()), 'Identity'), ('marian', dict(head='classify'), 'marian'),
+    ('clip_vision_model', dict(num_classes=3), 'num_classes'),
 ])  # fmt: skip
 def test_refusals_of_heads(type, options, words):
     with pytest.raises((ConfigError, ValueError), match=words):

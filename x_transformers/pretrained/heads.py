@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,24 +75,41 @@ def stem(row: Row) -> str:
     return next((name.removesuffix(end) for end in MAIN if name.endswith(end)), name)
 
 
+def kinds_of(row: Row) -> dict[str, Callable[[str], Row]]:
+    """What the models of a type can be read as, each a function of the class that the config names."""
+    found: dict[str, Callable[[str], Row]] = {}
+    if row.architectures[0].endswith(MAIN):
+        found['mlm' if row.architectures[0].endswith('MaskedLM') else 'lm'] = lambda name: row
+    for kind, part in (('classify', 'Classification'), ('embed', 'Model')):  # of rows with several classes
+        own = [name for name in row.architectures if part in name and not row.heads and not name.endswith(MAIN)]
+        if own:
+            found[kind] = functools.partial(as_class, row, kind, own)
+    found.update({kind: functools.partial(head.of, row, kind) for kind, head in row.heads.items()})
+    return found
+
+
+def as_class(row: Row, kind: str, own: list[str], name: str) -> Row:
+    """The row for one of its own classes."""
+    first = name if name in own else own[0]
+    return replace(row, head=kind, architectures=(first, *(n for n in row.architectures if n != first)))
+
+
 def with_head(row: Row, config: Mapping[str, Any], head: Any) -> Row:
     """The row of a type with the head that the classes of a config have, or with another one."""
     name = (config.get('architectures') or [''])[0]
-    main = 'mlm' if row.architectures[0].endswith('MaskedLM') else 'lm'
+    kinds = kinds_of(row)
+    known = f'a module, or one of {", ".join(kinds)}'
     if head == 'auto':
         fits = [] if name.endswith(MAIN) else [kind for kind, own in row.heads.items() if name.endswith(own.ends)]
         if not fits and row.heads and re.search(r'For(?!PreTraining)[A-Z]\w*$', name) and not name.endswith(MAIN):
             raise ConfigError(
                 f'`architectures` of this {row.type} checkpoint is {name!r}, whose head is not read: `head` can be '
-                f'a module, or one of {", ".join((main, *row.heads))}'
+                f'{known}'
             )
-        head = fits[0] if fits else main
-    if head == main:
-        return row
-    if head not in row.heads:
-        known = ', '.join(('auto', main, *row.heads))
-        raise ConfigError(f'`head` got {shown(head)}, of a {row.type} it must be a module, or one of {known}')
-    return row.heads[head].of(row, head, name)
+        return kinds[fits[0]](name) if fits else row
+    if head not in kinds:
+        raise ConfigError(f"`head` got {shown(head)}, of a {row.type} it must be 'auto', {known}")
+    return kinds[head](name)
 
 
 def row_for(config: Mapping[str, Any], head: Any = 'auto') -> Row:
@@ -104,12 +122,12 @@ def settled(config: Mapping[str, Any], head: Any, num_classes: int | None) -> tu
     if num_classes is not None and not size.test(num_classes):
         raise ValueError(f'`num_classes` got {shown(num_classes)}, it must be {size.words}')
     row = row_for(config, kind)
-    if kind == 'auto' and num_classes is not None and row.around is None and 'classify' in row.heads:
+    if num_classes is not None and row.around is None and kind != 'classify':
+        if kind != 'auto' or 'classify' not in kinds_of(row_of(config)):
+            raise ConfigError(f'`num_classes` got {num_classes}, but this {row.type} has no classes')
         row = row_for(config, 'classify')
-    if num_classes is not None and row.around is None and row.heads:
-        raise ConfigError(f'`num_classes` got {num_classes}, but `head={head!r}` has no classes')
     if isinstance(head, nn.Module):
-        if row.wrapper != 'TransformerWrapper' or row.around is not None:
+        if row.wrapper != 'TransformerWrapper':
             raise ConfigError(
                 f'`head` got a {type(head).__name__}, which a {row.wrapper} of a {row.type} does not take'
             )
