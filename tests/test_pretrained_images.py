@@ -175,6 +175,35 @@ def test_hidden_patches(tmp_path):
         assert torch.equal(again.state_dict()[name], t)
 
 
+@pytest.mark.parametrize('name', ['vit-0', 'deit-1', 'dinov2-0', 'dinov2_with_registers-0'])
+def test_no_head_and_a_new_one(name, tmp_path):
+    theirs, folder = checkpoint(OF[name])
+    images = pixels(OF[name])
+    ours, info = pretrained.load(folder, head='embed', return_info=True)
+    assert not info.new and info.ignored and all('classifier' in name for name in info.ignored)
+    pretrained.save(ours, tmp_path)
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert config['architectures'] == [type(theirs).__name__.partition('For')[0] + 'Model']
+    with torch.no_grad(), lifted():
+        wanted = copy.deepcopy(theirs).double().base_model(images).last_hidden_state
+        found = ours.double()(images, return_embeddings=True)
+        assert (found[:, 0] - wanted[:, 0]).abs().max() < 1e-10
+        if 'dino' in info.type:  # others would be missing their pooler
+            bare = again(tmp_path, getattr(transformers, config['architectures'][0])(theirs.config))
+            assert (bare(images).last_hidden_state - wanted).abs().max() < 1e-10
+    for source in (folder, tmp_path):
+        ours, info = pretrained.load(source, num_classes=3, return_info=True)
+        assert info.new and all(name.startswith('mlp_head.') for name in info.new)
+        assert info.config['architectures'][0].endswith(('ForImageClassification', 'WithTeacher'))
+        logits, hidden = ours.double()(images, return_logits_and_embeddings=True)
+        assert logits.shape == (3, 3) and (hidden[:, 0] - wanted[:, 0]).abs().max() < 1e-10
+        ours.float()
+        pretrained.save(ours, tmp_path / 'new')
+        model = getattr(transformers, info.config['architectures'][0]).from_pretrained(tmp_path / 'new')
+        with torch.no_grad():
+            assert (model(images.float()).logits - ours(images.float())).abs().max() < 1e-4
+
+
 def rewritten(folder, target, rename=lambda name: name, **fields):
     """A checkpoint with other names, and other fields."""
     from safetensors.torch import load_file, save_file
