@@ -47,8 +47,8 @@ with packages():
         size,
         some_text,
     )
-    from common.texts import fixed_windows, random_crops, read_corpus
-    from matplotlib.figure import Figure
+    from common.pictures import curves
+    from common.texts import fixed_windows, printable, random_crops, read_corpus
     from torch import Tensor
     from tqdm import tqdm
 
@@ -170,21 +170,6 @@ def validate(run: Run, windows: Tensor) -> float:
 # results
 
 
-def plot(run: Run, path: Path) -> None:
-    """Write the loss curve, under another name first."""
-    bits = torch.tensor(run.losses) / math.log(2)
-    width = max(1, len(bits) // 25)
-    axes = Figure(figsize=(8, 5), layout='constrained').add_subplot()
-    axes.set(title='Byte-level language model', xlabel='step', ylabel='bits per byte')
-    axes.plot(range(1, len(bits) + 1), bits, color='tab:blue', alpha=0.25)
-    axes.plot(range(width, len(bits) + 1), bits.unfold(0, width, 1).mean(-1), label='training, smoothed')
-    axes.plot(*zip(*run.validations, strict=True), 'o-', label='validation')
-    axes.set_ylim(0, min(9, bits.max().item() * 1.05))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    runs.write_figure(axes.figure, path, 'the loss curve')
-
-
 def sample(run: Run, prompt: bytes, count: int, temperature: float) -> str:
     """The prompt and `count` bytes that the model adds to it."""
     limit = run.config.seq_len
@@ -196,8 +181,7 @@ def sample(run: Run, prompt: bytes, count: int, temperature: float) -> str:
     cache_kv = len(start) + count <= limit or run.model.net.can_cache_kv_outside_max_seq_len
     with run.autocast():
         added = run.model.generate(start, count, temperature=temperature, cache_kv=cache_kv)
-    text = (prompt + bytes(added.tolist())).decode('utf-8', errors='replace')
-    return ''.join(c if c.isprintable() or c in '\n\t' else '\N{REPLACEMENT CHARACTER}' for c in text)
+    return printable((prompt + bytes(added.tolist())).decode('utf-8', errors='replace'))
 
 
 # the whole
@@ -213,7 +197,7 @@ def work(args: argparse.Namespace) -> None:
         return run
 
     def finish(run: Run, out: Path) -> None:
-        plot(run, out / 'loss.png')
+        curves(run, out / 'loss.png', 'Byte-level language model', 'bits per byte', scale=1 / math.log(2))
         print(f'loss curve in {out / "loss.png"}, {saved(out)}\n')
         print(sample(run, os.fsencode(args.prompt), args.sample_bytes, args.temperature))
         print(f'\nval bits per byte: {run.validations[-1][1]:.3f}')

@@ -22,7 +22,8 @@ from x_transformers import Decoder, TransformerWrapper
 for package in ('matplotlib', 'tqdm', 'filelock'):
     pytest.importorskip(package, reason='needs x-transformers[examples]')
 load_file = pytest.importorskip('safetensors.torch', reason='needs x-transformers[examples]').load_file
-DRAW = pytest.importorskip('matplotlib.figure', reason='needs x-transformers[examples]').Figure.savefig
+Figure = pytest.importorskip('matplotlib.figure', reason='needs x-transformers[examples]').Figure
+DRAW = Figure.savefig
 
 pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +59,7 @@ def straight(script, text, tmp_path_factory):
 def _plain_pictures(script):
     """Drawing takes longer than the runs here; those in a process of their own draw."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script.Figure, 'savefig', lambda figure, path, **more: write(path, b'drawn'))
+        patch.setattr(Figure, 'savefig', lambda figure, path, **more: write(path, b'drawn'))
         yield
 
 
@@ -137,7 +138,7 @@ def test_a_run_from_start_to_end(script, start, text, tmp_path, monkeypatch, cap
     if program:
         code, printed, progress = start(*sizes, '--data', text, '--out', out).finish()
     else:
-        monkeypatch.setattr(script.Figure, 'savefig', DRAW)
+        monkeypatch.setattr(Figure, 'savefig', DRAW)
         code = call(script, *sizes, '--data', text, '--out', out)
         printed, progress = capsys.readouterr()
     assert code == 0, progress
@@ -314,7 +315,7 @@ def test_a_picture_that_cannot_be_written(script, straight, tmp_path, monkeypatc
     def full(*arguments, **more):
         raise OSError('No space left on device')
 
-    monkeypatch.setattr(script.Figure, 'savefig', full)
+    monkeypatch.setattr(Figure, 'savefig', full)
     assert call(script, '--out', out, '--resume') == 1
     said = capsys.readouterr().err
     assert 'the loss curve cannot be written: No space left on device; the last checkpoint is' in said

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -271,16 +270,6 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
 
 
 # the whole
-
-
-def write_figure(figure: Figure, path: Path, what: str) -> None:
-    """Write a picture, under another name first."""
-    try:
-        figure.savefig(path.with_suffix('.tmp'), format='png', dpi=120)
-        path.with_suffix('.tmp').replace(path)
-    except OSError as error:
-        path.with_suffix('.tmp').unlink(missing_ok=True)
-        raise Stop(f'{what} cannot be written: {error}; {saved(path.parent)}', 1) from error
 
 
 def conduct(

@@ -113,3 +113,8 @@ def fixed_windows(valid: Tensor, config: Wishes) -> Tensor:
     count = min(config.val_windows, len(valid) // config.seq_len)
     starts = torch.arange(count)[:, None] * (len(valid) - config.seq_len) // max(count - 1, 1)
     return valid[starts + torch.arange(config.seq_len)].long()
+
+
+def printable(text: str) -> str:
+    """The text, with a sign in place of what a terminal would not show."""
+    return ''.join(c if c.isprintable() or c in '\n\t' else '\N{REPLACEMENT CHARACTER}' for c in text)

@@ -1,0 +1,325 @@
+"""The examples beside train_lm.py: what they refuse, that they learn, go on after a stop, and agree with each other."""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import example_scripts
+import pytest
+import torch
+from example_scripts import call
+
+for package in ('matplotlib', 'tqdm', 'filelock', 'safetensors'):
+    pytest.importorskip(package, reason='needs x-transformers[examples]')
+
+TINY = '--dim 32 --heads 1 --depth 1'.split()
+LM = [*TINY, *'--seq-len 32 --batch-size 2 --val-windows 4 --steps 2 --sample-bytes 2'.split()]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    """Relative paths lead there, and a run that fails leaves no handlers behind."""
+    monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def needs(script):
+    """The package that a script reads its data from."""
+    package = {'classify_images': 'sklearn', 'translate': 'babel'}.get(script)
+    if package:
+        pytest.importorskip(package, reason='needs x-transformers[examples]')
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.fixture(scope='module')
+def backbone(tmp_path_factory):
+    """A run of train_lm.py."""
+    folder = tmp_path_factory.mktemp('lm')
+    (folder / 'text').write_text('the cat sat on the mat. ' * 40)
+    with example_scripts.script('train_lm') as train_lm:
+        assert call(train_lm, *LM, '--data', folder / 'text', '--out', folder / 'run') == 0
+    return folder / 'run'
+
+
+@pytest.fixture(scope='module')
+def texts(tmp_path_factory):
+    """A folder with two classes of short texts."""
+    root = tmp_path_factory.mktemp('texts')
+    for name, words in (('cats', 'the cat sat on the mat '), ('sums', '1 + 2 = 3; 4 + 5 = 9; ')):
+        (root / name).mkdir()
+        for index in range(20):
+            (root / name / f'{index:02d}').write_text(f'{words[index % 7 :]}{words} no. {index}')
+    return root
+
+
+# refusals
+
+
+REFUSED = {
+    'classify_images': [
+        (['--steps', '0'], "argument --steps: got '0', it must be an integer of at least 1"),
+        (['--bend', '-1'], 'a number of at least 0'),
+        (['--dim', '30'], '--dim 30 cannot be divided among 4 --heads'),
+        (['--patch-size', '3'], 'there is no such model: `patch_size` got 3'),
+        (['--set', 'pool=None'], 'it answers with (1, 16, 10) numbers, not with one per digit'),
+        (['--set', 'num_register_token=4'], 'there is no such flag, did you mean `num_register_tokens`'),
+        (['--set', 'dim=3'], '--set dim: this is not set by flag'),
+        (['--resume'], '--resume needs --out'),
+        (['--resume', '--out', 'nowhere'], '--resume: there is no checkpoint in nowhere'),
+        (['--device', 'abacus'], '--device abacus cannot be used'),
+        (['--out', 'taken'], '--out taken is not empty; choose another folder'),
+    ],
+    'translate': [
+        (['--source', ''], 'argument --source: is empty'),
+        (['--set', 'dec_depth=3'], '--set dec_depth: this is not set by flag'),
+        (['--set', 'enc'], "--set got 'enc', it must be NAME=VALUE"),
+    ],
+    'finetune': [
+        ([], '--backbone: there is no run of train_lm.py in runs/; make one with train_lm.py'),
+        (['--backbone', 'nowhere'], '--backbone nowhere does not exist'),
+        (['--backbone', 'taken'], '--backbone taken holds no checkpoint of train_lm.py and no config.json'),
+        (['--backbone', 'broken'], '--backbone broken cannot be read: '),
+        (['--backbone', 'wordy'], 'cannot be read: '),
+        (['--train', 'half'], "argument --train: invalid choice: 'half'"),
+        (['--classes', '1'], 'an integer of at least 2'),
+    ],
+    'generate': [
+        ([], '--model: there is no run of train_lm.py in runs/'),
+        (['--model', 'taken/file'], '--model taken/file is no folder'),
+        (['--beams', '2', '--stream'], '--beams does not go with --stream'),
+        (['--samples', '2', '--speculative'], '--speculative does not go with --samples'),
+        (['--draft', 'x'], '--draft needs --speculative'),
+        (['--prompt', 'a', '--prompt-file', 'b'], '--prompt does not go with --prompt-file'),
+        (['--prompt-file', 'nowhere'], '--prompt-file nowhere cannot be read: No such file'),
+        (['--prompt-file', 'empty'], '--prompt-file empty is empty'),
+        (['--top-p', '0'], 'a number above 0'),
+    ],
+}
+
+
+@pytest.mark.parametrize('script', REFUSED)
+def test_what_cannot_be_is_refused(script, tmp_path, capsys):
+    for name, content in (('taken', None), ('broken', '{'), ('wordy', '{"model_type": "no such type"}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ('config.json' if content else 'file')).write_text(content or 'x')
+    (tmp_path / 'empty').write_text('')
+    before = sorted(map(str, tmp_path.rglob('*')))
+    with example_scripts.script(script) as module:
+        for arguments, words in REFUSED[script]:
+            assert call(module, *arguments) == 2, arguments
+            said = capsys.readouterr().err
+            assert words in said and 'Traceback' not in said, (arguments, said)
+        assert call(module, '--help') == 0
+    assert sorted(map(str, tmp_path.rglob('*'))) == before
+
+
+def test_languages_that_do_not_exist_are_refused(capsys):
+    needs('translate')
+    with example_scripts.script('translate') as translate:
+        for arguments, words in (
+            (['--target', 'xx'], "--target xx: unknown locale 'xx'"),
+            (['--source', 'e'], '--source e: '),
+            (['--dim', '31'], '--dim 31 cannot be divided among 2 --heads'),
+            (['--set', 'dec_attn_dropout=much'], 'there is no such model: '),
+        ):
+            assert call(translate, *arguments) == 2, arguments
+            assert words in capsys.readouterr().err, arguments
+
+
+# data
+
+
+def test_no_text_is_in_two_parts(texts):
+    with example_scripts.script('finetune') as finetune:
+        (texts / 'cats' / 'again').write_text((texts / 'cats' / '00').read_text())
+        for per_class in (300, 12):
+            names, parts = finetune.read_classes(finetune.Config(data=str(texts), per_class=per_class))
+            found = [text for part in parts.values() for text, _ in part]
+            assert names == ['cats', 'sums'] and len(set(found)) == len(found)
+            for name, most in (('train', per_class), ('validate', per_class // 10), ('test', per_class // 6)):
+                counts = [sum(label == one for _, label in parts[name]) for one in (0, 1)]
+                assert all(1 <= count <= most for count in counts), (name, counts)
+        (texts / 'cats' / 'again').unlink()
+        with pytest.raises(finetune.Stop, match='1 folder'):
+            finetune.read_classes(finetune.Config(data=str(texts), classes=1))
+
+
+def test_functions_are_found():
+    with example_scripts.script('finetune') as finetune:
+        long = '    ' + 'x = 1; ' * 20
+        source = f'def short(): pass\n\nclass A:\n  async def method(self):\n{long}\n\ndef long():\n{long}\n'
+        assert sorted(text.split('(')[0] for text in finetune.functions_in(source)) == [
+            '  async def method',
+            'def long',
+        ]
+
+
+def test_images_stay_where_nothing_bends_them():
+    with example_scripts.script('classify_images') as classify:
+        images = torch.rand(3, 1, 8, 8) * 2 - 1
+        same, other = (classify.bent(images, strength, torch.Generator().manual_seed(0)) for strength in (0.0, 1.0))
+        torch.testing.assert_close(same, images)
+        assert other.shape == images.shape and -1 <= other.min() and other.max() <= 1
+        assert (other - images).abs().max() > 0.1
+
+
+def test_names_are_bytes_with_an_end():
+    with example_scripts.script('translate') as translate:
+        ids = translate.ids_of(['é', 'abc'], start=True)
+        assert ids.tolist() == [[1, 195, 169, 2, 0], [1, 97, 98, 99, 2]]
+        assert [translate.text_of(row) for row in ids[:, 1:].tolist()] == ['é', 'abc']
+        assert translate.spelled('né') == ['n', 'é', '', '∎']
+
+
+# runs
+
+
+class Killed(BaseException):
+    pass
+
+
+RUNS = {
+    'classify_images': [*TINY, '--steps', '6', '--batch-size', '4', '--set', 'emb_dropout=0.2'],
+    'translate': [*TINY, '--steps', '6', '--batch-size', '4', '--source', 'en', '--target', 'nl'],
+    'finetune': ['--steps', '6', '--batch-size', '4', '--seq-len', '16'],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('script', RUNS)
+def test_a_run_goes_on_as_if_it_had_not_stopped(script, backbone, texts, tmp_path, monkeypatch, capsys):
+    needs(script)
+    arguments = [*RUNS[script], '--interval', '4']
+    arguments += ['--backbone', backbone, '--data', texts] if script == 'finetune' else []
+    with example_scripts.script(script) as module:
+        if script == 'translate':  # whose untrained model writes to the end of each line
+            read = module.read_names
+            monkeypatch.setattr(module, 'read_names', lambda config: {p: some[:40] for p, some in read(config).items()})
+        assert call(module, *arguments, '--out', 'straight') == 0
+        printed = capsys.readouterr().out.splitlines()[-1]
+        assert re.match(r'test(, right to the last letter| accuracy): \d', printed)
+        pictures = [path for path in Path('straight').iterdir() if path.suffix == '.png']
+        assert len(pictures) >= 2 and all(path.read_bytes().startswith(b'\x89PNG') for path in pictures)
+
+        train_step = module.Run.train_step
+
+        def dying(run):
+            if run.step == 5:
+                raise Killed
+            return train_step(run)
+
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(module.Run, 'train_step', dying)
+            call(module, *arguments, '--out', 'killed')
+        assert call(module, '--out', 'killed', '--resume') == 0
+        assert capsys.readouterr().out.splitlines()[-1] == printed
+        assert call(module, '--out', 'killed', '--resume', '--batch-size', '3') == 2
+        assert '--batch-size is 3 here and 4 there' in capsys.readouterr().err
+    straight, killed = (files(Path(out, 'step_000006')) for out in ('straight', 'killed'))
+    assert straight['model.safetensors'] == killed['model.safetensors']
+    assert straight['training.safetensors'] == killed['training.safetensors']
+
+
+@pytest.mark.slow
+def test_what_learns_is_what_was_asked_for(backbone, texts, capsys):
+    pytest.importorskip('peft', reason='pip install -e .[ecosystem]')
+    load_file = pytest.importorskip('safetensors.torch').load_file
+    before = load_file(sorted(backbone.glob('step_*'))[-1] / 'model.safetensors')
+    accuracies = {}
+    with example_scripts.script('finetune') as finetune:
+        arguments = ['--backbone', backbone, '--data', texts, '--seq-len', '32', '--steps', '30', '--interval', '30']
+        for train in ('full', 'head', 'lora', 'scratch'):
+            assert call(finetune, *arguments, '--train', train, '--out', train) == 0
+            accuracies[train] = float(re.findall(r'test accuracy: ([\d.]+)%', capsys.readouterr().out)[0])
+            weights = load_file(Path(train, 'step_000030', 'model.safetensors'))
+            plain = {name.replace('base_model.model.', '').replace('base_layer.', ''): w for name, w in weights.items()}
+            same = [torch.equal(weight, plain[f'backbone.{name}']) for name, weight in before.items()]
+            assert all(same) == (train in ('head', 'lora')), train
+            assert any('lora' in name for name in weights) == (train == 'lora')
+    assert min(accuracies.values()) == 100.0, accuracies  # letters or digits
+
+
+@pytest.mark.slow
+def test_digits_are_learned(capsys):
+    needs('classify_images')
+    with example_scripts.script('classify_images') as classify:
+        assert call(classify, '--steps', '150', '--dim', '32', '--depth', '2', '--interval', '150') == 0
+    accuracy = float(re.findall(r'test accuracy: ([\d.]+)%', capsys.readouterr().out)[0])
+    assert accuracy > 60  # by chance 10
+
+
+@pytest.mark.slow
+def test_names_are_learned(tmp_path):
+    """As many as fit into a batch are known by heart."""
+    needs('translate')
+    with example_scripts.script('translate') as translate:
+        config = translate.Config(dim=64, heads=1, depth=1, batch_size=8, steps=60, dropout=0.0, precision='float32')
+        run = translate.Run(config, torch.device('cpu'))
+        short = [pair for pair in run.parts['train'] if max(map(len, pair)) < 9][:8]
+        run.parts['train'] = short
+        for _ in range(60):
+            run.losses.append(run.train_step())
+        sources, targets = zip(*short, strict=True)
+        assert translate.share(run.translations(sources), targets) > 0.5
+        seen = translate.looks(run, sources[0], targets[0])
+        assert seen.shape == (translate.bytes_of(targets[0]) + 1, translate.bytes_of(sources[0]) + 1)
+        torch.testing.assert_close(seen.sum(-1), torch.ones(len(seen)))
+
+
+# generation
+
+
+@pytest.mark.slow
+def test_every_way_to_generate_says_the_same(backbone, capsys):
+    with example_scripts.script('generate') as generate:
+
+        def said(*arguments):
+            assert call(generate, '--model', backbone, '--prompt', 'the cat ', '--tokens', 12, *arguments) == 0
+            return capsys.readouterr()
+
+        greedy = said('--temperature', 0)
+        assert greedy.out.startswith('the cat ') and re.search(r'12 tokens in [\d.]+ s', greedy.err)
+        draft = ['--speculative', '--draft', backbone]
+        for arguments in (['--stream'], ['--speculative'], draft, ['--cache', 'c'], ['--cache', 'c'], ['--beams', 1]):
+            told = said('--temperature', 0, *arguments)
+            assert told.out == greedy.out, arguments
+        assert 'guesses kept' in said('--temperature', 0, *draft).err
+        assert '8 tokens of the prompt come from c' in said('--cache', 'c').err
+        assert said('--seed', 1, '--top-k', 50).out == said('--seed', 1, '--top-k', 50, '--stream').out
+        assert len(said('--samples', 3, '--top-p', 0.9).out.split('-' * 20)) == 3
+        assert call(generate, '--model', backbone, '--cache', 'c', '--prompt', 'a dog') == 2
+        assert '`prompts` must begin with the 8 tokens of `prompt_cache`' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_models_of_transformers(texts, tmp_path, monkeypatch, capsys):
+    transformers = pytest.importorskip('transformers', reason='pip install -e .[test-pretrained]')
+    tokenizers = pytest.importorskip('tokenizers', reason='pip install -e .[ecosystem]')
+    monkeypatch.setattr(transformers.utils.logging, 'disable_progress_bar', lambda: None)
+    words = {word: i for i, word in enumerate(['<end>', 'the', 'cat', 'sat', 'on', 'mat', '1', '2', '+', '=', '?'])}
+    config = transformers.GPT2Config(vocab_size=11, n_embd=32, n_layer=1, n_head=2, n_positions=64, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / 'gpt2')
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token='?'))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    with example_scripts.script('generate') as generate:
+        assert call(generate, '--model', 'gpt2', '--prompt', 'the cat') == 2
+        assert 'has no tokenizer.json, and 11 ids are no bytes' in capsys.readouterr().err
+        tokenizer.save(str(tmp_path / 'gpt2' / 'tokenizer.json'))
+        assert call(generate, '--model', 'gpt2', '--prompt', 'the cat', '--tokens', 5, '--stop', 'mat') == 0
+        said = capsys.readouterr().out.split()
+        assert said[:2] == ['the', 'cat'] or (said[0] == 'the' and set(' '.join(said).split()) <= {*words, 'cat'})
+    with example_scripts.script('finetune') as finetune:
+        arguments = ['--backbone', 'gpt2', '--data', texts, '--steps', '30', '--seq-len', '16', '--interval', '30']
+        assert call(finetune, *arguments, '--out', 'run') == 0
+        assert 'test accuracy: 100.0%' in capsys.readouterr().out
+    described = json.loads(Path('run', 'step_000030', 'config.json').read_text())
+    assert described['classes'] == ['cats', 'sums'] and described['train'] == 'full'
+    shutil.rmtree('run')
