@@ -36,11 +36,12 @@ from x_transformers import (
     Encoder,
     MultiInputTransformerWrapper,
     TransformerWrapper,
+    TwoTowers,
     ViTransformerWrapper,
     XTransformer,
 )
-from x_transformers.cache import LayerIntermediates
-from x_transformers.core.traces import Intermediates
+from x_transformers.flags import ConfigError
+from x_transformers.generation.cached_step import CachedStep
 
 pytestmark = [
     pytest.mark.costly,
@@ -107,11 +108,16 @@ def test_where_sizes_matter(name):
     check(BY_NAME[name])
 
 
-# default models, with all that they are given; losses are of two targets at least
+# default models, with all that they are given, in float64; losses are of two targets at least
 
 SIZES = dict(dim=16, depth=1, heads=2, attn_dim_head=8)
-FEW, MANY = (3, 7, 5), (4, 12, 9)
-DIMS = {size: Dim(name, min=3, max=24) for size, name in zip(FEW, ('batch', 'length', 'context'), strict=True)}
+FEW, MANY = (3, 7, 5), ((4, 12, 9), (2, 24, 1), (1, 1, 17))
+DIMS = {size: Dim(name, max=24) for size, name in zip(FEW, ('batch', 'length', 'context'), strict=True)}
+LONGER = {**DIMS, 7: Dim('length', min=3, max=24)}
+OTHER_DIMS = {
+    'images': {5: DIMS[5], 20: 4 * Dim('patches', min=2, max=8)},
+    **dict.fromkeys(('documents', 'encoded', 'language'), LONGER),
+}
 
 
 def on_tokens(kind=Decoder, wrapper=TransformerWrapper, stack=None, **options):
@@ -136,7 +142,19 @@ def mask(b, n):
     return torch.rand(b, n).argsort(dim=-1) > 0
 
 
+def pictures(num_classes=3, **options):
+    sizes = dict(image_size=32, patch_size=4, channels=1, num_classes=num_classes)
+    return ViTransformerWrapper(**sizes, **options, attn_layers=Encoder(**SIZES))
+
+
+def towers():
+    text = on_tokens(return_only_embed=True)
+    return TwoTowers(pictures(None), text, text_pool='eos', dim_shared=8, loss='sigmoid')
+
+
 CROSS, ROTARY = dict(cross_attend=True), dict(rotary_pos_emb=True)
+LLAMA = dict(rotary_pos_emb=True, attn_kv_heads=1, use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True)
+BESIDE = dict(prefix_tokens=2, num_register_tokens=1)
 MODELS = {
     'decoder': (lambda: Decoder(**SIZES, **CROSS), lambda b, n, c: dict(
         x=torch.randn(b, n, 16), mask=mask(b, n), context=torch.randn(b, c, 16), context_mask=mask(b, c))),
@@ -153,23 +171,32 @@ MODELS = {
         x=ids(b, n), document_ids=torch.arange(n).expand(b, -1) // 3)),
     'continuous': (lambda: on_tokens(Encoder, ContinuousTransformerWrapper), lambda b, n, c: dict(
         x=torch.randn(b, n, 6), lens=torch.arange(1, b + 1))),
-    'images': (lambda: ViTransformerWrapper(image_size=32, patch_size=4, num_classes=3, attn_layers=Encoder(**SIZES)),
-               lambda b, n, c: dict(img=torch.randn(c, 3, *[4 * min(c, 8)] * 2))),
+    'decoder of today': (lambda: on_tokens(stack=LLAMA), lambda b, n, c: dict(x=ids(b, n))),
+    'encoder of today': (lambda: on_tokens(Encoder, stack=LLAMA), lambda b, n, c: dict(x=ids(b, n), mask=mask(b, n))),
+    'images': (pictures, lambda b, n, c: dict(img=torch.randn(c, 1, *[4 * max(2, min(c, 8))] * 2))),
+    'attention as pool': (lambda: pictures(pool='attention', mask_token=True, **BESIDE), lambda b, n, c: dict(
+        img=torch.randn(c, 1, 16, 16), hidden_patches=torch.rand(c, 16) > 0.5)),
+    'pairs': (towers, lambda b, n, c: dict(images=torch.randn(b, 1, 16, 16), texts=ids(b, n))),
     'encoded': (encoded, lambda b, n, c: dict(src=ids(b, c), tgt=ids(b, n), mask=mask(b, c))),
     'language': (lambda: AutoregressiveWrapper(on_tokens()), lambda b, n, c: dict(x=ids(b, n))),
     'streams': (streams, lambda b, n, c: dict(x=dict(a=ids(b, n), b=ids(b, n)))),
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('name', MODELS)
+def others_slow(names, first):
+    return [name if name == first else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize('name', others_slow(MODELS, 'attention as pool'))
 def test_default_models(name):
-    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
     build, of = MODELS[name]
-    net, inputs = build().eval(), of(*MANY)
-    sizes = {5: DIMS[5], 20: 4 * Dim('patches', min=2, max=8)} if name == 'images' else DIMS
-    program = exported(net, of(*FEW), sizes)
-    torch.testing.assert_close(program(inputs), net(**inputs))
+    net = build().eval()
+    dims = OTHER_DIMS.get(name, DIMS)
+    program = exported(net, of(*FEW), dims)
+    for b, n, c in MANY:
+        inputs = of(b, max(n, dims[7].min) if 7 in dims else n, c)
+        torch.testing.assert_close(program(inputs), net(**inputs), atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -179,39 +206,77 @@ def test_strict_export():
     torch.testing.assert_close(program(inputs), net(**inputs))
 
 
-class Step(nn.Module):
-    """New tokens behind cached ones, whose keys and values go in and out as tensors."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, inputs):
-        layers = [Intermediates(cached_kv=pair, layer_type='a') for pair in inputs['past']]
-        held = LayerIntermediates(attn_intermediates=layers, cache_length=inputs['past'][0][0].shape[-2])
-        options = dict(cache=held, return_intermediates=True, input_not_include_cache=True)
-        logits, left = self.net(inputs['x'], **options)
-        return logits, [layer.cached_kv for layer in left.attn_intermediates]
+@pytest.mark.parametrize('kernel', others_slow(('elu', 'favor'), 'elu'))
+def test_chunks_of_linear_attention_are_as_many_as_it_takes(kernel):
+    torch.set_default_dtype(torch.float64)
+    net = on_tokens(stack=dict(attn_kernel=kernel, attn_kernel_chunk=4)).eval()
+    program = exported(net, dict(x=ids(3, 7)), DIMS)
+    for sizes in ((2, 1), (1, 8), (3, 24)):
+        inputs = dict(x=ids(*sizes))
+        assert_close(program(inputs), net(**inputs), sizes)
 
 
-@pytest.mark.parametrize('stack', [pytest.param({}, marks=pytest.mark.slow), ROTARY], ids=str)
-def test_decoding_with_a_cache(stack):
-    torch.manual_seed(0)
-    net = on_tokens(stack=stack).eval()
+# one step of decoding
 
-    def of(b, n):
-        tokens = ids(b, n + 2)
-        left = net(tokens[:, :n], return_intermediates=True)[1]
-        past = [layer.cached_kv for layer in left.attn_intermediates]
-        return dict(x=tokens[:, n : n + 1], past=past), tokens[:, n + 1 :], net(tokens)[:, n:]
 
-    held = Dim('held', min=2, max=23)  # and one more is at most `max_seq_len`
-    shapes = dict(x={0: DIMS[3]}, past=[({0: DIMS[3], 2: held}, {0: DIMS[3], 2: held})])
-    program = export(Step(net), (of(3, 7)[0],), dynamic_shapes=(shapes,), strict=False).module()
-    inputs, further, wanted = of(4, 11)
-    first, past = program(inputs)
-    second, _ = program(dict(x=further, past=past))
-    torch.testing.assert_close(torch.cat((first, second), dim=1), wanted)
+def read_on(net, step, program, sizes):
+    """What a program gives for three tokens, one by one, behind those that a prompt left."""
+    for b, n in sizes:
+        tokens, found = ids(b, n + 3), []
+        _, past = step(tokens[:, :n])
+        for at in range(n, n + 3):
+            logits, past = program(tokens[:, at : at + 1], past)
+            found.append(logits)
+        assert_close(torch.cat(found, dim=1), net(tokens)[:, n:], (b, n))
+
+
+STEPS = dict(
+    plain={},
+    today=LLAMA,
+    window=dict(attn_max_attend_past=4, rotary_xpos=True),
+    biases=dict(alibi_pos_bias=True, shift_tokens=1),
+    latents=dict(attn_use_latent_kv=True, attn_dim_latent_kv=4),
+)
+
+
+@pytest.mark.parametrize('name', others_slow(STEPS, 'today'))
+def test_decoding_with_a_cache(name):
+    torch.set_default_dtype(torch.float64)
+    net = on_tokens(stack=STEPS[name], num_memory_tokens=0 if name == 'today' else 2).eval()
+    step = CachedStep(net)
+    _, past = step(ids(3, 7))
+    program = export(step, (ids(3, 1), past), dynamic_shapes=step.dynamic_shapes, strict=False).module()
+    read_on(net, step, program, ((4, 11), (1, 2), (2, 21)))
+
+
+def test_a_step_reads_as_the_model_does():
+    torch.set_default_dtype(torch.float64)
+    net = on_tokens(stack=dict(**LLAMA, **CROSS, disable_abs_pos_emb=False), num_memory_tokens=2).eval()
+    step, context, tokens = CachedStep(net), torch.randn(2, 5, 16), ids(2, 9)
+    first, past = step(tokens[:, :4], context=context)
+    kept = [t.clone() for t in past]
+    then, later = step(tokens[:, 4:7], past, context=context)  # several at a time
+    last, _ = step(tokens[:, 7:], later, context=context)
+    assert_close(torch.cat((first, then, last), dim=1), net(tokens, context=context))
+    assert all(map(torch.equal, past, kept))  # what was read may be continued again
+    assert step.names == ['angles', 'positions', *(f'{at}.{name}' for at in range(2) for name in ('keys', 'values'))]
+
+
+def test_steps_that_are_refused():
+    step = CachedStep(on_tokens(stack=ROTARY).eval())
+    with pytest.raises(ValueError, match=r'read a prompt first, by `step\(prompt\)`'):
+        step.dynamic_shapes  # noqa: B018
+    _, past = step(ids(2, 3))
+    with pytest.raises(
+        ValueError, match=r'`past` got 3 tensors, the model keeps 4: angles, positions, 0\.keys, 0\.values'
+    ):
+        step(ids(2, 1), past[:-1])
+    with pytest.raises(ValueError, match='not known yet'):  # a copy has features of its own
+        copy.deepcopy(step)(ids(2, 1), past)
+    with pytest.raises(ValueError, match='the running state `key sums` has no row for each token'):
+        CachedStep(on_tokens(stack=dict(attn_kernel='elu')))(ids(2, 3))
+    with pytest.raises(ConfigError, match='`net` is a TransformerWrapper with flags that leave it without a cache'):
+        CachedStep(on_tokens(Encoder))
 
 
 if __name__ == '__main__':

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from x_transformers.core.transforms import is_exporting
+
 CLAIMING = threading.Lock()
 
 
@@ -107,7 +109,7 @@ class Buffer(State):
         old, count = self.storage.tensor, new.shape[-2]
         if count == 0:
             return self
-        if torch.is_grad_enabled() and (new.requires_grad or old.requires_grad):
+        if is_exporting() or (torch.is_grad_enabled() and (new.requires_grad or old.requires_grad)):
             return self.like(torch.cat((self.tensor, new), dim=-2))
         fits = self.storage.takes(self.start + self.length, count)
         grown = self.part(0, self.length) if fits else self.moved(2 * (self.length + count))

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from x_transformers.core.transforms import is_exporting
+
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
 CHUNKS = 16
 
@@ -160,10 +162,17 @@ def before_all(k: Tensor, tokens: Tokens, up: Tensor | None, past: Scaled | None
 def in_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
     """... n d -> ... N c d"""
     n = t.shape[-2]
+    if is_exporting():  # a program for all lengths cannot know that n fits, nor have one chunk for some
+        return F.pad(t, (0, 0, 0, (n // chunk + 2) * chunk - n), value=filler).unfold(-2, chunk, chunk).mT
     # a graph for all lengths cannot ask whether one fits
     chunks = n // chunk + 1 if torch.compiler.is_compiling() else -(-n // chunk)
     short = chunks * chunk - n
     return (F.pad(t, (0, 0, 0, short), value=filler) if short else t).unflatten(-2, (chunks, chunk))
+
+
+def first(t: Tensor, n: int) -> Tensor:
+    """... m d -> ... n d. That n is at most m, a graph for all lengths cannot know."""
+    return t.index_select(-2, torch.arange(n, device=t.device)) if is_exporting() else t.narrow(-2, 0, n)
 
 
 def triangle(n: int, like: Tensor, diagonal: int = 0) -> Tensor:
@@ -191,11 +200,12 @@ def of_span(
     if level is not None:
         earlier = earlier * level.read.unsqueeze(3)
     found = (weights.flatten(3, 4) @ v).unflatten(3, (groups, chunk)) + earlier  # b k N g c d
-    found = found.transpose(2, 3).flatten(3, 4)[..., :n, :]
+    found = first(found.transpose(2, 3).flatten(3, 4), n)
     last, document = sums[:, :, -1], None if tokens.document is None else tokens.document[:, -1:]
     if level is None:
         return Scaled(found), Carry(Scaled(last), document)
-    return Scaled(found, level.of_queries.flatten(2, 3)[:, :, None, :n]), Carry(Scaled(last, level.last), document)
+    levels = first(level.of_queries.flatten(2, 3), n).unsqueeze(2)
+    return Scaled(found, levels), Carry(Scaled(last, level.last), document)
 
 
 class Levels(NamedTuple):

@@ -106,7 +106,7 @@ class TwoTowers(Configurable):
             if mask is None:
                 return x.mean(dim=1)
             return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return x[torch.arange(len(x), device=x.device), self.place(texts, mask)]
+        return x[torch.arange(x.shape[0], device=x.device), self.place(texts, mask)]
 
     def place(self, texts: Tensor, mask: Tensor | None) -> Tensor:
         """Where the token stands that stands for its text, (b)."""
@@ -131,8 +131,8 @@ class TwoTowers(Configurable):
         logits = logits if self.logit_bias is None else logits + self.logit_bias
         if return_logits:
             return logits
-        if len(u) != len(v):
-            raise ValueError(f'`texts` got {len(v)} texts for {len(u)} images: the loss is one of pairs')
+        if u.shape[0] != v.shape[0]:
+            raise ValueError(f'`texts` got {v.shape[0]} texts for {u.shape[0]} images: the loss is one of pairs')
         return aux.added_to(LOSSES[self.loss](accurate(logits)))
 
 
@@ -143,12 +143,12 @@ def pooled(x: Tensor, name: str) -> Tensor:
 
 
 def softmax_loss(logits: Tensor) -> Tensor:
-    right = torch.arange(len(logits), device=logits.device)
+    right = torch.arange(logits.shape[0], device=logits.device)
     return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2
 
 
 def sigmoid_loss(logits: Tensor) -> Tensor:
-    signs = 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device) - 1
+    signs = 2 * torch.eye(logits.shape[0], dtype=logits.dtype, device=logits.device) - 1
     return -F.logsigmoid(signs * logits).sum(dim=-1).mean()
 
 

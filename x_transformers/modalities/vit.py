@@ -181,13 +181,13 @@ class ViTransformerWrapper(Configurable):
         if hidden_patches is not None:
             x = torch.where(self.hidden(hidden_patches, x).unsqueeze(-1), self.mask_token.to(x.dtype), x)
         if self.prefix_tokens is not None:
-            x = torch.cat((self.prefix_tokens.expand(len(x), -1, -1), x), dim=1)
+            x = torch.cat((self.prefix_tokens.expand(x.shape[0], -1, -1), x), dim=1)
         positions = self.positions(img.shape[-2] // side, img.shape[-1] // side)
         x = self.dropout(self.post_emb_norm(x + positions))
         if self.register_tokens is None:
             return x
         at = self.num_prefix if self.registers_first else x.shape[1]
-        return torch.cat((x[:, :at], self.register_tokens.expand(len(x), -1, -1), x[:, at:]), dim=1)
+        return torch.cat((x[:, :at], self.register_tokens.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
 
     def hidden(self, given: Tensor, patches: Tensor) -> Tensor:
         if self.mask_token is None:
@@ -258,7 +258,7 @@ class TokenPool(nn.Module):
         self.ff = FeedForward(stack.dim, **of['ff_'])
 
     def forward(self, x: Tensor) -> Tensor:
-        p = self.attn(self.query.expand(len(x), -1, -1), context=x).squeeze(1)
+        p = self.attn(self.query.expand(x.shape[0], -1, -1), context=x).squeeze(1)
         return p + self.ff(self.norm(p))
 
 
