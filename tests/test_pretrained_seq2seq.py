@@ -135,6 +135,103 @@ def test_a_head_of_its_own_counts_whatever_the_config_says(tmp_path):
     )
 
 
+@pytest.mark.parametrize('type', ['t5', 'bart', 'marian', 'whisper'])
+def test_rows_that_have_ended(type, tmp_path):
+    """They are filled up with the config's padding; each begins with a token of its own."""
+    case = next(case for case in SEQ2SEQ_CASES if case.type == type)
+    theirs, folder = checkpoint(case)
+    shutil.copytree(folder, tmp_path / 'changed')
+    config = json.loads((folder / 'config.json').read_text())
+    (tmp_path / 'changed' / 'config.json').write_text(json.dumps({**config, 'pad_token_id': 95}))
+    ours = pretrained.load(tmp_path / 'changed').double()
+    assert ours.decoder.pad_value == 95
+    if type == 'whisper':  # whose `generate` is one of its own
+        return
+    source, real = sources(case)
+    start = torch.tensor([[case.config['decoder_start_token_id']], [50]])
+    options = dict(mask=real, temperature=0.0, repetition_penalty=3.0)
+    end = int(ours.generate(source, start, 6, **options)[0, 5])
+    found = ours.generate(source, start, 20, eos_token=end, **options)
+    own = dict(max_new_tokens=20, do_sample=False, eos_token_id=end, pad_token_id=95, forced_eos_token_id=None)
+    with lifted():
+        inputs = dict(inputs_of(case, torch.float64), decoder_input_ids=start)
+        wanted = widened(theirs).generate(**inputs, **own, repetition_penalty=3.0, num_beams=1)
+    assert torch.equal(found, wanted[:, 1:]) and (found == 95).any()
+
+
+FIELDS = [
+    ('t5', dict(layer_norm_epsilon=1e-2)), ('t5', dict(relative_attention_max_distance=9)),
+    ('t5', dict(feed_forward_proj='silu', dense_act_fn='silu')), ('t5', dict(dense_act_fn='gelu')),
+    ('t5', dict(scale_decoder_outputs=False)), ('t5', dict(tie_word_embeddings=False)),
+    ('mt5', dict(scale_decoder_outputs=True)), ('mt5', dict(feed_forward_proj='gated-silu')),
+    ('mt5', dict(dense_act_fn='silu')), ('mt5', dict(tie_word_embeddings=False)),
+    ('bart', dict(scale_embedding=True)), ('bart', dict(activation_function='gelu_new')),
+    ('bart', dict(encoder_attention_heads=8)), ('bart', dict(decoder_attention_heads=2)),
+    ('marian', dict(scale_embedding=False)), ('marian', dict(activation_function='swish')),
+    ('whisper', dict(activation_function='quick_gelu')), ('whisper', dict(decoder_attention_heads=8)),
+    ('whisper', dict(scale_embedding=True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('type, fields', FIELDS, ids=lambda value: value if isinstance(value, str) else '-'.join(value))
+def test_fields(type, fields, tmp_path):
+    """What a field changes in theirs, it changes in ours."""
+    case = next(case for case in SEQ2SEQ_CASES if case.type == type)
+    theirs, folder = checkpoint(case)
+    shutil.copytree(folder, tmp_path / 'changed')
+    config = json.loads((folder / 'config.json').read_text())
+    (tmp_path / 'changed' / 'config.json').write_text(json.dumps({**config, **fields}))
+    other = theirs.__class__.from_pretrained(tmp_path / 'changed', attn_implementation='eager')
+    target = ids(11, 2)
+    wanted = of_theirs(case, widened(other), target)
+    assert (of_ours(case, pretrained.load(tmp_path / 'changed').double(), target) - wanted).abs().max() < 1e-10
+
+
+def gradients_as_weights(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p.grad)
+
+
+@pytest.mark.parametrize('case', [case for case in SEQ2SEQ_CASES if case.number == 0], ids=str)
+def test_gradients(case, tmp_path):
+    """Of one step, written as weights are: those of theirs."""
+    theirs, folder = checkpoint(case)
+    theirs, ours = widened(theirs), pretrained.load(folder, dtype=torch.float64)
+    (source, real), target = sources(case), ids(11, 2)
+    loss = ours(source.double() if real is None else source, target, mask=real)
+    with lifted():
+        logits = theirs(**inputs_of(case, torch.float64), decoder_input_ids=target[:, :-1]).logits
+        wanted = F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+    assert (loss - wanted).abs() < 1e-10
+    loss.backward()
+    wanted.backward()
+    gradients_as_weights(ours)
+    pretrained.save(ours, tmp_path, format='hf')
+    found = pretrained.files.Weights(tmp_path)
+    for name, p in theirs.named_parameters():
+        if p.grad is None or name not in found:
+            continue
+        grad, written = p.grad, found.load(name)
+        if name.endswith(('shared.weight', 'embed_tokens.weight')):  # the row of padding has none in theirs
+            grad, written = grad[1:], written[1:]
+        if 'embed_positions' in name and case.type == 'bart':
+            grad, written = grad[2:], written[2:]
+        assert (written - grad).abs().max() < 1e-8, name
+
+
+@pytest.mark.parametrize('case', [case for case in SEQ2SEQ_CASES if case.number == 0], ids=str)
+def test_half_precision(case):
+    """No further from float64 than 1.5 times what theirs is."""
+    theirs, folder = checkpoint(case)
+    target = ids(11, 2)
+    exact = of_theirs(case, widened(theirs), target)
+    half = of_theirs(case, copy.deepcopy(theirs).bfloat16(), target)
+    ours = of_ours(case, pretrained.load(folder, dtype=torch.bfloat16), target)
+    assert ours.dtype == torch.bfloat16
+    assert (ours - exact).square().mean().sqrt() < 1.5 * (half - exact).square().mean().sqrt()
+
+
 @pytest.mark.parametrize('name', ['BartModel', 'T5Model'])
 def test_a_file_without_a_head_has_that_of_the_table(name, tmp_path):
     case = next(case for case in SEQ2SEQ_CASES if name.lower().startswith(case.type))
@@ -151,7 +248,7 @@ def test_a_file_without_a_head_has_that_of_the_table(name, tmp_path):
 
 @pytest.mark.parametrize('type, fields, words', [
     ('t5', dict(is_decoder=True), 'is_decoder'),
-    ('t5', dict(feed_forward_proj='gated-swish'), 'feed_forward_proj'),
+    ('t5', dict(feed_forward_proj='twice-relu'), 'feed_forward_proj'), ('t5', dict(dense_act_fn='sharkfin'), 'gated'),
     ('t5', dict(num_decoder_layers=3), r'decoder\.block\.2'),
     ('t5', dict(vocab_size=97), 'shared.weight'),
     ('bart', dict(normalize_before=True), 'normalize_before'),

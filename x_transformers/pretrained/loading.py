@@ -79,7 +79,7 @@ def is_tied(row: Row, config: Mapping[str, Any], weights: Weights) -> bool:
     names = renamed(row, weights.files, row.tied)
     if head not in names:
         said = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings', True))
-        if said is False and 'tie_word_embeddings' in config:
+        if said is False and 'tie_word_embeddings' in config and not row.always_ties:
             raise ConfigError(f'the file has no `{head}`, and its config says `tie_word_embeddings: false`')
         return True
     if table not in names or weights.shape(names[head]) != weights.shape(names[table]):

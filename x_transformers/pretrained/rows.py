@@ -112,6 +112,7 @@ class Row:
     base             prefix that older files leave out
     bare             architectures whose files always do
     tied             (head, table): names of theirs; the head is tied to the table if the file has none of its own
+    always_ties      the head is the table if the file has none, even if its config says that it is not
     presence         fields that say whether the file has a tensor of that name
     parts            keyword of a model within this one -> (field with its config, type, architecture)
     heads            other heads that models of this type have, by what they are for: see `heads.py`
@@ -136,6 +137,7 @@ class Row:
     base: str = ''
     bare: tuple[str, ...] = ()
     tied: tuple[str, str] | None = ('lm_head.weight', 'model.embed_tokens.weight')
+    always_ties: bool = False
     presence: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     heads: Mapping[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, JOIN, ROW
-from x_transformers.pretrained.fields import activation
+from x_transformers.pretrained.fields import ACTIVATIONS, activation
 from x_transformers.pretrained.heads import Head, classifier, of_sequence, on
 from x_transformers.pretrained.rows import Const, Fields, Part, Row, Value, link, links, register
 
@@ -18,23 +18,29 @@ def both(values: Mapping[str, Value]) -> dict[str, Value]:
     return {side + name: value for side in ('enc_', 'dec_') for name, value in values.items()}
 
 
+def pad(c: Fields) -> int:
+    """What fills up rows that have ended."""
+    return 0 if c.pad_token_id is None else c.pad_token_id
+
+
 # T5
 
 
-def t5_gate(c: Fields) -> str | None:
-    """The activation of a gated feedforward."""
-    kind, _, name = c.feed_forward_proj.rpartition('-')
-    if kind not in ('', 'gated') or name not in ('relu', 'gelu', 'silu'):
-        raise ConfigError(
-            f'`feed_forward_proj` of this {c.row.type} checkpoint is {c.feed_forward_proj!r}, it must be relu, gelu, '
-            f'silu, gated-gelu or gated-silu'
-        )
-    return None if not kind else {'gelu': 'gelu_tanh'}.get(name, name)
+def t5_is_gated(c: Fields) -> bool:
+    """As it is said, or by the name of the feedforward."""
+    kind, _, _ = c.feed_forward_proj.rpartition('-')
+    return kind == 'gated' if c.is_gated_act is None else c.is_gated_act
 
 
 def t5_activation(c: Fields) -> str:
-    gate = t5_gate(c)
-    return c.feed_forward_proj if gate is None else gate
+    kind, _, name = c.feed_forward_proj.rpartition('-')
+    name = c.dense_act_fn or ('gelu_new' if c.feed_forward_proj == 'gated-gelu' else name)
+    if kind not in ('', 'gated') or name not in ACTIVATIONS:
+        raise ConfigError(
+            f'`feed_forward_proj` of this {c.row.type} checkpoint is {c.feed_forward_proj!r}, it must be one of '
+            f'{", ".join(ACTIVATIONS)}, or gated-gelu, gated-silu, ...'
+        )
+    return ACTIVATIONS[name]
 
 
 def t5_scale(c: Fields) -> float | None:
@@ -50,7 +56,7 @@ T5_LAYERS = dict(
     norm_eps='layer_norm_epsilon', attn_softmax_scale=1.0, rel_pos_bias=True,
     rel_pos_kwargs=Const({'scale': 1.0}), verbose=False,
     rel_pos_num_buckets='relative_attention_num_buckets', rel_pos_max_distance='relative_attention_max_distance',
-    ff_glu=lambda c: t5_gate(c) is not None or None, ff_glu_bias=lambda c: None if t5_gate(c) is None else False,
+    ff_glu=lambda c: t5_is_gated(c) or None, ff_glu_bias=lambda c: False if t5_is_gated(c) else None,
     ff_no_bias=True, ff_activation=t5_activation, ff_dim_inner='d_ff', attn_dropout='dropout_rate',
     attn_sublayer_dropout='dropout_rate', ff_sublayer_dropout='dropout_rate', ff_dropout='dropout_rate',
 )  # fmt: skip
@@ -98,12 +104,12 @@ T5 = register(
             vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_decoder_layers=None, num_heads=8,
             relative_attention_num_buckets=32, relative_attention_max_distance=128, layer_norm_epsilon=1e-6,
             feed_forward_proj='relu', scale_decoder_outputs=None, tie_word_embeddings=True, dropout_rate=0.1,
+            pad_token_id=0, dense_act_fn=None, is_gated_act=None,
         ),
-        aliases=dict(),
         fixed=dict(is_decoder=(False,)),
-        free=('dense_act_fn', 'is_gated_act', 'classifier_dropout', 'n_positions', 'output_past'),
+        free=('classifier_dropout', 'n_positions', 'output_past'),
         model=dict(
-            dim='d_model', tie_token_emb=True, **both({**T5_MODEL, **T5_LAYERS}), enc_depth='num_layers',
+            dim='d_model', tie_token_emb=True, pad_value=pad, **both({**T5_MODEL, **T5_LAYERS}), enc_depth='num_layers',
             dec_depth=lambda c: c.num_decoder_layers or c.num_layers,
             dec_tie_embedding=lambda c: bool(c.tied) or None,
             dec_tie_embedding_scale=lambda c: t5_scale(c) if c.tied else None,
@@ -137,6 +143,7 @@ T5 = register(
             r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight',
         ),
         tied=('lm_head.weight', 'shared.weight'),
+        always_ties=True,
         heads={'embed': Head(('EncoderModel',), changes=t5_encoder)},
     )
 )  # fmt: skip
@@ -144,8 +151,8 @@ T5 = register(
 register(
     T5.like(
         'mt5', 'MT5ForConditionalGeneration',
-        defaults=dict(vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj='gated-gelu',
-                      scale_decoder_outputs=False),
+        defaults=dict(vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj='gated-gelu'),
+        model=dict(dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None, dec_logits_scale=None),
     )
 )  # fmt: skip
 
@@ -224,7 +231,7 @@ BART = register(
             encoder_attention_heads=16, decoder_layers=12, decoder_ffn_dim=4096, decoder_attention_heads=16,
             activation_function='gelu', d_model=1024, scale_embedding=False, tie_word_embeddings=True, dropout=0.1,
             attention_dropout=0.0, activation_dropout=0.0, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
-            classifier_dropout=0.0, num_labels=3, has_bias=True,
+            classifier_dropout=0.0, num_labels=3, has_bias=True, pad_token_id=1,
         ),
         aliases=dict(num_hidden_layers='encoder_layers'),
         fixed=dict(
@@ -236,7 +243,7 @@ BART = register(
             'do_blenderbot_90_layernorm',
         ),
         model=dict(
-            dim='d_model', tie_token_emb=True, **both({**BART_MODEL, **BART_LAYERS, **BART_NORM}),
+            dim='d_model', tie_token_emb=True, pad_value=pad, **both({**BART_MODEL, **BART_LAYERS, **BART_NORM}),
             **layers_of('encoder', 'enc_'), **layers_of('decoder', 'dec_'), enc_num_tokens='vocab_size',
             dec_num_tokens='vocab_size', dec_tie_embedding=lambda c: bool(c.tied) or None,
             dec_tie_embedding_scale=lambda c: 1.0 if c.tied else None, dec_logits_bias='has_bias',
@@ -273,7 +280,7 @@ MARIAN = register(
     BART.like(
         'marian', 'MarianMTModel', without=(*both(BART_NORM), 'classify'),
         defaults=dict(
-            vocab_size=58101, decoder_vocab_size=None, share_encoder_decoder_embeddings=True,
+            vocab_size=58101, decoder_vocab_size=None, share_encoder_decoder_embeddings=True, pad_token_id=58100,
         ),
         fixed=dict(normalize_embedding=(False,), static_position_embeddings=(True,)),
         model=dict(
@@ -315,14 +322,16 @@ register(
         defaults=dict(
             vocab_size=51865, num_mel_bins=80, encoder_layers=4, encoder_attention_heads=6, decoder_layers=4,
             decoder_attention_heads=6, decoder_ffn_dim=1536, encoder_ffn_dim=1536, d_model=384, dropout=0.0,
-            max_source_positions=1500, max_target_positions=448,
+            max_source_positions=1500, max_target_positions=448, pad_token_id=50256,
         ),
         fixed=dict(use_weighted_layer_sum=(False,), apply_spec_augment=(False,)),
         free=(
             'classifier_proj_size', 'median_filter_width', 'mask_time_prob', 'mask_time_length', 'mask_time_min_masks',
             'mask_feature_prob', 'mask_feature_length', 'mask_feature_min_masks', 'max_length', 'scale_embedding',
         ),
-        model=dict(encoder=WHISPER_ENCODER, decoder=Part('AutoregressiveWrapper', dict(net=WHISPER_DECODER))),
+        model=dict(
+            encoder=WHISPER_ENCODER, decoder=Part('AutoregressiveWrapper', dict(net=WHISPER_DECODER, pad_value=pad))
+        ),
         links=links(
             bart_layers('0'),
             link('model.encoder.conv1.*', 'encoder.conv_stem.0.*'),
