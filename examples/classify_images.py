@@ -105,7 +105,6 @@ class Run(runs.Run):
     """A vision transformer in training."""
 
     config: Config
-    unit = '% right'
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)

@@ -177,7 +177,7 @@ class Run(runs.Run):
         folder = models.find(config.backbone, '--backbone')
         rate = RATES[config.train] if config.lr is None else config.lr
         super().__init__(replace(config, backbone=str(folder), lr=rate), device)
-        backbone, self.codec = models.read_model(folder, '--backbone')
+        backbone, self.codec = models.read_model(folder, '--backbone', dtype='float32')
         self.longest = min(config.seq_len, backbone.max_seq_len or config.seq_len)
         self.built = json.loads(json.dumps(backbone.config))
         self.names, parts = read_classes(config)

@@ -108,6 +108,8 @@ class Speaker:
         self.args, self.text = args, read_prompt(args)
         self.device, _ = choose_machine(args.device, 'auto')
         net, self.codec = models.read_model(models.find(args.model, '--model'), '--model')
+        if not net.attn_layers.causal:
+            raise Stop('--model: an encoder does not go on with a text')
         self.model = AutoregressiveWrapper(net.to(self.device))
         ids = self.codec.encode(self.text)
         limit = net.max_seq_len or len(ids)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ def bytes_of(name: str) -> int:
     return len(name.encode())
 
 
-def ids_of(names: list[str], start: bool = False) -> Tensor:
+def ids_of(names: Sequence[str], start: bool = False) -> Tensor:
     """Names as bytes, with an end, padded on the right: (names, longest)."""
     return pad_sequence([torch.tensor([*[START] * start, *name.encode(), END]) for name in names], True, PAD)
 
@@ -168,7 +169,7 @@ class Run(runs.Run):
         source, target = ids_of(sources).to(self.device), ids_of(targets, start=True).to(self.device)
         return self.model(source, target.masked_fill(target == PAD, IGNORED), mask=source != PAD)
 
-    def translations(self, names: list[str]) -> list[str]:
+    def translations(self, names: Sequence[str]) -> list[str]:
         """What the model makes of names, each time the likeliest byte."""
         written = []
         for some in (names[i : i + 64] for i in range(0, len(names), 64)):
@@ -189,7 +190,7 @@ class Run(runs.Run):
         return f'{score:.1%} right to the last letter'
 
 
-def share(written: list[str], wanted: list[str]) -> float:
+def share(written: Sequence[str], wanted: Sequence[str]) -> float:
     """How many names agree."""
     return sum(a == b for a, b in zip(written, wanted, strict=True)) / len(wanted)
 

@@ -11,8 +11,11 @@ import pytest
 import torch
 from example_scripts import call
 
-for package in ('matplotlib', 'tqdm', 'filelock', 'safetensors'):
+from x_transformers import Encoder, TransformerWrapper
+
+for package in ('matplotlib', 'tqdm', 'filelock'):
     pytest.importorskip(package, reason='needs x-transformers[examples]')
+disk = pytest.importorskip('safetensors.torch', reason='needs x-transformers[examples]')
 
 TINY = '--dim 32 --heads 1 --depth 1'.split()
 LM = [*TINY, *'--seq-len 32 --batch-size 2 --val-windows 4 --steps 2 --sample-bytes 2'.split()]
@@ -231,15 +234,14 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(script, backbone, texts, tmp_pat
 @pytest.mark.slow
 def test_what_learns_is_what_was_asked_for(backbone, texts, capsys):
     pytest.importorskip('peft', reason='pip install -e .[ecosystem]')
-    load_file = pytest.importorskip('safetensors.torch').load_file
-    before = load_file(sorted(backbone.glob('step_*'))[-1] / 'model.safetensors')
+    before = disk.load_file(sorted(backbone.glob('step_*'))[-1] / 'model.safetensors')
     accuracies = {}
     with example_scripts.script('finetune') as finetune:
         arguments = ['--backbone', backbone, '--data', texts, '--seq-len', '32', '--steps', '30', '--interval', '30']
         for train in ('full', 'head', 'lora', 'scratch'):
             assert call(finetune, *arguments, '--train', train, '--out', train) == 0
             accuracies[train] = float(re.findall(r'test accuracy: ([\d.]+)%', capsys.readouterr().out)[0])
-            weights = load_file(Path(train, 'step_000030', 'model.safetensors'))
+            weights = disk.load_file(Path(train, 'step_000030', 'model.safetensors'))
             plain = {name.replace('base_model.model.', '').replace('base_layer.', ''): w for name, w in weights.items()}
             same = [torch.equal(weight, plain[f'backbone.{name}']) for name, weight in before.items()]
             assert all(same) == (train in ('head', 'lora')), train
@@ -297,6 +299,13 @@ def test_every_way_to_generate_says_the_same(backbone, capsys):
         assert len(said('--samples', 3, '--top-p', 0.9).out.split('-' * 20)) == 3
         assert call(generate, '--model', backbone, '--cache', 'c', '--prompt', 'a dog') == 2
         assert '`prompts` must begin with the 8 tokens of `prompt_cache`' in capsys.readouterr().err
+
+        encoder = TransformerWrapper(num_tokens=256, max_seq_len=8, attn_layers=Encoder(dim=32, depth=1, heads=1))
+        Path('encoder').mkdir()
+        Path('encoder', 'config.json').write_text(json.dumps(encoder.config))
+        disk.save_file(encoder.state_dict(), Path('encoder', 'model.safetensors'))
+        assert call(generate, '--model', 'encoder') == 2
+        assert '--model: an encoder does not go on with a text' in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -74,15 +74,15 @@ def find(wanted: str | None, option: str) -> Path:
     return folder
 
 
-def read_model(folder: Path, option: str) -> tuple[TransformerWrapper, Codec]:
-    """A model that reads ids, in eval mode, and what they stand for."""
+def read_model(folder: Path, option: str, dtype: str = 'auto') -> tuple[TransformerWrapper, Codec]:
+    """A model that reads ids, in eval mode, and what they stand for. `dtype` is that of the file if 'auto'."""
     ends: list[int] = []
     try:
         config: dict[str, Any] = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
         if 'model_type' in config:
             from x_transformers import pretrained
 
-            net, info = pretrained.load(folder, return_info=True)
+            net, info = pretrained.load(folder, dtype=dtype, return_info=True)
             found = info.generation.get('eos_token_id', config.get('eos_token_id'))
             ends = found if isinstance(found, list) else [] if found is None else [found]
         else:

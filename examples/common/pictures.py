@@ -42,7 +42,7 @@ def curves(run: Run, path: Path, title: str, unit: str, *, scale: float = 1.0, s
     other = axes
     if score is not None:
         other = axes.twinx()
-        other.set(ylabel=score, ylim=(0, 1))
+        other.set(ylabel=score, ylim=(0, 1.02))
     lines += other.plot(*zip(*run.validations, strict=True), 'o-', color='tab:orange', label='validation')
     axes.set_ylim(0, min(9, losses.max().item() * 1.05))
     axes.grid(alpha=0.3)
