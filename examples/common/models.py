@@ -4,56 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from common.folders import checkpoints
 from common.options import Stop
+from common.tokens import Bytes, Codec, tokenizer_in
 from x_transformers import TransformerWrapper
-
-
-class Codec(Protocol):
-    """Between text and ids; `ends` are ids that end a text."""
-
-    ends: list[int]
-
-    def encode(self, text: str) -> list[int]: ...
-    def decode(self, ids: list[int]) -> str: ...
-
-
-class Bytes:
-    """A byte is an id."""
-
-    ends: list[int] = []  # noqa: RUF012  never written to
-
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode('utf-8', errors='surrogateescape'))
-
-    def decode(self, ids: list[int]) -> str:
-        return bytes(ids).decode('utf-8', errors='replace')
-
-
-class Pieces:
-    """Ids as a tokenizer.json says."""
-
-    def __init__(self, path: Path, ends: list[int]) -> None:
-        self.ends = ends
-        try:
-            from tokenizers import Tokenizer
-        except ModuleNotFoundError:
-            raise Stop(f'{path} needs a package that is not installed: pip install tokenizers') from None
-        try:
-            self.tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # it raises no more special one
-            raise Stop(f'{path} cannot be read: {error}') from None
-
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text).ids
-
-    def decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids)
 
 
 def find(wanted: str | None, option: str) -> Path:
@@ -92,7 +51,7 @@ def read_model(folder: Path, option: str, dtype: str = 'auto') -> tuple[Transfor
         raise Stop(f'{option} {folder} cannot be read: {error}') from None
     if not isinstance(net, TransformerWrapper):
         raise Stop(f'{option} {folder} is a {type(net).__name__}, not a model of text alone')
-    pieces = folder / 'tokenizer.json'
-    if not pieces.is_file() and net.num_tokens != 256:
+    codec = tokenizer_in(folder, ends, specials=True)
+    if isinstance(codec, Bytes) and net.num_tokens != codec.size:
         raise Stop(f'{option} {folder} has no tokenizer.json, and {net.num_tokens:,} ids are no bytes')
-    return net.eval(), Pieces(pieces, ends) if pieces.is_file() else Bytes()
+    return net.eval(), codec

@@ -67,7 +67,7 @@ class Config:
     flags: dict[str, str] = field(default_factory=dict)
 
     # what --resume may be given anew: the data itself is compared
-    compared_by_content = ('data', 'max_bytes')
+    compared_by_content = ('data', 'max_bytes', 'tokenizer')
 
 
 def run_parser(name: str, text: str, config: type[Config], interval: int, sets: bool = True) -> argparse.ArgumentParser:
@@ -85,6 +85,7 @@ def run_parser(name: str, text: str, config: type[Config], interval: int, sets: 
     add('--resume', action='store_true', help='go on from the newest checkpoint in --out')
     add('--interval', type=size, default=interval, help=f'validate and save every so many steps ({interval})')
     add('--save-minutes', type=positive, default=5.0, help='save if that long ago, between intervals too (5.0)')
+    add('--tensorboard', action='store_true', help='write the curves for TensorBoard too, to tensorboard/ in --out')
     add('--device', default='auto', help='cpu, cuda, cuda:1, mps .. (cuda if there is one, else cpu)')
     return parser
 

@@ -17,6 +17,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
 from common.folders import check_out, checkpoints, claimed, described, flush, new_folder, saved
+from common.logs import check_tensorboard, tensorboard
 from common.options import Config, Stop, choose_machine
 
 
@@ -39,6 +41,7 @@ class Run:
     model: nn.Module
     digest: str  # of the data: a run is resumed with the same
     unit = 'nats'  # of the score
+    log: Callable[[int, dict[str, float]], None] = staticmethod(lambda step, values: None)
 
     def __init__(self, config: Config, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -102,6 +105,9 @@ class Run:
         """What stands behind the progress bar."""
         return f'loss {loss:.3f}, {steps_per_second * self.config.batch_size:,.0f} examples/s'
 
+    def write_more(self, folder: Path) -> None:
+        """Write what else a checkpoint needs."""
+
     def batch_loss(self) -> Tensor:
         """The loss of the next batch, in nats."""
         raise NotImplementedError
@@ -163,6 +169,7 @@ def write(run: Run, folder: Path) -> None:
     state |= dict(scaler=run.scaler.state_dict(), python_random=random.getstate())
     (folder / 'state.json').write_text(json.dumps(state), encoding='utf-8')
     (folder / 'config.json').write_text(json.dumps(run.description(), indent=2), encoding='utf-8')
+    run.write_more(folder)
     # cloned, since safetensors refuses weights that share memory
     weights = {name: tensor.clone() for name, tensor in run.net.state_dict().items()}
     for name, content in (('model', weights), ('training', tensors)):
@@ -251,6 +258,9 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
             run.losses.append(loss)
             bar.set_postfix_str(run.told(loss, (run.step - start) / seconds), False)
             bar.update()
+            rate = run.optimizer.param_groups[0]['lr']
+            speed = (run.step - start) / seconds
+            run.log(run.step, {'train/loss': loss, 'train/learning_rate': rate, 'train/steps_per_second': speed})
             at_interval = run.step % interval == 0 or run.step == config.steps
             score = run.score() if at_interval and math.isfinite(loss) else 0.0
             saves = at_interval or bool(asked_to_stop) or time.monotonic() - saved_at >= 60 * save_minutes
@@ -258,6 +268,7 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
                 raise Stop(f'step {run.step}: the loss is no longer finite, a lower --lr may help; {saved(out)}', 1)
             if at_interval:
                 run.validations.append((run.step, score))
+                run.log(run.step, {f'validation/{run.unit.replace(" ", "_")}': score})
                 bar.write(f'step {run.step:,}: {run.said(score)} in validation')
             if saves:
                 save(run, out)
@@ -283,6 +294,8 @@ def conduct(
     written; `finish` shows what came of it."""
 
     def prepared(out: Path) -> Run:
+        if args.tensorboard:
+            check_tensorboard()
         given = {f.name: getattr(args, f.name) for f in fields(kind) if hasattr(args, f.name)}
         given['flags'] = dict(text.split('=', 1) for text in getattr(args, 'flags', []))
         if args.resume:
@@ -301,7 +314,8 @@ def conduct(
         count = sum(weight.numel() for weight in run.model.parameters())
         print(f'model: {count:,} parameters, {run.config.precision} on {run.device}')
         print(f'folder: {out}' + (f', resumed at step {run.step:,}' if args.resume else ''), flush=True)
-        train(run, out, args.interval, args.save_minutes)
+        with tensorboard(out, run.step) if args.tensorboard else nullcontext(run.log) as run.log:
+            train(run, out, args.interval, args.save_minutes)
         finish(run, out)
 
     if args.resume and checkpoints(Path(args.out)):

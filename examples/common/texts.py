@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Protocol
 
@@ -92,14 +93,19 @@ def read_corpus(config: Wishes) -> tuple[Tensor, Tensor]:
     else:
         every = min(10, len(texts))
         parts = [b''.join(t for i, t in enumerate(texts) if (i % every == every - 1) == val) for val in (False, True)]
-    for part, name in zip(parts, ('train', 'validate'), strict=True):
-        if len(part) < config.seq_len:
-            few = f'{root} gives {len(part)} bytes to {name} on, fewer than one sequence of {config.seq_len}'
-            raise Stop(f'{few}; give more text, or shorter sequences with --seq-len')
+    check_enough(parts, config, 'bytes')
     print(f'data: {len(texts):,} file(s) of {root}, {len(parts[0]):,} bytes to train on, {len(parts[1]):,} to validate')
     # a bytearray, since torch warns of memory that cannot be written
     train, valid = (torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts)
     return train, valid
+
+
+def check_enough(parts: Sequence[Sized], config: Wishes, unit: str) -> None:
+    root = config.data or sysconfig.get_paths()['stdlib']
+    for part, name in zip(parts, ('train', 'validate'), strict=True):
+        if len(part) < config.seq_len:
+            few = f'{root} gives {len(part)} {unit} to {name} on, fewer than one sequence of {config.seq_len}'
+            raise Stop(f'{few}; give more text, or shorter sequences with --seq-len')
 
 
 def random_crops(train: Tensor, config: Wishes, generator: torch.Generator) -> Tensor:
