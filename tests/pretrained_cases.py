@@ -221,7 +221,10 @@ ENCODERS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     'modernbert': (
         {**D, 'num_hidden_layers': 4, 'local_attention': 8,
          'layer_types': ['full_attention', 'sliding_attention', 'sliding_attention', 'full_attention']},
-        [dict(attention_bias=True, mlp_bias=True, norm_bias=True)],
+        [
+            dict(attention_bias=True, mlp_bias=True, norm_bias=True),
+            dict(classifier_bias=True, classifier_activation='relu', hidden_activation='silu'),
+        ],
     ),
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     convert.add_argument('source', help='a folder or a repository id')
     convert.add_argument('target', type=Path)
     convert.add_argument('--format', choices=('own', 'hf'), default='own')
+    convert.add_argument('--type', help='model_type to write with --format hf, of a model that was not read as one')
     convert.add_argument('--dtype', default='auto', help='float32, bfloat16, ...; by default that of the config')
     convert.add_argument('--shard', default='5GB', help='largest size of a file')
     for name, what in (
@@ -38,7 +39,10 @@ def parser() -> argparse.ArgumentParser:
 def convert(options: argparse.Namespace) -> int:
     model, info = pretrained.load(options.source, dtype=options.dtype, return_info=True)
     source = resolve(options.source)
-    pretrained.save(model, options.target, format=options.format, max_shard_size=options.shard, tokenizer_from=source)
+    pretrained.save(
+        model, options.target, format=options.format, hf_type=options.type, max_shard_size=options.shard,
+        tokenizer_from=source,
+    )  # fmt: skip
     print(f'{info.type}, {sum(p.numel() for p in model.parameters()):,} parameters -> {options.target}')
     return 0
 

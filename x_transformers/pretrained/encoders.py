@@ -365,8 +365,8 @@ register(
         model=dict(
             max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
             head_transform=lambda c: {
-                'dim': c.hidden_size, 'activation': activation('hidden_activation')(c), 'bias': False, 'norm': 'layer',
-                'norm_bias': c.norm_bias, 'eps': c.layer_norm_eps,
+                'dim': c.hidden_size, 'activation': activation('classifier_activation')(c),
+                'bias': c.classifier_bias, 'norm': 'layer', 'norm_bias': c.norm_bias, 'eps': c.layer_norm_eps,
             },
         ),
         layers=dict(

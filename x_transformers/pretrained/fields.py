@@ -146,6 +146,10 @@ def sliding_everywhere(c: Fields) -> tuple[bool, ...]:
     return (c.sliding_window is not None,) * c.num_hidden_layers
 
 
+def sliding_if_used(c: Fields) -> tuple[bool, ...]:
+    return (c.use_sliding_window and c.sliding_window is not None,) * c.num_hidden_layers
+
+
 def sliding_late(c: Fields) -> tuple[bool, ...]:
     """Layers from `max_window_layers` on."""
     slides = c.use_sliding_window and c.sliding_window is not None

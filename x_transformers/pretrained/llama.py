@@ -41,6 +41,7 @@ from x_transformers.pretrained.fields import (
     scaling,
     sliding_but_every,
     sliding_everywhere,
+    sliding_if_used,
     sliding_late,
     sliding_unrotated,
     theta,
@@ -289,7 +290,7 @@ register(
         defaults=dict(
             hidden_size=2048, intermediate_size=6144, num_hidden_layers=24, num_key_value_heads=4, head_dim=None,
             decoder_sparse_step=1, moe_intermediate_size=768, num_experts_per_tok=8, num_local_experts=128,
-            norm_topk_prob=False, mlp_only_layers=(), sliding=sliding_everywhere,
+            norm_topk_prob=False, mlp_only_layers=(), sliding=sliding_if_used,
         ),
         free=('output_router_logits', 'router_aux_loss_coef', 'max_window_layers'),
         aliases=dict(num_experts='num_local_experts'),
