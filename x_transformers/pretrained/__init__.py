@@ -4,6 +4,7 @@
 
     model = pretrained.load('path/to/llama')                  # logits as transformers gives them
     pretrained.save(model, 'path/to/new', format='hf')        # and back
+    classifier = pretrained.load('path/to/bert', num_classes=5)    # a head to be learned, in place of that of the file
 
 `changes.py` has what weights go through, `rows.py` what the table is made of, `fields.py` what configs mean; the table
 itself is `llama.py`, `classic.py`, ...; `engine.py` reads it in both directions, `files.py` reads and writes folders.

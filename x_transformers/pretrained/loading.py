@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.precision import at_least_float
 from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError
@@ -268,7 +269,7 @@ def remade(model: nn.Module) -> None:
         if isinstance(module, ScaledSinusoidalEmbedding) and module.like.is_meta:
             module.kind = like.new_empty(0)
         if isinstance(module, RotaryEmbedding) and module.inv_freq.is_meta:
-            module.inv_freq = module.frequencies.table(device)
+            module.inv_freq = module.frequencies.table(device).to(at_least_float(like.dtype))
 
 
 def fill(
