@@ -21,19 +21,24 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings the same parser
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
+# what other libraries warn of is theirs
+WITH_OTHERS = (pytest.mark.slow, pytest.mark.filterwarnings('default'))
 SHAPE = re.compile(r'#\s*\(((?:\d+(?:, ?\d+)*,?)?)\)\s*$')
 
 
 def snippets():
-    """Every python block with its heading, its number under that heading and the line it starts on."""
-    heading, count, start, found = '', 0, None, []
+    """Every python block with the packages that it needs, and the line it starts on; its id is its heading, and its
+    number below it. One with packages, "python needs peft", is slow."""
+    heading, count, start, needs, found = '', 0, None, (), []
     for number, line in enumerate(README.splitlines(), 1):
         if start is not None and line == '```':
             source = '\n'.join(README.splitlines()[start : number - 1])
-            found.append(pytest.param(source, start, id=f'{heading}-{count}'))
+            found.append(
+                pytest.param(source, start, needs, id=f'{heading}-{count}', marks=WITH_OTHERS if needs else ())
+            )
             start, count = None, count + 1
-        elif line == '```python':
-            start = number
+        elif re.fullmatch(r'```python( needs .+)?', line):
+            start, needs = number, tuple(line.split()[2:])
         elif line.startswith('#') and start is None:
             heading, count = re.sub(r'\W+', '-', line.strip('# ').lower()), 0
     return found
@@ -74,8 +79,10 @@ def run(source, first_line=0):
     exec(compile(ast.increment_lineno(tree, first_line), ROOT / 'README.md', 'exec'), {'_expect': expect})
 
 
-@pytest.mark.parametrize(('source', 'line'), snippets())
-def test_snippet(source, line, tmp_path, monkeypatch):
+@pytest.mark.parametrize(('source', 'line', 'needs'), snippets())
+def test_snippet(source, line, needs, tmp_path, monkeypatch):
+    for package in needs:
+        pytest.importorskip(package, reason="pip install -e '.[ecosystem]'")
     monkeypatch.chdir(tmp_path)
     run(source, line)
 
