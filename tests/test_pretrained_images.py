@@ -7,11 +7,25 @@ import json
 
 import pytest
 import torch
-from pretrained_cases import IMAGE_CASES, TEXT, TOWER_CASES, VISION, checkpoint, config_of, lifted, noisy
+from pretrained_cases import (
+    CASES,
+    HEAD_CASES,
+    IMAGE_CASES,
+    SEQ2SEQ_CASES,
+    TEXT,
+    TOWER_CASES,
+    VISION,
+    checkpoint,
+    config_of,
+    lifted,
+    noisy,
+)
 from torch import Tensor
 
 from x_transformers import pretrained
 from x_transformers.flags import ConfigError
+from x_transformers.pretrained.__main__ import main
+from x_transformers.pretrained.comparing import compared
 
 transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
 transformers.logging.set_verbosity_error()
@@ -367,6 +381,23 @@ def test_configs_of_older_releases(tmp_path):
     rewritten(folder, tmp_path, **dicts, text_config_dict=None, vision_config_dict=config['vision_config'])
     ours = pretrained.load(tmp_path).double()
     assert ours.eos_id is None and worst(case, ours, again(tmp_path, theirs)) < 1e-10
+
+
+@pytest.mark.parametrize('name', [
+    'vit-0', 'vit-2', 'dinov2_with_registers-1', 'siglip_vision_model-1', 'clip_vision_model-2', 'siglip_text_model-0',
+    'clip_text_model-3', 'clip-0', 'siglip-0', 'llama-0', 'bert-0', 't5-0', 'whisper-0',
+    'BartForSequenceClassification', 'BertModel',
+])  # fmt: skip
+def test_the_command_that_compares(name, capsys):
+    every = {**{case.kind: case for case in HEAD_CASES}, **{str(case): case for case in (*ALL, *CASES, *SEQ2SEQ_CASES)}}
+    theirs, folder = checkpoint(every[name])
+    assert main(['check', str(folder)]) == 0
+    assert capsys.readouterr().out.startswith(every[name].type)
+    ours = pretrained.load(folder)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.add_(0.01 * drawn(*parameter.shape))
+    assert compared(ours, theirs)[0] > 1e-3
 
 
 def test_square_sides_as_a_list(tmp_path):
