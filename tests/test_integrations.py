@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.integrations.trainer import CausalLM
@@ -73,4 +74,7 @@ def test_its_configuration_tells_what_it_is(model):
     config = model.config
     assert config.model_type == 'x-transformers' and 'model_type' not in config.to_dict()
     assert CausalLM.from_config(json.loads(json.dumps(config))).config == config
+    own = nn.Embedding(7, 8)  # which JSON cannot hold
+    own = TransformerWrapper(num_tokens=7, max_seq_len=9, token_emb=own, attn_layers=model.net.attn_layers)
+    assert CausalLM(own).config == {'class': 'CausalLM'}
     assert list(model.state_dict()) == list(AutoregressiveWrapper(model.net).state_dict())

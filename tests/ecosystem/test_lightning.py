@@ -19,7 +19,7 @@ def fitted(lightning, folder, steps, precision='32-true', resume=None):
     class LanguageModel(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            layers = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True, ff_dropout=0.1)
+            layers = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True)
             net = TransformerWrapper(num_tokens=10, max_seq_len=32, tie_embedding=True, attn_layers=layers)
             self.model, self.validations = AutoregressiveWrapper(net), []
 
@@ -55,8 +55,7 @@ def test_a_module_trains_and_goes_on(lightning, tmp_path):
     assert module.validations[-1] < 0.8 * module.validations[0] and module.model.training
     before, _ = fitted(lightning, tmp_path / 'stopped', 6)
     _, resumed = fitted(lightning, tmp_path / 'stopped', 12, resume=before.checkpoint_callback.best_model_path)
-    # the random state is no part of a checkpoint of Lightning's, so that dropout differs: the weights do a little
-    assert resumed.validations[-1] == pytest.approx(module.validations[-1], rel=0.1)
+    assert resumed.validations[-2:] == module.validations[-2:]
 
     state = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)['state_dict']
     again = AutoregressiveWrapper.from_config(module.model.config)

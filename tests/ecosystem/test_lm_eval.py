@@ -145,8 +145,8 @@ def test_a_task(subject, tmp_path):
     lm, encode, start = subject
     lm.model.eval()
     (tmp_path / 'questions.json').write_text(json.dumps([{**one, 'text': TEXTS[0]} for one in QUESTIONS]))
-    files = dict(dataset_path='json', dataset_kwargs={'data_files': {'test': str(tmp_path / 'questions.json')}})
-    common = dict(test_split='test', num_fewshot=0, **files)
+    read = {'data_files': {'test': str(tmp_path / 'questions.json')}, 'cache_dir': str(tmp_path / 'cache')}
+    common = dict(test_split='test', num_fewshot=0, dataset_path='json', dataset_kwargs=read)
     tasks = [
         dict(task='choices', output_type='multiple_choice', doc_to_text='{{question}}', doc_to_choice='{{choices}}',
              doc_to_target='answer', target_delimiter='', metric_list=[dict(metric='acc')], **common),

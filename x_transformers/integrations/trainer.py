@@ -5,7 +5,6 @@ Neither package is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch.nn.functional as F
@@ -42,9 +41,15 @@ class NamedConfig(Config):
 
 
 class DerivedNamedConfig(DerivedConfig):
+    """The same; of a model with modules of the user's, which JSON cannot hold, only what class it is."""
+
     def __get__(self, instance: Any, cls: type) -> Any:
-        config = super().__get__(instance, cls)
-        return NamedConfig(config) if isinstance(config, Mapping) else config
+        if instance is None:
+            return self
+        try:
+            return NamedConfig(super().__get__(instance, cls))
+        except ValueError:  # callers ask without a wish to build the model again
+            return NamedConfig({'class': cls.__name__})
 
 
 class CausalLM(AutoregressiveWrapper):
