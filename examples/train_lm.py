@@ -6,6 +6,7 @@
     python examples/train_lm.py --set attn_kv_heads=1 --set attn_qk_norm=True        any flag of the model
     python examples/train_lm.py --out runs/train_lm-001 --resume       go on after an interruption
     python examples/train_lm.py --out runs/train_lm-001 --resume --steps 3000        or after the end
+    torchrun --nproc-per-node 2 examples/train_lm.py --parallel ddp    several processes, or fsdp, or fsdp+tp
 
 A byte is a token, so any text will do and nothing has to be tokenized; `--tokenizer` takes a tokenizer.json, or a
 model of sentencepiece, and `--train-tokenizer` makes one, which every checkpoint holds.
@@ -50,6 +51,7 @@ with packages():
         some_text,
     )
     from common.pictures import curves
+    from common.ranks import ALONE, Ranks, add_options
     from common.texts import check_enough, fixed_windows, printable, random_crops, read_corpus
     from common.tokens import Bytes, Codec, Pieces, encoded, read_tokenizer, tokenizer_in
     from torch import Tensor
@@ -83,6 +85,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = run_parser('train_lm', __doc__, Config, interval=250)
     add = parser.add_argument
     add('--compile', action='store_true', help='use torch.compile')
+    add_options(parser)
     add('--prompt', type=some_text, default='def ', help='what the sample at the end starts with ("def ")')
     add('--sample-bytes', type=size, default=300, help='length of the sample (300)')
     add('--temperature', type=not_negative, default=0.7, help='of the sample; 0 takes the likeliest byte (0.7)')
@@ -116,8 +119,15 @@ class Run(runs.Run):
     model: AutoregressiveWrapper
     unit = 'bits per byte'
 
-    def __init__(self, config: Config, corpus: tuple[Tensor, Tensor], device: torch.device, codec: Codec) -> None:
-        super().__init__(config, device)
+    def __init__(
+        self,
+        config: Config,
+        corpus: tuple[Tensor, Tensor],
+        device: torch.device,
+        codec: Codec,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        super().__init__(config, device, ranks)
         train, valid = (encoded(part, codec) for part in corpus)
         self.codec, self.train, self.windows = codec, train, fixed_windows(valid, config)
         # of the text to train on, and that to validate on
@@ -128,7 +138,7 @@ class Run(runs.Run):
         check_enough((train, valid), config, codec.unit)
         self.digest = hashlib.sha256(b'%d' % len(train) + torch.cat((train, valid)).numpy().data).hexdigest()
         self.set_model(build_model(config, codec.size))
-        self.loss_of: Callable[[Tensor], Tensor] = self.model
+        self.loss_of: Callable[[Tensor], Tensor] = ranks.called(self.model)
 
     @property
     def net(self) -> TransformerWrapper:
@@ -148,7 +158,8 @@ class Run(runs.Run):
         return f'loss {loss:.3f}, bits/byte {bits:.3f}, {speed:,.0f} tokens/s'
 
     def batch_loss(self) -> Tensor:
-        return self.loss_of(random_crops(self.train, self.config, self.draws).to(self.device))
+        batch = random_crops(self.train, self.config, self.draws)
+        return self.loss_of(self.ranks.own(batch).to(self.device))
 
     def score(self) -> float:
         return validate(self, self.windows)
@@ -179,7 +190,8 @@ def validate(run: Run, windows: Tensor) -> float:
     """Bits per byte over the windows."""
     run.model.eval()
     with run.autocast():
-        parts = tqdm(windows.split(32), 'validation', leave=False, dynamic_ncols=True, disable=len(windows) <= 32)
+        quiet = len(windows) <= 32 or not run.ranks.leads
+        parts = tqdm(windows.split(32), 'validation', leave=False, dynamic_ncols=True, disable=quiet)
         total = sum(run.model(part.to(run.device)).item() * len(part) for part in parts)
     run.model.train()
     return total / len(windows) / math.log(2) / run.bytes_per_token[1]
@@ -223,19 +235,22 @@ def work(args: argparse.Namespace) -> None:
         out = Path(args.out or 'runs')
         if config.data and out.resolve().is_relative_to(Path(config.data).resolve()):
             raise Stop(f'--out {out} lies in --data {config.data}, it would be read as text; choose another folder')
+        ranks.check(config, args.compile)
         corpus = read_corpus(config)
-        run = Run(config, corpus, device, codec_of(config, args, corpus[0]))
+        run = Run(config, corpus, device, codec_of(config, args, corpus[0]), ranks)
         try_out(run, args.compile)
         return run
 
     def finish(run: Run, out: Path) -> None:
-        scale = 1 / math.log(2) / run.bytes_per_token[0]
-        curves(run, out / 'loss.png', f'Language model of {run.codec.unit}', 'bits per byte', scale=scale)
+        if ranks.leads:
+            scale = 1 / math.log(2) / run.bytes_per_token[0]
+            curves(run, out / 'loss.png', f'Language model of {run.codec.unit}', 'bits per byte', scale=scale)
         print(f'loss curve in {out / "loss.png"}, {saved(out)}\n')
         print(sample(run, args.prompt, args.sample_bytes, args.temperature))
         print(f'\nval bits per byte: {run.validations[-1][1]:.3f}')
 
-    runs.conduct('train_lm', args, Config, build, finish)
+    with Ranks.started(args).meeting() as ranks:
+        runs.conduct('train_lm', args, Config, build, finish, ranks)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -150,8 +151,10 @@ def exit_code(script: str, work: Callable[[], None]) -> int:
     try:
         work()
     except (Stop, OSError) as error:
-        print(f'{script}: {error}', file=sys.stderr)
-        return getattr(error, 'code', 2)
+        code = getattr(error, 'code', 2)
+        if code != 2 or os.environ.get('RANK', '0') == '0':  # what is refused is refused by all processes
+            print(f'{script}: {error}', file=sys.stderr)
+        return code
     except KeyboardInterrupt:
         print(f'{script}: interrupted', file=sys.stderr)
         return 130

@@ -32,6 +32,7 @@ from tqdm import tqdm
 from common.folders import check_out, checkpoints, claimed, described, flush, new_folder, saved
 from common.logs import check_tensorboard, tensorboard
 from common.options import Config, Stop, choose_machine
+from common.ranks import ALONE, Ranks, local, whole
 
 
 class Run:
@@ -43,8 +44,8 @@ class Run:
     unit = 'nats'  # of the score
     log: Callable[[int, dict[str, float]], None] = staticmethod(lambda step, values: None)
 
-    def __init__(self, config: Config, device: torch.device) -> None:
-        self.config, self.device = config, device
+    def __init__(self, config: Config, device: torch.device, ranks: Ranks = ALONE) -> None:
+        self.config, self.device, self.ranks = config, device, ranks
         torch.manual_seed(config.seed)
         random.seed(config.seed)
         self.draws = torch.Generator().manual_seed(config.seed)  # of batches
@@ -53,7 +54,9 @@ class Run:
 
     def set_model(self, model: nn.Module) -> None:
         """The model, on its device, with an optimizer for what of it is trained."""
-        self.model = model.to(self.device)
+        learns = [(name, w.ndim >= 2) for name, w in model.named_parameters() if w.requires_grad]
+        self.names = [name for wide in (True, False) for name, is_wide in learns if is_wide == wide]
+        self.model = self.ranks.laid_out(model.to(self.device), self.device)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
         matrices, vectors = ([w for w in learned if (w.ndim >= 2) == wide] for wide in (True, False))
         groups = [dict(params=matrices, weight_decay=self.config.weight_decay), dict(params=vectors, weight_decay=0.0)]
@@ -76,7 +79,8 @@ class Run:
             loss = self.batch_loss()
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimizer)
-        norm = clip_grad_norm_(self.model.parameters(), self.config.clip)
+        norm = whole(clip_grad_norm_(self.model.parameters(), self.config.clip))
+        loss = self.ranks.mean(loss)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -90,7 +94,40 @@ class Run:
             self.model.stepped(progress)
 
     def is_finite(self) -> bool:
-        return all(bool(weight.isfinite().all()) for weight in self.model.parameters())
+        finite = all(bool(local(weight).isfinite().all()) for weight in self.model.parameters())
+        return not self.ranks.any(not finite)[0]
+
+    def contents(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights of `net`, and the moments of the optimizer by index; every process has to ask."""
+        state = self.ranks.state(self.model, self.optimizer)
+        if state is None:
+            # cloned, since safetensors refuses weights that share memory
+            weights = {name: tensor.clone() for name, tensor in self.net.state_dict().items()}
+            moments = self.optimizer.state_dict()['state'].items()
+            return weights, {f'{index}.{name}': tensor for index, own in moments for name, tensor in own.items()}
+        found = state.whole()
+        weights = {name.removeprefix(self.path): t for name, t in found['model'].items() if name.startswith(self.path)}
+        kinds = ('step', 'exp_avg', 'exp_avg_sq')
+        pairs = ((f'{index}.{kind}', f'state.{name}.{kind}') for index, name in enumerate(self.names) for kind in kinds)
+        return weights, {short: found['optimizer'][long] for short, long in pairs if long in found['optimizer']}
+
+    def take(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
+        """Go on from what `contents` gave, here or on another number of processes."""
+        state, own = self.ranks.state(self.model, self.optimizer), {}
+        for name, tensor in moments.items():
+            index, kind = name.split('.')
+            own.setdefault(int(index), {})[kind] = tensor
+        if state is None:
+            self.net.load_state_dict(weights)
+            self.optimizer.load_state_dict({**self.optimizer.state_dict(), 'state': own})
+            return
+        long = {f'state.{self.names[index]}.{kind}': t for index, each in own.items() for kind, t in each.items()}
+        state.put({'model': {self.path + name: t for name, t in weights.items()}, 'optimizer': long})
+
+    @property
+    def path(self) -> str:
+        """Where `net` stands in the model, as its parameters begin."""
+        return next((f'{name}.' for name, module in self.model.named_modules() if module is self.net and name), '')
 
     @property
     def net(self) -> nn.Module:
@@ -135,15 +172,15 @@ def learning_rate(step: int, config: Config) -> float:
 
 def save(run: Run, out: Path) -> None:
     """Write a checkpoint: a whole folder under another name, flushed, then renamed. The latest two are kept."""
-    folder = out / f'step_{run.step:06d}'
-    if folder.exists():
+    folder, (weights, moments) = out / f'step_{run.step:06d}', run.contents()
+    if folder.exists() or not run.ranks.leads:
         return
     for left in out.glob('step_*.tmp'):
         shutil.rmtree(left)
     unfinished = folder.with_suffix('.tmp')
     try:
         unfinished.mkdir()
-        write(run, unfinished)
+        write(run, unfinished, weights, moments)
         for path in (*unfinished.iterdir(), unfinished):
             flush(path)
         unfinished.rename(folder)
@@ -157,21 +194,18 @@ def save(run: Run, out: Path) -> None:
         shutil.rmtree(old.rename(old.with_suffix('.tmp')))
 
 
-def write(run: Run, folder: Path) -> None:
+def write(run: Run, folder: Path, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
     """Write the files of a checkpoint."""
     tensors = {'losses': torch.tensor(run.losses, dtype=torch.float64)}
     tensors |= {'random.torch': torch.get_rng_state(), 'random.crops': run.draws.get_state()}
     if run.device.type == 'cuda':
         tensors['random.cuda'] = torch.cuda.get_rng_state(run.device)
-    for index, moments in run.optimizer.state_dict()['state'].items():
-        tensors |= {f'optimizer.{index}.{name}': tensor for name, tensor in moments.items()}
+    tensors |= {f'optimizer.{name}': tensor for name, tensor in moments.items()}
     state = dict(config=asdict(run.config), text_digest=run.digest, validations=run.validations)
     state |= dict(scaler=run.scaler.state_dict(), python_random=random.getstate())
     (folder / 'state.json').write_text(json.dumps(state), encoding='utf-8')
     (folder / 'config.json').write_text(json.dumps(run.description(), indent=2), encoding='utf-8')
     run.write_more(folder)
-    # cloned, since safetensors refuses weights that share memory
-    weights = {name: tensor.clone() for name, tensor in run.net.state_dict().items()}
     for name, content in (('model', weights), ('training', tensors)):
         save_file(content, folder / f'{name}.safetensors')
         shutil.copymode(folder / 'state.json', folder / f'{name}.safetensors')  # not for the owner alone
@@ -185,14 +219,9 @@ def load(run: Run, folder: Path, state: dict[str, Any]) -> None:
         here, there = run.description(), described(folder)
         if there not in (None, here):
             raise ValueError(f'its config.json says {there}, the model here is {here}')
-        run.net.load_state_dict(load_file(folder / 'model.safetensors'))
-        tensors = load_file(folder / 'training.safetensors')
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith('optimizer.'):
-                _, index, kind = name.split('.')
-                moments.setdefault(int(index), {})[kind] = tensor
-        run.optimizer.load_state_dict({**run.optimizer.state_dict(), 'state': moments})
+        weights, tensors = (load_file(folder / f'{name}.safetensors') for name in ('model', 'training'))
+        lead = 'optimizer.'
+        run.take(weights, {name.removeprefix(lead): t for name, t in tensors.items() if name.startswith(lead)})
         run.scaler.load_state_dict(state['scaler'])
         run.losses = tensors['losses'].tolist()
         run.validations = [(step, score) for step, score in state['validations']]
@@ -242,6 +271,7 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
     config, start, seconds, saved_at = run.config, run.step, 0.0, time.monotonic()
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     asked_to_stop: list[int] = []
+    stopping = False  # which all processes say at once
 
     def stop_after_step(number: int, frame: object) -> None:
         asked_to_stop.append(number)
@@ -250,8 +280,9 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
 
     for number in usual:
         signal.signal(number, stop_after_step)
-    with tqdm(total=config.steps, initial=start, unit='step', dynamic_ncols=True) as bar:
-        while run.step < config.steps and not asked_to_stop:
+    quiet = not run.ranks.leads
+    with tqdm(total=config.steps, initial=start, unit='step', dynamic_ncols=True, disable=quiet) as bar:
+        while run.step < config.steps and not (stopping or (asked_to_stop and run.ranks.count == 1)):
             began = time.perf_counter()
             loss = run.train_step()
             seconds += time.perf_counter() - began
@@ -263,7 +294,9 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
             run.log(run.step, {'train/loss': loss, 'train/learning_rate': rate, 'train/steps_per_second': speed})
             at_interval = run.step % interval == 0 or run.step == config.steps
             score = run.score() if at_interval and math.isfinite(loss) else 0.0
-            saves = at_interval or bool(asked_to_stop) or time.monotonic() - saved_at >= 60 * save_minutes
+            late = time.monotonic() - saved_at >= 60 * save_minutes
+            stopping, late = run.ranks.any(bool(asked_to_stop), late)
+            saves = at_interval or stopping or late
             if not math.isfinite(loss + score) or (saves and not run.is_finite()):
                 raise Stop(f'step {run.step}: the loss is no longer finite, a lower --lr may help; {saved(out)}', 1)
             if at_interval:
@@ -277,7 +310,7 @@ def train(run: Run, out: Path, interval: int, save_minutes: float) -> None:
         signal.signal(number, handler)
     if run.step < config.steps:
         save(run, out)  # where the signal came between two steps
-        raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 128 + asked_to_stop[0])
+        raise Stop(f'interrupted; {saved(out)}, to go on from it: --resume --out {out}', 128 + [*asked_to_stop, 15][0])
 
 
 # the whole
@@ -289,6 +322,7 @@ def conduct(
     kind: type[Config],
     build: Callable[[Config, torch.device], Run],
     finish: Callable[[Run, Path], None],
+    ranks: Ranks = ALONE,
 ) -> None:
     """A run from its arguments to its end: `build` makes it and refuses all that can be refused, before anything is
     written; `finish` shows what came of it."""
@@ -304,7 +338,7 @@ def conduct(
             if args.out:
                 check_out(out)
             config = kind(**given)
-        device, precision = choose_machine(args.device, config.precision)
+        device, precision = choose_machine(ranks.machine(args.device), config.precision)
         run = build(replace(config, precision=precision), device)
         if args.resume:
             load(run, folder, state)
@@ -314,14 +348,14 @@ def conduct(
         count = sum(weight.numel() for weight in run.model.parameters())
         print(f'model: {count:,} parameters, {run.config.precision} on {run.device}')
         print(f'folder: {out}' + (f', resumed at step {run.step:,}' if args.resume else ''), flush=True)
-        with tensorboard(out, run.step) if args.tensorboard else nullcontext(run.log) as run.log:
+        with tensorboard(out, run.step) if args.tensorboard and ranks.leads else nullcontext(run.log) as run.log:
             train(run, out, args.interval, args.save_minutes)
         finish(run, out)
 
     if args.resume and checkpoints(Path(args.out)):
-        with claimed(Path(args.out)) as out:
+        with ranks.first(claimed(Path(args.out))) as out:
             followed(prepared(out), out)
     else:
         run = prepared(Path(args.out or 'runs'))
-        with new_folder(args.out, name) as out:
+        with ranks.first(new_folder(args.out, name)) as out:
             followed(run, out)

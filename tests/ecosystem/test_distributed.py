@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -130,6 +131,7 @@ def trains_as_one(pair: Pair, how: str, names: Any = MODELS) -> None:
     for name in names:
         one = wrapped(*MODELS[name])
         several = pair.laid_out(copy.deepcopy(one), how)
+        assert several.net.config == one.net.config
         torch.testing.assert_close(several.net(pair.ids), one.net(pair.ids), **CLOSE)
         optimizers = adam(one), adam(several)
         losses = one(pair.ids), several(pair.batch(how))
@@ -300,7 +302,11 @@ def checkpoints(pair: Pair) -> None:
     start, first = copy.deepcopy(one), adam(one)
     one(pair.ids).backward()
     first.step()
-    wanted = State(one, first).whole()
+    wanted = copy.deepcopy(State(one, first).whole())
+    one.zero_grad()
+    one(pair.ids).backward()
+    first.step()
+    later = one.state_dict()
     for how in ('sharded', 'heads', 'both'):
         saved = pair.laid_out(copy.deepcopy(start), how)
         optimizer = adam(saved)
@@ -314,6 +320,9 @@ def checkpoints(pair: Pair) -> None:
             got = State(read, again).whole()
             for level, own in wanted.items():
                 same(got[level], own)
+            read(pair.batch(other)).backward()
+            again.step()
+            same(State(read).whole()['model'], later)
 
 
 @check
@@ -336,6 +345,59 @@ def recipes_of_the_readme(pair: Pair) -> None:
     os.chdir(pair.folder)
     for source in sources:
         exec(compile(source, 'README.md', 'exec'), {})
+
+
+# the training script
+
+
+def curve(out: Path) -> list[float]:
+    from safetensors.torch import load_file
+
+    return load_file(out / 'step_000004' / 'training.safetensors')['losses'].tolist()
+
+
+@check
+def training_script(pair: Pair) -> None:
+    """The curve of one process, on two; and resumed on another number of them, in another way."""
+    sys.path.append(str(ROOT / 'examples'))
+    import train_lm
+
+    text = pair.folder / f'{pair.rank}.txt'
+    text.write_text('A run has the numbers of one process. ' * 40)
+    sizes = dict(steps=4, interval=2, dim=16, depth=1, heads=2, seq_len=16, val_windows=2, sample_bytes=4)
+    options = [f'--{name.replace("_", "-")}={value}' for name, value in sizes.items()]
+    options += ['--data', str(text), '--device', 'cpu', '--precision', 'float32']
+
+    def run(out: str, *more: str) -> Path:
+        torch.distributed.barrier()
+        hidden = () if '--parallel' in more else ('RANK', 'WORLD_SIZE')
+        started = {name: os.environ.pop(name) for name in hidden}
+        try:
+            assert train_lm.main([*options, '--out', str(pair.folder / out), *more]) == 0
+        finally:
+            os.environ.update(started)
+        torch.distributed.barrier()
+        return pair.folder / out
+
+    torch.set_default_dtype(torch.float32)
+    try:
+        one = run(f'one {pair.rank}')
+        for how in ('ddp', 'fsdp', 'fsdp+tp'):
+            out = run(how, '--parallel', how)
+            assert curve(out) == pytest.approx(curve(one), rel=1e-5), how
+            assert not (pair.rank and list(out.glob('*.tmp')))
+        for start, other, more in ((one, 'from one', ['--parallel', 'fsdp+tp']), (out, f'to one {pair.rank}', [])):
+            if pair.rank == 0 or not more:
+                shutil.copytree(start / 'step_000002', pair.folder / other / 'step_000002')
+            assert curve(run(other, '--resume', *more)) == pytest.approx(curve(one), rel=1e-5), other
+        for wrong in (
+            ['--parallel', 'ddp', '--batch-size', '3'],
+            ['--parallel', 'fsdp+tp', '--tensor-parallel', '4'],
+            [],
+        ):
+            assert train_lm.main([*options, *wrong]) == 2
+    finally:
+        torch.set_default_dtype(torch.float64)
 
 
 # every flag
@@ -472,6 +534,15 @@ def test_a_parameter_in_two_places_is_refused() -> None:
     model.net.to_logits.weight = model.net.token_emb.emb.weight
     with pytest.raises(ConfigError, match=r'`net.*` is a parameter of several modules.*`tie_embedding`'):
         plan(model)
+
+
+def test_a_config_names_the_class_that_was_built() -> None:
+    """Where parameters are sharded, torch gives a module another class."""
+    net = wrapped({}, {}).net
+    wanted = net.config
+    for module in (net, net.attn_layers):
+        module.__class__ = type(f'FSDP{type(module).__name__}', (type(module),), {})
+    assert net.config == wanted
 
 
 def main(folder: Path, selection: str) -> None:

@@ -36,9 +36,11 @@ def title(feature: type[Feature]) -> str:
 
 def encode(value: Any, name: str) -> Any:
     if is_configured(value):
-        if KINDS.get(type(value).__name__) is not type(value):
-            raise ValueError(f'`{name}` is of a class {type(value).__name__} of its own, which a config cannot name')
-        known = type(value).accepted()
+        # where parameters are sharded or shared, engines give a module another class
+        kind = vars(value).get('_built_as', type(value))
+        if KINDS.get(kind.__name__) is not kind:
+            raise ValueError(f'`{name}` is of a class {kind.__name__} of its own, which a config cannot name')
+        known = kind.accepted()
         # what overrides something else is kept even where it is the default
         kept = (
             k
@@ -49,7 +51,7 @@ def encode(value: Any, name: str) -> Any:
         # a module that was replaced since is described as it is now
         now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
         now = {k: v for k, v in now.items() if v is not None or given[k] is None}  # given, and not kept
-        return {'class': type(value).__name__, **{k: encode(v, k) for k, v in now.items()}}
+        return {'class': kind.__name__, **{k: encode(v, k) for k, v in now.items()}}
     if isinstance(value, Mapping):
         items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
         return {'class': 'dict', 'items': items} if 'class' in items else items

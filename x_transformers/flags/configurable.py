@@ -335,7 +335,7 @@ def remembering(init: Callable[..., None]) -> Callable[..., None]:
             if parameter.kind is parameter.VAR_POSITIONAL and not given.get(name):
                 given.pop(name, None)
         if outermost:
-            self.__dict__['_given'] = dict(given)
+            self.__dict__.update(_given=dict(given), _built_as=type(self))
         if not arguments:
             arguments.update(declared_arguments(init))
         for name, value in given.items():

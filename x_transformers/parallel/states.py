@@ -148,14 +148,14 @@ class State:
         return {level: {n: full(t) for n, t in own.items()} for level, own in self.state_dict().items()}
 
     def put(self, wholes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take what `whole` gave, here or on any other number of devices."""
+        """Take what `whole` gave, here or on any other number of devices; what is no tensor may be left out."""
         state = self.state_dict()
         for level, own in state.items():
             for name, target in own.items():
                 if isinstance(target, (Tensor, Joined)):
                     put(target, wholes[level][name])
                 else:
-                    own[name] = wholes[level][name]
+                    own[name] = wholes[level].get(name, target)
         self.load_state_dict(state)
 
     # names
@@ -189,7 +189,9 @@ class State:
         for name in own:
             found = self.of_whole(name)
             value = state[name if found is None else found[0]]
-            new[name] = value.parts[found[1]] if isinstance(value, Joined) else value
+            value = value.parts[found[1]] if isinstance(value, Joined) else value
+            counts = found is not None and torch.is_tensor(value) and not value.ndim
+            new[name] = value.clone() if counts else value  # each part counts its own steps
         return new
 
 
