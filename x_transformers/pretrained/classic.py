@@ -184,6 +184,8 @@ register(
 register(
     LLAMA.like(
         'starcoder2', 'Starcoder2ForCausalLM', without=(*NOT_CLASSIC, 'head_dim'),
+        free=('activation_function', 'layer_norm_epsilon', 'scale_attn_weights'),
+        fixed=dict(mlp_type=('default',), norm_type=('layer_norm',)),
         defaults=dict(
             vocab_size=49152, intermediate_size=12288, hidden_size=3072, num_hidden_layers=30, num_attention_heads=24,
             num_key_value_heads=2, hidden_act='gelu_pytorch_tanh', max_position_embeddings=4096, layer_norm_eps=1e-5,
@@ -261,6 +263,7 @@ PARALLEL_NORMS = links(
 register(
     LLAMA.like(
         'falcon', 'FalconForCausalLM', without=(*NOT_CLASSIC, 'num_key_value_heads', 'head_dim'),
+        fixed=dict(apply_residual_connection_post_layernorm=(False,)),
         defaults=dict(
             vocab_size=65024, hidden_size=4544, num_attention_heads=71, layer_norm_eps=1e-5,
             num_ln_in_parallel_attn=None, num_kv_heads=None, alibi=False, new_decoder_architecture=False,

@@ -151,6 +151,7 @@ register(
 QWEN2 = register(
     LLAMA.like(
         'qwen2', 'Qwen2ForCausalLM', without=('attention_bias', 'mlp_bias'),
+        fixed=dict(use_mrope=(False,)),
         defaults=dict(
             vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768,
             use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None, sliding=sliding_late,
@@ -186,6 +187,7 @@ GEMMA = register(
 GEMMA2 = register(
     GEMMA.like(
         'gemma2', 'Gemma2ForCausalLM',
+        free=('sliding_window_size',),
         defaults=dict(
             hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
             num_key_value_heads=4, query_pre_attn_scalar=256, sliding_window=4096, layer_types=None,
@@ -222,6 +224,7 @@ register(
 register(
     LLAMA.like(
         'phi3', 'Phi3ForCausalLM', without=('attention_bias', 'mlp_bias', 'head_dim'),
+        free=('attention_bias',),
         defaults=dict(
             turns_part=True,
             vocab_size=32064, hidden_size=3072, intermediate_size=8192, max_position_embeddings=4096,
@@ -443,7 +446,8 @@ register(
 
 register(
     LLAMA.like(
-        'smollm3', 'SmolLM3ForCausalLM', without=('head_dim',),
+        'smollm3', 'SmolLM3ForCausalLM', without=('head_dim', 'pretraining_tp'),
+        free=('max_window_layers', 'pretraining_tp'),
         defaults=dict(
             vocab_size=128256, hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, num_key_value_heads=4,
             max_position_embeddings=32768, rope_theta=2000000.0, use_sliding_window=False, sliding_window=None,

@@ -25,7 +25,10 @@ WITHOUT_EFFECT = re.compile(
     r'min_length|no_repeat_ngram_size|encoder_no_repeat_ngram_size|num_beam_groups|num_beams|num_return_sequences|'
     r'output_scores|remove_invalid_values|repetition_penalty|temperature|tie_encoder_decoder|top_k|top_p|typical_p|'
     'suppress_tokens|begin_suppress_tokens|exponential_decay_length_penalty|tf_legacy_loss|'
-    'forced_decoder_ids|max_new_tokens'
+    'forced_decoder_ids|max_new_tokens|cache_implementation|'
+    # and of other things that nothing reads any longer
+    r'output_past|n_special|predict_special_tokens|directionality|pooler_fc_size|pooler_num_\w+|pooler_size_per_head|'
+    'pooler_type|model_max_length|tokenizer_name|attention_softmax_in_fp32|scale_attention_softmax_in_fp32'
 )
 
 
