@@ -68,6 +68,19 @@ BUGS = {
         ('what joins tokens may stand where the sequence is cut', "return f'with `sequence`, {together}' if sequence else ''", "return ''"),
         ('what a feature says against it is not heard', 'reason = feature.uncut or (', "reason = '' or ("),
     ]),
+    'pretrained/images.py': ('test_pretrained_images.py -mslow -kway_back', [
+        ('a teacher has no classes of its own', "'prefix' if has_teacher(c) else 'first'", "'first'"),
+        ('a gated feedforward is as wide as a plain one', 'return (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner', 'return inner'),
+        ('positions of models with registers are not smoothed', "Const('bicubic_antialias')", "Const('bicubic')", 'test_pretrained_images.py -mslow -kother_sizes'),
+        ('a pooler is there whatever the file has', 'if not is_bare(c) or not c.has_pooler:', 'if not is_bare(c):', 'test_pretrained_images.py -mslow -khidden'),
+    ]),
+    'pretrained/towers.py': ('test_pretrained_images.py -mslow', [
+        ('the id 2 is the end of texts', 'return None if c.eos_token_id == 2 else c.eos_token_id', 'return c.eos_token_id', 'test_pretrained_images.py -mslow -kolder'),
+    ]),
+    'pretrained/rows.py': ('test_pretrained_images.py -mslow -kway_back', [
+        ('the second dict of a part is passed over', 'given = second if second is not None else getattr(self, field) or {}', 'given = getattr(self, field) or {}', 'test_pretrained_images.py -mslow -kmatter'),
+        ('a single head has no projection out', "if call.get(name) == 1]", 'if False]'),
+    ]),
     'parallel/styles.py': ('ecosystem/test_distributed.py -mslow', [
         ('value and gate are cut as one', 'parts=2 if gated else 1', 'parts=1'),
         ('query heads are cut without their keys', 'parts=groups or 1)', 'parts=1)'),
