@@ -28,7 +28,7 @@ SHAPE = re.compile(r'#\s*\(((?:\d+(?:, ?\d+)*,?)?)\)\s*$')
 
 def snippets():
     """Every python block with the packages that it needs, and the line it starts on; its id is its heading, and its
-    number below it. One with packages, "python needs peft", is slow."""
+    number below it. One with packages, "python needs peft torch>=2.6", is slow."""
     heading, count, start, needs, found = '', 0, None, (), []
     for number, line in enumerate(README.splitlines(), 1):
         if start is not None and line == '```':
@@ -81,8 +81,9 @@ def run(source, first_line=0):
 
 @pytest.mark.parametrize(('source', 'line', 'needs'), snippets())
 def test_snippet(source, line, needs, tmp_path, monkeypatch):
-    for package in needs:
-        pytest.importorskip(package, reason="pip install -e '.[ecosystem]'")
+    for need in needs:
+        name, _, least = need.partition('>=')
+        pytest.importorskip(name, minversion=least or None, reason="pip install -e '.[ecosystem]'")
     monkeypatch.chdir(tmp_path)
     run(source, line)
 

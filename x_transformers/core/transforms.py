@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 transforms_active = getattr(torch._C, '_are_functorch_transforms_active', torch._C._functorch.peek_interpreter_stack)
 
 # whether a program for all sizes is made; no version before 2.7 tells
-is_exporting: Callable[[], bool] = getattr(torch.compiler, 'is_exporting', bool)
+is_exporting: Callable[[], bool] = getattr(torch.compiler, 'is_exporting', lambda: False)
 
 
 def transformed() -> bool:
