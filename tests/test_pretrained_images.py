@@ -22,7 +22,7 @@ from pretrained_cases import (
 )
 from torch import Tensor
 
-from x_transformers import pretrained
+from x_transformers import TwoTowers, ViTransformerWrapper, pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.__main__ import main
 from x_transformers.pretrained.comparing import compared
@@ -398,6 +398,18 @@ def test_the_command_that_compares(name, capsys):
         for parameter in ours.parameters():
             parameter.add_(0.01 * drawn(*parameter.shape))
     assert compared(ours, theirs)[0] > 1e-3
+
+
+def test_options_of_loading():
+    _, folder = checkpoint(OF['siglip-0'])
+    towers = TwoTowers.from_pretrained(folder, dropout=0.25, trainable='head')
+    image = json.loads(towers.config.to_json_string())['image']
+    assert image['pool_kwargs']['attn_dropout'] == image['attn_layers']['attn_dropout'] == 0.25
+    assert {name for name, p in towers.named_parameters() if p.requires_grad} == {'to_text.weight', 'to_text.bias'}
+    with pytest.raises(TypeError, match='TwoTowers'):
+        ViTransformerWrapper.from_pretrained(folder)
+    tower = ViTransformerWrapper.from_pretrained(checkpoint(OF['clip_vision_model-0'])[1], ff_dropout=0.5)
+    assert tower.attn_layers.layers[1][1].ff[1].p == 0.5 and not tower.training
 
 
 def test_square_sides_as_a_list(tmp_path):

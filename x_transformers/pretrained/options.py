@@ -14,7 +14,8 @@ from x_transformers.flags.config import KINDS
 DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
 VOCABULARIES = ('num_tokens', 'enc_num_tokens', 'dec_num_tokens')
 # what stands behind the stack
-HEADS = ('to_logits', 'head_transform', 'pooler', 'to_classes', 'decoder.net.to_logits', 'mlp_head', 'project_emb_out')
+HEADS = ('to_logits', 'head_transform', 'pooler', 'to_classes', 'decoder.net.to_logits', 'mlp_head', 'project_emb_out',
+         'to_image', 'to_text')  # fmt: skip
 
 
 def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
@@ -93,7 +94,7 @@ def with_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
     if dropout is None:
         return call
     return {
-        name: with_dropout(value, dropout) if isinstance(value, dict) and 'class' in value
+        name: with_dropout(value, dropout) if isinstance(value, dict)
         else dropout if 'dropout' in name else value
         for name, value in call.items()
     }  # fmt: skip
