@@ -226,6 +226,7 @@ def codec_of(config: Config, args: argparse.Namespace, train: Tensor) -> Codec:
     if config.tokenizer:
         return read_tokenizer(Path(config.tokenizer))
     if config.train_tokenizer:
+        print(f'tokens: learning {config.train_tokenizer:,} of them from the text', flush=True)
         return Pieces.learn(train.numpy().tobytes().decode('utf-8', errors='replace'), config.train_tokenizer)
     return Bytes()
 

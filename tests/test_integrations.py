@@ -78,3 +78,14 @@ def test_its_configuration_tells_what_it_is(model):
     own = TransformerWrapper(num_tokens=7, max_seq_len=9, token_emb=own, attn_layers=model.net.attn_layers)
     assert CausalLM(own).config == {'class': 'CausalLM'}
     assert list(model.state_dict()) == list(AutoregressiveWrapper(model.net).state_dict())
+
+
+def test_labels_that_a_trainer_takes_out_are_not_lost_in_silence(model, logged):
+    """Its label smoothing compares logits with the tokens that they have read."""
+    try:
+        model.train()(IDS)
+        assert not logged
+        model(IDS, num_items_in_batch=12)
+    finally:
+        model.eval()
+    assert 'give `CausalLM(..., label_smoothing=...)`' in logged[0] and len(logged) == 1

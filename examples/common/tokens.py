@@ -13,10 +13,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from common.options import Stop
 
 BLOCK = 2**16  # characters that are encoded at a time
+ABREAST = 16  # such blocks, on several threads
 
 
 class Codec(Protocol):
@@ -27,6 +29,7 @@ class Codec(Protocol):
     unit: str
 
     def encode(self, text: str) -> list[int]: ...
+    def encode_all(self, texts: list[str]) -> list[list[int]]: ...
     def decode(self, ids: list[int]) -> str: ...
     def save(self, folder: Path) -> None: ...
 
@@ -39,6 +42,9 @@ class Bytes:
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode('utf-8', errors='surrogateescape'))
+
+    def encode_all(self, texts: list[str]) -> list[list[int]]:
+        return list(map(self.encode, texts))
 
     def decode(self, ids: list[int]) -> str:
         return bytes(ids).decode('utf-8', errors='replace')
@@ -73,6 +79,9 @@ class Pieces:
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(readable(text), add_special_tokens=self.specials).ids
 
+    def encode_all(self, texts: list[str]) -> list[list[int]]:
+        return [made.ids for made in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
     def decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids)
 
@@ -91,6 +100,9 @@ class Sentences:
 
     def encode(self, text: str) -> list[int]:
         return self.model.encode(readable(text))
+
+    def encode_all(self, texts: list[str]) -> list[list[int]]:
+        return self.model.encode(texts)
 
     def decode(self, ids: list[int]) -> str:
         return self.model.decode(ids)
@@ -145,5 +157,11 @@ def encoded(part: Tensor, codec: Codec) -> Tensor:
     """Bytes of text, uint8, as ids."""
     if isinstance(codec, Bytes):
         return part
-    text = part.numpy().tobytes().decode('utf-8', errors='replace')
-    return torch.cat([torch.tensor(codec.encode(block), dtype=torch.int32) for block in blocks(text)])
+    parts = list(blocks(part.numpy().tobytes().decode('utf-8', errors='replace')))
+    found: list[Tensor] = []
+    with tqdm(total=len(parts), desc='tokens', leave=False, dynamic_ncols=True, disable=len(parts) <= ABREAST) as bar:
+        for at in range(0, len(parts), ABREAST):
+            some = parts[at : at + ABREAST]
+            found += [torch.tensor(ids, dtype=torch.int32) for ids in codec.encode_all(some)]
+            bar.update(len(some))
+    return torch.cat(found)

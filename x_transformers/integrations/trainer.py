@@ -13,12 +13,17 @@ from torch import Tensor
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
-from x_transformers.flags import shown
+from x_transformers.flags import shown, warn_once
 from x_transformers.flags.configurable import Config, DerivedConfig
 
 # what such callers say as a matter of course, and what of it asks for nothing
 SAID = {'inputs_embeds': (None,), 'past_key_values': (None,), 'use_cache': (None, True, False)}
 SAID |= {f'output_{what}': (None, False) for what in ('attentions', 'hidden_states', 'router_logits')}
+LABELS_TAKEN = (
+    '`labels` were taken out of the batch: `label_smoothing_factor` of a Trainer does so, and compares each label with '
+    'the logits of its own place, which have read it; give `CausalLM(..., label_smoothing=...)`. (A loss of your own '
+    'shifts them itself.)'
+)
 
 
 class Output(dict):
@@ -58,7 +63,7 @@ class CausalLM(AutoregressiveWrapper):
         model = CausalLM(TransformerWrapper(...))
         Trainer(model, ..., train_dataset=[{'input_ids': ..., 'labels': ...}, ...]).train()
 
-    Generation is that of `AutoregressiveWrapper`. Smooth labels by its keyword: those of a `Trainer` are not shifted.
+    Generation is that of `AutoregressiveWrapper`, and so is `label_smoothing`: a `Trainer` would not shift the labels.
     """
 
     config = DerivedNamedConfig()
@@ -93,6 +98,8 @@ class CausalLM(AutoregressiveWrapper):
         mask = None if attention_mask is None else check_ids(attention_mask, 'attention_mask', num_tokens=2).bool()
         kwargs |= {} if mask is None else {'mask': mask}
         if labels is None:
+            if self.training and num_items_in_batch is not None:
+                warn_once(LABELS_TAKEN)
             output = Output(logits=self.net(check_ids(input_ids, 'input_ids'), **kwargs))
         else:
             labels = labels if mask is None else labels.masked_fill(~mask | ~F.pad(mask, (1, -1)), self.ignore_index)
