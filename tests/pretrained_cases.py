@@ -236,7 +236,10 @@ SEQ2SEQ: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {**S2S, 'scale_embedding': True, 'activation_function': 'relu'},
         [dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=90, scale_embedding=False)],
     ),
-    'whisper': (WHISPER, [dict(scale_embedding=True, activation_function='relu', encoder_attention_heads=2)]),
+    'whisper': (
+        WHISPER,
+        [dict(scale_embedding=True, activation_function='relu', encoder_attention_heads=2, decoder_attention_heads=1)],
+    ),
 }
 
 OTHER = dict(

@@ -233,7 +233,7 @@ class Fields:
         if isinstance(value, Const):
             return value.value
         if isinstance(value, Part):
-            return {'class': value.kind, **self.all(value.keywords)}
+            return {'class': value.kind, **projecting(self.all(value.keywords))}
         if isinstance(value, str):
             return getattr(self, value)
         return value(self) if callable(value) else value
