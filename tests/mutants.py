@@ -230,6 +230,8 @@ BUGS = {
         ('keys in front turn too', 'added = v.shape[-2] - call.keys', 'added = 0', 'test_attention.py -kin_front'),
     ]),
     'features/embeddings.py': ('test_model_features.py test_stack.py', [
+        ('a tied head forgets the adapter of its table', 'if isinstance(self.emb, nn.Embedding) and (', 'if isinstance(self.emb, nn.Module) and (', 'test_embeddings_and_heads.py'),
+        ('a tied head reads vectors that are not there', "and (not weight.is_meta or device.type == 'meta')", 'and True', 'test_embeddings_and_heads.py'),
         ('interspersed tokens leave a gap', "call.own(self).length = x.shape[1]", "call.own(self).length = x.shape[1] - x.shape[1] % self.every", 'test_model_features.py'),
         ('a scale of embeddings is cut, not rounded', "bits += 0x7FFF + (bits >> 16 & 1)", 'bits += 0', 'test_embeddings_and_heads.py'),
         ('what stands in front is normed', 'if call.front else self.norm(new)', 'if False else self.norm(x)', 'test_embeddings_and_heads.py'),
@@ -878,6 +880,7 @@ BUGS = {
     'flags/configurable.py': ('test_flags.py', [
         ('layers with 4 and with 4.0 are alike', '(name, type(value), value) for', '(name, value) for', 'test_flags.py'),
         ('only the first feature hears of steps', 'for feature in features.active if isinstance(features, Features) else ():', 'for feature in features.active[:1] if isinstance(features, Features) else ():', 'test_own_features.py'),
+        ('matrices for Muon of inner wrappers are left out', 'functools.partial(muon_parameters_inside, *module.children())', '(lambda **_: [])', 'test_wrapper_laws.py -kmuon'),
         ('replicas read the parameters of the first', "replica.__dict__['features'] = self.features.rebound(replica)", 'pass', 'test_flags.py -kreplica'),
     ]),
     'flags/declared.py': ('test_flags.py', [
