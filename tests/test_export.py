@@ -6,6 +6,7 @@ the tests try a few.
 
 import copy
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from law_cases import (
 )
 from oracles import assert_close
 from packaging.version import Version
+from sweeps import naming
 from torch import nn
 from torch.export import Dim, export
 from torch.utils._pytree import tree_map
@@ -249,6 +251,56 @@ def test_decoding_with_a_cache(name):
     read_on(net, step, program, ((4, 11), (1, 2), (2, 21)))
 
 
+def check_step(case):
+    """Three calls give what one gives."""
+    net = model_of(case)
+    inputs = inputs_for(net, case)
+    x, others = inputs.pop('x'), inputs
+    step = CachedStep(net)
+    first, past = step(x[:, :4], **others)
+    second, past = step(x[:, 4:5], past, **others)
+    third, _ = step(x[:, 5:], past, **others)
+    found = torch.cat([as_one(net, out) for out in (first, second, third)], dim=1)
+    assert_close(found, run(net, dict(x=x, **others)), case.name)
+
+
+def keeps_rows(case):
+    """Whether a step can be tried: other inputs than a context are those of all tokens, and cut by `test_laws`."""
+    net = None if refused(case) else model_of(case)
+    known = net is not None and net.attn_layers.causal and net.can_cache_kv
+    return known and not inputs_for(net, case).keys() - {'x', 'context', 'context_mask'}
+
+
+OF_NO_ROW = ('attn_kernel', 'linear, ', 'looped', 'max_looped_steps', 'only_cross')
+
+
+@pytest.mark.nightly
+@torch.no_grad()
+def test_steps_of_every_flag():
+    tried = [case for case in CASES if keeps_rows(case)]
+    assert len(tried) > 300
+    for case in tried:
+        with naming(case), pytest.raises(ValueError) if case.name.startswith(OF_NO_ROW) else nullcontext():
+            check_step(case)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_program_says_where_tokens_must_be_read_again():
+    scaling = dict(kind='longrope', length=9, factor=4.0, short_factor=[1.0] * 4, long_factor=[2.0] * 4)
+    net = on_tokens(stack=dict(**ROTARY, rotary_emb_dim=8, rotary_scaling=scaling)).eval()
+    step, tokens = CachedStep(net), ids(2, 12)
+    _, past = step(tokens[:, :7])
+    program = export(step, (tokens[:, 7:8], past), dynamic_shapes=step.dynamic_shapes).module()
+    for at in (7, 8):
+        logits, past = program(tokens[:, at : at + 1], past)
+        torch.testing.assert_close(logits, net(tokens[:, : at + 1])[:, -1:])
+    with pytest.raises(RuntimeError, match='read all of them again'):
+        program(tokens[:, 9:10], past)
+    logits, _ = program(tokens[:, 11:], step(tokens[:, :11])[1])
+    torch.testing.assert_close(logits, net(tokens)[:, -1:])
+
+
 def test_a_step_reads_as_the_model_does():
     torch.set_default_dtype(torch.float64)
     net = on_tokens(stack=dict(**LLAMA, **CROSS, disable_abs_pos_emb=False), num_memory_tokens=2).eval()
@@ -275,6 +327,8 @@ def test_steps_that_are_refused():
         copy.deepcopy(step)(ids(2, 1), past)
     with pytest.raises(ValueError, match='the running state `key sums` has no row for each token'):
         CachedStep(on_tokens(stack=dict(attn_kernel='elu')))(ids(2, 3))
+    with pytest.raises(ValueError, match='no tensor would tell how many tokens there were'):
+        CachedStep(on_tokens(stack=dict(**CROSS, only_cross=True)))(ids(2, 3), context=torch.randn(2, 5, 16))
     with pytest.raises(ConfigError, match='`net` is a TransformerWrapper with flags that leave it without a cache'):
         CachedStep(on_tokens(Encoder))
 

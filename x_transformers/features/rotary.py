@@ -16,6 +16,7 @@ from torch import Tensor
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.checks import can_look
 from x_transformers.core.precision import at_least_float
+from x_transformers.core.transforms import is_exporting
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -497,13 +498,16 @@ class RotaryPositions(StackFeature):
     def refuse_other_stage(self, stage: Tensor, call: Any) -> None:
         """Earlier tokens were read by other frequencies, in every layer: to turn their keys is not enough."""
         known = call.state('stage').rows if call.held else None
+        words = (
+            f'`cache` holds tokens that `rotary_scaling` turns otherwise, now that there are more, or fewer, than '
+            f'{" or ".join(map(str, self.rereads))}: read all of them again, without it'
+        )
+        if known is not None and is_exporting():
+            torch._assert_async((known[:, -1, 0] == stage).all(), words)
         if known is None or torch.compiler.is_compiling() or not (can_look(stage) or stage.device.type == 'cuda'):
             return
         if bool((known[:, -1, 0] != stage).any()):
-            raise ValueError(
-                f'`cache` holds tokens that `rotary_scaling` turns otherwise, now that there are more, or fewer, than '
-                f'{" or ".join(map(str, self.rereads))}: read all of them again, without it'
-            )
+            raise ValueError(words)
 
 
 class RotaryLayers(StackFeature):
