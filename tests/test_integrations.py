@@ -45,8 +45,11 @@ def test_padding_is_neither_read_nor_a_target(model):
     wanted = AutoregressiveWrapper(model.net)(IDS, labels=labels, mask=mask.bool())
     for ids in (IDS, IDS.masked_fill(mask == 0, 0)):
         assert torch.allclose(model(ids, attention_mask=mask, labels=IDS).loss, wanted)
-    with pytest.raises(ValueError, match='`attention_mask` got token ids from 0 to 2'):
-        model(IDS, attention_mask=2 * mask)
+    assert torch.equal(model(IDS, attention_mask=mask.bool()).logits, model(IDS, attention_mask=mask).logits)
+    with pytest.raises(
+        ValueError, match=r'`attention_mask` got shape \(2, 5\), it must be that of `input_ids`, \(2, 6\)'
+    ):
+        model(IDS, attention_mask=mask[:, 1:])
 
 
 def test_several_batches_share_a_number_of_targets(model):
