@@ -46,9 +46,7 @@ def test_padding_is_neither_read_nor_a_target(model):
     for ids in (IDS, IDS.masked_fill(mask == 0, 0)):
         assert torch.allclose(model(ids, attention_mask=mask, labels=IDS).loss, wanted)
     assert torch.equal(model(IDS, attention_mask=mask.bool()).logits, model(IDS, attention_mask=mask).logits)
-    with pytest.raises(
-        ValueError, match=r'`attention_mask` got shape \(2, 5\), it must be that of'
-    ):
+    with pytest.raises(ValueError, match=r'`attention_mask` got shape \(2, 5\), it must be that of'):
         model(IDS, attention_mask=mask[:, 1:])
 
 
