@@ -88,6 +88,17 @@ def test_script(scripts, script, columns, rows):
 
 
 @pytest.mark.slow
+def test_models_of_another_library(scripts):
+    """Both compute the same, which the script checks, and each has its numbers."""
+    pytest.importorskip('transformers', reason='pip install -e .[test-pretrained]')
+    kept, text = measured(scripts, 'pretrained', '--rounds', 1, '--models', 'Llama;ViT')
+    table = table_in(text)
+    assert len(table) == len(kept) == 10
+    for row in kept:
+        assert set(row['values']) >= {'huggingface', 'ours'}, row['refused']
+
+
+@pytest.mark.slow
 def test_script_as_a_program(tmp_path):
     file, columns = tmp_path / 'rows.json', 'floor,plain,chunked,ours'
     text = run('loss', '--columns', columns, '--rounds', 1, '--json', file)

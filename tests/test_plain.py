@@ -408,6 +408,17 @@ def test_dropout_where_it_acts(runs):
     assert not torch.equal(net(x), net(x)) and len(runs) == 1
 
 
+def test_dropout_behind_branches_rests_in_evaluation(runs):
+    net, x = stack(attn_sublayer_dropout=0.5, ff_sublayer_dropout=0.5).eval(), tokens()
+    assert torch.equal(net(x), ordinary(net, x)) and len(runs) == 1
+    for branch in (net.layers[0][1], net.layers[1][1]):
+        branch.train()
+        assert not torch.equal(net(x), net(x)) and len(runs) == 1
+        branch.eval()
+    assert torch.equal(net(x), ordinary(net, x))
+    assert not torch.equal(net.train()(x), net(x)) and len(runs) == 1
+
+
 # torch runs its kernel once per set of parameters, and scripts its own rules: it says so
 @pytest.mark.filterwarnings('ignore')
 def test_transforms_of_functions(runs):

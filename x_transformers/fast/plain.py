@@ -26,7 +26,7 @@ from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.notes import TakesNotes
 from x_transformers.core.rows import is_large
 from x_transformers.fast.gains import Gains, scale_of
-from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known
+from x_transformers.fast.untouched import PACKAGE, Code, Snapshot, is_known, is_ours
 from x_transformers.features import norms
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.heads import HeadNorm, QKHeadNorm, QKRMSNorm
@@ -411,8 +411,9 @@ def is_plain(stack: Stack) -> bool:
 
 
 def acting(host: Any) -> Sequence[Feature]:
-    """The features of a module that may act in a plain pass: none that waits for other inputs."""
-    return host.features.acting(INPUTS).active
+    """The features of a module that may act in a plain pass: none that waits for other inputs, or for training."""
+    active = host.features.acting(INPUTS).active
+    return active if host.training else [f for f in active if not (f.only_trains and is_ours(f))]
 
 
 def snapshot(

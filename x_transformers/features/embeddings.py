@@ -452,6 +452,7 @@ class EmbDropout(ModelFeature):
     """Dropout on what enters the stack, tokens in front included."""
 
     emb_dropout = flag(0.0, 'dropout on the embeddings', probability, example=0.2)
+    only_trains = True
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
         return F.dropout(x, self.emb_dropout, training=self.host.training)
