@@ -68,6 +68,25 @@ BUGS = {
         ('what joins tokens may stand where the sequence is cut', "return f'with `sequence`, {together}' if sequence else ''", "return ''"),
         ('what a feature says against it is not heard', 'reason = feature.uncut or (', "reason = '' or ("),
     ]),
+    'pretrained/heads.py': ('test_pretrained_heads.py -mslow -kheads', [
+        ('models without a head keep the prefix', "bare=(name,) if self.bare else ()", 'bare=()'),
+        ('new classes have biases', "values = torch.zeros(shape) if name.endswith(('bias', 'beta')) else torch.ones(shape)", 'values = torch.ones(shape)', 'test_pretrained_heads.py -mslow -knew_classes'),
+        ('a new head for other classes keeps the old one', 'again = num_classes is not None and', 'again = False and', 'test_pretrained_heads.py -mslow -kother_heads'),
+        ('classes of decoders are read from the first token', "around=classifier('last', pad_id", "around=classifier('first', pad_id"),
+        ('a pooler is left out', "if c.has_pooler else None", 'if False else None'),
+        ('heads of other tasks are read as those of language', "if not fits and row.heads and re.search", 'if False and re.search', 'test_pretrained_heads.py -mslow -kis_not_read'),
+    ]),
+    'pretrained/encoders.py': ('test_pretrained_heads.py -mslow -kheads', [
+        ('the mean of ModernBERT is its first token', "{'cls': 'first', 'mean': 'mean'}", "{'cls': 'first', 'mean': 'first'}"),
+        ('the layer before classes of DistilBERT has another activation', "classifier('first', 'relu',", "classifier('first', 'tanh',"),
+    ]),
+    'pretrained/seq2seq.py': ('test_pretrained_seq2seq.py -mslow -kway_back', [
+        ('keys of Whisper have a bias', "attn_qkv_bias=Const('qv')", 'attn_qkv_bias=True'),
+        ('tied logits of T5 are not scaled', 'return c.d_model**-0.5 if scales else 1.0', 'return 1.0'),
+        ('what fills up rows is 0', 'return 0 if c.pad_token_id is None else c.pad_token_id', 'return 0', 'test_pretrained_seq2seq.py -mslow -khave_ended'),
+        ('the name of the feedforward alone counts', "name = c.dense_act_fn or (", 'name = None or (', 'test_pretrained_seq2seq.py -mslow -kfields'),
+        ('two tables are one', 'return bool(c.share_encoder_decoder_embeddings)', 'return True'),
+    ]),
     'pretrained/images.py': ('test_pretrained_images.py -mslow -kway_back', [
         ('a teacher has no classes of its own', "'prefix' if has_teacher(c) else 'first'", "'first'"),
         ('a gated feedforward is as wide as a plain one', 'return (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner', 'return inner'),
