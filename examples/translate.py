@@ -56,7 +56,9 @@ PAD, START, END, NUM_TOKENS = 0, 1, 2, 256  # control characters, which no name 
 KINDS = dict(territories='\3', languages='\4', currencies='\5')
 IGNORED = -100  # what is no target
 # flags that help small stacks, on either side; --set overrides each
-STACK = dict(rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True)
+STACK = dict(
+    rotary_pos_emb=True, scaled_sinu_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True
+)
 OWN_OPTION = {'dim', 'tie_token_emb', 'pad_value', 'ignore_index'}
 OWN_OPTION |= {f'{side}_{name}' for side in ('enc', 'dec') for name in ('num_tokens', 'max_seq_len', 'depth', 'heads')}
 
@@ -65,7 +67,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Config(runs.Config):
-    steps: int = option(1500, size, 'training steps; --resume may raise them, for a longer learning rate curve')
+    steps: int = option(1000, size, 'training steps; --resume may raise them, for a longer learning rate curve')
     batch_size: int = option(32, size, 'names per step')
     source: str = option('en', some_text, 'language to translate from, by its code', metavar='CODE')
     target: str = option('es', some_text, 'language to translate into, by its code', metavar='CODE')
@@ -73,7 +75,7 @@ class Config(runs.Config):
     dim: int = option(128, size, 'width of both stacks')
     depth: int = option(2, size, 'number of layers of each stack')
     heads: int = option(2, size, 'attention heads')
-    dropout: float = option(0.2, not_negative, 'in attention and feedforwards')
+    dropout: float = option(0.1, not_negative, 'in attention and feedforwards')
 
 
 # data
@@ -249,7 +251,7 @@ def work(args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    parser = run_parser('translate', __doc__, Config, interval=250)
+    parser = run_parser('translate', __doc__, Config, interval=125)
     return exit_code('translate.py', lambda: work(parse(parser, argv)))
 
 
