@@ -180,8 +180,8 @@ class Run(runs.Run):
         backbone, self.codec = models.read_model(folder, '--backbone', dtype='float32')
         self.longest = min(config.seq_len, backbone.max_seq_len or config.seq_len)
         self.built = json.loads(json.dumps(backbone.config))
-        self.names, parts = read_classes(config)
-        self.digest = hashlib.sha256(repr((self.names, parts)).encode(errors='replace')).hexdigest()
+        self.classes, parts = read_classes(config)
+        self.digest = hashlib.sha256(repr((self.classes, parts)).encode(errors='replace')).hexdigest()
         self.parts = {
             part: ([self.ids(text) for text, _ in some], [c for _, c in some]) for part, some in parts.items()
         }
@@ -196,13 +196,13 @@ class Run(runs.Run):
             backbone.requires_grad_(False)
         elif self.config.train == 'lora':
             backbone = with_lora(backbone, self.config.rank)
-        return Classifier(backbone, dim, len(self.names)).train()
+        return Classifier(backbone, dim, len(self.classes)).train()
 
     def ids(self, text: str) -> Tensor:
         return torch.tensor(self.codec.encode(text)[: self.longest])
 
     def description(self) -> dict[str, Any]:
-        return dict(backbone=self.built, train=self.config.train, classes=self.names)
+        return dict(backbone=self.built, train=self.config.train, classes=self.classes)
 
     def logits(self, rows: list[Tensor]) -> Tensor:
         mask = pad_sequence([torch.ones_like(row, dtype=torch.bool) for row in rows], batch_first=True)
@@ -240,10 +240,10 @@ class Run(runs.Run):
 
 def finish(run: Run, out: Path) -> None:
     answers, labels = run.answers('test'), torch.tensor(run.parts['test'][1])
-    count = len(run.names)
+    count = len(run.classes)
     curves(run, out / 'loss.png', f'Which class is a text of? ({run.config.train})', 'nats', score='share right')
     table = torch.bincount(count * labels + answers, minlength=count**2).view(count, count)
-    confusion(table, run.names, out / 'confusion.png')
+    confusion(table, run.classes, out / 'confusion.png')
     print(f'pictures: loss.png and confusion.png in {out}, {saved(out)}\n')
     right, most = (answers == labels).float().mean(), table.sum(1).max() / len(labels)
     learned = sum(weight.numel() for weight in run.model.parameters() if weight.requires_grad)
