@@ -100,6 +100,61 @@ BUGS = {
         ('the second dict of a part is passed over', 'given = second if second is not None else getattr(self, field) or {}', 'given = getattr(self, field) or {}', 'test_pretrained_images.py -mslow -kmatter'),
         ('a single head has no projection out', "if call.get(name) == 1]", 'if False]'),
     ]),
+    'pretrained/__main__.py': ('test_pretrained_images.py -mslow -kcompares', [
+        ('what differs is equal', 'return int(worst > BARS[torch.float32] * max(size, 1.0))', 'return 0'),
+    ]),
+    'pretrained/changes.py': ('test_pretrained.py -mslow -kllama-0', [
+        ('queries of a key stay side by side', "rearrange(rows, 'k g e -> (g k e)')", 'rows.flatten()'),
+        ('features turn with their neighbours in both', "'(two i) -> (i two)', two=2", "'(i two) -> (i two)', two=2"),
+    ]),
+    'pretrained/classic.py': ('test_pretrained.py -mslow -kgpt2-0', [
+        ('a square matrix of GPT-2 is not turned', "f'{A}.1.to_out.weight', T),", "f'{A}.1.to_out.weight'),"),
+    ]),
+    'pretrained/comparing.py': ('test_pretrained_images.py -mslow -kcompares', [
+        ('what is pooled is not compared', 'ours(ids, return_pooled=True)[1] if pooled else ours(ids)', 'ours(ids)'),
+    ]),
+    'pretrained/described.py': ('test_pretrained_folders.py', [
+        ('the first of several types is taken', 'if len(found) == 1:', 'if found:'),
+    ]),
+    'pretrained/encoders.py': ('test_pretrained.py -mslow -kroberta', [
+        ('rows of padding are positions', 'max_seq_len=lambda c: c.max_position_embeddings - c.pad_token_id - 1,', 'max_seq_len=lambda c: c.max_position_embeddings,'),
+    ]),
+    'pretrained/engine.py': ('test_pretrained_folders.py', [
+        ('a prefix that a file leaves out is missing', '(row.base + new, new.removeprefix(row.base))', '(new.removeprefix(row.base),)'),
+    ]),
+    'pretrained/fields.py': ('test_pretrained.py -mslow -kmistral', [
+        ('a window holds one token more', 'return c.sliding_window - 1 if all(slides)', 'return c.sliding_window if all(slides)'),
+    ]),
+    'pretrained/files.py': ('test_pretrained_folders.py', [
+        ('files of before are left', '        old.unlink(missing_ok=True)\n', '        pass\n'),
+    ]),
+    'pretrained/generation.py': ('test_pretrained_folders.py', [
+        ('filters come before the temperature', 'return logits / self.temperature', 'return logits'),
+    ]),
+    'pretrained/heads.py': ('test_pretrained_heads.py -mslow -kimages', [
+        ('new classes are those of the file', 'again = num_classes is not None and own', 'again = False and own'),
+    ]),
+    'pretrained/hub.py': ('test_pretrained_folders.py', [
+        ('folders of the hub are those of another library', "{'format': 'own', **vars(self)", "{'format': 'hf', **vars(self)"),
+    ]),
+    'pretrained/llama.py': ('test_pretrained.py -mslow -kgemma-0', [
+        ('gains of Gemma are whole', 'layers=dict(norm_add_unit_offset=True, ff_no_bias=True', 'layers=dict(norm_add_unit_offset=False, ff_no_bias=True'),
+    ]),
+    'pretrained/loading.py': ('test_pretrained_folders.py', [
+        ('what is loaded is in training', '    model.eval()\n', '    model.train()\n'),
+    ]),
+    'pretrained/options.py': ('test_pretrained_folders.py', [
+        ('new tokens begin as the first', 'mean = t.float().mean(dim=0, keepdim=True).to(t.dtype)', 'mean = t[:1]'),
+    ]),
+    'pretrained/parts.py': ('test_pretrained.py -mslow -kllama-0', [
+        ('queries of a key stand as their keys', '*((Q, R) if turn else (Q,))', '*((R,) if turn else ())'),
+    ]),
+    'pretrained/saving.py': ('test_pretrained_folders.py', [
+        ('how to generate is not written', '    if generation:\n', '    if False:\n'),
+    ]),
+    'pretrained/seq2seq.py': ('test_pretrained_seq2seq.py -mslow -kt5-0', [
+        ('a tied head of T5 is not scaled', 'return c.d_model**-0.5 if scales else 1.0', 'return 1.0'),
+    ]),
     'parallel/styles.py': ('ecosystem/test_distributed.py -mslow', [
         ('value and gate are cut as one', 'parts=2 if gated else 1', 'parts=1'),
         ('query heads are cut without their keys', 'parts=groups or 1)', 'parts=1)'),

@@ -388,11 +388,13 @@ def test_configs_of_older_releases(tmp_path):
     'clip_text_model-3', 'clip-0', 'siglip-0', 'llama-0', 'bert-0', 't5-0', 'whisper-0',
     'BartForSequenceClassification', 'BertModel',
 ])  # fmt: skip
-def test_the_command_that_compares(name, capsys):
+def test_the_command_that_compares(name, capsys, monkeypatch):
     every = {**{case.kind: case for case in HEAD_CASES}, **{str(case): case for case in (*ALL, *CASES, *SEQ2SEQ_CASES)}}
     theirs, folder = checkpoint(every[name])
     assert main(['check', str(folder)]) == 0
     assert capsys.readouterr().out.startswith(every[name].type)
+    monkeypatch.setattr('x_transformers.pretrained.__main__.compared', lambda *models: (0.1, 1.0))
+    assert main(['check', str(folder)]) == 1
     ours = pretrained.load(folder)
     with torch.no_grad():
         for parameter in ours.parameters():
