@@ -146,7 +146,7 @@ def trains_as_one(pair: Pair, how: str, names: Any = MODELS) -> None:
             optimizer.step()
         same(State(several).whole()['model'], one.state_dict())
         prompt = pair.ids[:2, :4]
-        options = dict(seq_len=8, temperature=0.0)
+        options = dict(seq_len=5, temperature=0.0)
         assert torch.equal(several.generate(prompt, **options), one.generate(prompt, **options)), name
         assert torch.equal(several.generate(prompt, **options, cache_kv=False), one.generate(prompt, **options)), name
 
@@ -164,11 +164,12 @@ def sequence(pair: Pair) -> None:
     """Eleven tokens, which two devices cannot have equal shares of."""
     from x_transformers.parallel import views
 
-    cut = []
+    cut, odd = [], copy.copy(pair)
+    odd.ids = pair.ids[:, :11]
     moved = views.Lane.enter
     views.Lane.enter = lambda lane, x, mesh: (cut.append(lane.length), moved(lane, x, mesh))[1]
     try:
-        trains_as_one(pair, 'sequence')
+        trains_as_one(odd, 'sequence')
     finally:
         views.Lane.enter = moved
     assert 11 in cut
@@ -307,13 +308,14 @@ def checkpoints(pair: Pair) -> None:
     one(pair.ids).backward()
     first.step()
     later = one.state_dict()
-    for how in ('sharded', 'heads', 'both'):
+    read_as = {'sharded': ['one', 'heads'], 'heads': ['one', 'sharded'], 'both': ['heads']}
+    for how in read_as:
         saved = pair.laid_out(copy.deepcopy(start), how)
         optimizer = adam(saved)
         saved(pair.batch(how)).backward()
         optimizer.step()
         dcp.save({'app': State(saved, optimizer)}, checkpoint_id=pair.folder / how)
-        for other in ('one', 'sharded', 'heads'):
+        for other in read_as[how]:
             read = pair.laid_out(copy.deepcopy(start), other)
             again = adam(read)
             dcp.load({'app': State(read, again)}, checkpoint_id=pair.folder / how)
@@ -424,11 +426,12 @@ def every_flag(pair: Pair) -> None:
                 continue
             try:
                 one.zero_grad()
+                outs = []
                 for model in (one, several):
                     torch.manual_seed(0)
-                    model.out = run(model, inputs)
-                    weighted(model.out).backward()
-                torch.testing.assert_close(several.out, one.out, rtol=0, atol=1e-9)
+                    outs.append(run(model, inputs))
+                    weighted(outs[-1]).backward()
+                torch.testing.assert_close(outs[1], outs[0], rtol=0, atol=1e-9)
                 got = gradients(several)
                 for name, grad in gradients(one).items():
                     torch.testing.assert_close(got[name], grad, rtol=1e-9, atol=1e-9)

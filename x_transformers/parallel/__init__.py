@@ -10,5 +10,10 @@ device. Torch 2.6 or later.
 
 # ruff: noqa: F401  names that users import from here
 
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:
+    raise ImportError('x_transformers.parallel needs torch 2.6 or later, built with torch.distributed') from None
+
 from x_transformers.parallel.plans import parallelize, plan, shard
 from x_transformers.parallel.states import State
