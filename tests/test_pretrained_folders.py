@@ -413,3 +413,32 @@ def test_a_type_of_ones_own():
         assert call['attn_layers']['class'] == Encoder.__name__
     finally:
         del ROWS['mine']
+
+
+def test_what_may_not_be_said():
+    """Each step of the choice of a token, against a loop over rows and tokens."""
+    from x_transformers.pretrained.generation import At, BadWords, NoRepeat
+
+    ids, logits = torch.randint(0, 4, (8, 9), generator=torch.Generator().manual_seed(5)), torch.zeros(8, 5)
+
+    def said(row, token):
+        return [*row.tolist(), token]
+
+    def repeats(text, n):
+        pieces = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+        return pieces[-1] in pieces[:-1]
+
+    words = ((2,), (1, 3), (0, 1, 2), (1,) * 12)
+    rules = [
+        *((NoRepeat(n), functools.partial(repeats, n=n)) for n in (1, 2, 3)),
+        (BadWords(words), lambda text: any(tuple(text[-len(word) :]) == word for word in words)),
+        (At(9, (1, 2), only=True), lambda text: text[-1] not in (1, 2)),
+        (At(9, (1, 2), only=False), lambda text: text[-1] in (1, 2)),
+        (At(8, (1, 2), only=False), lambda text: False),
+    ]
+    for rule, banned in rules:
+        found = rule(ids, logits).isinf()
+        wanted = torch.tensor([[banned(said(row, token)) for token in range(5)] for row in ids])
+        assert torch.equal(found, wanted), rule
+        assert not logits.isinf().any()
+    assert torch.equal(NoRepeat(12)(ids, logits), logits)
