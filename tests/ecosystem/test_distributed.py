@@ -529,6 +529,14 @@ def test_heads_are_dealt_out_with_their_keys() -> None:
         dealt(6, 3, 4)
 
 
+def test_single_numbers_cannot_be_sharded() -> None:
+    from x_transformers.flags import ConfigError
+    from x_transformers.parallel import shard
+
+    with pytest.raises(ConfigError, match='pre_tanh_scale` is a single number'):
+        shard(wrapped(dict(use_dynamic_tanh=True), {}))
+
+
 def test_a_parameter_in_two_places_is_refused() -> None:
     from x_transformers.flags import ConfigError
     from x_transformers.parallel import plan

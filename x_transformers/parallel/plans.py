@@ -170,9 +170,16 @@ def shard(model: nn.Module, mesh: DeviceMesh | None = None, **options: Any) -> n
               positions, which layers get beside the stream, stay precise. `reshard_after_forward` is True, so that an
               optimizer that is made after a first pass gets the shards too
 
-    Tables and norms that branches do not own are gathered with the model around the stack, so that tied weights are
-    one. `generate` works as before: it calls the model, which gathers.
+    Tables and norms outside of branches are gathered with the model around the stack, so that tied weights are one.
+    `generate` works as before: it calls the model, which gathers.
+
+    raises   ConfigError for a parameter that is a single number, which torch cannot shard
     """
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 0:
+            raise ConfigError(
+                f'`{name}` is a single number, which torch cannot shard; its flag does not go with `shard`'
+            )
     options.setdefault('reshard_after_forward', True)
     inner = dict(options)
     if isinstance(options.get('mp_policy'), MixedPrecisionPolicy):
