@@ -88,7 +88,7 @@ def drawn(case: dict[str, Any]) -> torch.Tensor:
 
 
 def training(column: str, model: Any, given: torch.Tensor, case: dict[str, Any]) -> Work:
-    """Forward, cross entropy, backward, AdamW."""
+    """Forward, the loss, backward, AdamW."""
     model.train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -97,16 +97,29 @@ def training(column: str, model: Any, given: torch.Tensor, case: dict[str, Any])
         if column != 'ours' and hasattr(model.config, name):
             setattr(model.config, name, 0.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    loss_of = functools.partial(loss_of_tokens if case['causal'] else loss_of_logits, column, model, given)
 
     def step() -> None:
-        out = logits_of(column, model, given)
-        classes = torch.zeros(out.shape[:-1], dtype=torch.long, device=out.device)
-        loss = F.cross_entropy(out.flatten(0, -2), classes.flatten())
-        loss.backward()
+        loss_of().backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def loss_of_tokens(column: str, model: Any, given: torch.Tensor) -> torch.Tensor:
+    """Of the next token, as each library has it."""
+    if column != 'ours':
+        return model(given, labels=given).loss
+    from x_transformers import AutoregressiveWrapper
+
+    return AutoregressiveWrapper(model)(given)
+
+
+def loss_of_logits(column: str, model: Any, given: torch.Tensor) -> torch.Tensor:
+    out = logits_of(column, model, given)
+    classes = torch.zeros(out.shape[:-1], dtype=torch.long, device=out.device)
+    return F.cross_entropy(out.flatten(0, -2), classes.flatten())
 
 
 def reading(column: str, model: Any, given: torch.Tensor, case: dict[str, Any]) -> Work:
@@ -176,6 +189,7 @@ def rows(options: argparse.Namespace) -> list[Row]:
             config = {k: TINY.get(k, v) if options.tiny else v for k, v in MODELS[name].items()}
             folder = written(config, Path(root, name))
             kind = {'image': config['image_size']} if name == 'ViT' else {'vocabulary': config['vocab_size']}
+            kind['causal'] = config['architectures'][0].endswith(('CausalLM', 'LMHeadModel'))
             for model, what, batch, tokens, new, among in CASES:
                 if model != name:
                     continue
