@@ -25,7 +25,8 @@ from x_transformers.pretrained.comparing import compared
 FOLDER = Path(__file__).parent / 'data' / 'frozen'
 LARGEST = 60_000  # bytes
 SMALLER = {
-    'vocab_size': 32, 'intermediate_size': 16, 'n_inner': 16, 'd_ff': 16, 'dim': 32, 'encoder_ffn_dim': 8, 'decoder_ffn_dim': 8,
+    'vocab_size': 32, 'intermediate_size': 16, 'n_inner': 16, 'd_ff': 16, 'dim': 32,
+    'encoder_ffn_dim': 8, 'decoder_ffn_dim': 8,
     'hidden_dim': 16, 'moe_intermediate_size': 6, 'num_hidden_layers': 2, 'n_layer': 2, 'n_layers': 2,
     'num_layers': 1, 'num_decoder_layers': 1, 'encoder_layers': 1, 'decoder_layers': 1, 'max_position_embeddings': 20,
     'n_positions': 20, 'max_seq_len': 20, 'q_lora_rank': 8, 'kv_lora_rank': 8, 'n_routed_experts': 4, 'num_experts': 3,
