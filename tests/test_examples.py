@@ -180,6 +180,8 @@ def test_names_are_bytes_with_an_end():
         assert ids.tolist() == [[1, 195, 169, 2, 0], [1, 97, 98, 99, 2]]
         assert [translate.text_of(row) for row in ids[:, 1:].tolist()] == ['é', 'abc']
         assert translate.spelled('né') == ['n', 'é', '', '∎']
+        words = [translate.invented(['a', 'é'], torch.Generator().manual_seed(seed)) for seed in range(9)]
+        assert all(re.fullmatch('[AÉ][aé]{2,7}', word) for word in words) and len(set(words)) > 3
 
 
 # runs
@@ -263,7 +265,9 @@ def test_names_are_learned(tmp_path):
     """As many as fit into a batch are known by heart."""
     needs('translate')
     with example_scripts.script('translate') as translate:
-        config = translate.Config(dim=64, heads=1, depth=1, batch_size=8, steps=60, dropout=0.0, precision='float32')
+        config = translate.Config(
+            dim=64, heads=1, depth=1, batch_size=8, steps=60, invented=0.0, dropout=0.0, precision='float32'
+        )
         run = translate.Run(config, torch.device('cpu'))
         short = [pair for pair in run.parts['train'] if max(map(len, pair)) < 9][:8]
         run.parts['train'] = short
