@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -283,5 +283,6 @@ def row_of(config: Mapping[str, Any]) -> Row:
     return ROWS[kind]
 
 
-def supported() -> Iterator[Row]:
-    yield from ROWS.values()
+def supported() -> tuple[Row, ...]:
+    """The types that can be read and written."""
+    return tuple(ROWS.values())
