@@ -334,7 +334,7 @@ NO_GRAPH = {
     'segments, episodic': INNER_STEP,
 }
 # modules of what wrappers are made of
-PARTS = {'attend', 'x_transformers'}
+PARTS = {'attend', 'x_transformers', 'parallel', 'pretrained'}
 
 
 def made(name: str) -> tuple[nn.Module, Callable[[nn.Module, Inputs], Tensor]]:
