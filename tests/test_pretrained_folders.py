@@ -442,3 +442,20 @@ def test_what_may_not_be_said():
         assert torch.equal(found, wanted), rule
         assert not logits.isinf().any()
     assert torch.equal(NoRepeat(12)(ids, logits), logits)
+
+
+def test_tensors_that_compute_nothing_are_left_out(tmp_path, logged):
+    """Norms of relative positions that a DeBERTa does not have; layers of a DeepSeek that guess further tokens."""
+    safe = pytest.importorskip('safetensors.torch')
+    for kind, changed, more in (
+        ('deberta-v2', dict(relative_attention=False), 'deberta.encoder.LayerNorm.weight'),
+        ('deepseek_v3', {}, 'model.layers.3.embed_tokens.weight'),
+    ):
+        config = {**config_of(next(case for case in BASES if case.type == kind)), **changed}
+        model = decode(pretrained.keywords(config))
+        pretrained.save(model, tmp_path, hf_type=config['model_type'].replace('-', '_'))
+        state = safe.load_file(tmp_path / 'model.safetensors')
+        safe.save_file({**state, more: torch.ones(32)}, tmp_path / 'model.safetensors')
+        again, info = pretrained.load(tmp_path, return_info=True)
+        assert info.left == [more] and any(more in line for line in logged)
+        same_weights(again, model)

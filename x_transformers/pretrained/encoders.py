@@ -321,6 +321,7 @@ register(
             head(f'{LM}.dense', f'{LM}.LayerNorm', f'{LM}.bias', 'modern'),
         ),
         base='deberta.',
+        left=lambda c, name: not c.relative_attention and name.startswith('deberta.encoder.LayerNorm.'),  # of none
         heads=of_encoders(
             of_sequence(
                 classifier('first', activation('pooler_hidden_act'), dropout=lambda c: first_set(c, 'cls_dropout')),
