@@ -24,6 +24,9 @@ BUGS = {
         ('any whole number is a truth', '(is_int(value) and value in (0, 1))', 'is_int(value)', 'test_wrong_values.py'),
         ('a text is a list', ' and not isinstance(value, (str, bytes))', '', 'test_wrong_values.py'),
     ]),
+    'core/widths.py': ('test_attention.py', [
+        ('values are as wide as keys', 'return self.heads * self.dim_value', 'return self.heads * self.dim_head'),
+    ]),
     'kernels/dense.py': ('test_attention.py test_kernels.py', [
         ('the softmax stays in half precision', 'dtype=torch.float32 if half else sim.dtype', 'dtype=sim.dtype if half else sim.dtype', 'test_scores.py -khalf_precision'),
         ('key heads are repeated side by side', 'torch.cat((t,) * (heads // t.shape[1]), dim=1)', 't.repeat_interleave(heads // t.shape[1], dim=1)'),

@@ -13,7 +13,6 @@ with the same numbers, `fast/plain.py`.
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -73,6 +72,7 @@ from x_transformers.core.routing import (
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.some import refuse_kind, refuse_some
 from x_transformers.core.traces import Intermediates
+from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
@@ -124,36 +124,6 @@ from x_transformers.training.optim import (
 from x_transformers.training.token_loss import may_read_later, readout_of
 
 # attention
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of an attention layer."""
-
-    heads: int
-    kv_heads: int
-    dim_head: int
-    dim_value: int
-    dim_out: int
-
-    @property
-    def dim_inner(self) -> int:
-        return self.heads * self.dim_value
-
-
-@dataclass
-class Widths:
-    """What queries and keys are made from: input widths, and how many heads of which width the projections give.
-
-    Of the features of a key head, some may come from `elsewhere`.
-    """
-
-    q: int
-    kv: int
-    query_heads: int
-    key_heads: int
-    dim_key: int
-    elsewhere: int = 0
 
 
 class Attention(Configurable, ChoosesKernel):
