@@ -140,9 +140,8 @@ class LatentAutoregressive(Configurable):
         check_hiddens_index(net, predictor_input_hiddens_index)
         weights = (1.0,) * num_rollouts if rollout_loss_weights is None else tuple(rollout_loss_weights)
         if len(weights) != num_rollouts or sum(weights) <= 0:
-            raise ConfigError(
-                f'`rollout_loss_weights` got {weights}, it must be {num_rollouts} numbers, not all of them 0'
-            )
+            words = f'{num_rollouts} numbers, not all of them 0'
+            raise ConfigError(f'`rollout_loss_weights` got {weights}, it must be {words}')
         probe = () if ce_probe_module is None else (ce_probe_module,)
         net.to_logits = nn.Sequential(*probe, *perceptron(dim, dim), net.to_logits)
         self.net, self.num_rollouts = net, num_rollouts

@@ -144,25 +144,28 @@ def load(
     config, place = read_json(folder / 'config.json'), placing(device_map)
     wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes)
     with Weights(folder, allow_pickle) as weights:
-        if config.get('model_type') == OWN:
-            given = chosen_dtype(None if dtype == 'auto' else dtype, {})
-            model, info = load_own(config, weights, wanted, given, place)
-        else:
-            row, config = settled(config, head, num_classes)
-            given = chosen_dtype(dtype, config)
-            model, info, steps, names = read(row, config, weights, wanted)
-            fill(model, steps, names, weights, given, place, info)
+        model, info = loaded(config, weights, wanted, dtype, place)
     info.source, info.revision = str(source), revision
     if (folder / GENERATION).is_file():
         info.generation = read_json(folder / GENERATION)
     remade(model)
     freeze(model, trainable)
     if freeze_pad:
-        freeze_padding(model, config)
+        freeze_padding(model, info.config)
     model.eval()
     model.pretrained = info
     model.generation_defaults = generation_keywords(info.generation, info.type, hasattr(model, 'decoder'))
     return (model, info) if return_info else model
+
+
+def loaded(config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any) -> tuple[nn.Module, Info]:
+    """The model of a config with its weights, in either format."""
+    if config.get('model_type') == OWN:
+        return load_own(config, weights, wanted, chosen_dtype(None if dtype == 'auto' else dtype, {}), place)
+    row, config = settled(config, wanted.head, wanted.num_classes)
+    model, info, steps, names = read(row, config, weights, wanted)
+    fill(model, steps, names, weights, chosen_dtype(dtype, config), place, info)
+    return model, info
 
 
 @dataclass(frozen=True)
