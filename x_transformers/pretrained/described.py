@@ -10,7 +10,7 @@ from torch import nn
 
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS, encode
-from x_transformers.pretrained.fields import whole
+from x_transformers.pretrained.fields import ACTIVATIONS, whole
 from x_transformers.pretrained.rows import ROWS, Const, Fields, Row, Value
 
 # keywords that change how something is computed, not what
@@ -161,6 +161,9 @@ def guesses(value: Any) -> Iterator[Any]:
         yield value
         for one in value:
             yield from guesses(one)
+    elif isinstance(value, str):
+        yield value
+        yield from (theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield value
         yield from (2 * value, value + 1, value + 2)
@@ -170,8 +173,8 @@ def guesses(value: Any) -> Iterator[Any]:
 
 def fits(guess: Any, default: Any) -> bool:
     """Whether a field may hold this."""
-    listed = isinstance(guess, (list, tuple))
-    return default is None or (isinstance(default, (list, tuple)) if listed else isinstance(default, (int, float)))
+    kinds = ((list, tuple), str, (int, float))
+    return default is None or any(isinstance(guess, kind) and isinstance(default, kind) for kind in kinds)
 
 
 def nearer(
