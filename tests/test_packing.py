@@ -167,8 +167,10 @@ def test_what_is_packed():
         pass
 
     small, large, half = nn.Linear(4, 4), nn.Linear(1024, 1024, bias=False), nn.Linear(4, 4).bfloat16()
-    net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large]
-    assert packable(net, 1) == packable(net, 4) == packable(net, 32) == {small, large}
+    wide = nn.Linear(64, 2**13)
+    net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large, wide]
+    assert packable(net, 1) == {small, large, wide}
+    assert packable(net, 4) == packable(net, 32) == {small, wide}
     assert packable(net, 2) == packable(net, 3) == packable(net, 33) == set()
 
 

@@ -13,6 +13,7 @@ with the same numbers, `fast/plain.py`.
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
