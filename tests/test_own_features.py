@@ -822,7 +822,7 @@ FLAGS = (
 
 @pytest.mark.parametrize('flags', FLAGS, ids=lambda flags: ' '.join(flags))
 def test_layers_for_some_tokens(flags):
-    """Conditions per token, masks, contexts and biases follow; a token that is not changed is still read."""
+    """Conditions per token, masks, contexts, biases and residuals of keys follow; a token that is not changed is still read."""
     own = {name: value for name, value in flags.items() if name != 'context_pos'}
     some, whole = (seeded(features=(EverySecond,), every_second=how, depth=4, **own) for how in ('some', 'all'))
     mask, scores = torch.arange(7) < torch.tensor([[7], [5]]), stream(4, 2, 7, 7)[1]
@@ -830,6 +830,7 @@ def test_layers_for_some_tokens(flags):
     inputs |= dict(context=stream(2, 3, 16), context_mask=mask[:, 4:]) if 'cross_attend' in flags else {}
     inputs |= dict(context_pos=torch.arange(3)) if 'context_pos' in flags else {}
     inputs |= dict(condition=stream(2, 7, 4)) if 'dim_condition' in flags else {}
+    inputs |= dict(self_attn_kv_residuals=stream(4, 2, 7, 16)) if 'rel_pos_bias' in flags else {}
     x = stream(2, 7, 16).requires_grad_()
     found = [torch.autograd.grad(net(x, **inputs)[mask].sin().sum(), [x, *net.parameters()]) for net in (some, whole)]
     assert_close(some(x, **inputs)[mask], whole(x, **inputs)[mask])

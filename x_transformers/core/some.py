@@ -33,10 +33,12 @@ class OfTokens:
     """What the call of a stack needs to be run for some tokens.
 
     Layers change all new tokens, or `only` some of them (b k), of which `runs` says which are meant (b k), if not all.
+    A call of those alone, by `among`, knows that of the `whole` stream, to whose tokens the keys belong.
     """
 
     only: Tensor | None = None
     runs: Tensor | None = None
+    whole: Any = None
 
     if TYPE_CHECKING:
         new: int
@@ -91,7 +93,7 @@ class OfTokens:
         if self.runs is not None:
             real = self.runs if real is None else real & self.runs
         own['new'] = self.only.shape[1]
-        return replace(self, only=None, runs=None, real=real, shared={**self.shared, 'c': across}, **own)
+        return replace(self, only=None, runs=None, whole=self, real=real, shared={**self.shared, 'c': across}, **own)
 
     def turns(self, t: Any) -> Any:
         """Angles or scales of tokens (... n d) for those of `of_tokens`."""

@@ -280,7 +280,8 @@ class KVResiduals(StackFeature):
         if at >= each.shape[0]:
             return inputs
         hidden = call.shared['c'].get('context_mask')
-        residual = call.only_new(each[at], name) if layer.kind == 'a' else cleared(each[at], hidden)
+        stream = call.whole or call
+        residual = stream.only_new(each[at], name) if layer.kind == 'a' else cleared(each[at], hidden)
         if layer.kind == 'c' and call.cache is not None:  # the keys of the context are in the cache
             residual = residual[:, :0]
         return {**inputs, 'kv_input_residual': residual}
