@@ -107,12 +107,12 @@ class ScaledSinusoidalEmbedding(nn.Module):
 
     @property
     def like(self) -> Tensor:
-        return self.scale if isinstance(self.scale, nn.Parameter) else self.kind
+        return self.scale if isinstance(self.scale, Tensor) else self.kind
 
     @property
     def inv_freq(self) -> Tensor:
         half, kind = self.dim // 2, at_least_float(self.like.dtype)
-        learned = isinstance(self.scale, nn.Parameter)
+        learned = isinstance(self.scale, Tensor)
         places = torch.arange(half, device=self.like.device, dtype=torch.float32 if learned else kind)
         return (self.theta ** -(places / half)).to(kind)
 
