@@ -650,9 +650,9 @@ LINEAR = [
 
 def check_no_tensor_grows(case, mask=None):
     """Not even a mask of one byte per score."""
-    smaller = dict(rotary_emb_dim=2, attn_qk_norm_groups=1, attn_cope_max_pos=3)
+    smaller = dict(rotary_emb_dim=2, attn_qk_norm_groups=1, attn_cope_max_pos=2)
     flags = {n: smaller.get(n, v) for n, v in case.stack.items() if n != 'attn_dim_head'} | dict(verbose=False)
-    flags |= dict(attn_cope_max_pos=3) if 'attn_use_cope' in flags else {}
+    flags |= dict(attn_cope_max_pos=2) if 'attn_use_cope' in flags else {}  # a block is of so many times its scores
     flags |= dict(attn_kernel_chunk=16) if 'attn_kernel' in flags else {}  # its tensors are of n times a chunk
     bounds = torch.tensor([0, 100, LONG])
     packed = dict(flash_pack_seq_kwargs=dict(cu_seqlens_q=bounds, cu_seqlens_k=bounds))
