@@ -48,7 +48,7 @@ TINY = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermed
 CASES = [
     *[(name, what, *sizes, 0, ('huggingface', 'ours')) for name in ('GPT-2', 'Llama', 'BERT', 'ViT')
       for what, sizes in (('training', (2, 256)), ('reading', (1, 512)))],
-    *[(name, 'decoding', batch, 64, 32, NAMES) for name in ('GPT-2', 'Llama') for batch in (1, 8)],
+    *[(name, 'decoding', batch, 64, 64, NAMES) for name in ('GPT-2', 'Llama') for batch in (1, 8)],
 ]  # fmt: skip
 
 

@@ -35,6 +35,7 @@ QUICK = {
     'layers': (
         'plain', 'rel_pos_bias', 'pos, T5', 'num_residual_streams', 'use_adaptive_layernorm', 'integrate_layers',
         'gate_residual', 'attn_head_learned_sink', 'weight_tie_layers', 'add_value_residual', 'attn_gate_values',
+        'prepend_mask',
     ),
 }  # fmt: skip
 

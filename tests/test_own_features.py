@@ -822,7 +822,7 @@ FLAGS = (
 
 @pytest.mark.parametrize('flags', FLAGS, ids=lambda flags: ' '.join(flags))
 def test_layers_for_some_tokens(flags):
-    """Conditions per token, masks, contexts, biases and residuals of keys follow; a token that is not changed is still read."""
+    """Conditions per token, masks, contexts, biases and residuals of keys follow; tokens that stay are still read."""
     own = {name: value for name, value in flags.items() if name != 'context_pos'}
     some, whole = (seeded(features=(EverySecond,), every_second=how, depth=4, **own) for how in ('some', 'all'))
     mask, scores = torch.arange(7) < torch.tensor([[7], [5]]), stream(4, 2, 7, 7)[1]

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.fast import packing
 from x_transformers.fast.packing import PackedLinear, PackedNorm, packable, packs_gain
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm
 from x_transformers.generation.engine import Reader
@@ -120,7 +121,7 @@ def test_products_of_others_are_not_packed(change, around, rows):
     if change is not None:
         change(net)
     with around():
-        reader = Reader(net, {}, brief=True, alone=True)
+        reader = Reader(net, {}, brief=True, alone=True, tokens=99)
         reader.read(x[:, :5])
         assert_close(reader.read(x), net(x)[:, -1], tolerance=1e-5)
         assert reader.plain
@@ -169,21 +170,25 @@ def test_what_is_packed():
     small, large, half = nn.Linear(4, 4), nn.Linear(1024, 1024, bias=False), nn.Linear(4, 4).bfloat16()
     wide = nn.Linear(64, 2**13)
     net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large, wide]
-    assert packable(net, 1) == {small, large, wide}
-    assert packable(net, 4) == packable(net, 32) == {small, wide}
-    assert packable(net, 2) == packable(net, 3) == packable(net, 33) == set()
+    assert packable(net, 1, 48) == {small, large, wide}
+    assert packable(net, 1, 16) == packable(net, 1, 47) == {small, large}
+    assert packable(net, 4, 48) == packable(net, 32, 48) == {small, wide}
+    assert packable(net, 1, 15) == packable(net, 4, 47) == set()
+    assert packable(net, 2, 99) == packable(net, 3, 99) == packable(net, 33, 99) == set()
 
 
 def test_weights_of_inference_are_not_packed():
     """Nobody counts the changes of such a tensor."""
     with torch.inference_mode():
         layer = nn.Linear(4, 4)
-    assert packable([layer], 4) == set()
+    assert packable([layer], 4, 99) == set()
 
 
 @pytest.fixture
 def packs(monkeypatch):
-    """Counts the copies of weights that are made."""
+    """Counts the copies of weights that are made, for however few steps."""
+    monkeypatch.setattr(packing, 'SOON', 1)
+    monkeypatch.setattr(packing, 'LATE', 1)
     made, pack = [], PackedLinear.pack
     monkeypatch.setattr(PackedLinear, 'pack', lambda self, *given: made.append(1) or pack(self, *given))
     return made

@@ -89,7 +89,7 @@ def test_the_plain_step_is_the_step(flags, double):
     net, x = model(double, **flags), ids(3, 12)
     tolerance = 1e-9 if double else 2e-5
     with torch.no_grad():
-        step = PlainStep.of(net, {}, packs=True)
+        step = PlainStep.of(net, {}, packs=99)
         assert step is not None
         cache = net(x[:, :5], return_intermediates=True)[1].cache
         wanted, trace = net(x, return_intermediates=True)
@@ -112,7 +112,7 @@ def test_the_plain_step_is_the_step(flags, double):
 def test_the_plain_step_follows_the_weights(change):
     """What was laid out or summed for the step is made again when the weights change between two tokens."""
     net, x = model(False, rotary_pos_emb=True), ids(1, 8)
-    step = PlainStep.of(net, {}, packs=True)
+    step = PlainStep.of(net, {}, packs=99)
     with torch.no_grad():
         cache = net(x[:, :5], return_intermediates=True)[1].cache
         _, cache = step(x[:, 5:6], cache)
@@ -141,7 +141,7 @@ OTHERS = ACTING | {
 @pytest.mark.parametrize('flags', OTHERS.values(), ids=OTHERS)
 def test_other_models_take_the_ordinary_way(flags):
     net = model(**flags)
-    assert PlainStep.of(net, {}, packs=True) is None
+    assert PlainStep.of(net, {}, packs=99) is None
     wrapper = AutoregressiveWrapper(net)
     cached, whole = (wrapper.generate(ids(2, 4), 8, temperature=0.0, cache_kv=kv) for kv in (True, False))
     assert torch.equal(cached, whole)
@@ -152,13 +152,13 @@ def test_subclasses_and_replaced_modules_take_the_ordinary_way():
         pass
 
     net = Own(num_tokens=11, max_seq_len=32, attn_layers=Decoder(dim=16, depth=1))
-    assert PlainStep.of(net, {}, packs=True) is None
+    assert PlainStep.of(net, {}, packs=99) is None
     net = model()
     net.attn_layers.layers[0][1] = nn.Sequential(net.attn_layers.layers[0][1])
-    assert PlainStep.of(net, {}, packs=True) is None
+    assert PlainStep.of(net, {}, packs=99) is None
     net = model()
     net.attn_layers.layers[1][1].forward = lambda x, **_: x
-    assert PlainStep.of(net, {}, packs=True) is None
+    assert PlainStep.of(net, {}, packs=99) is None
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_hooks_and_further_inputs_take_the_ordinary_way(monkeypatch):
 @torch.no_grad()
 def test_what_a_step_cannot_go_on_from():
     net, x = model(rotary_pos_emb=True), ids(2, 6)
-    step = PlainStep.of(net, {}, packs=True)
+    step = PlainStep.of(net, {}, packs=99)
     cache = net(x[:, :5], return_intermediates=True)[1].cache
     behind = net(x[:, :5], prepend_embeds=torch.zeros(2, 3, 16).double(), return_intermediates=True)[1].cache
     unturned = replace(cache, layers=cache.plain().layers)

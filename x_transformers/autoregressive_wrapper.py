@@ -454,7 +454,7 @@ class AutoregressiveWrapper(Configurable):
         if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
             inputs['looped_inference'] = True  # one row may stop early, several run all passes
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
-        reader = functools.partial(Reader, inputs=inputs, **reading)
+        reader = functools.partial(Reader, inputs=inputs, tokens=seq_len, **reading)
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
         if prompt_cache is not None:
             prompt_cache.resume(expert, len(ids))
@@ -603,7 +603,7 @@ class AutoregressiveWrapper(Configurable):
         draws = stochastic and temperature != 0
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         state = Beams(
-            reader=Reader(self.net, kwargs, **reading, brief=True, alone=not draws),
+            reader=Reader(self.net, kwargs, **reading, brief=True, alone=not draws, tokens=seq_len),
             rank=perturbed if draws else identity,
             beams=beams,
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),

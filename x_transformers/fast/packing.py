@@ -2,9 +2,10 @@
 
 On a CPU, torch keeps the weight of a linear layer in the order (out, in), and BLAS serves a few rows up to twice as
 fast from (in, out); one row from whichever order has the longer rows. Copies in that order, and gains with their unit
-added, are made where a step is written out, for as long as nobody else's code runs between two steps: a change of a
-weight through `.data` cannot be seen. Other changes can, and the copy is made again. Who replaces or watches the
-products of linear layers, by a function, a mode or a kind of tensor of their own, gets those, without copies.
+added, are made where a step is written out and so many steps follow that they pay, for as long as nobody else's code
+runs between two steps: a change of a weight through `.data` cannot be seen. Other changes can, and the copy is made
+again. Who replaces or watches the products of linear layers, by a function, a mode or a kind of tensor of their own,
+gets those, without copies.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, S
 # rows for which a copy is faster, by measurement; from two to three rows torch has a kernel of its own
 FEW_ROWS = frozenset({1, *range(4, 33)})
 SMALL, WIDE = 2**18, 2**13  # weights, and outputs
+SOON, LATE = 16, 48  # steps until a copy has paid
 MOST_BYTES = 2**30  # of copies, all layers together
 OWN_LINEAR = F.linear
 
@@ -119,17 +121,22 @@ def fits(weight: Any) -> bool:
     return weight.device.type == 'cpu' and weight.dtype == torch.float32 and not weight.is_inference()
 
 
-def pays(weight: Tensor, rows: int) -> bool:
-    """Whether a product from a copy is the faster one, where the weights of other layers were read in between.
+def pays(weight: Tensor, rows: int, steps: int) -> bool:
+    """Whether so many products from a copy, where the weights of other layers were read in between, save more than
+    the copy takes.
 
-    For 4 to 32 rows those of small matrices, and of vocabularies: 8 rows, us from (out, in) and (in, out), 1,024 of 256
-    219 and 204, 32,000 of 512 13,400 and 10,600; 4,096 of 768 1,900 and 2,630.
+    One row, us from (out, in), from (in, out), and of the copy: 4,096 of 768 1,290, 800 and 7,000; 32,000 of 768
+    10,200, 6,500 and 126,000. For 4 to 32 rows small matrices, and vocabularies: 8 rows, 1,024 of 256 219 and 204,
+    32,000 of 512 13,400 and 10,600; 4,096 of 768 1,900 and 2,630.
     """
-    return rows == 1 or weight.numel() <= SMALL or len(weight) >= WIDE
+    is_wide = len(weight) >= WIDE
+    if rows == 1:
+        return steps >= (LATE if is_wide else SOON)
+    return steps >= LATE and (is_wide or weight.numel() <= SMALL)
 
 
-def packable(modules: Iterable[nn.Module], rows: int) -> set[nn.Linear]:
-    """The linear layers among modules that are worth a copy for so many rows.
+def packable(modules: Iterable[nn.Module], rows: int, steps: int) -> set[nn.Linear]:
+    """The linear layers among modules that are worth a copy for so many rows and steps.
 
     None if they are too large together, or among tensors of a kind of their own, which may bring other products.
     """
@@ -137,7 +144,7 @@ def packable(modules: Iterable[nn.Module], rows: int) -> set[nn.Linear]:
     of_torch = all(type(t) in (nn.Parameter, Tensor, NoneType) for m in modules for t in m._parameters.values())
     if rows not in FEW_ROWS or not of_torch:
         return set()
-    able = [m for m in modules if type(m) is nn.Linear and fits(m.weight) and pays(m.weight, rows)]
+    able = [m for m in modules if type(m) is nn.Linear and fits(m.weight) and pays(m.weight, rows, steps)]
     sizes = {m: m.weight.numel() * m.weight.element_size() for m in able}
     return set(sizes) if sum(sizes.values()) <= MOST_BYTES else set()
 

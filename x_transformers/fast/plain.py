@@ -323,7 +323,7 @@ class PlainPass:
         if own.query_mask is not None:
             self.hidden = ~own.query_mask.unsqueeze(-1)
             self.hidden = self.hidden if torch.is_grad_enabled() else self.hidden.flatten(0, 1)
-        # a real query sees at least itself, and what others give is hidden anyway; a backward pass keeps it all the same
+        # a real query sees at least itself, and what others give is hidden anyway; a backward pass keeps both
         alone = len(own.masks) == 1 and (keys is None or keys is mask)
         self.hides_blind = self.hidden is not None and alone and not torch.is_grad_enabled()
 

@@ -129,10 +129,11 @@ class EmbeddingStep:
 class PlainStep:
     """ids b 1, cache -> logits b 1 l, and the cache continued.
 
-    With `packs`, few rows are multiplied by copies of the weights: see `packing.py` for when that is right.
+    With `packs`, a number of steps to come, few rows are multiplied by copies of the weights: see `packing.py` for when
+    that is right.
     """
 
-    def __init__(self, net: Any, packs: bool) -> None:
+    def __init__(self, net: Any, packs: int) -> None:
         stack = net.attn_layers
         self.net, self.packs = net, packs
         code = (Cache, Buffer, Derived, KeysValues, LayerIntermediates, ModelCall, caches, buffers, model_calls, biases)
@@ -149,11 +150,11 @@ class PlainStep:
 
     def parts(self, rows: int) -> tuple[list[Any], Any, Any]:
         """The layers, the final norm and the head, with packed weights where the rows are few."""
-        packs = self.packs and rows in FEW_ROWS and products_are_torchs()
+        packs = self.packs > 0 and rows in FEW_ROWS and products_are_torchs()
         layout = min(rows, 2) if packs else 0  # for none, one and some
         if layout not in self.steps:
             kinds, stack, head = {'a': AttentionStep, 'f': PlainFeedForward}, self.net.attn_layers, self.net.to_logits
-            packed = packable(self.net.modules(), rows) if layout else set()
+            packed = packable(self.net.modules(), rows, self.packs) if layout else set()
 
             def own(module: nn.Module | None) -> Any:
                 if layout and packs_gain(module):
@@ -168,7 +169,7 @@ class PlainStep:
         return self.steps[layout]
 
     @classmethod
-    def of(cls, net: Any, inputs: dict[str, Any], packs: bool = False) -> PlainStep | None:
+    def of(cls, net: Any, inputs: dict[str, Any], packs: int = 0) -> PlainStep | None:
         """The step of a net called with further inputs, if it is plain."""
         if any(value is not None for value in inputs.values()) or not cls.fits(net):
             return None

@@ -83,6 +83,7 @@ class Reader:
         step       what reads new tokens beside a cache, if it is not the net itself: the net compiled, for one
         brief      nobody asks for the intermediates: a step may be the plain one
         alone      no code of others runs between two readings, so that what was true of the net before stays true
+        tokens     how many tokens are to be generated
         pending    what a reading of so many tokens would give, where that is known already
     """
 
@@ -97,6 +98,7 @@ class Reader:
         step: Callable[..., Any] | None = None,
         brief: bool = False,
         alone: bool = False,
+        tokens: int = 0,
     ) -> None:
         limit = net.max_seq_len
         self.net, self.inputs, self.step = net, inputs, net if step is None else step
@@ -105,7 +107,7 @@ class Reader:
         self.cache: Any = None
         self.intermediates: Any = None
         self.seen = 0
-        self.brief, self.alone = brief, alone
+        self.brief, self.alone, self.tokens = brief, alone, tokens
         self.plain: PlainStep | bool | None = None
         self.private: Private | bool | None = None
         self.pending: tuple[int, Tensor] | None = None
@@ -176,7 +178,7 @@ class Reader:
             return False
         alone = self.alone and not getattr(self.net, '_forward_hooks', None)  # which run between two readings
         if self.plain is None or not (alone or self.plain.is_current()):
-            self.plain = PlainStep.of(self.net, self.inputs, alone) or False
+            self.plain = PlainStep.of(self.net, self.inputs, self.tokens if alone else 0) or False
         return self.plain is not False and self.plain.takes(new, cache)
 
     def is_private(self) -> bool:
