@@ -399,6 +399,10 @@ def test_generation_defaults_that_sample(logged):
     assert names == ['top_k', 'top_p', 'min_p'] and found['filter_kwargs'][0] == {'k': 50}
     logits = torch.randn(3, 7)
     assert torch.equal(found['logits_processor'][0](IDS, logits), logits / 0.5)
+    assert generation_keywords(dict(do_sample=True, top_k=0))['filter_logits_fn'] == ()  # which keeps all
+    for greedy in (dict(bos_token_id=1), dict(do_sample=True, temperature=0.0)):
+        assert generation_keywords(greedy) == dict(temperature=0.0)
+    assert generation_keywords({}) == {}
     generation_keywords(dict(num_beams=4), 'test')
     assert any(re.search('`num_beams`.*beams=4', line) for line in logged)
 

@@ -28,7 +28,7 @@ FREE = {
 }  # fmt: skip
 # values of keys that change nothing
 IDLE = {
-    'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'repetition_penalty': 1.0, 'no_repeat_ngram_size': 0, 'num_beams': 1,
+    'temperature': 1.0, 'top_p': 1.0, 'repetition_penalty': 1.0, 'no_repeat_ngram_size': 0, 'num_beams': 1,
     'length_penalty': 1.0, 'typical_p': 1.0, 'epsilon_cutoff': 0.0, 'eta_cutoff': 0.0, 'num_beam_groups': 1,
     'diversity_penalty': 0.0, 'encoder_repetition_penalty': 1.0, 'encoder_no_repeat_ngram_size': 0, 'min_length': 0,
     'min_p': 0.0,
@@ -111,10 +111,10 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
     `has_source`: it is of an encoder-decoder, whose tokens begin with one that is given.
     """
     set_ = {n: v for n, v in said.items() if v is not None and n not in FREE and v != IDLE.get(n, None)}
-    samples = bool(said.get('do_sample', False))
+    samples = bool(said.get('do_sample', False)) and said.get('temperature') != 0
     found: dict[str, Any] = {}
     take = set_.pop
-    if not set_ and 'do_sample' not in said:
+    if not said:
         return found
     steps: list[Callable[[Tensor, Tensor], Tensor]] = []
     if 'eos_token_id' in set_:
@@ -173,10 +173,10 @@ def at_places(found: dict[str, Any], set_: dict[str, Any]) -> list[At]:
 
 def sampling(found: dict[str, Any], set_: dict[str, Any], steps: list[Any]) -> None:
     """Temperature, and the filters after it."""
-    heat = set_.pop('temperature', 1.0)
+    heat, most = set_.pop('temperature', 1.0), set_.pop('top_k', TOP_K)
     filters: list[tuple[Any, dict[str, Any]]] = []
-    if set_.get('top_k', TOP_K):
-        filters.append((top_k, {'k': set_.pop('top_k', TOP_K)}))
+    if most:  # 0 keeps all
+        filters.append((top_k, {'k': most}))
     if 'top_p' in set_:
         filters.append((top_p, {'thres': set_.pop('top_p')}))
     if 'min_p' in set_:
