@@ -13,12 +13,14 @@ import torch
 from pretrained_cases import CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES, Case
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, ViTransformerWrapper, pretrained
+from x_transformers.features import AttentionFeature, ModelFeature, flag
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import decode
 from x_transformers.pretrained.described import call_of, canonical, described, differences
 from x_transformers.pretrained.engine import plan as plan_of
 from x_transformers.pretrained.engine import saved, steps_of
 from x_transformers.pretrained.loading import made
+from x_transformers.pretrained.options import with_keywords
 from x_transformers.pretrained.rows import ROWS, Fields
 
 EVERY = [*CASES, *SEQ2SEQ_CASES, *IMAGE_CASES, *TOWER_CASES]
@@ -296,6 +298,45 @@ def test_keywords_beside_those_of_the_config(folder):
         pretrained.save(net, 'nowhere')
     with pytest.raises(ConfigError, match=r'attn_num_mem_kx.*did you mean `attn_num_mem_kv`'):
         pretrained.load(path, attn_num_mem_kx=2)
+
+
+class Tilt(AttentionFeature):
+    """Add a number to the scores of each head, from a table that no file holds."""
+
+    tilt = flag(0.0, 'how much')
+
+    def setup(self, host):
+        self.table = self.tilt * torch.arange(1.0, 5.0)[:, None, None]
+
+    def scores(self, sim, call):
+        return sim * (1 + self.table)
+
+
+class Doubled(ModelFeature):
+    """Logits twice as large."""
+
+    doubled = flag(False, 'twice as large')
+
+    def logits(self, x, call):
+        return 2 * x
+
+
+def test_features_of_ones_own(folder, tmp_path):
+    given = dict(tilt=0.5, doubled=True, features=(Tilt, Doubled))
+    net = pretrained.load(folder('llama'), **given)
+    plain = pretrained.load(folder('llama'), features=(Tilt,), attn_tilt=0.5)
+    assert net.features.find(Doubled) and not plain.features.find(Doubled)
+    assert torch.equal(net(IDS), 2 * plain(IDS)) and not torch.allclose(plain(IDS), model_of('llama')(IDS))
+    net.save_pretrained(tmp_path)
+    assert torch.equal(pretrained.load(tmp_path, attn_flash=False)(IDS), net(IDS))
+    with pytest.raises(ConfigError, match='unknown keyword `tilt`'):
+        pretrained.load(folder('llama'), tilt=0.5)
+
+
+def test_keywords_go_to_both_towers():
+    call = pretrained.keywords(config_of(next(case for case in BASES if case.type == 'clip')))
+    call = with_keywords(call, dict(attn_flash=True))
+    assert all(call[tower]['attn_layers']['attn_flash'] for tower in ('image', 'text'))
 
 
 def test_types_and_devices(folder):

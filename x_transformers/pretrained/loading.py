@@ -148,7 +148,7 @@ def load(
     info.source, info.revision = str(source), revision
     if (folder / GENERATION).is_file():
         info.generation = read_json(folder / GENERATION)
-    remade(model)
+    remade(model, info)
     freeze(model, trainable)
     if freeze_pad:
         freeze_padding(model, info.config)
@@ -264,8 +264,8 @@ def steps_with_new(
     return steps_of(row, fields, [name for name in ours if name in plain]), new
 
 
-def remade(model: nn.Module) -> None:
-    """Give a model the tables that its config settles: checkpoints have none of their own."""
+def remade(model: nn.Module, info: Info) -> None:
+    """Give a model the tables that its config settles, and other buffers that no checkpoint holds."""
     like = next(model.parameters())
     device = like.device
     for module in model.modules():
@@ -273,6 +273,12 @@ def remade(model: nn.Module) -> None:
             module.kind = like.new_empty(0)
         if isinstance(module, RotaryEmbedding) and module.inv_freq.is_meta:
             module.inv_freq = module.frequencies.table(device).to(at_least_float(like.dtype))
+    left = [name for name, t in model.named_buffers() if t.is_meta and device.type != 'meta']
+    if left:  # of features of the user's: only they know what is in them
+        fresh = made(info.keywords, 'cpu')
+        for name in left:
+            owner, _, last = name.rpartition('.')
+            setattr(model.get_submodule(owner), last, fresh.get_buffer(name).to(device))
 
 
 def fill(

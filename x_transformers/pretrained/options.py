@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.flags import ConfigError, did_you_mean, shown
-from x_transformers.flags.config import KINDS
+from x_transformers.core.routing import flags_of_strangers
+from x_transformers.flags import ConfigError, Feature, did_you_mean, shown
+from x_transformers.flags.config import KINDS, decode
+from x_transformers.flags.resolved import flags_of, known_features
 
 DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
 VOCABULARIES = ('num_tokens', 'enc_num_tokens', 'dec_num_tokens')
@@ -53,20 +55,35 @@ def placing(device_map: Any) -> Callable[[str], torch.device | None]:
 
 
 def inside(call: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The calls within a call: the stack first."""
-    found = {name: value for name, value in call.items() if isinstance(value, dict) and 'class' in value}
-    return dict(sorted(found.items(), key=lambda item: item[0] != 'attn_layers'))
+    """The calls within a call."""
+    return {name: value for name, value in call.items() if isinstance(value, dict) and value.get('class') in KINDS}
+
+
+def features_of(call: Mapping[str, Any]) -> tuple[type[Feature], ...]:
+    """The `features` of a call, of one from a file too."""
+    return known_features(decode(call.get('features')))
+
+
+def own_features(call: Mapping[str, Any]) -> list[type[Feature]]:
+    """Those of the features of a call that act where its class does, not in its stack."""
+    level = KINDS[call['class']].catalogue
+    return [one for one in features_of(call) if level and one.stages is level[0].stages]
 
 
 def takes(call: Mapping[str, Any], name: str) -> bool:
-    own = name in KINDS[call['class']].accepted() or (name == 'features' and 'depth' in call)
-    prefixed = name.startswith(('enc_', 'dec_')) and any(held.startswith('enc_') for held in call)
-    return own or prefixed
+    """Whether the class of a call has a keyword, or features of the user's that the call holds have."""
+    if name in KINDS[call['class']].accepted() or name in flags_of(own_features(call)):
+        return True
+    if 'depth' in call:
+        return name == 'features' or name in flags_of_strangers(features_of(call))
+    return name.startswith(('enc_', 'dec_')) and any(held.startswith('enc_') for held in call)
 
 
 def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The call with further keywords: each goes to the stack, if that takes it, else to the wrapper, else within."""
-    for name, value in keywords.items():
+    """The call with further keywords: each goes to the wrapper, if that takes it, else to the stack, else to all calls
+    within that do."""
+    features_first = sorted(keywords.items(), key=lambda item: item[0] != 'features')  # which bring keywords of theirs
+    for name, value in features_first:
         found = with_keyword(call, name, value)
         if found is None:
             known = {n for one in (call, *inside(call).values()) for n in KINDS[one['class']].accepted()}
@@ -76,17 +93,13 @@ def with_keywords(call: dict[str, Any], keywords: Mapping[str, Any]) -> dict[str
 
 
 def with_keyword(call: dict[str, Any], name: str, value: Any) -> dict[str, Any] | None:
-    parts = inside(call)
-    stack = parts.get('attn_layers')
-    if stack is not None and takes(stack, name):
-        return {**call, 'attn_layers': {**stack, name: value}}
     if takes(call, name):
         return {**call, name: value}
-    for part, within in parts.items():
-        found = with_keyword(within, name, value)
-        if found is not None:
-            return {**call, part: found}
-    return None
+    tried = {part: with_keyword(within, name, value) for part, within in inside(call).items()}
+    found = {part: within for part, within in tried.items() if within is not None}
+    if name == 'features' and own_features({**call, name: value}):
+        found[name] = value
+    return {**call, **found} if found else None
 
 
 def with_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
