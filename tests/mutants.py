@@ -481,7 +481,7 @@ BUGS = {
     'features/sources.py': ('test_sources.py test_attention.py', [
         ('the mix of values is turned round', 'residual + mix * (v - residual)', 'v + mix * (residual - v)'),
         ('further keys go to the first layers', 'pairs = [None] * (layers - len(pairs)) + pairs[max(len(pairs) - layers, 0) :]', 'pairs = pairs[:layers]'),
-        ('residuals of keys are those of the first layer', 'residual = call.only_new(each[at], name)', 'residual = call.only_new(each[0], name)'),
+        ('residuals of keys are those of the first layer', 'residual = stream.only_new(each[at], name)', 'residual = stream.only_new(each[0], name)'),
         ('a mask of further keys covers the learned ones', 'behind = call.keys + (0 if memory is None else memory.num_mem_kv)', 'behind = call.keys'),
         ('a gradient flows into further keys', 'pairs = [(k.detach(), v.detach()) for k, v in pairs]', 'pairs = [(k, v) for k, v in pairs]'),
     ]),
@@ -968,8 +968,8 @@ BUGS = {
     ]),
     'flags/declared.py': ('test_flags.py', [
         ('layers share the features of the first like them', 'tuple([own[feature] for feature in features])', 'features', 'test_flags.py'),
-        ('a feature that waits acts in every call', 'if not f.waits or not f.takes.keys().isdisjoint(names)', 'if True'),
-        ('features that wait act always', 'if not f.waits or not f.takes.keys().isdisjoint(names))', 'if True)', 'test_own_features.py test_laws.py::test_off_is_free'),
+        ('a feature that waits acts in every call', 'lambda feature: not feature.waits or not feature.takes.keys().isdisjoint(names)', 'lambda feature: True'),
+        ('features that wait act always', 'not feature.waits or not feature.takes.keys().isdisjoint(names))', 'True)', 'test_own_features.py test_laws.py::test_off_is_free'),
         ('a value that is the default switches on', 'return bool(values[switch]) and values[switch] != declared.default', 'return bool(values[switch])', 'test_flags.py test_original_readme.py'),
         ('any method fits its stage', 'if not takes_arguments(method, number_of_arguments(signature)):', 'if False:', 'test_own_features.py'),
         ('rings run outwards in the same order', 'for feature in reversed(self.at.get(stage, ())):', 'for feature in self.at.get(stage, ()):', 'test_flags.py test_scores.py test_attention.py'),

@@ -103,6 +103,22 @@ def test_no_token_sees_a_later_one_or_another_row():
     assert_close(net(x)[1:2], net(x[1:2]))
 
 
+def test_stacks_inside_of_a_stack(monkeypatch):
+    """Alike, but for flags of their branches."""
+
+    def inner(outer, index):
+        own = {'attn_qk_head_norm': 'rms'} if index == 1 else {}
+        return Encoder(dim=outer.dim, depth=1, heads=2, attn_dim_head=8, **own)
+
+    monkeypatch.setitem(KINDS, 'stack', Kind(inner))
+    net, x = stack(layers=('stack',) * 4), stream(1, 5, 16)
+    out = x
+    for norms, branch, _ in net.layers:
+        out = out + branch(norms[0](out))
+    assert_close(net(x), net.final_norm(out))
+    assert [hasattr(layer[1].layers[0][1], 'q_norm') for layer in net.layers] == [False, True, False, False]
+
+
 @pytest.mark.parametrize('build', [Encoder, Decoder])
 def test_padding_tells_nothing(build):
     """On the right, inside, and on the left, where a row is as if it began with its first token."""

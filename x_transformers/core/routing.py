@@ -54,14 +54,11 @@ class Routing(Configurable):
 
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """Without those that serve flags of branches which no branch has."""
-        on, given = (
-            super().compose(features, flags),
-            [pair for own in self.branch_flags.values() for pair in own.items()],
-        )
+        on = super().compose(features, flags)
+        served = {name for feature in on.active for name in feature.serves}
+        given = [(name, value) for own in self.branch_flags.values() for name, value in own.items() if name in served]
         wished = {name for name, value in given if any(value if isinstance(value, tuple) else (value,))}
-        on.active = tuple([feature for feature in on.active if not feature.serves or wished & {*feature.serves}])
-        on.arrange()
-        return on
+        return on.only(lambda feature: not feature.serves or not wished.isdisjoint(feature.serves))
 
     def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Split keywords into those of the stack, and those of its branches by kind."""

@@ -511,12 +511,12 @@ class PlainLayers:
         # ordinary way keeps, which may compute it again
         x = x if torch.is_grad_enabled() else x.flatten(0, -2)
         own = None if self.parallel is None else call.own(self.parallel)
-        stream = y = getattr(own, 'stream', None)  # of a block that goes on
+        stream, y = getattr(own, 'stream', None), None  # of a block that goes on
         for call.step in steps:
             layer = self.layers[call.order[call.step]]
             if layer.opens:
                 stream = x
-            if not layer.borrows or run.gains is None:
+            if y is None or not layer.borrows or run.gains is None:
                 y = layer.read(stream, run.gains)
             x = layer(x, y, run)
         if own is not None:

@@ -354,10 +354,16 @@ class Features:
         names = tuple([name for name, value in inputs.items() if value is not None and name in self.awaited])
         acting = self.known_calls.get(names)
         if acting is None:
-            acting = self.known_calls[names] = copy.copy(self)
-            acting.active = tuple(f for f in self.active if not f.waits or not f.takes.keys().isdisjoint(names))
-            acting.arrange()
+            acting = self.only(lambda feature: not feature.waits or not feature.takes.keys().isdisjoint(names))
+            self.known_calls[names] = acting
         return acting
+
+    def only(self, wanted: Callable[[Feature], bool]) -> Features:
+        """The same features, without those that are not wanted."""
+        new = copy.copy(self)
+        new.active = tuple([feature for feature in self.active if wanted(feature)])
+        new.arrange()
+        return new
 
     def setup(self) -> Features:
         """Let every feature create what it owns."""
