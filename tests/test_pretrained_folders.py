@@ -17,9 +17,8 @@ from x_transformers.features import AttentionFeature, ModelFeature, flag
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import decode
 from x_transformers.pretrained.described import call_of, canonical, described, differences
+from x_transformers.pretrained.engine import made, saved, steps_of
 from x_transformers.pretrained.engine import plan as plan_of
-from x_transformers.pretrained.engine import saved, steps_of
-from x_transformers.pretrained.loading import made
 from x_transformers.pretrained.options import with_keywords
 from x_transformers.pretrained.rows import ROWS, Fields
 
@@ -215,8 +214,27 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
     assert mine.shout() == 'MINE' and mine.token_emb.emb.weight.dtype is torch.float64
     with pytest.raises(TypeError, match='a llama checkpoint is a TransformerWrapper, not a ViTransformerWrapper'):
         ViTransformerWrapper.from_pretrained(folder('llama'))
-    TransformerWrapper.from_pretrained(folder('llama')).save_pretrained(tmp_path, format='hf')
-    same_weights(pretrained.load(tmp_path), pretrained.load(folder('llama')))
+    mine.save_pretrained(tmp_path, format='hf')
+    same_weights(pretrained.load(tmp_path), pretrained.load(folder('llama'), dtype='float64'))
+
+
+def test_what_cannot_be_written(folder, tmp_path):
+    net, path = pretrained.load(folder('llama')), tmp_path / 'new'
+    for given, error, words in (
+        (dict(generation='greedy'), TypeError, '`generation` got .greedy., it must be a dict'),
+        (dict(tokenizer_from=tmp_path / 'nowhere'), NotADirectoryError, '`tokenizer_from` got .*nowhere'),
+        (dict(max_shard_size='0GB'), ValueError, '`max_shard_size` got .0GB.'),
+    ):
+        with pytest.raises(error, match=words):
+            pretrained.save(net, path, **given)
+    with pytest.raises(TypeError, match='`model` got a Linear'):
+        pretrained.save(torch.nn.Linear(2, 2), path, format='own')
+    net.token_emb.emb.weight.data = torch.zeros(100, 32)
+    with pytest.raises(ConfigError, match=r'`token_emb.emb.weight` of the model has shape \(100, 32\), .* \(96, 32\)'):
+        pretrained.save(net, path)
+    net.token_emb.emb.weight.data, net.more = torch.zeros(96, 32), torch.nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match=r'`more.weight` of the model has shape \(2, 2\), .* is missing'):
+        pretrained.save(net, path)
 
 
 def test_the_mixin_of_the_hub(tmp_path):
@@ -363,8 +381,10 @@ def test_several_files(folder, tmp_path):
     files = set(index['weight_map'].values())
     assert len(files) > 3 and all((tmp_path / name).is_file() for name in files)
     same_weights(pretrained.load(tmp_path), net)
+    (tmp_path / 'model_of_mine.safetensors').touch()
     pretrained.save(net, tmp_path)  # again, in one: nothing of before is left
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['config.json', 'model.safetensors']
+    left = ['config.json', 'model.safetensors', 'model_of_mine.safetensors']
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
     with pytest.raises(ValueError, match='`max_shard_size` got'):
         pretrained.save(net, tmp_path, max_shard_size='5 parsecs')
 

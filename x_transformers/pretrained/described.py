@@ -18,8 +18,10 @@ HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers',
 
 
 def call_of(model: nn.Module) -> dict[str, Any]:
-    """Its config, as a file would hold it."""
-    return encode(model, type(model).__name__)
+    """Its config, as a file would hold it, of the class of this library that a user's own is derived from."""
+    ours = (kind for kind in type(model).__mro__ if kind.__module__.startswith('x_transformers.'))
+    kind = next(kind.__name__ for kind in ours if KINDS.get(kind.__name__) is kind)
+    return {**encode(model, type(model).__name__), 'class': kind}
 
 
 def canonical(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.flags import ConfigError
-from x_transformers.flags.config import decode
+from x_transformers.flags.config import KINDS, decode
 from x_transformers.pretrained.changes import Change, Sizes
 from x_transformers.pretrained.rows import Fields, Link, Row
 
@@ -35,14 +35,22 @@ class Step:
         return dict(zip(self.theirs, self.change.theirs(given, self.sizes), strict=True))
 
 
+def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with the first name of each tensor: tied layers have several."""
+    found: dict[int, str] = {}
+    for name, t in state.items():
+        found.setdefault(id(t), name)
+    return {name: state[name] for name in found.values()}
+
+
+def is_settled(name: str) -> bool:
+    """Whether a tensor of ours follows from the config."""
+    return name.endswith('rotary_pos_emb.inv_freq')
+
+
 def saved(model: nn.Module) -> dict[str, Tensor]:
-    """What a model has to be given: parameters and buffers that its state dict holds, those of tied layers once."""
-    kept, found = model.state_dict(keep_vars=True), {}
-    of = {}
-    for name, t in kept.items():
-        if id(t) not in of and not name.endswith('rotary_pos_emb.inv_freq'):  # which the config settles
-            of[id(t)], found[name] = name, t
-    return found
+    """What a model has to be given: parameters and buffers that its state dict holds, each once."""
+    return {name: t for name, t in once(model.state_dict(keep_vars=True)).items() if not is_settled(name)}
 
 
 def bare(name: str) -> str:
@@ -113,15 +121,18 @@ def steps_of_parts(fields: Fields, names: Collection[str]) -> tuple[list[Step], 
     return found, rest
 
 
-def built(fields: Fields) -> nn.Module:
-    """The model of a config, without weights."""
-    with torch.device('meta'):
-        return decode(fields.keywords())
+def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
+    """The model of a call, by default without weights.  `class` is the name of a class, or a class."""
+    call = dict(call)
+    kind = call.pop('class')
+    with torch.device(device):
+        rest = {name: decode(value) for name, value in call.items()}
+        return (KINDS[kind] if isinstance(kind, str) else kind)(**rest)
 
 
 def plan(config: Mapping[str, Any], row: Row, tied: bool | None = None) -> list[Step]:
     fields = Fields(row, config, tied)
-    return steps_of(row, fields, saved(built(fields)))
+    return steps_of(row, fields, saved(made(fields.keywords())))
 
 
 # names in files

@@ -19,6 +19,7 @@ from x_transformers.flags import shown
 
 GENERATION = 'generation_config.json'
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+SHARDS = 'model-?????-of-?????.safetensors'
 PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
 TOKENIZER = ('tokenizer*.json', 'vocab*', 'merges.txt', '*.model', 'special_tokens_map.json', 'chat_template*',
              'preprocessor_config.json')  # fmt: skip
@@ -147,7 +148,7 @@ def in_bytes(size: int | str) -> int:
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
     match = re.fullmatch(r'(\d+) ?([KMG]B)', str(size).upper())
-    if match is None:
+    if match is None or not int(match[1]):
         raise ValueError(f"`max_shard_size` got {shown(size)}, it must be bytes, or a text such as '5GB' or '200MB'")
     return int(match[1]) * UNITS[match[2]]
 
@@ -170,7 +171,7 @@ def write_weights(
 ) -> None:
     """Write tensors to one file, or several and an index. `get` gives those of one file."""
     save = needed('safetensors.torch', 'to write weights', 'pretrained').save_file
-    for old in (*folder.glob('model*.safetensors'), folder / INDEX):
+    for old in (folder / WEIGHTS, *folder.glob(SHARDS), folder / INDEX):
         old.unlink(missing_ok=True)
     files = shards(sizes, most)
     if len(files) == 1:
@@ -185,7 +186,9 @@ def write_weights(
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The files of a tokenizer, as they are."""
+    """The files of a tokenizer, as they are.  Raises NotADirectoryError if there is no such folder."""
+    if not source.is_dir():
+        raise NotADirectoryError(f'`tokenizer_from` got {str(source)!r}, it must be a folder')
     for pattern in TOKENIZER:
         for file in sorted(source.glob(pattern)):
             (target / file.name).write_bytes(file.read_bytes())

@@ -15,13 +15,14 @@ from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError
 from x_transformers.flags.checks import warn_once
-from x_transformers.flags.config import KINDS, decode
+from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.engine import (
     Step,
-    built,
     check_names,
     check_shapes,
     is_ignored,
+    is_settled,
+    made,
     own,
     renamed,
     saved,
@@ -199,15 +200,6 @@ class Wanted:
         return {**call, 'class': self.cls}
 
 
-def made(call: Mapping[str, Any], device: str = 'meta') -> nn.Module:
-    """The model of a call, by default without weights."""
-    call = dict(call)
-    kind = call.pop('class')
-    with torch.device(device):
-        rest = {name: decode(value) for name, value in call.items()}
-        return (KINDS[kind] if isinstance(kind, str) else kind)(**rest)
-
-
 def read(
     row: Row, config: dict[str, Any], weights: Weights, wanted: Wanted
 ) -> tuple[nn.Module, Info, list[Step], dict[str, str]]:
@@ -254,7 +246,7 @@ def steps_with_new(
     """The steps that fill a model, and the names of its parameters that keywords have added."""
     if not wanted.keywords:
         return steps_of(row, fields, ours), []
-    plain = saved(built(fields))
+    plain = saved(made(fields.keywords()))
     new = sorted(name for name in ours if name not in plain)
     if new and wanted.strict:
         raise ConfigError(
@@ -340,7 +332,7 @@ def load_own(
                 f'`{name}` of the file has shape {tuple(t.shape)}, with this config it must be '
                 f'{tuple(shapes[name].shape)}'
             )
-        floating = t.is_floating_point() and not name.endswith('rotary_pos_emb.inv_freq')
+        floating = t.is_floating_point() and not is_settled(name)
         state[name] = own(t.to(dtype=dtype if floating else None, device=place(name)))
         weights.release()
     state = tied_too(model, state)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from x_transformers.flags import shown
+from x_transformers.flags import ConfigError, shown
+from x_transformers.flags.config import is_configured
 from x_transformers.pretrained.described import check_keywords, described
-from x_transformers.pretrained.engine import saved, steps_of
+from x_transformers.pretrained.engine import bare, made, once, saved, steps_of
 from x_transformers.pretrained.files import GENERATION, copy_tokenizer, in_bytes, write_json, write_weights
 from x_transformers.pretrained.heads import row_for
-from x_transformers.pretrained.loading import OWN
+from x_transformers.pretrained.loading import OWN, Info
 from x_transformers.pretrained.rows import ROWS, Fields, Row
 
 
@@ -41,6 +42,10 @@ def save(
     """
     if format not in ('hf', 'own'):
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
+    if not is_configured(model):
+        raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
+    if not isinstance(generation, Mapping | None):
+        raise TypeError(f'`generation` got {shown(generation)}, it must be a dict or None')
     folder, most = Path(path), in_bytes(max_shard_size)
     info = getattr(model, 'pretrained', None)
     if format == 'own':
@@ -48,28 +53,24 @@ def save(
     else:
         config, get, sizes = files_of(model, info, hf_type)
     folder.mkdir(parents=True, exist_ok=True)
+    if tokenizer_from is not None:
+        copy_tokenizer(Path(tokenizer_from), folder)
     write_json(config, folder / 'config.json')
     write_weights(folder, sizes, get, most)
     generation = getattr(info, 'generation', None) if generation is None else generation
     if generation:
         write_json(generation, folder / GENERATION)
-    if tokenizer_from is not None:
-        copy_tokenizer(Path(tokenizer_from), folder)
-
-
-def once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict with the first name of each tensor."""
-    found: dict[int, str] = {}
-    for name, t in state.items():
-        found.setdefault(id(t), name)
-    return {name: state[name] for name in found.values()}
 
 
 def on_cpu(t: Tensor) -> Tensor:
     return t.detach().to('cpu').contiguous()
 
 
-def own_files(model: nn.Module) -> tuple[dict[str, Any], Any, dict[str, int]]:
+Get = Callable[[Iterable[str]], dict[str, Tensor]]
+
+
+def own_files(model: nn.Module) -> tuple[dict[str, Any], Get, dict[str, int]]:
+    """The config to write in our own format, a function from names to tensors, and their sizes in bytes."""
     from x_transformers import __version__
 
     state = once(model.state_dict(keep_vars=True))
@@ -81,26 +82,16 @@ def own_files(model: nn.Module) -> tuple[dict[str, Any], Any, dict[str, int]]:
     )
 
 
-def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str, Any], Any, dict[str, int]]:
+def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[dict[str, Any], Get, dict[str, int]]:
+    """The same in the format of `transformers`."""
     state = saved(model)
-    tied = not any(name.endswith('to_logits.weight') for name in state)
-    row, config = chosen(model, info, hf_type, tied)
-    tied = row.tied is not None and tied
-    config = {**config, **sizes_now(model, row)}
-    says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
-    as_read = info is not None and info.tied == tied and says  # a head of its own counts, whatever the config says
-    if row.tied is not None and says != tied and not as_read:
-        config['tie_word_embeddings'] = tied
-    found = {name: config.pop(name) for name in row.presence if name in config} | getattr(info, 'found', {})
-    fields = Fields(row, config, tied, found)
+    config, fields = said_of(model, info, hf_type, state)
     check_keywords(model, fields)
-    steps = steps_of(row, fields, state)
+    check_weights(state, saved(made(fields.keywords())), fields.row.type)
+    steps = steps_of(fields.row, fields, state)
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
     nbytes = {name: t.nbytes for step in steps for name, t in step.write(empty).items()}
-    dtype = next(iter(state.values())).dtype
-    config['dtype'] = str(dtype).removeprefix('torch.')
-    config.pop('torch_dtype', None)
     kept = {} if info is None else info.kept
 
     def get(names: Iterable[str]) -> dict[str, Tensor]:
@@ -115,7 +106,35 @@ def files_of(model: nn.Module, info: Any, hf_type: str | None) -> tuple[dict[str
     return config, get, nbytes
 
 
-def chosen(model: nn.Module, info: Any, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:
+def said_of(
+    model: nn.Module, info: Info | None, hf_type: str | None, state: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], Fields]:
+    """The config to write of a model with these weights, and its fields."""
+    has_head = any(name.endswith('to_logits.weight') for name in state)
+    row, config = chosen(model, info, hf_type, not has_head)
+    config |= sizes_now(model, row)
+    found = {name: config.pop(name) for name in row.presence if name in config} | (info.found if info else {})
+    tied = row.tied is not None and not has_head
+    says = config.get('tie_word_embeddings', row.defaults.get('tie_word_embeddings'))
+    # a file with a head of its own is read as untied whatever its config says, which is then left as it was
+    untied_as_read = info is not None and not info.tied and not tied and says
+    if row.tied is not None and says != tied and not untied_as_read:
+        config['tie_word_embeddings'] = tied
+    config.pop('torch_dtype', None)
+    config['dtype'] = str(next(iter(state.values())).dtype).removeprefix('torch.')
+    return config, Fields(row, config, tied, found)
+
+
+def check_weights(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], kind: str) -> None:
+    """Refuse weights that a model of the config does not have, or has in another shape; and a model without some."""
+    has, needs = ({bare(name): t.shape for name, t in own.items()} for own in (state, wanted))
+    for name in (*has, *needs):
+        if has.get(name) != needs.get(name):
+            here, there = (f'has shape {tuple(own[name])}' if name in own else 'is missing' for own in (has, needs))
+            raise ConfigError(f'`{name}` of the model {here}, in a {kind} of its config it {there}')
+
+
+def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:
     """The type to write, and the config that the model was read with; else one that says the same."""
     if info is None or info.type == OWN or hf_type not in (None, info.type):
         config = described(model, tied, hf_type)
