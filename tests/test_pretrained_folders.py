@@ -16,6 +16,7 @@ from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerW
 from x_transformers.features import AttentionFeature, ModelFeature, flag
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import decode
+from x_transformers.pretrained.__main__ import main
 from x_transformers.pretrained.described import call_of, canonical, described, differences
 from x_transformers.pretrained.engine import made, saved, steps_of
 from x_transformers.pretrained.engine import plan as plan_of
@@ -409,6 +410,41 @@ def test_files_that_are_not_what_the_config_says(folder, tmp_path):
     safe.save_file(bare, tmp_path / 'model.safetensors')
     (tmp_path / 'config.json').write_text(config)
     same_weights(pretrained.load(tmp_path), model_of('llama'))
+
+
+def test_files_that_cannot_be_read(folder, tmp_path):
+    """Each is named, and the command ends with 2: 1 says that models differ."""
+    pytest.importorskip('safetensors')
+    path = tmp_path / 'several'
+    pretrained.save(pretrained.load(folder('llama')), path, max_shard_size='8KB')
+    index = json.loads((path / 'model.safetensors.index.json').read_text())
+    where = index['weight_map']
+    where['model.norm.weight'] = next(file for file in where.values() if file != where['model.norm.weight'])
+    (path / 'model.safetensors.index.json').write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=rf'{where["model.norm.weight"]}. cannot be read: .*model.norm.weight'):
+        pretrained.load(path)
+    (path / where['model.norm.weight']).write_bytes(b'no tensors')
+    with pytest.raises(ValueError, match=rf'{where["model.norm.weight"]}. cannot be read'):
+        pretrained.load(path)
+    assert main(['convert', str(path), str(tmp_path / 'own')]) == 2
+    (path / 'model.safetensors.index.json').unlink()
+    (path / 'pytorch_model.bin').write_bytes(b'no pickle')
+    with pytest.raises(ValueError, match=r'pytorch_model.bin. cannot be read'):
+        pretrained.load(path, allow_pickle=True)
+
+
+def test_configs_that_cannot_be_read(tmp_path, capsys):
+    for rope in ({'rope_type': 'llama3', 'factor': 8.0}, 'yes'):
+        with pytest.raises(ConfigError, match='cannot be found from the config of this llama checkpoint: '):
+            pretrained.keywords({'model_type': 'llama', 'rope_parameters': rope})
+    own = {'model_type': 'x_transformers'}
+    for config in (None, [1], {'num_tokens': 3}, {'class': 'Decodr'}):
+        with pytest.raises(ConfigError, match='`config` of this x_transformers checkpoint is'):
+            pretrained.keywords({**own, 'config': config})
+    (tmp_path / 'config.json').write_text(json.dumps({**own, 'config': call_of(model_of('gpt2'))}))
+    assert main(['inspect', str(tmp_path)]) == 0 and 'abs_pos_emb_scale' in capsys.readouterr().out
+    (tmp_path / 'config.json').write_text(json.dumps(own))
+    assert main(['inspect', str(tmp_path)]) == 2
 
 
 def test_pickles_are_read_if_they_are_trusted(folder, tmp_path):

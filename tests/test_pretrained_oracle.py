@@ -262,7 +262,7 @@ def test_check_and_convert(tmp_path, capsys):
     assert main(back) == 2 and 'can be written as llama, mistral' in capsys.readouterr().err
     assert main([*back, '--type', 'llama']) == 0 == main(['check', str(tmp_path / 'hf')])
     wrong = folder_with(folder, tmp_path / 'wrong', rms_norm_eps='eps')
-    assert main(['inspect', str(wrong)]) in (0, 2)
+    assert main(['inspect', str(wrong)]) == 2 and '`norm_eps` got' in capsys.readouterr().err
     assert main(['inspect', str(folder_with(folder, tmp_path / 'refused', pretraining_tp=2))]) == 2
     assert '`pretraining_tp` of this llama checkpoint is 2' in capsys.readouterr().err
     assert main(['inspect', str(folder)]) == main(['supported']) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,18 @@ import torch
 from x_transformers import pretrained
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.comparing import compared
+from x_transformers.pretrained.engine import made
 from x_transformers.pretrained.files import needed, read_json, resolve
+from x_transformers.pretrained.rows import OWN
 
-BARS = {torch.float32: 1e-3, torch.float64: 1e-6}  # of logits whose size is about one
+BAR = 1e-3  # of the largest difference in float32, of logits whose size is about one
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog='python -m x_transformers.pretrained', description='Weights in and out')
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='python -m x_transformers.pretrained', description='Weights in and out',
+        epilog='exit codes: 0, done; 1, `check` found a difference; 2, an error',
+    )  # fmt: skip
     commands = parser.add_subparsers(dest='command', required=True)
     convert = commands.add_parser('convert', help='read a model, and write it in another form')
     convert.add_argument('source', help='a folder or a repository id')
@@ -51,7 +57,9 @@ def convert(options: argparse.Namespace) -> int:
 def inspect(options: argparse.Namespace) -> int:
     config = read_json(resolve(options.source) / 'config.json')
     print(f'type {config.get("model_type")}')
-    print(json.dumps(pretrained.keywords(config), indent=2))
+    call = pretrained.keywords(config)
+    print(json.dumps(call, indent=2))
+    made(call)  # which refuses what the fields hold, where they are known
     return 0
 
 
@@ -60,10 +68,12 @@ def check(options: argparse.Namespace) -> int:
     folder = resolve(options.source)
     ours, info = pretrained.load(folder, dtype=torch.float32, return_info=True)
     architecture = (info.config.get('architectures') or ['AutoModel'])[0]
-    theirs = getattr(transformers, architecture).from_pretrained(folder, dtype=torch.float32).eval()
-    worst, size = compared(ours, theirs)
+    kind = getattr(transformers, architecture, None)
+    if info.type == OWN or kind is None:
+        raise ConfigError(f'a {info.type} checkpoint of `architectures` {architecture} is none of `transformers`')
+    worst, size = compared(ours, kind.from_pretrained(folder, dtype=torch.float32).eval())
     print(f'{info.type}: outputs of size {size:.3g}, largest difference {worst:.2g}')
-    return int(worst > BARS[torch.float32] * max(size, 1.0))
+    return int(not worst <= BAR * max(size, 1.0))  # NaN is a difference
 
 
 def supported(options: argparse.Namespace) -> int:
@@ -72,14 +82,16 @@ def supported(options: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+def main(given: list[str] | None = None) -> int:
+    options = arguments().parse_args(given)
     run: Any = {'convert': convert, 'inspect': inspect, 'check': check, 'supported': supported}[options.command]
     try:
         return run(options)
-    except (ConfigError, OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError) as error:
         print(f'error: {error}', file=sys.stderr)
-        return 2
+    except Exception:  # 1, with which Python would end, is a difference
+        traceback.print_exc()
+    return 2
 
 
 if __name__ == '__main__':

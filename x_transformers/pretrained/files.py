@@ -6,8 +6,8 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +33,10 @@ def needed(name: str, what: str, extra: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(f"{what} needs `{name}`: pip install 'x-transformers[{extra}]'") from error
+
+
+def safetensors() -> ModuleType:
+    return needed('safetensors', 'to read weights', 'pretrained')
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -63,6 +67,15 @@ def resolve(source: str | os.PathLike[str], **hub: Any) -> Path:
     return Path(hub_of.snapshot_download(str(source), allow_patterns=patterns, **hub))
 
 
+@contextmanager
+def readable(path: Path, error: type[Exception]) -> Iterator[None]:
+    """Say of which file an error is."""
+    try:
+        yield
+    except error as found:
+        raise ValueError(f'`{path}` cannot be read: {found}') from found
+
+
 class Weights:
     """The tensors of a folder, read one at a time."""
 
@@ -91,7 +104,8 @@ class Weights:
             )
         names = [PICKLED] if pickled[0].name == PICKLED else sorted(set(self.listed(read_json(pickled[0])).values()))
         for name in names:
-            self.pickled.update(torch.load(folder / name, map_location='cpu', weights_only=True))
+            with readable(folder / name, Exception):  # pickles fail in many ways
+                self.pickled.update(torch.load(folder / name, map_location='cpu', weights_only=True))
         return dict.fromkeys(self.pickled, '')
 
     def listed(self, index: Mapping[str, Any]) -> dict[str, str]:
@@ -106,13 +120,17 @@ class Weights:
         return files
 
     def open(self, name: str) -> Any:
-        safetensors = needed('safetensors', 'to read weights', 'pretrained')
-        return safetensors.safe_open(self.folder / name, framework='pt', device='cpu')
+        with self.reading(name):
+            return safetensors().safe_open(self.folder / name, framework='pt', device='cpu')
 
     def file(self, name: str) -> Any:
+        """The open file that a tensor is in."""
         if self.files[name] not in self.opened:
             self.opened[self.files[name]] = self.stack.enter_context(self.open(self.files[name]))
         return self.opened[self.files[name]]
+
+    def reading(self, file: str) -> AbstractContextManager[None]:
+        return readable(self.folder / file, safetensors().SafetensorError)
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
@@ -120,7 +138,8 @@ class Weights:
     def load(self, name: str) -> Tensor:
         if self.pickled:
             return self.pickled[name]
-        t = self.file(name).get_tensor(name)
+        with self.reading(self.files[name]):
+            t = self.file(name).get_tensor(name)
         self.touched += t.nbytes
         return t
 
@@ -133,7 +152,8 @@ class Weights:
     def shape(self, name: str) -> tuple[int, ...]:
         if self.pickled:
             return tuple(self.pickled[name].shape)
-        return tuple(self.file(name).get_slice(name).get_shape())
+        with self.reading(self.files[name]):
+            return tuple(self.file(name).get_slice(name).get_shape())
 
     def __enter__(self) -> Weights:
         return self

@@ -41,9 +41,7 @@ from x_transformers.pretrained.options import (
     with_keywords,
     with_tokens,
 )
-from x_transformers.pretrained.rows import Fields, Row
-
-OWN = 'x_transformers'
+from x_transformers.pretrained.rows import OWN, Fields, Row, own_call
 
 
 @dataclass
@@ -316,7 +314,7 @@ def load_own(
     """A model in the format of this library."""
     if wanted.is_other_head:
         raise ValueError('`head` and `num_classes` are for checkpoints of `transformers`: this one is a whole model')
-    call = wanted.call(dict(config['config']), OWN)
+    call = wanted.call(own_call(config), OWN)
     if wanted.num_tokens is not None:
         call = with_tokens(call, wanted.num_tokens)
     model = made(call)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from x_transformers.flags import ConfigError, did_you_mean, shown
+from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.changes import Change, Sizes, chain
 
 # fields of a config that change no numbers
@@ -240,8 +241,19 @@ class Fields:
 
     def all(self, values: Mapping[str, Value]) -> dict[str, Any]:
         """The values of keywords, those left out that come to None; a `Const(None)` that a function gives is kept."""
-        found = {name: self.value(value) for name, value in values.items()}
+        found = {name: self.found(name, value) for name, value in values.items()}
         return {name: own(value) for name, value in found.items() if value is not None}
+
+    def found(self, name: str, value: Value) -> Any:
+        try:
+            return self.value(value)
+        except ConfigError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise ConfigError(
+                f'`{name}` cannot be found from the config of this {self.row.type} checkpoint: '
+                f'{type(error).__name__}: {error}'
+            ) from error
 
     def keywords(self) -> dict[str, Any]:
         """The call that builds the model, in the form of `model.config`."""
@@ -265,6 +277,7 @@ def projecting(call: dict[str, Any]) -> dict[str, Any]:
 
 # the table
 
+OWN = 'x_transformers'  # the `model_type` of this library's own format
 ROWS: dict[str, Row] = {}
 
 
@@ -281,6 +294,18 @@ def row_of(config: Mapping[str, Any]) -> Row:
     if kind not in ROWS:
         raise ConfigError(f'`model_type` got {kind!r}, which is not supported{did_you_mean(kind, ROWS)}')
     return ROWS[kind]
+
+
+def own_call(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The call that a config in our own format holds."""
+    call = config.get('config')
+    kind = call.get('class') if isinstance(call, Mapping) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(
+            f'`config` of this {OWN} checkpoint is {shown(call)}, it must be a dict whose `class` names a class of '
+            f'models{did_you_mean(str(kind), KINDS)}'
+        )
+    return dict(call)
 
 
 def supported() -> tuple[Row, ...]:

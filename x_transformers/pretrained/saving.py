@@ -16,8 +16,8 @@ from x_transformers.pretrained.described import check_keywords, described
 from x_transformers.pretrained.engine import bare, made, once, saved, steps_of
 from x_transformers.pretrained.files import GENERATION, copy_tokenizer, in_bytes, write_json, write_weights
 from x_transformers.pretrained.heads import row_for
-from x_transformers.pretrained.loading import OWN, Info
-from x_transformers.pretrained.rows import ROWS, Fields, Row
+from x_transformers.pretrained.loading import Info
+from x_transformers.pretrained.rows import OWN, ROWS, Fields, Row
 
 
 def save(
