@@ -372,6 +372,28 @@ def test_types_and_devices(folder):
             pretrained.load(path, **options)
 
 
+def test_arguments_that_are_none(folder):
+    for options, error in (
+        (dict(trainable=3), TypeError), (dict(trainable=[]), ValueError), (dict(head=['lm']), ConfigError),
+        (dict(device_map='nowhere'), ValueError), (dict(device_map={'': 'nowhere'}), ValueError),
+        (dict(dropout=2.0), ValueError), (dict(dropout='a'), ValueError),
+    ):  # fmt: skip
+        with pytest.raises(error, match=f'`{next(iter(options))}` got'):
+            pretrained.load(folder('llama'), **options)
+    with pytest.raises(TypeError, match='`source` got 3'):
+        pretrained.load(3)
+
+
+@pytest.mark.parametrize('allow_pickle', [False, True])
+def test_what_is_fetched_of_a_repository(folder, monkeypatch, allow_pickle):
+    hub = pytest.importorskip('huggingface_hub', reason='pip install -e .[hub]')
+    asked = {}
+    monkeypatch.setattr(hub, 'snapshot_download', lambda name, **given: asked.update(given) or folder('llama'))
+    pretrained.load('some/llama', revision='main', allow_pickle=allow_pickle)
+    assert asked['revision'] == 'main' and ('*.bin' in asked['allow_patterns']) == allow_pickle
+    assert {'*.safetensors', '*.json', 'chat_template*'} <= set(asked['allow_patterns'])
+
+
 # files
 
 

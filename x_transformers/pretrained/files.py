@@ -53,8 +53,13 @@ def write_json(content: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
 
 
-def resolve(source: str | os.PathLike[str], **hub: Any) -> Path:
-    """The folder of a model: one on the disk, that of a file, or one that is downloaded by its repository id."""
+def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
+    """The folder of a model: one on the disk, that of a file, or one that is downloaded by its repository id.
+
+    hub   keywords of `huggingface_hub.snapshot_download`
+    """
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(f'`source` got {shown(source)}, it must be a path or a repository id')
     path = Path(source)
     if path.is_dir():
         return path
@@ -63,7 +68,7 @@ def resolve(source: str | os.PathLike[str], **hub: Any) -> Path:
     if (os.sep in str(source) and (path.is_absolute() or str(source).startswith('.'))) or str(source).count('/') > 1:
         raise FileNotFoundError(f'`source` got {str(source)!r}, which is no folder and no file')
     hub_of = needed('huggingface_hub', f'to load {str(source)!r}, which is no folder,', 'hub')
-    patterns = ['*.json', '*.safetensors', '*.model', 'merges.txt', 'vocab*']
+    patterns = ['*.json', '*.safetensors', *TOKENIZER, *(['*.bin'] if allow_pickle else [])]
     return Path(hub_of.snapshot_download(str(source), allow_patterns=patterns, **hub))
 
 

@@ -107,7 +107,7 @@ def with_head(row: Row, config: Mapping[str, Any], head: Any) -> Row:
                 f'{known}'
             )
         return kinds[fits[0]](name) if fits else row
-    if head not in kinds:
+    if not isinstance(head, str) or head not in kinds:
         raise ConfigError(f"`head` got {shown(head)}, of a {row.type} it must be 'auto', {known}")
     return kinds[head](name)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +103,7 @@ def load(
     num_classes: int | None = None,
     dropout: float | None = None,
     num_tokens: int | None = None,
-    trainable: str | Sequence[str] = 'all',
+    trainable: str | Collection[str] = 'all',
     freeze_pad: bool = False,
     strict: bool = True,
     allow_pickle: bool = False,
@@ -136,10 +136,11 @@ def load(
     `model.pretrained` is the `Info`, `model.generation_defaults` are keywords of `generate`, from
     generation_config.json, which nothing applies by itself.
 
-    Raises ConfigError, which names the field or the tensor, for what the library does not compute.
+    Raises ConfigError, which names the field or the tensor, for what the library does not compute; ValueError or
+    TypeError for an argument out of range, or a file that cannot be read.
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
-    folder = resolve(source, **hub)
+    folder = resolve(source, allow_pickle, **hub)
     config, place = read_json(folder / 'config.json'), placing(device_map)
     wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes)
     with Weights(folder, allow_pickle) as weights:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from x_transformers.core.routing import flags_of_strangers
-from x_transformers.flags import ConfigError, Feature, did_you_mean, shown
+from x_transformers.flags import ConfigError, Feature, did_you_mean, probability, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.flags.resolved import flags_of, known_features
 
@@ -37,18 +37,26 @@ def placing(device_map: Any) -> Callable[[str], torch.device | None]:
     if device_map is None or isinstance(device_map, (str, int, torch.device)):
         if device_map == 'auto':
             raise ValueError("`device_map` got 'auto', it must be a device, or a dict from modules to devices")
-        device = None if device_map is None else torch.device(device_map)
+        device = None if device_map is None else device_of(device_map)
         return lambda name: device
     if not isinstance(device_map, Mapping):
         raise TypeError(f'`device_map` got {shown(device_map)}, it must be None, a device or a dict')
+    devices = {prefix: device_of(device) for prefix, device in device_map.items()}
 
     def place(name: str) -> torch.device | None:
-        fits = [p for p in device_map if p == '' or name == p or name.startswith(f'{p}.')]
+        fits = [p for p in devices if p == '' or name == p or name.startswith(f'{p}.')]
         if not fits:
             raise ValueError(f"`device_map` says nothing of `{name}`: give '' as a prefix of all modules")
-        return torch.device(device_map[max(fits, key=len)])
+        return devices[max(fits, key=len)]
 
     return place
+
+
+def device_of(device: Any) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'`device_map` got {shown(device)}, which is no device of torch: {error}') from error
 
 
 # the call that builds the model
@@ -106,6 +114,8 @@ def with_dropout(call: dict[str, Any], dropout: float | None) -> dict[str, Any]:
     """Keywords with one probability for every dropout in them."""
     if dropout is None:
         return call
+    if not probability.test(dropout):
+        raise ValueError(f'`dropout` got {shown(dropout)}, it must be {probability.words}')
     return {
         name: with_dropout(value, dropout) if isinstance(value, dict)
         else dropout if 'dropout' in name else value
@@ -150,10 +160,12 @@ def grown(t: Tensor, like: Tensor) -> Tensor:
 # after it is built
 
 
-def freeze(model: nn.Module, trainable: str | Sequence[str]) -> None:
+def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
     """Leave only some parameters learning:  'all', 'head', or prefixes of their names."""
     if trainable == 'all':
         return
+    if not isinstance(trainable, Collection) or not all(isinstance(prefix, str) for prefix in trainable):
+        raise TypeError(f"`trainable` got {shown(trainable)}, it must be 'all', 'head', or prefixes of parameters")
     names = [name for name, _ in model.named_parameters()]
     prefixes = HEADS if trainable == 'head' else (trainable,) if isinstance(trainable, str) else tuple(trainable)
     learning = {n for n in names if any(p in ('', n) or n.startswith(f'{p}.') for p in prefixes)}
@@ -163,7 +175,8 @@ def freeze(model: nn.Module, trainable: str | Sequence[str]) -> None:
                 f'`trainable` got {prefix!r}, which begins no name of a parameter{did_you_mean(prefix, names)}'
             )
     if not learning:
-        raise ValueError(f'`trainable` got {shown(trainable)}, but the model has no head with parameters of its own')
+        without = 'the model has no head with parameters of its own' if trainable == 'head' else 'nothing would learn'
+        raise ValueError(f'`trainable` got {shown(trainable)}, but {without}')
     for name, p in model.named_parameters():
         p.requires_grad_(name in learning)
 
