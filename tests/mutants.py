@@ -831,7 +831,7 @@ BUGS = {
         ('the mask of the source is lost', 'context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        if', 'context, _ = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        mask = None\n        if', 'test_model_features.py -ksource'),
     ]),
     'classifier.py': ('test_classifier.py', [
-        ('padding is what is read', 'real = x != self.pad_id', 'real = x == self.pad_id'),
+        ('padding is what is read', 'real = x != self.pad_id if', 'real = x == self.pad_id if'),
         ('the decoder reads the answer', 'F.pad(x[:, :-1], (1, 0), value=self.start_id)', 'x'),
         ('no layer before the classes', 'self.to_classes(self.dropout(self.head_transform(', 'self.to_classes(self.dropout(nn.Identity()('),
         ('the mean has padding in it', 'return mean_of_real(hidden, real)', 'return hidden.mean(dim=1)'),
@@ -845,8 +845,8 @@ BUGS = {
     'modalities/two_towers.py': ('test_images.py', [
         ('similarities have no factor', 'self.logit_scale.exp() * u @', 'u @'),
         ('texts learn nothing of other images', 'return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2', 'return F.cross_entropy(logits, right)'),
-        ('the last token may be padding', 'real = torch.ones_like(texts) if mask is None else mask.int()', 'real = torch.ones_like(texts)'),
-        ('the mean reads padding', 'return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1)', 'return x.sum(dim=1)'),
+        ('the last token may be padding', 'place_of(self.text_pool, texts, mask, self.eos_id)', 'place_of(self.text_pool, texts, None, self.eos_id)'),
+        ('the mean reads padding', 'return mean_of_real(x, mask)', 'return mean_of_real(x, None)'),
     ]),
     'modalities/vit.py': ('test_images.py', [
         ('a program knows one batch of images', 'p = self.attn(self.query.expand(x.shape[0], -1, -1)', 'p = self.attn(self.query.expand(len(x), -1, -1)', 'test_export.py -kpool'),

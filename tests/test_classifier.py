@@ -30,6 +30,10 @@ def images():
     return ViTransformerWrapper(image_size=8, patch_size=4, attn_layers=Encoder(dim=8, **SIZES))
 
 
+def vectors():
+    return ContinuousTransformerWrapper(dim_in=5, attn_layers=Encoder(dim=8, **SIZES))
+
+
 def sides():
     both = dict(num_tokens=9, max_seq_len=8, **SIZES)
     return XTransformer(dim=8, **{f'{side}_{name}': value for side in ('enc', 'dec') for name, value in both.items()})
@@ -78,8 +82,7 @@ def test_other_models():
     context = inner.encoder(IDS, mask=REAL)
     states = inner.decoder.net(shifted, context=context, context_mask=REAL, return_embeddings=True)
     assert_close(model(IDS, mask=REAL), model.to_classes(states[torch.arange(2), torch.tensor([4, 6])]))
-    layers = Encoder(dim=8, **SIZES)
-    model = randomised(Classifier(ContinuousTransformerWrapper(dim_in=5, attn_layers=layers), num_classes=3))
+    model = randomised(Classifier(vectors(), num_classes=3))
     x = randn(2, 4, 5)
     assert_close(model(x), model.to_classes(model.net(x, return_embeddings=True)[:, 0]))
 
@@ -92,6 +95,10 @@ def test_other_models():
     (lambda: Classifier(sides(), num_classes=2), 'net'),
     (lambda: Classifier(net(), num_classes=2, head_transform=dict(act='tanh')), 'head_transform'),
     (lambda: Classifier(net(), num_classes=2)(IDS, torch.zeros(3).long()), 'labels'),
+    (lambda: Classifier(net(), num_classes=2)(IDS, torch.tensor([0, 2])), '`labels` got classes from 0 to 2'),
+    (lambda: Classifier(net(), num_classes=2)(IDS, torch.tensor([0.0, 0.7])), '`labels` got torch.float32'),
+    (lambda: Classifier(vectors(), num_classes=2, pad_id=0)(torch.zeros(2, 4, 5)), '`x` got the shape'),
+    (lambda: Classifier(vectors(), num_classes=2, token='eos', eos_id=2)(torch.zeros(2, 4, 5)), '`x` got the shape'),
     (lambda: Classifier(net(), num_classes=2)(IDS, mask=REAL[:, :3]), 'mask'),
     (lambda: Classifier(images(), num_classes=2)(torch.zeros(1, 3, 8, 8)), 'net'),
 ])  # fmt: skip

@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_map
 
 from x_transformers import (
     AutoregressiveWrapper,
+    Classifier,
     ContinuousTransformerWrapper,
     CrossAttender,
     Decoder,
@@ -179,6 +180,8 @@ MODELS = {
     'attention as pool': (lambda: pictures(pool='attention', mask_token=True, **BESIDE), lambda b, n, c: dict(
         img=torch.randn(c, 1, 16, 16), hidden_patches=torch.rand(c, 16) > 0.5)),
     'pairs': (towers, lambda b, n, c: dict(images=torch.randn(b, 1, 16, 16), texts=ids(b, n))),
+    'classes': (lambda: Classifier(on_tokens(), num_classes=3, token='last', pad_id=0), lambda b, n, c: dict(
+        x=ids(b, n))),
     'encoded': (encoded, lambda b, n, c: dict(src=ids(b, c), tgt=ids(b, n), mask=mask(b, c))),
     'language': (lambda: AutoregressiveWrapper(on_tokens()), lambda b, n, c: dict(x=ids(b, n))),
     'streams': (streams, lambda b, n, c: dict(x=dict(a=ids(b, n), b=ids(b, n)))),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask
+from x_transformers.core.checks import a_tensor, as_mask, can_look, check_range
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import linear_head, place_of, transform_options, transform_to
@@ -28,6 +28,7 @@ from x_transformers.flags import (
     warn_once,
 )
 
+IGNORED = -100  # label without a loss
 TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
 
@@ -85,6 +86,7 @@ class Classifier(Configurable):
         mask      b n        True for real tokens
         **inputs             to the model
         returns   b c, or b n c of 'all'
+        raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes
         """
         mask = as_mask(mask, 'mask', *a_tensor(x, 'x').shape[:2], like=x)
         with AuxLosses() as aux:
@@ -107,16 +109,22 @@ class Classifier(Configurable):
             raise ValueError(f'`net` gave hidden states of shape {tuple(hidden.shape)} for `x` of {tuple(x.shape)}')
         if self.token == 'all':
             return hidden
-        real = mask
-        if real is None and self.pad_id is not None:
-            real = x != self.pad_id
+        by_pad = mask is None and self.pad_id is not None
+        if x.ndim > 2 and (by_pad or self.eos_id is not None):
+            raise ValueError(f'`x` got the shape {tuple(x.shape)}, with `pad_id` or `eos_id` it must be ids (b, n)')
+        real = x != self.pad_id if by_pad else mask
         if self.token == 'mean':
             return mean_of_real(hidden, real)
-        return hidden[torch.arange(len(hidden), device=hidden.device), place_of(self.token, x, real, self.eos_id)]
+        return hidden[torch.arange(hidden.shape[0], device=hidden.device), place_of(self.token, x, real, self.eos_id)]
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of logits (b c) of labels (b), or b n c of b n."""
         if labels.shape != logits.shape[:-1]:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:-1])}')
         if self.num_classes == 1:
             return F.mse_loss(accurate(logits.squeeze(-1)), accurate(labels.to(logits.dtype)))
-        return F.cross_entropy(accurate(logits.flatten(0, -2)), labels.long().flatten())
+        if labels.is_floating_point():
+            raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers, as there are several classes')
+        others = labels[labels != IGNORED] if can_look(labels) else labels
+        check_range(others, 'labels', 0, self.num_classes - 1, 'classes')
+        return F.cross_entropy(accurate(logits.flatten(0, -2)), labels.long().flatten(), ignore_index=IGNORED)
