@@ -13,6 +13,8 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask
 from x_transformers.core.precision import accurate
+from x_transformers.features.embeddings import mean_of_real
+from x_transformers.features.readouts import place_of
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -98,25 +100,15 @@ class TwoTowers(Configurable):
         return F.normalize(self.to_text(pooled(self.token_of(x, texts, inputs.get('mask')), 'text')), dim=-1)
 
     def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
+        """What stands for each text: a token of it, or their mean, b n d -> b d; or what the model has pooled."""
         if self.text_pool is None:
             return x
         if x.ndim != 3:
             raise ValueError(f'`text` gave vectors of shape {tuple(x.shape)}, `text_pool` needs b n d')
         if self.text_pool == 'mean':
-            if mask is None:
-                return x.mean(dim=1)
-            return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return x[torch.arange(x.shape[0], device=x.device), self.place(texts, mask)]
-
-    def place(self, texts: Tensor, mask: Tensor | None) -> Tensor:
-        """Where the token stands that stands for its text, (b)."""
-        if self.text_pool == 'eos':
-            texts = texts if mask is None else texts.masked_fill(~mask, -1)
-            return (texts if self.eos_id is None else (texts == self.eos_id).int()).argmax(dim=-1)
-        real = torch.ones_like(texts) if mask is None else mask.int()
-        if self.text_pool == 'first':
-            return real.argmax(dim=-1)
-        return (real * torch.arange(1, texts.shape[1] + 1, device=texts.device)).argmax(dim=-1)
+            return mean_of_real(x, mask)
+        places = place_of(self.text_pool, texts, mask, self.eos_id)
+        return x[torch.arange(x.shape[0], device=x.device), places]
 
     @checked
     def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
