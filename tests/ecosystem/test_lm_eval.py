@@ -133,6 +133,7 @@ def test_generated_texts(subject):
     options = dict(do_sample=True, temperature=0.5, top_p=0.9, top_k=3, max_gen_toks=4)
     torch.manual_seed(0)
     assert len(lm.generate_until([request('generate_until', 'a', options)], disable_tqdm=True)) == 1
+    assert lm.options({**options, 'top_k': 0})[2]['filter_logits_fn'] == ['top_p']  # 0 keeps all
     with pytest.raises(ValueError, match='`num_beams` got 4: generation has no such option here'):
         lm.generate_until([request('generate_until', 'a', {'num_beams': 4})], disable_tqdm=True)
     with pytest.raises(ValueError, match='24 tokens cannot be generated after one: the model reads 24'):

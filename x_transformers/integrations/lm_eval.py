@@ -188,11 +188,12 @@ class LM(TemplateLM):
         temperature = wishes.pop('temperature', None)
         samples = wishes.pop('do_sample', bool(temperature))
         options: dict[str, Any] = {'temperature': (1.0 if temperature is None else temperature) if samples else 0.0}
-        filters = {'top_p': 'thres', 'top_k': 'k'}
-        kept = {name: wishes.pop(name, None) for name in filters}
-        kept = {name: value for name, value in kept.items() if value is not None and samples}
+        # keywords of ours, and what keeps all
+        filters = {'top_p': ('thres', (None,)), 'top_k': ('k', (None, 0))}
+        kept = {name: value for name, (_, all_) in filters.items() if (value := wishes.pop(name, None)) not in all_}
+        kept = kept if samples else {}
         options['filter_logits_fn'] = list(kept)
-        options['filter_kwargs'] = [{filters[name]: value} for name, value in kept.items()]
+        options['filter_kwargs'] = [{filters[name][0]: value} for name, value in kept.items()]
         if wishes:
             raise ValueError(f'`{min(wishes)}` got {shown(wishes[min(wishes)])}: generation has no such option here')
         return until, int(length), options
