@@ -37,6 +37,7 @@ from x_transformers.pretrained.parts import (
     norms,
     output,
     plain,
+    qk_norms,
 )
 from x_transformers.pretrained.rows import Const, link, links, register
 
@@ -149,8 +150,7 @@ register(
             attention(*(f'{B}.self_attn.{name}' for name in ('q_proj', 'k_proj', 'v_proj', 'dense'))),
             plain(f'{B}.mlp.fc1', f'{B}.mlp.fc2'),
             norms(f'{B}.input_layernorm', None),
-            link(f'{B}.self_attn.q_layernorm', f'{A}.1.q_norm.norm', R_LAST),
-            link(f'{B}.self_attn.k_layernorm', f'{A}.1.k_norm.norm', R_LAST),
+            qk_norms('layernorm', (R_LAST,), (R_LAST,)),
             ends('model.embed_tokens', 'model.final_layernorm', 'lm_head'),
         ),
     )
@@ -221,8 +221,7 @@ COHERE = register(
         links=links(
             attention(*(f'{B}.self_attn.{name}_proj' for name in 'qkvo'), turn=False), LLAMA_GATED,
             norms(f'{B}.input_layernorm', None), LLAMA_ENDS,
-            link(f'{B}.self_attn.q_norm.weight', f'{A}.1.q_norm.norm', PER_HEAD, Q),
-            link(f'{B}.self_attn.k_norm.weight', f'{A}.1.k_norm.norm', PER_HEAD),
+            qk_norms('norm.weight', (PER_HEAD, Q), (PER_HEAD,)),
         ),
     )
 )  # fmt: skip

@@ -66,6 +66,7 @@ from x_transformers.pretrained.parts import (
     links,
     named_experts,
     output,
+    qk_norms,
 )
 from x_transformers.pretrained.rows import Const, Fields, Row, register
 
@@ -267,9 +268,7 @@ register(
         defaults=dict(vocab_size=50304, rms_norm_eps=1e-5),
         layers=dict(branch_post_norm=True, attn_qk_proj_norm=True, ff_no_bias=True, ff_glu_bias=False),
         links=links(
-            LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, LLAMA_ENDS,
-            link(f'{B}.self_attn.q_norm.weight', f'{A}.1.q_proj_norm.norm', Q, R),
-            link(f'{B}.self_attn.k_norm.weight', f'{A}.1.k_proj_norm.norm', R),
+            LLAMA_ATTENTION, LLAMA_GATED, BRANCH_NORMS, LLAMA_ENDS, qk_norms('norm.weight', (Q, R), (R,), 'proj_norm')
         ),
     )
 )  # fmt: skip

@@ -66,10 +66,19 @@ SANDWICH = links(
     link(f'{B}.pre_feedforward_layernorm', f'{F}.0.0.norm'),
     link(f'{B}.post_feedforward_layernorm', f'{F}.0.1.norm'),
 )
-HEAD_NORMS = links(
-    link(f'{B}.self_attn.q_norm.weight', f'{A}.1.q_norm.norm', R_LAST),
-    link(f'{B}.self_attn.k_norm.weight', f'{A}.1.k_norm.norm', R_LAST),
-)
+
+
+def qk_norms(theirs: str, q: tuple[Change, ...], k: tuple[Change, ...], ours: str = 'norm') -> Links:
+    """Norms of queries and of keys: what follows `q_` and `k_` in names, and the changes of each."""
+    return links(
+        *(
+            link(f'{B}.self_attn.{side}_{theirs}', f'{A}.1.{side}_{ours}.norm', *changes)
+            for side, changes in (('q', q), ('k', k))
+        )
+    )
+
+
+HEAD_NORMS = qk_norms('norm.weight', (R_LAST,), (R_LAST,))
 
 
 def named_experts(
