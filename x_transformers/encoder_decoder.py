@@ -121,9 +121,7 @@ class XTransformer(Configurable):
     ) -> Tensor:
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
         seq_in = check_ids(seq_in, 'seq_in', num_tokens=self.encoder.num_tokens)
-        for name in ('context', 'context_mask'):
-            if kwargs.pop(name, None) is not None:
-                raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
+        refuse_context(kwargs)
         with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
             return self.decoder.generate(seq_out_start, seq_len, context=context, context_mask=mask, **kwargs)
@@ -183,9 +181,14 @@ class EncoderDecoder(Configurable):
     ) -> Tensor:
         """Continue `start` (b m) by up to `seq_len` tokens, given the source; the keywords of
         `AutoregressiveWrapper.generate`."""
-        for name in ('context', 'context_mask'):
-            if kwargs.pop(name, None) is not None:
-                raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')
+        refuse_context(kwargs)
         with evaluating(list(self.modules())):
             context, mask = self.encode(source, mask, **(encoder_inputs or {}))
             return self.decoder.generate(start, seq_len, context=context, context_mask=mask, **kwargs)
+
+
+def refuse_context(given: dict[str, Any]) -> None:
+    """Take out what generation may not be given."""
+    for name in ('context', 'context_mask'):
+        if given.pop(name, None) is not None:
+            raise ValueError(f'`{name}` cannot be given to generate: it comes from the source')

@@ -59,11 +59,16 @@ class ConvStem(nn.ModuleList):
         for conv, (span, stride) in zip(self, self.spans, strict=True):
             x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
             x = F.gelu(conv(x.transpose(1, 2))).transpose(1, 2)
-            mask = None if mask is None else mask.unfold(1, span, stride).all(dim=-1)
+            mask = None if mask is None else spanned(mask, span, stride)
         return x, mask
 
     def real(self, mask: Tensor) -> Tensor:
         """Which tokens are real (b m), of vectors that are, as `mask` (b n) says."""
-        for span in self.spans:
-            mask = mask.unfold(1, *span).all(dim=-1)
+        for span, stride in self.spans:
+            mask = spanned(mask, span, stride)
         return mask
+
+
+def spanned(mask: Tensor, span: int, stride: int) -> Tensor:
+    """Which tokens stand for real vectors only:  b n -> b m."""
+    return mask.unfold(1, span, stride).all(dim=-1)

@@ -235,8 +235,7 @@ class Logits(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         tied = isinstance(module, TiedReadout)
-        classes = (module.shared[0].emb if tied else module).weight.shape[0]
-        classes = module.shared[0].emb.num_embeddings if tied else classes
+        classes = module.shared[0].emb.num_embeddings if tied else module.out_features
         for name in [name for name, t in module._parameters.items() if t is not None]:
             see(module, name, View(device_mesh, axis=0), self.source)
         module.register_forward_pre_hook(lambda _, args: (spread(args[0], device_mesh), *args[1:]))
