@@ -34,13 +34,26 @@ from x_transformers.generation.engine import Reader
 from x_transformers.kernels import dense
 
 CATALOGUES = {'attention': ATTENTION, 'feedforward': FEEDFORWARD, 'stack': STACK, 'model': MODEL}
-FLAGS = {'default': {}, 'rotary': dict(rotary_pos_emb=True)}
+FLAGS = {
+    'default': {},
+    'rotary': dict(rotary_pos_emb=True),
+    'others': dict(
+        depth=2, parallel_block='shared', use_rmsnorm=True, norm_eps=1e-3, attn_qk_head_norm='rms', attn_qkv_bias=True,
+        attn_softmax_scale=0.4, ff_activation='quick_gelu', rotary_pos_emb=True,
+        rotary_layers=(True, dict(theta=50.0)),
+        wrapper=dict(
+            emb_scale=2.0, post_emb_norm=True, post_emb_norm_bias=True, emb_dropout=0.1, logits_softclamp=2.0,
+            logits_scale=0.5, head_transform={},
+        ),
+    ),
+}  # fmt: skip
 
 
-def model(**flags):
+def model(wrapper=None, **flags):
     torch.manual_seed(0)
     stack = Decoder(**{'dim': 8, 'depth': 1, 'heads': 2, 'attn_dim_head': 4, 'verbose': False, **flags})
-    net = TransformerWrapper(num_tokens=7, max_seq_len=16, attn_layers=stack, features=flags.get('features'))
+    own = dict(features=flags.get('features'), **(wrapper or {}))
+    net = TransformerWrapper(num_tokens=7, max_seq_len=16, attn_layers=stack, **own)
     return randomised(net.double()).eval()
 
 
@@ -156,6 +169,7 @@ def by_kind(cases):
 
 
 PLACES = {flags: {place for own, place, _ in OWN if own == flags} for flags in FLAGS}
+USUAL = {type(part): part for flags in ('default', 'rotary') for _, part in parts_of(made(flags))}
 
 
 def some_and_others(names):
@@ -165,9 +179,11 @@ def some_and_others(names):
 
 
 def own_groups(*otherwise):
-    """Places of the default model that the one with rotary positions has as well are for the night."""
+    """Places of the default model that the one with rotary positions has as well are for the night, and so are parts
+    of the third model that others have."""
     for (flags, place), names in by_kind(OWN):
         again = flags == 'default' and place in PLACES['rotary']
+        again = again or (flags == 'others' and type(part_named(made(flags), place)) in USUAL)
         some, others = some_and_others(names)
         if others:
             yield pytest.param((flags, place), others, id=f'{flags}-{place}-others', marks=pytest.mark.nightly)
@@ -276,10 +292,12 @@ def other_values(value):
 
 
 def attributes():
-    """Where, which one, and what it becomes."""
+    """Where, which one, and what it becomes. Which of the layers one is, is no choice."""
     for flags in FLAGS:
         for place, part in parts_of(made(flags)):
             for name, value in vars(part).items():
+                if name == 'index' or (flags == 'others' and type(part) in USUAL and name in vars(USUAL[type(part)])):
+                    continue
                 for number, other in enumerate(other_values(value)):
                     learned = isinstance(other, nn.Parameter)  # a feature hands parameters on to its host
                     if not (learned and isinstance(part, Feature)) and (name, other) != ('training', True):
@@ -295,15 +313,34 @@ NUMBERS = [
     ('attn_layers.rotary_pos_emb', 'interpolation_factor'),
     ('', 'return_only_embed'),
 ]
+OTHER_NUMBERS = [
+    ('attn_layers.layers.0.0.0', 'eps'),
+    ('attn_layers.layers.0.1.q_norm', 'eps'),
+    ('attn_layers.layers.0.1.k_norm', 'eps'),
+    ('attn_layers.layers.0.1.k_norm', 'beta'),
+    ('post_emb_norm', 'eps'),
+]
 
 
-@pytest.mark.parametrize('place, name', NUMBERS)
-def test_a_number_counts(place, name):
+@pytest.mark.parametrize(
+    'flags, place, name', [*(('rotary', *one) for one in NUMBERS), *(('others', *one) for one in OTHER_NUMBERS)]
+)
+def test_a_number_counts(flags, place, name):
     def change(net):
         part = net.get_submodule(place)
         setattr(part, name, other_values(getattr(part, name))[0])
 
-    assert assert_counts(made('rotary'), change)
+    assert assert_counts(made(flags), change)
+
+
+@pytest.mark.parametrize('flags', [*({'use_rmsnorm': one} for one in (False, True)), dict(norm_bias=True)], ids=str)
+def test_a_gain_that_is_left_out_counts(flags):
+    def change(net):
+        norm = net.attn_layers.layers[0][0][0]
+        for name in norm._parameters:
+            setattr(norm, name, None)
+
+    assert_counts(randomised(model(rotary_pos_emb=True, **flags)), change)
 
 
 def test_a_scale_that_comes_later_counts():

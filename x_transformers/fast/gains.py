@@ -39,8 +39,9 @@ class Gains:
         for norm in norms:
             if type(norm) in GAINS:
                 name, offset, scale = GAINS[type(norm)](norm)
-                if norm._parameters[name] is not None and (offset or scale != 1):
-                    shape = norm._parameters[name].shape
+                gain = norm._parameters[name]
+                if gain is not None and (offset or scale != 1):
+                    shape = gain.shape
                     self.groups.setdefault((name, offset, scale, shape), []).append(norm)
 
     def __call__(self) -> dict[nn.Module, Tensor]:
@@ -48,6 +49,8 @@ class Gains:
         found: dict[nn.Module, Tensor] = {}
         for (name, offset, scale, shape), group in self.groups.items():
             each = [norm._parameters[name] for norm in group]
+            if any([gain is None for gain in each]):
+                continue
             kinds = {(type(gain), gain.shape, gain.dtype, gain.device) for gain in each}
             if len(kinds) == 1 and each[0].shape == shape and type(each[0]) in (nn.Parameter, Tensor):
                 gains = torch.stack(each)

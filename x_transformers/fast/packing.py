@@ -73,16 +73,19 @@ class PackedLinear:
 class PackedNorm:
     """A norm whose gain is summed and scaled once."""
 
-    __slots__ = ('eps', 'gain', 'known', 'name', 'offset', 'own', 'scale', 'version')
+    __slots__ = ('eps', 'gain', 'known', 'name', 'norm', 'offset', 'own', 'scale', 'version')
 
     def __init__(self, norm: LayerNorm | RMSNorm) -> None:
-        self.own, self.offset, self.known, self.version, self.gain = norm._parameters, norm.unit_offset, None, -1, None
+        self.norm, self.own, self.offset = norm, norm._parameters, norm.unit_offset
+        self.known, self.version, self.gain = None, -1, None
         self.name, self.scale, self.eps = 'gamma', 1.0, norm.eps
         if isinstance(norm, RMSNorm):
             self.name, self.scale = 'g', scale_of(norm)
 
     def __call__(self, x: Tensor) -> Tensor:
         gain = self.own[self.name]
+        if gain is None:
+            return self.norm(x)
         if gain is not self.known or gain._version != self.version:
             self.known, self.version, self.gain = gain, gain._version, gain.detach() + self.offset
             self.gain = self.gain if self.scale == 1 else self.scale * self.gain

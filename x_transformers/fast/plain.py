@@ -67,12 +67,13 @@ def normed(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
 
 def layer_norm(module: LayerNorm) -> Callable[..., Tensor]:
     offset, own, eps, biased = module.unit_offset, module._parameters, module.eps, type(module) is BiasedLayerNorm
-    if own['gamma'] is None:
-        return module
 
     def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
         if gain is None:
-            gain = own['gamma'] + offset if offset else own['gamma']
+            gain = own['gamma']
+            if gain is None:
+                return module(x)
+            gain = gain + offset if offset else gain
         return normed(x, gain, own['beta'] if biased else None, eps)
 
     return norm
@@ -80,12 +81,13 @@ def layer_norm(module: LayerNorm) -> Callable[..., Tensor]:
 
 def rms_norm(module: RMSNorm) -> Callable[..., Tensor]:
     offset, scale, own, eps = module.unit_offset, scale_of(module), module._parameters, module.eps
-    if own['g'] is None:
-        return module
 
     def norm(x: Tensor, gain: Tensor | None = None) -> Tensor:
         if gain is None:
-            gain = own['g'] + offset if offset else own['g']
+            gain = own['g']
+            if gain is None:
+                return module(x)
+            gain = gain + offset if offset else gain
             gain = gain if eps is not None else scale * gain
         return (norms.l2norm(x) if eps is None else norms.rms_normed(x, eps)) * gain
 
@@ -202,9 +204,7 @@ class PlainAttention(PlainLayer):
         # queries and keys that nothing but their norms change are normed side by side
         alone = joint is not None and self.rings == [joint.heads]
         pair = (joint.q_norm, joint.k_norm) if alone else ()
-        self.gained = alone and all(
-            type(norm) is HeadNorm and norm.beta is None for norm in pair
-        )  # they differ in gains
+        self.gained = alone and differ_in_gains(*pair)
         self.qk_norms = dict.fromkeys(pair if self.gained or isinstance(joint, QKRMSNorm) else ())
         self.shared = rings_of(attn, {'value_residual': True})
 
@@ -267,6 +267,12 @@ class PlainAttention(PlainLayer):
         if run.hidden is not None:
             out = out.masked_fill(run.hidden, 0.0) if run.gains is None else out.masked_fill_(run.hidden, 0.0)
         return self.join(out, x)
+
+
+def differ_in_gains(q: nn.Module, k: nn.Module) -> bool:
+    """Whether nothing else tells the norm of query heads from that of key heads."""
+    of_heads = type(q) is type(k) is HeadNorm and q.beta is k.beta is None
+    return of_heads and (q.kind, q.eps) == (k.kind, k.eps)
 
 
 def rings_of(attn: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any]]:
