@@ -442,6 +442,8 @@ def test_flags_with_their_switch_warn_of_nothing_and_are_explained(case, warning
         (model, dict(return_only_embed=True, num_output_heads=2), '`num_output_heads`'),
         (model, dict(l2norm_embed=True, token_emb=nn.Embedding(7, 16)), '`l2norm_embed`'),
         (model, dict(use_abs_pos_emb=False, scaled_sinu_pos_emb=True), '`scaled_sinu_pos_emb`'),
+        (model, dict(post_emb_norm_at='stream', emb_dim=8), '`post_emb_norm_at` has no effect unless `post_emb_norm`'),
+        (model, dict(post_emb_norm_at='stream', post_emb_norm=True), '`post_emb_norm_at` has no effect unless `proj'),
         (attention, dict(qk_norm=True, qk_norm_dim_scale=True, qk_norm_scale=3), '`qk_norm_scale`'),
     ],
     ids=lambda value: ' '.join(value) if isinstance(value, dict) else '',

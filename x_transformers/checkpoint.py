@@ -91,7 +91,7 @@ def upgrade(
         norm_bias         `norm_bias=True`, before 1.27 layer norms had a bias
         out_bias          `attn_out_bias=True`, before 0.26 attention had a bias on its output
         gate_values_bias  `attn_gate_values_bias=True`, before 2.26 the gate on values had a bias
-        logits_bias       `to_logits=nn.Linear(dim, num_tokens)`, before 1.27 the head had a bias
+        logits_bias       `logits_bias=True`, before 1.27 the head had a bias
 
     From 2.14 on, all releases mixed residual streams by a matrix of ones. Such weights are refused unless
     `hyper_conn_residual_mix` says which flag of that name the model is built with: 'ones' computes what they computed,
@@ -435,7 +435,7 @@ def logits_biases(old: Old) -> None:
     for name in old.names(r'to_logits(\.\d+)?\.bias'):
         if f'{name.partition("to_logits")[0]}to_numerical_output.weight' in old.state:
             continue
-        old.settle(name, 'logits_bias', '`to_logits=nn.Linear(dim, num_tokens)`')
+        old.settle(name, 'logits_bias', '`logits_bias=True`')
 
 
 def scale_norms(old: Old) -> None:

@@ -246,15 +246,18 @@ class PostEmbNorm(ModelFeature):
 
 def projection_of(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
     """From the width of a model's embeddings to that of its stack; None where they are equal is no projection."""
-    differ = host.emb_dim != host.dim
+    differ, late = host.emb_dim != host.dim, host.post_emb_norm_at != 'embedding'
     if differ and wanted is not None and not wanted:
         raise ConfigError(
             f'`project_emb=False` needs embeddings as wide as the stack: '
             f'`emb_dim` is {host.emb_dim}, the stack has {host.dim}'
         )
+    if late and host.features.find(PostEmbNorm) is None:
+        warn_once('`post_emb_norm_at` has no effect unless `post_emb_norm` is set')
+        late = False
     if differ or wanted:
         return nn.Linear(host.emb_dim, host.dim, bias=bias)
-    for name, given in (('project_emb_bias', not bias), ('post_emb_norm_at', host.post_emb_norm_at != 'embedding')):
+    for name, given in (('project_emb_bias', not bias), ('post_emb_norm_at', late)):
         if given:
             warn_once(f'`{name}` has no effect unless `project_emb` is set, or `emb_dim` differs')
     return nn.Identity()

@@ -553,6 +553,7 @@ class FirstAttentionNorm(StackFeature):
         'weight_tie_layers': 'the first attention is all others too',
     }
     plain = True
+    cuts = {}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
