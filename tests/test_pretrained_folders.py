@@ -230,6 +230,11 @@ def test_what_cannot_be_written(folder, tmp_path):
             pretrained.save(net, path, **given)
     with pytest.raises(TypeError, match='`model` got a Linear'):
         pretrained.save(torch.nn.Linear(2, 2), path, format='own')
+    for format in ('hf', 'own'):
+        net.token_emb.emb.weight.full_tensor = None  # as tensors have that lie on several devices
+        with pytest.raises(ValueError, match='`token_emb.emb.weight` of the model lies on several devices'):
+            pretrained.save(net, path, format=format)
+    del net.token_emb.emb.weight.full_tensor
     net.token_emb.emb.weight.data = torch.zeros(100, 32)
     with pytest.raises(ConfigError, match=r'`token_emb.emb.weight` of the model has shape \(100, 32\), .* \(96, 32\)'):
         pretrained.save(net, path)

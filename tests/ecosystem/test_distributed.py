@@ -186,6 +186,22 @@ def both(pair: Pair) -> None:
 
 
 @check
+def wrong_meshes(pair: Pair) -> None:
+    from x_transformers.parallel import parallelize
+
+    model = wrapped({}, {})
+    for mesh, error, words in (
+        ('cpu', TypeError, '`mesh` got .cpu., it must be a DeviceMesh'),
+        (pair.grid, ValueError, '`mesh` got 2 axes, data, heads'),
+    ):
+        with pytest.raises(error, match=words):
+            parallelize(model, mesh)
+    pair.laid_out(model, 'heads')
+    with pytest.raises(ValueError, match='shared by several devices already'):
+        pair.laid_out(model, 'heads')
+
+
+@check
 def flags_of_heads(pair: Pair) -> None:
     for flag, more in OF_HEADS.items():
         one = wrapped({flag: True, 'attn_kv_heads': 2, **more}, {})

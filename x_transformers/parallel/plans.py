@@ -16,7 +16,7 @@ from x_transformers.features.biases import PositionBias
 from x_transformers.features.embeddings import DeepEmbeds, TokenEmbedding
 from x_transformers.features.readouts import Heads as SeveralHeads
 from x_transformers.features.readouts import TiedReadout
-from x_transformers.flags import ConfigError, Feature
+from x_transformers.flags import ConfigError, Feature, shown
 from x_transformers.parallel.styles import (
     Alike,
     BiasOfHeads,
@@ -42,8 +42,10 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
     Attention is dealt out by heads, feedforwards by inner features (of a gated unit value and gate each by itself),
     token table and head by tokens of the vocabulary. The devices need equal batches, and equal seeds.
 
-    raises   ConfigError for a flag that cannot be cut, by name
+    raises   ConfigError for a flag that cannot be cut, by name; ValueError for a model that is cut already
     """
+    if any('parallel_views' in vars(module) for module in model.modules()):
+        raise ValueError('`model` is shared by several devices already')
     refuse_shared(model)
     styles: dict[str, ParallelStyle] = {}
     lanes = {name: Lane() if sequence else WHOLE for name, m in named(model, AttentionLayers)}
@@ -72,7 +74,17 @@ def named(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh, sequence: bool = False) -> nn.Module:
-    """A model whose work the devices of a mesh share: `parallelize_module` by `plan`, in place."""
+    """A model whose work the devices of a mesh share: `parallelize_module` by `plan`, in place.
+
+    mesh     of one axis, such as `mesh['heads']`
+
+    raises   what `plan` raises; TypeError or ValueError for another mesh
+    """
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f'`mesh` got {shown(mesh)}, it must be a DeviceMesh')
+    if mesh.ndim != 1:
+        axes = ', '.join(mesh.mesh_dim_names or map(str, range(mesh.ndim)))
+        raise ValueError(f'`mesh` got {mesh.ndim} axes, {axes}: give one of them, `mesh[name]`')
     return parallelize_module(model, mesh, plan(model, sequence))
 
 

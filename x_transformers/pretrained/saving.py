@@ -44,6 +44,12 @@ def save(
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
     if not is_configured(model):
         raise TypeError(f'`model` got a {type(model).__name__}, it must be a model of this library')
+    apart = next((name for name, t in model.state_dict(keep_vars=True).items() if hasattr(t, 'full_tensor')), None)
+    if apart is not None:
+        raise ValueError(
+            f'`{apart}` of the model lies on several devices: put `State(model).whole()` of x_transformers.parallel into '
+            f'the `State` of a model on one device, and save that'
+        )
     if not isinstance(generation, Mapping | None):
         raise TypeError(f'`generation` got {shown(generation)}, it must be a dict or None')
     folder, most = Path(path), in_bytes(max_shard_size)
