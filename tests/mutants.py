@@ -709,7 +709,7 @@ BUGS = {
         ('the bias of the first layer serves for all', 'self.bias if len(self.known) == 1 else self.biases()', 'self.bias'),
         ('copies are made that do not pay', 'return steps >= (LATE if is_wide else SOON)', 'return True'),
         ('one row meets short rows', 'weight if rows == 1 and weight.shape[0] > weight.shape[1] else', ''),
-        ('a packed norm has another eps', "self.own.get('beta'), self.eps)", "self.own.get('beta'), 1e-5)"),
+        ('a packed gain is not scaled', 'self.gain if self.scale == 1 else self.scale * self.gain', 'self.gain'),
         ('weights whose changes cannot be seen are packed', ' and not weight.is_inference()', ''),
     ]),
     'fast/plain.py': ('test_plain.py', [

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.fast.gains import scale_of
-from x_transformers.fast.plain import normed
-from x_transformers.features import norms
-from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm
+from x_transformers.fast.gains import GAINS
+from x_transformers.fast.plain import PARTS, part
+
+NORMS = GAINS.keys() & PARTS.keys()  # of the stream
 
 # rows for which a copy is faster, by measurement; from two to three rows torch has a kernel of its own
 FEW_ROWS = frozenset({1, *range(4, 33)})
@@ -73,14 +73,12 @@ class PackedLinear:
 class PackedNorm:
     """A norm whose gain is summed and scaled once."""
 
-    __slots__ = ('eps', 'gain', 'known', 'name', 'norm', 'offset', 'own', 'scale', 'version')
+    __slots__ = ('gain', 'known', 'name', 'norm', 'offset', 'own', 'scale', 'version')
 
-    def __init__(self, norm: LayerNorm | RMSNorm) -> None:
-        self.norm, self.own, self.offset = norm, norm._parameters, norm.unit_offset
+    def __init__(self, norm: nn.Module) -> None:
+        self.own, self.norm = norm._parameters, part(norm)
+        self.name, self.offset, self.scale = GAINS[type(norm)](norm)
         self.known, self.version, self.gain = None, -1, None
-        self.name, self.scale, self.eps = 'gamma', 1.0, norm.eps
-        if isinstance(norm, RMSNorm):
-            self.name, self.scale = 'g', scale_of(norm)
 
     def __call__(self, x: Tensor) -> Tensor:
         gain = self.own[self.name]
@@ -89,9 +87,7 @@ class PackedNorm:
         if gain is not self.known or gain._version != self.version:
             self.known, self.version, self.gain = gain, gain._version, gain.detach() + self.offset
             self.gain = self.gain if self.scale == 1 else self.scale * self.gain
-        if self.name == 'gamma':
-            return normed(x, self.gain, self.own.get('beta'), self.eps)
-        return (norms.l2norm(x) if self.eps is None else norms.rms_normed(x, self.eps)) * self.gain
+        return self.norm(x, self.gain)
 
 
 class PackedGain:
@@ -154,10 +150,8 @@ def packable(modules: Iterable[nn.Module], rows: int, steps: int) -> set[nn.Line
 
 def packs_gain(module: nn.Module | None) -> bool:
     """Whether a module is a norm whose gain is computed, and a change of which can be seen."""
-    if type(module) in (LayerNorm, BiasedLayerNorm):
-        gain, computed = module.gamma, bool(module.unit_offset)
-    elif type(module) in (RMSNorm, ScaleNorm):
-        gain, computed = module.g, module.unit_offset or scale_of(module) != 1
-    else:
+    if type(module) not in NORMS:
         return False
-    return gain is not None and bool(computed) and not gain.is_inference()
+    name, offset, scale = GAINS[type(module)](module)
+    gain = module._parameters[name]
+    return gain is not None and bool(offset or scale != 1) and not gain.is_inference()
