@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,16 +83,6 @@ class TokenEmbedding(nn.Module):
         return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
 
 
-def rounded(value: float, dtype: torch.dtype) -> float:
-    """A number as one of the shorter dtypes holds it, without a tensor."""
-    if dtype is torch.bfloat16:
-        bits = struct.unpack('I', struct.pack('f', value))[0]
-        bits += 0x7FFF + (bits >> 16 & 1)  # to the nearest, ties to even
-        return struct.unpack('f', struct.pack('I', bits & 0xFFFF0000))[0]
-    form = 'e' if dtype is torch.float16 and abs(value) < 65520 else 'f'
-    return struct.unpack(form, struct.pack(form, value))[0]
-
-
 class EmbScale(ModelFeature):
     """Token embeddings times a number, before positions are added. A tied head reads the table as it is."""
 
@@ -106,9 +95,8 @@ class EmbScale(ModelFeature):
         return values['emb_scale'] != 1
 
     def setup(self, host: Any) -> None:
-        self.factors = {
-            dtype: rounded(self.emb_scale, dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)
-        }
+        kinds = (torch.float32, torch.float16, torch.bfloat16)
+        self.factors = {kind: torch.tensor(self.emb_scale, dtype=kind, device='cpu').item() for kind in kinds}
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         return x * self.factors.get(x.dtype, self.emb_scale)
