@@ -232,7 +232,7 @@ def test_what_cannot_be_written(folder, tmp_path):
         pretrained.save(torch.nn.Linear(2, 2), path, format='own')
     for format in ('hf', 'own'):
         net.token_emb.emb.weight.full_tensor = None  # as tensors have that lie on several devices
-        with pytest.raises(ValueError, match='`token_emb.emb.weight` of the model lies on several devices'):
+        with pytest.raises(ValueError, match=r'`token_emb.emb.weight` of the model lies on several devices'):
             pretrained.save(net, path, format=format)
     del net.token_emb.emb.weight.full_tensor
     net.token_emb.emb.weight.data = torch.zeros(100, 32)
@@ -276,12 +276,16 @@ def test_more_tokens_begin_as_the_mean(folder, tmp_path):
             pretrained.load(folder('gpt2'), num_tokens=wrong)
 
 
-def test_what_learns(folder):
+def test_what_learns(folder, tmp_path):
     def learning(**options):
         net = pretrained.load(folder('llama'), **options)
         return {name for name, p in net.named_parameters() if p.requires_grad}
 
     assert learning(trainable='head') == {'to_logits.weight'}
+    wrapped = AutoregressiveWrapper(pretrained.load(folder('llama')))
+    wrapped.save_pretrained(tmp_path)
+    trained = pretrained.load(tmp_path, trainable='head')
+    assert [name for name, p in trained.named_parameters() if p.requires_grad] == ['net.to_logits.weight']
     last = 'attn_layers.layers.5'
     assert all(name.startswith((last, 'to_logits')) for name in learning(trainable=[last, 'to_logits']))
     assert len(learning()) > len(learning(trainable=last)) > 0

@@ -42,12 +42,14 @@ from x_transformers.pretrained.parts import (
 from x_transformers.pretrained.rows import Const, link, links, register
 
 ROPE = ('rope_parameters', 'rope_scaling', 'rope_theta', 'partial_rotary_factor')
-NO_ROTARY = ('rotary_pos_emb', 'rotary_emb_dim', 'rotary_theta', 'rotary_scaling', 'rotated')
+ROTARY = ('rotary_pos_emb', 'rotary_emb_dim', 'rotary_theta', 'rotary_scaling')
+NO_ROTARY = (*ROTARY, 'rotated')
 ONE_KEY_EACH = ('num_key_value_heads', 'attn_kv_heads', 'head_dim')
 MASKS = (r'.*\.(attn|attention)\.(bias|masked_bias)',)
 # layer norms with a bias, biases everywhere, a plain feedforward
 CLASSIC = dict(norm_bias=True, norm_eps='layer_norm_eps', attn_qkv_bias=True, attn_out_bias=True, ff_no_bias=False)
-NOT_CLASSIC = ('rms_norm_eps', 'mlp_bias', 'attention_bias', 'use_rmsnorm', 'ff_glu', 'ff_glu_bias')
+NOT_BUT_BIAS = ('rms_norm_eps', 'mlp_bias', 'use_rmsnorm', 'ff_glu', 'ff_glu_bias')
+NOT_CLASSIC = (*NOT_BUT_BIAS, 'attention_bias')
 
 # learned positions
 
@@ -101,7 +103,7 @@ X = 'gpt_neox.layers.{i}'
 
 register(
     LLAMA.like(
-        'gpt_neox', 'GPTNeoXForCausalLM', without=(*ONE_KEY_EACH, *NOT_CLASSIC[:2], *NOT_CLASSIC[3:]),
+        'gpt_neox', 'GPTNeoXForCausalLM', without=(*ONE_KEY_EACH, *NOT_BUT_BIAS),
         defaults=dict(
             turns_part=True,
             vocab_size=50432, hidden_size=6144, num_hidden_layers=44, num_attention_heads=64, intermediate_size=24576,
@@ -280,7 +282,7 @@ register(
             'ff_sublayer_dropout': 'hidden_dropout',
             'alibi_pos_bias': lambda c: c.alibi or None,
             'rel_pos_kwargs': lambda c: falcon_slopes(c) if c.alibi else None,
-            **{name: unless_alibi(LLAMA.layers[name]) for name in NO_ROTARY[:4]},
+            **{name: unless_alibi(LLAMA.layers[name]) for name in ROTARY},
         },
         sizes=dict(kv_heads=falcon_kv_heads),
         links=links(

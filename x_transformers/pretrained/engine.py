@@ -167,18 +167,18 @@ def check_names(row: Row, found: Mapping[str, str], steps: list[Step]) -> None:
         raise ConfigError(f'the file has `{found[more[0]]}`, which a {row.type} of this config does not have')
 
 
-def check_shapes(steps: list[Step], ours: Mapping[str, Tensor], load: Any) -> None:
+def check_shapes(steps: list[Step], ours: Mapping[str, Tensor], shape_of: Callable[[str], tuple[int, ...]]) -> None:
     """Refuse a tensor of another shape than the config says; reads no weights."""
     for step in steps:
         empty = {name: torch.empty(ours[name].shape, device='meta') for name in step.ours}
         for name, t in step.write(empty).items():
-            if tuple(load(name)) != tuple(t.shape):
+            if shape_of(name) != tuple(t.shape):
                 raise ConfigError(
-                    f'`{name}` of the file has shape {tuple(load(name))}, with this config it must be {tuple(t.shape)}'
+                    f'`{name}` of the file has shape {shape_of(name)}, with this config it must be {tuple(t.shape)}'
                 )
 
 
-def own(t: Tensor) -> Tensor:
+def compact(t: Tensor) -> Tensor:
     """A tensor that holds nothing but itself."""
     whole = t.untyped_storage().nbytes() == t.numel() * t.element_size()
     return t if whole and t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)

@@ -18,11 +18,14 @@ from x_transformers.pretrained.rows import Const, Link, Row, Value, link, links,
 
 Links = tuple[Link, ...]
 
-# keywords of a head for tokens, and where its weights, and those of other heads, are
+# keywords of a head for tokens, and what the names of weights behind the stack begin with
 OF_TOKENS = (
     'tie_embedding', 'tie_embedding_scale', 'logits_scale', 'logits_softclamp', 'logits_bias', 'head_transform',
 )  # fmt: skip
-OF_HEADS = ('to_logits.', 'decoder.net.to_logits.', 'head_transform.', 'to_classes.', 'pooler.', 'mlp_head.')
+OF_HEADS = (
+    'to_logits.', 'decoder.net.to_logits.', 'head_transform.', 'to_classes.', 'pooler.', 'mlp_head.',
+    'project_emb_out.', 'to_image.', 'to_text.',
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,8 @@ def dinov2_mask(c: Fields) -> bool:
     return c.use_mask_token if c.has_mask_token is None else c.has_mask_token
 
 
-def layer_dropout(c: Fields) -> None:
+def kept_paths(c: Fields) -> None:
+    """No `layer_dropout`; a warning, where theirs drops paths."""
     if rate := c.values.get('drop_path_rate'):
         warn_once(
             f'`drop_path_rate` of this {c.row.type} checkpoint is {rate}: paths are not dropped in '
@@ -212,7 +213,7 @@ DINOV2 = register(
             mask_token=dinov2_mask,
         ),
         layers=dict(
-            use_layerscale=True, ff_dim_inner=dinov2_inner, layer_dropout=layer_dropout,
+            use_layerscale=True, ff_dim_inner=dinov2_inner, layer_dropout=kept_paths,
             ff_glu=lambda c: c.use_swiglu_ffn or None, ff_glu_bias=lambda c: c.use_swiglu_ffn or None,
             ff_activation=dinov2_activation,
         ),

@@ -20,10 +20,10 @@ from x_transformers.pretrained.engine import (
     Step,
     check_names,
     check_shapes,
+    compact,
     is_ignored,
     is_settled,
     made,
-    own,
     renamed,
     saved,
     steps_of,
@@ -280,9 +280,9 @@ def fill(
     for step in steps:
         for name, t in step.read(lambda name: weights.load(names[name])).items():
             t = grown(t, shapes[name])
-            state[name] = own(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
+            state[name] = compact(t.to(dtype=dtype if t.is_floating_point() else None, device=place(name)))
         if step.change.cuts:
-            info.kept[step.theirs[0]] = own(weights.load(names[step.theirs[0]])[: step.sizes.cut])
+            info.kept[step.theirs[0]] = compact(weights.load(names[step.theirs[0]])[: step.sizes.cut])
         weights.release()
     model.load_state_dict(tied_too(model, state), assign=True, strict=False)
 
@@ -332,7 +332,7 @@ def load_own(
                 f'{tuple(shapes[name].shape)}'
             )
         floating = t.is_floating_point() and not is_settled(name)
-        state[name] = own(t.to(dtype=dtype if floating else None, device=place(name)))
+        state[name] = compact(t.to(dtype=dtype if floating else None, device=place(name)))
         weights.release()
     state = tied_too(model, state)
     info.new = sorted(name for name in shapes if name not in state)

@@ -12,12 +12,10 @@ from x_transformers.core.routing import flags_of_strangers
 from x_transformers.flags import ConfigError, Feature, did_you_mean, probability, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.flags.resolved import flags_of, known_features
+from x_transformers.pretrained.heads import is_of_head
 
 DTYPES = {name: getattr(torch, name) for name in ('float32', 'float16', 'bfloat16', 'float64')}
 VOCABULARIES = ('num_tokens', 'enc_num_tokens', 'dec_num_tokens')
-# what stands behind the stack
-HEADS = ('to_logits', 'head_transform', 'pooler', 'to_classes', 'decoder.net.to_logits', 'mlp_head', 'project_emb_out',
-         'to_image', 'to_text')  # fmt: skip
 
 
 def chosen_dtype(dtype: Any, config: Mapping[str, Any]) -> torch.dtype | None:
@@ -167,18 +165,26 @@ def freeze(model: nn.Module, trainable: str | Collection[str]) -> None:
     if not isinstance(trainable, Collection) or not all(isinstance(prefix, str) for prefix in trainable):
         raise TypeError(f"`trainable` got {shown(trainable)}, it must be 'all', 'head', or prefixes of parameters")
     names = [name for name, _ in model.named_parameters()]
-    prefixes = HEADS if trainable == 'head' else (trainable,) if isinstance(trainable, str) else tuple(trainable)
-    learning = {n for n in names if any(p in ('', n) or n.startswith(f'{p}.') for p in prefixes)}
-    for prefix in prefixes if trainable != 'head' else ():
-        if not any(prefix in ('', n) or n.startswith(f'{prefix}.') for n in names):
-            raise ValueError(
-                f'`trainable` got {prefix!r}, which begins no name of a parameter{did_you_mean(prefix, names)}'
-            )
+    if trainable == 'head':
+        learning = set(filter(is_of_head, names))
+    else:
+        prefixes = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+        learning = set().union(*(begun_by(prefix, names) for prefix in prefixes))
     if not learning:
         without = 'the model has no head with parameters of its own' if trainable == 'head' else 'nothing would learn'
         raise ValueError(f'`trainable` got {shown(trainable)}, but {without}')
     for name, p in model.named_parameters():
         p.requires_grad_(name in learning)
+
+
+def begun_by(prefix: str, names: list[str]) -> set[str]:
+    """The parameters of a module, by the beginning of their names; '' for all."""
+    found = {name for name in names if prefix in ('', name) or name.startswith(f'{prefix}.')}
+    if not found:
+        raise ValueError(
+            f'`trainable` got {prefix!r}, which begins no name of a parameter{did_you_mean(prefix, names)}'
+        )
+    return found
 
 
 def freeze_padding(model: nn.Module, config: Mapping[str, Any]) -> None:

@@ -40,10 +40,6 @@ class Const:
     value: Any
 
 
-def own(value: Any) -> Any:
-    return value.value if isinstance(value, Const) else value
-
-
 @dataclass(frozen=True)
 class Part:
     """A module as the value of a keyword: its class, and its own keywords."""
@@ -241,10 +237,11 @@ class Fields:
 
     def all(self, values: Mapping[str, Value]) -> dict[str, Any]:
         """The values of keywords, those left out that come to None; a `Const(None)` that a function gives is kept."""
-        found = {name: self.found(name, value) for name, value in values.items()}
-        return {name: own(value) for name, value in found.items() if value is not None}
+        found = {name: self.keyword(name, value) for name, value in values.items()}
+        constants = {name: value.value for name, value in found.items() if isinstance(value, Const)}
+        return {**{name: value for name, value in found.items() if value is not None}, **constants}
 
-    def found(self, name: str, value: Value) -> Any:
+    def keyword(self, name: str, value: Value) -> Any:
         try:
             return self.value(value)
         except ConfigError:
