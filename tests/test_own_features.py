@@ -26,6 +26,7 @@ from x_transformers import (
     XLAutoregressiveWrapper,
     XTransformer,
     XValTransformerWrapper,
+    features,
 )
 from x_transformers.core import rows
 from x_transformers.features import (
@@ -678,6 +679,11 @@ def test_a_feature_answers_for_every_model(name):
 
 def test_streams_with_an_answer_leave_no_logits_to_the_loss():
     assert not streams_of(Decoder(dim=16, depth=1, heads=2)).can_return_readout
+
+
+def test_every_room_is_listed():
+    named = [line.split()[0] for line in features.__doc__.splitlines()[2:] if line]
+    assert sorted(named) == sorted(path.stem for path in Path(features.__file__).parent.glob('[a-z]*.py'))
 
 
 @pytest.mark.parametrize('kind', [AttentionFeature, FeedForwardFeature, StackFeature, ModelFeature])

@@ -1,28 +1,43 @@
 """The rooms: one class per paper, in the file of what it touches, in the order in which features run.
 
-levels        the stages of each level, and what a feature may do there
-positions     where tokens are: vectors added to the input, windows
-rotary        rotations of queries and keys by their positions
-frequencies   how fast these turn, and how that is stretched for longer contexts
-biases        biases of scores by their positions: ALiBi, T5, dynamic
-tables        what positions are made of: tables that keep their digits
-sources       what becomes queries, keys and values: memories, extra keys, value residuals
-heads         per-head transforms of queries and keys
-operands      what the kernel multiplies, and which kernel: distances, exponentials, packed documents
-contextual    what a query sees or counts by content: positions in context, selection
-scores        from logits to weights
-outputs       gates and scales on what attention gives
-norms         norms and scales of a branch
-residuals     how a branch joins the stream
-streams       several streams, and how layers read and write them
-integrators   what a branch reads besides its stream
-feedforward   activations and gated units
-experts       feedforwards of which each token goes through a few
-reversible    layers that are computed back in the backward pass
-halting       how long a token is computed
-layouts       which branch runs when
-embeddings    tokens, extra ids, memory and cls tokens
-readouts      from hidden states to logits
+levels          the stages of each level, and what a feature may do there
+catalogue       all features, in the order in which they run
+positions       where tokens are: vectors added to the input, windows
+rotary          rotations of queries and keys by their positions
+frequencies     how fast these turn, and how that is stretched for longer contexts
+polar           positions as angles of a complex number per feature
+biases          biases of scores by their positions: ALiBi, T5, dynamic
+data_positions  biases of scores by their positions and by what tokens say
+relative        vectors for distances, which queries see and values get
+disentangled    relative positions with queries and keys of their own
+tables          what positions are made of: tables that keep their digits
+sources         what becomes queries, keys and values: memories, extra keys, value residuals
+projections     their projections: biases, bounds, norms, and the scale of their products
+latents         queries, keys and values from narrow latents
+heads           per-head transforms of queries and keys
+operands        what the kernel multiplies, and which kernel: distances, exponentials, packed documents
+documents       several documents in one row, which know nothing of one another
+contextual      what a query sees or counts by content: positions in context, selection
+scores          from logits to weights
+differential    two maps of a head, one taken off the other
+linear          products of features in place of scores
+hybrid          a sequence module beside attention
+outputs         gates and scales on what attention gives
+early           what early releases computed: biases, rotated values
+norms           norms and scales of a branch
+residuals       how a branch joins the stream
+streams         several streams, and how layers read and write them
+integrators     what a branch reads besides its stream
+feedforward     activations and gated units
+experts         feedforwards of which each token goes through a few
+recompute       what is computed again in the backward pass
+reversible      layers that are computed back in the backward pass
+halting         how long a token is computed
+passes          how often a model runs its stack
+layouts         which branch runs when
+embeddings      tokens, extra ids, memory and cls tokens
+pooling         from a sequence to one vector or a few
+readouts        from hidden states to logits
 """
 
 from x_transformers.core.kinds import KINDS, Kind
