@@ -48,6 +48,8 @@ def test_padding_is_neither_read_nor_a_target(model):
     assert torch.equal(model(IDS, attention_mask=mask.bool()).logits, model(IDS, attention_mask=mask).logits)
     with pytest.raises(ValueError, match=r'`attention_mask` got shape \(2, 5\), it must be that of'):
         model(IDS, attention_mask=mask[:, 1:])
+    with pytest.raises(ValueError, match=r'`labels` got shape \(2, 5\), it must be that of `input_ids`'):
+        model(IDS, labels=IDS[:, 1:])
 
 
 def test_several_batches_share_a_number_of_targets(model):

@@ -95,10 +95,11 @@ class CausalLM(AutoregressiveWrapper):
             if not any(kwargs.get(name) is value for value in nothing):
                 raise ValueError(f'`{name}` got {shown(kwargs[name])}: this model takes `input_ids` and gives logits')
             kwargs.pop(name, None)
+        for name, given in (('attention_mask', attention_mask), ('labels', labels)):
+            if given is not None and given.shape != input_ids.shape:
+                shapes = f'shape {tuple(given.shape)}, it must be that of `input_ids`, {tuple(input_ids.shape)}'
+                raise ValueError(f'`{name}` got {shapes}')
         mask = None if attention_mask is None else attention_mask.bool()
-        if mask is not None and mask.shape != input_ids.shape:
-            shapes = f'shape {tuple(mask.shape)}, it must be that of `input_ids`, {tuple(input_ids.shape)}'
-            raise ValueError(f'`attention_mask` got {shapes}')
         kwargs |= {} if mask is None else {'mask': mask}
         if labels is None:
             if self.training and num_items_in_batch is not None:
