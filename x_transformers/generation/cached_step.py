@@ -26,12 +26,15 @@ class CachedStep(nn.Module):
     After a prompt was read, `torch.export.export(step, (ids, past), dynamic_shapes=step.dynamic_shapes)` is one program
     for every batch and length. Further inputs are those of the model.
 
-    raises   ConfigError for a model without a cache, ValueError for one that remembers anything but rows of tokens
+    raises   TypeError for what is no model with a cache, ConfigError for one whose flags leave it without, ValueError
+             for one that remembers anything but rows of tokens
     """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        if not getattr(net, 'can_cache_kv', False):
+        if not hasattr(net, 'can_cache_kv'):
+            raise TypeError(f'`net` got a {type(net).__name__}, it must be a model with a cache, as TransformerWrapper')
+        if not net.can_cache_kv:
             raise ConfigError(f'`net` is a {type(net).__name__} with flags that leave it without a cache')
         self.net, self.form = net, Form()
 
