@@ -322,6 +322,11 @@ def test_keywords_beside_those_of_the_config(folder):
     net, info = pretrained.load(path, attn_num_mem_kv=2, strict=False, return_info=True)
     assert info.new and all('mem_' in name for name in info.new)
     assert all(p.isfinite().all() and not p.is_meta for p in net.parameters())
+    net, info = pretrained.load(path, use_layerscale=True, strict=False, return_info=True)  # around each branch
+    assert info.new == sorted(f'attn_layers.layers.{at}.1.gamma' for at in range(6))
+    with pytest.raises(ConfigError, match='`use_layerscale` of the model is True'):
+        pretrained.save(net, 'nowhere')
+    net = pretrained.load(path, attn_num_mem_kv=2, strict=False)
     with pytest.raises(ConfigError, match='`attn_num_mem_kv` of the model is 2'):
         pretrained.save(net, 'nowhere')
     with pytest.raises(ConfigError, match=r'attn_num_mem_kx.*did you mean `attn_num_mem_kv`'):

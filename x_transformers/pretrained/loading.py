@@ -18,6 +18,7 @@ from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.engine import (
     Step,
+    bare,
     check_names,
     check_shapes,
     compact,
@@ -245,14 +246,14 @@ def steps_with_new(
     """The steps that fill a model, and the names of its parameters that keywords have added."""
     if not wanted.keywords:
         return steps_of(row, fields, ours), []
-    plain = saved(made(fields.keywords()))
-    new = sorted(name for name in ours if name not in plain)
+    plain = set(map(bare, saved(made(fields.keywords()))))
+    new = sorted(name for name in ours if bare(name) not in plain)
     if new and wanted.strict:
         raise ConfigError(
             f'{", ".join(f"`{k}`" for k in wanted.keywords)} add `{new[0]}`, which a {row.type} checkpoint does not '
             f'have: with `strict=False` it has its initial values'
         )
-    return steps_of(row, fields, [name for name in ours if name in plain]), new
+    return steps_of(row, fields, [name for name in ours if bare(name) in plain]), new
 
 
 def remade(model: nn.Module, info: Info) -> None:
