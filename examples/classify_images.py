@@ -28,7 +28,17 @@ with packages():
     import torch.nn.functional as F
     from common import runs
     from common.folders import saved
-    from common.options import Stop, exit_code, not_negative, option, parse, route_flags, run_parser, size
+    from common.options import (
+        Stop,
+        exit_code,
+        not_negative,
+        option,
+        parse,
+        route_flags,
+        run_parser,
+        size,
+        width_of_heads,
+    )
     from common.pictures import confusion, curves, write_figure
     from matplotlib.figure import Figure
     from torch import Tensor
@@ -85,10 +95,9 @@ def bent(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
 
 
 def build_model(config: Config) -> ViTransformerWrapper:
-    if config.dim % config.heads:
-        raise Stop(f'--dim {config.dim} cannot be divided among {config.heads} --heads')
+    width = width_of_heads(config.dim, config.heads)
     encoder, wrapper = route_flags(config.flags, (Encoder, ViTransformerWrapper), OWN_OPTION)
-    encoder = {**STACK, 'attn_dim_head': config.dim // config.heads, **encoder}
+    encoder = {**STACK, 'attn_dim_head': width, **encoder}
     try:
         layers = Encoder(dim=config.dim, depth=config.depth, heads=config.heads, **encoder)
         sizes = dict(image_size=SIDE, patch_size=config.patch_size, channels=1, num_classes=10)

@@ -29,12 +29,13 @@ from common import packages
 with packages():
     import torch
     from common import models
-    from common.options import Stop, bounded, choose_machine, exit_code, not_negative, positive, size, some_text
+    from common.options import Stop, bounded, choose_machine, exit_code, not_negative, positive, seed, size, some_text
     from common.texts import printable
 
     from x_transformers import AutoregressiveWrapper
     from x_transformers.autoregressive_wrapper import PromptCache
 
+share = bounded(float, 0, 1, above=True)
 FILTERS = dict(top_k='k', top_p='thres', min_p='min_p')
 # pairs of wishes that exclude each other
 APART = [
@@ -43,6 +44,10 @@ APART = [
     ('beams', 'samples'),
     ('beams', 'cache'),
     ('beams', 'stop'),
+    ('beams', 'top_k'),
+    ('beams', 'top_p'),
+    ('beams', 'min_p'),
+    ('beams', 'repetition_penalty'),
     ('speculative', 'stream'),
     ('speculative', 'samples'),
     ('speculative', 'cache'),
@@ -60,8 +65,8 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--tokens', type=size, default=200, help='how many to add (200)')
     add('--temperature', type=not_negative, default=0.7, help='0 takes the likeliest each time (0.7)')
     add('--top-k', type=size, metavar='N', help='draw from the N likeliest')
-    add('--top-p', type=positive, metavar='P', help='draw from the likeliest that have probability P together')
-    add('--min-p', type=positive, metavar='P', help='draw from those at least P times as likely as the likeliest')
+    add('--top-p', type=share, metavar='P', help='draw from the likeliest that have probability P together')
+    add('--min-p', type=share, metavar='P', help='draw from those at least P times as likely as the likeliest')
     add('--repetition-penalty', type=positive, metavar='X', help='above 1, what was said is said less often again')
     add('--stop', type=some_text, action='append', metavar='TEXT', help='end after this; may be given several times')
     add('--samples', type=size, metavar='N', help='go on in N ways')
@@ -70,7 +75,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--speculative', action='store_true', help='guess several tokens, and read them at once')
     add('--draft', type=some_text, metavar='PATH', help='a smaller model that guesses, for --speculative')
     add('--cache', type=some_text, metavar='FILE', help='where what was read of the prompt is kept')
-    add('--seed', type=bounded(int, 0, 2**63), default=0, help='of what is drawn (0)')
+    add('--seed', type=seed, default=0, help='of what is drawn (0)')
     add('--device', default='auto', help='cpu, cuda, cuda:1, mps .. (cuda if there is one, else cpu)')
     args = parser.parse_args(argv)
     for one, other in APART:
@@ -116,11 +121,7 @@ class Speaker:
         if len(ids) > limit:
             print(f'note: of the {len(ids)} tokens of the prompt, the model sees the last {limit}', file=sys.stderr)
         self.ids = torch.tensor(ids[-limit:], device=self.device)
-        # past the limit a window slides; with a table of positions, what is cached would then be out of place
-        fits = len(self.ids) + args.tokens <= limit
-        self.options: dict[str, Any] = dict(cache_kv=fits or net.can_cache_kv_outside_max_seq_len)
-        if self.codec.ends:
-            self.options['eos_token'] = self.codec.ends
+        self.options: dict[str, Any] = dict(eos_token=self.codec.ends) if self.codec.ends else {}
 
     def drawing(self) -> dict[str, Any]:
         """Keywords of everything that draws."""
@@ -145,12 +146,15 @@ class Speaker:
         if not self.args.cache:
             return {}
         path = Path(self.args.cache)
-        if path.exists():
-            cache = PromptCache.load(path, self.device)
-            print(f'note: {cache.length:,} tokens of the prompt come from {path}', file=sys.stderr)
-        else:
-            cache = self.model.read_prompt(self.ids.unsqueeze(0))
-            cache.save(path)
+        try:
+            if path.exists():
+                cache = PromptCache.load(path, self.device)
+                print(f'note: {cache.length:,} tokens of the prompt come from {path}', file=sys.stderr)
+            else:
+                cache = self.model.read_prompt(self.ids.unsqueeze(0))
+                cache.save(path)
+        except OSError as error:
+            raise Stop(f'--cache {path} cannot be used: {error.strerror}') from None
         return dict(prompt_cache=cache)
 
     def said(self) -> Iterator[list[int]]:

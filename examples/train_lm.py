@@ -49,6 +49,7 @@ with packages():
         run_parser,
         size,
         some_text,
+        width_of_heads,
     )
     from common.pictures import curves
     from common.ranks import ALONE, Ranks, add_options
@@ -96,10 +97,9 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def build_model(config: Config, num_tokens: int = 256) -> AutoregressiveWrapper:
-    if config.dim % config.heads:
-        raise Stop(f'--dim {config.dim} cannot be divided among {config.heads} --heads')
+    width = width_of_heads(config.dim, config.heads)
     decoder, wrapper = route_flags(config.flags, (Decoder, TransformerWrapper), OWN_OPTION)
-    decoder = {**STACK, 'attn_dim_head': config.dim // config.heads, **decoder}
+    decoder = {**STACK, 'attn_dim_head': width, **decoder}
     try:
         layers = Decoder(dim=config.dim, depth=config.depth, heads=config.heads, **decoder)
         net = TransformerWrapper(num_tokens=num_tokens, max_seq_len=config.seq_len, attn_layers=layers, **wrapper)
@@ -207,10 +207,8 @@ def sample(run: Run, prompt: str, length: int, temperature: float) -> str:
         print(f'note: of the {len(ids)} {run.codec.unit} of the prompt, the model sees the last {limit}')
     start, count = torch.tensor(ids[-limit:], device=run.device), math.ceil(length / run.bytes_per_token[0])
     torch.manual_seed(run.config.seed)
-    # past the limit a window slides; with a table of positions, what is cached would then be out of place
-    cache_kv = len(start) + count <= limit or run.model.net.can_cache_kv_outside_max_seq_len
     with run.autocast():
-        added = run.model.generate(start, count, temperature=temperature, cache_kv=cache_kv)
+        added = run.model.generate(start, count, temperature=temperature)
     return printable(run.codec.decode(ids + added.tolist()))
 
 

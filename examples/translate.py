@@ -24,7 +24,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common import packages
 
@@ -43,6 +42,7 @@ with packages():
         run_parser,
         size,
         some_text,
+        width_of_heads,
     )
     from common.pictures import cells, curves, write_figure
     from common.texts import printable
@@ -137,16 +137,11 @@ def text_of(ids: list[int]) -> str:
 # model
 
 
-def flags_of(config: Config) -> dict[str, Any]:
-    """What --set gave, as keywords of the model."""
-    if config.dim % config.heads:
-        raise Stop(f'--dim {config.dim} cannot be divided among {config.heads} --heads')
-    return route_flags(config.flags, (XTransformer,), OWN_OPTION)[0]
-
-
-def build_model(config: Config, given: dict[str, Any]) -> XTransformer:
+def build_model(config: Config) -> XTransformer:
+    width = width_of_heads(config.dim, config.heads)
+    (given,) = route_flags(config.flags, (XTransformer,), OWN_OPTION)
     stack = dict(STACK, num_tokens=NUM_TOKENS, max_seq_len=config.longest + 2, depth=config.depth, heads=config.heads)
-    stack |= dict(attn_dim_head=config.dim // config.heads, attn_dropout=config.dropout, ff_dropout=config.dropout)
+    stack |= dict(attn_dim_head=width, attn_dropout=config.dropout, ff_dropout=config.dropout)
     both = {f'{side}_{name}': value for side in ('enc', 'dec') for name, value in stack.items()}
     try:
         net = XTransformer(dim=config.dim, tie_token_emb=True, pad_value=PAD, ignore_index=IGNORED, **{**both, **given})
@@ -165,12 +160,11 @@ class Run(runs.Run):
 
     def __init__(self, config: Config, device: torch.device) -> None:
         super().__init__(config, device)
-        given = flags_of(config)
+        self.set_model(build_model(config))
         self.parts = read_names(config)
         everything = [pair for part in self.parts.values() for pair in part]
         self.digest = hashlib.sha256(repr(everything).encode()).hexdigest()
         self.letters = [letter for name, _ in self.parts['train'] for letter in name[1:].lower() if letter.isalpha()]
-        self.set_model(build_model(config, given))
 
     def batch_loss(self) -> Tensor:
         pairs, count = self.parts['train'], self.config.batch_size

@@ -1,9 +1,18 @@
-"""The scripts in examples/ as modules: their `main` takes arguments and returns an exit code, without a new process."""
+"""The scripts in examples/ as modules: their `main` takes arguments and returns an exit code, without a new process.
+
+A test file that imports this one is skipped where what the scripts need is not installed.
+"""
 
 import contextlib
 import importlib
+import signal
 import sys
 from pathlib import Path
+
+import pytest
+
+for package in ('matplotlib', 'tqdm', 'filelock', 'safetensors'):
+    pytest.importorskip(package, reason='needs x-transformers[examples]')
 
 FOLDER = Path(__file__).resolve().parents[1] / 'examples'
 
@@ -18,6 +27,15 @@ def script(name):
         sys.path.remove(str(FOLDER))
         for module in [module for module in sys.modules if module == name or module.split('.')[0] == 'common']:
             del sys.modules[module]
+
+
+@contextlib.contextmanager
+def usual_signals():
+    """A run that fails inside this process leaves its handlers behind."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def call(module, *arguments):

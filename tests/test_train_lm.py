@@ -16,13 +16,11 @@ from pathlib import Path
 import example_scripts
 import pytest
 import torch
+from matplotlib.figure import Figure
+from safetensors.torch import load_file
 
 from x_transformers import Decoder, TransformerWrapper
 
-for package in ('matplotlib', 'tqdm', 'filelock'):
-    pytest.importorskip(package, reason='needs x-transformers[examples]')
-load_file = pytest.importorskip('safetensors.torch', reason='needs x-transformers[examples]').load_file
-Figure = pytest.importorskip('matplotlib.figure', reason='needs x-transformers[examples]').Figure
 DRAW = Figure.savefig
 
 pytestmark = pytest.mark.costly
@@ -65,12 +63,8 @@ def _plain_pictures(script):
 
 @pytest.fixture(autouse=True)
 def _usual_signals():
-    """A run that fails inside this process leaves its handlers behind."""
-    numbers = signal.SIGINT, signal.SIGTERM
-    handlers = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, handlers, strict=True):
-        signal.signal(number, handler)
+    with example_scripts.usual_signals():
+        yield
 
 
 def call(script, *arguments):

@@ -14,9 +14,11 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 @contextmanager
 def packages() -> Iterator[None]:
-    """Around imports: end the script with a line that says how to get what is missing."""
+    """Around imports, which take seconds: end the script with a line that says how to get what is missing."""
     try:
         yield
     except ModuleNotFoundError as missing:
         print(f'{missing.name} is not installed: pip install "x-transformers[examples]"', file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -24,16 +24,17 @@ class Stop(Exception):
         self.code = code
 
 
-def bounded(kind: type, low: float, high: float = math.inf, above: bool = False) -> Callable[[str], Any]:
-    """A parser of numbers from `low` (left out with `above`) up to, but not including, `high`."""
+def bounded(kind: type, low: float, high: float = sys.float_info.max, above: bool = False) -> Callable[[str], Any]:
+    """A parser of numbers from `low` (left out with `above`) up to `high`."""
+    words = f'{"an integer" if kind is int else "a number"} {"above" if above else "of at least"} {low}'
+    words += f' and at most {high}' if high < sys.float_info.max else ''
 
     def parse(text: str) -> Any:
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
-        if not low <= value < high or (above and value == low):
-            words = f'{"an integer" if kind is int else "a number"} {"above" if above else "of at least"} {low}'
+        if not low <= value <= high or (above and value == low):
             raise argparse.ArgumentTypeError(f'got {text!r}, it must be {words}')
         return value
 
@@ -52,13 +53,14 @@ def option(default: Any, kind: Callable[[str], Any], text: str, **more: Any) -> 
 
 
 size, positive, not_negative = bounded(int, 1), bounded(float, 0, above=True), bounded(float, 0)
+seed = bounded(int, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True)
 class Config:
     """All that decides the numbers of a run. A checkpoint is resumed with the same values."""
 
-    seed: int = option(0, bounded(int, 0, 2**63), 'of weights, batches and samples (0)')
+    seed: int = option(0, seed, 'of weights, batches and samples (0)')
     steps: int = option(1500, size, 'training steps; --resume may raise them, for a longer learning rate curve')
     batch_size: int = option(4, size, 'sequences per step')
     lr: float = option(2e-3, positive, 'highest learning rate')
@@ -124,13 +126,20 @@ def route_flags(flags: dict[str, str], models: tuple[type, ...], own: set[str]) 
     return routed
 
 
+def width_of_heads(dim: int, heads: int) -> int:
+    """What each head has of the width of a model.  Raises Stop where some would be left."""
+    if dim % heads:
+        raise Stop(f'--dim {dim} cannot be divided among {heads} --heads')
+    return dim // heads
+
+
 def choose_machine(device: str, precision: str) -> tuple[torch.device, str]:
     """What `auto` stands for here. Raises Stop for what this machine does not have."""
     try:
         chosen = torch.device(('cuda' if torch.cuda.is_available() else 'cpu') if device == 'auto' else device)
         torch.zeros(1, device=chosen).item()
     except (RuntimeError, AssertionError) as error:
-        raise Stop(f'--device {device} cannot be used: {str(error).splitlines()[0]}') from None
+        raise Stop(f'--device {device} cannot be used: {str(error).splitlines()[0].split(". ")[0]}') from None
     on_cuda = chosen.type == 'cuda'
     has_bfloat16 = not on_cuda or torch.cuda.is_bf16_supported(including_emulation=False)
     if (precision == 'float16' and not on_cuda) or (precision == 'bfloat16' and not has_bfloat16):
@@ -155,6 +164,11 @@ def exit_code(script: str, work: Callable[[], None]) -> int:
         if code != 2 or os.environ.get('RANK', '0') == '0':  # what is refused is refused by all processes
             print(f'{script}: {error}', file=sys.stderr)
         return code
+    except RuntimeError as error:
+        if 'memory' not in str(error):
+            raise
+        print(f'{script}: a smaller model or batch may fit: {str(error).splitlines()[0]}', file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f'{script}: interrupted', file=sys.stderr)
         return 130

@@ -243,6 +243,8 @@ def resume(out: Path, given: dict[str, Any], kind: type[Config]) -> tuple[Config
     folder = checkpoints(out)[-1]
     try:
         state = json.loads((folder / 'state.json').read_text(encoding='utf-8'))
+        if others := sorted(state['config'].keys() - {f.name for f in fields(kind)}):
+            raise Stop(f'cannot resume {folder}: it is of another script, which knows `{others[0]}`')
         stored = kind(**state['config'])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Stop(f'{folder} is damaged ({error}); remove it to resume from the one before') from None

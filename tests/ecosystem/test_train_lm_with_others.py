@@ -10,9 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-for package in ('matplotlib', 'tqdm', 'filelock'):
-    pytest.importorskip(package, reason='needs x-transformers[examples]')
-
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('default')]
 RUN = '--dim 32 --heads 1 --depth 1 --seq-len 16 --batch-size 2 --val-windows 4 --steps 12 --interval 6'.split()
 RUN += ['--sample-bytes', '8', '--set', 'ff_dropout=0.2']
