@@ -15,6 +15,7 @@ from x_transformers import (
     XTransformer,
 )
 from x_transformers.flags import ConfigError
+from x_transformers.training import NamedLosses
 
 IDS = torch.tensor([[3, 5, 2, 4, 2, 0, 0], [6, 2, 1, 3, 5, 4, 3]])
 REAL = IDS != 0
@@ -73,6 +74,24 @@ def test_losses():
     labels = torch.where(REAL, IDS % 3, -100)
     wanted = F.cross_entropy(tokens(IDS, mask=REAL)[REAL], IDS[REAL] % 3)
     assert_close(tokens(IDS, labels, mask=REAL), wanted)
+
+
+def test_options(logged):
+    model = Classifier(net(), num_classes=3, bias=False, dropout=1.0 - 2**-20)
+    assert model.to_classes.bias is None and not model(IDS).any() and model.eval()(IDS).all()
+    Classifier(net(), num_classes=3, eos_id=2)
+    assert any('`eos_id` has no effect' in line for line in logged)
+
+
+def test_losses_of_layers_are_added():
+    layers = Decoder(dim=8, **SIZES, ff_moe_experts=2, ff_moe_balance_loss=0.5)
+    inner = TransformerWrapper(num_tokens=9, max_seq_len=8, return_only_embed=True, attn_layers=layers)
+    model, labels = randomised(Classifier(inner, num_classes=3)).train(), torch.tensor([2, 1])
+    with NamedLosses() as losses:
+        loss = model(IDS, labels)
+    balance = losses.by_name['moe_balance']
+    assert balance > 0
+    assert_close(loss, F.cross_entropy(model(IDS), labels) + balance)
 
 
 def test_other_models():

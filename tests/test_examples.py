@@ -166,6 +166,16 @@ def test_functions_are_found():
         ]
 
 
+def test_classes_are_read_from_real_tokens_alone():
+    with example_scripts.script('finetune') as finetune:
+        torch.manual_seed(0)
+        layers = Encoder(dim=16, depth=1, heads=2)
+        model = finetune.Classifier(TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=layers), 16, 3).eval()
+        ids = torch.randint(0, 9, (2, 8))
+        mask = torch.arange(8) < torch.tensor([[8], [3]])
+        torch.testing.assert_close(model(ids, mask)[1:], model(ids[1:, :3], mask[1:, :3]))
+
+
 def test_images_stay_where_nothing_bends_them():
     with example_scripts.script('classify_images') as classify:
         images = torch.rand(3, 1, 8, 8) * 2 - 1
@@ -238,9 +248,9 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(script, backbone, texts, tmp_pat
 def test_what_learns_is_what_was_asked_for(backbone, texts, capsys):
     pytest.importorskip('peft', reason='pip install -e .[ecosystem]')
     before = load_file(sorted(backbone.glob('step_*'))[-1] / 'model.safetensors')
-    accuracies = {}
+    accuracies, moved = {}, {}
     with example_scripts.script('finetune') as finetune:
-        arguments = ['--backbone', backbone, '--data', texts, '--seq-len', '32', '--steps', '30', '--interval', '30']
+        arguments = ['--backbone', backbone, '--data', texts, '--seq-len', '32', '--steps', '30', '--seed', '1']
         for train in ('full', 'head', 'lora', 'scratch'):
             assert call(finetune, *arguments, '--train', train, '--out', train) == 0
             accuracies[train] = float(re.findall(r'test accuracy: ([\d.]+)%', capsys.readouterr().out)[0])
@@ -249,7 +259,9 @@ def test_what_learns_is_what_was_asked_for(backbone, texts, capsys):
             same = [torch.equal(weight, plain[f'backbone.{name}']) for name, weight in before.items()]
             assert all(same) == (train in ('head', 'lora')), train
             assert any('lora' in name for name in weights) == (train == 'lora')
+            moved[train] = (plain['backbone.token_emb.emb.weight'] - before['token_emb.emb.weight']).norm()
     assert min(accuracies.values()) == 100.0, accuracies  # letters or digits
+    assert moved['scratch'] > 2 * moved['full'], moved
 
 
 @pytest.mark.slow
@@ -272,6 +284,15 @@ def test_names_are_learned(tmp_path):
         run = translate.Run(config, torch.device('cpu'))
         short = [pair for pair in run.parts['train'] if max(map(len, pair)) < 9][:8]
         run.parts['train'] = short
+        seen = []
+        hook = run.model.register_forward_pre_hook(
+            lambda _, given, more: seen.append((*given, *more.values())), with_kwargs=True
+        )
+        run.batch_loss()
+        hook.remove()
+        ((source, target, mask),) = seen
+        assert torch.equal(mask, source != translate.PAD) and (target == translate.IGNORED).any()
+        assert not (target == translate.PAD).any()
         for _ in range(60):
             run.losses.append(run.train_step())
         sources, targets = zip(*short, strict=True)
@@ -299,6 +320,9 @@ def test_every_way_to_generate_says_the_same(backbone, monkeypatch, capsys):
             told = said('--temperature', 0, *arguments)
             assert told.out == greedy.out, arguments
         assert 'guesses kept' in said('--temperature', 0, *draft).err
+        long = 'a dog ran. the cat sat on the mat. the cat '  # the model sees 32 bytes
+        whole, seen = (said('--temperature', 0, '--prompt', text) for text in (long, long[-32:]))
+        assert whole.out[len(long) - 32 :] == seen.out and 'the model sees the last 32' in whole.err
         assert '8 tokens of the prompt come from c' in said('--cache', 'c').err
         assert said('--seed', 1, '--top-k', 50).out == said('--seed', 1, '--top-k', 50, '--stream').out
         assert len(said('--samples', 3, '--top-p', 0.9).out.split('-' * 20)) == 3

@@ -377,6 +377,9 @@ def test_types_and_devices(folder):
     net = pretrained.load(path, dtype='bfloat16', device_map={'': 'cpu', 'token_emb': 'cpu'})
     assert {p.dtype for p in net.parameters()} == {torch.bfloat16}
     assert net.attn_layers.rotary_pos_emb.inv_freq.dtype is torch.float32
+    net = pretrained.load(path, device_map={'': 'cpu', 'attn_layers.layers': 'meta', 'attn_layers.layers.1': 'cpu'})
+    elsewhere = {name for name, p in net.named_parameters() if p.is_meta}
+    assert elsewhere == {name for name, _ in net.named_parameters() if re.match(r'attn_layers\.layers\.(?!1\.)', name)}
     for options, words in (
         (dict(dtype='int8'), '`dtype` got'),
         (dict(device_map='auto'), "`device_map` got 'auto'"),

@@ -122,14 +122,19 @@ def test_generated_texts(subject):
         tokens = lm.model.generate(torch.tensor(row), length, temperature=0.0).tolist()
         wanted.append(lm.tokenizer.decode(tokens[: tokens.index(lm.end)] if lm.end in tokens else tokens))
     stops = [wanted[0][3:5], wanted[1][1]]
+    requests, cuts = [], []
     for until in ([], stops, stops[0]):
         wishes = {'until': until, 'max_gen_toks': length}
-        requests = [request('generate_until', text, wishes) for text in contexts]
-        cut = [
+        requests += [request('generate_until', text, wishes) for text in contexts]
+        cuts += [
             min((text.split(stop)[0] for stop in ([until] if isinstance(until, str) else until)), key=len, default=text)
             for text in wanted
         ]
-        assert lm.generate_until(requests, disable_tqdm=True) == cut
+    assert lm.generate_until(requests, disable_tqdm=True) == cuts  # with several wishes among them
+    tokens = lm.model.generate(torch.tensor(ids[0]), length, temperature=0.0).tolist()
+    ending = type(lm)(lm.model, lm.tokenizer, end=tokens[4])
+    wanted = lm.tokenizer.decode(tokens[: tokens.index(tokens[4])])
+    assert ending.generate_until([request('generate_until', contexts[0], wishes | {'until': []})]) == [wanted]
     options = dict(do_sample=True, temperature=0.5, top_p=0.9, top_k=3, max_gen_toks=4)
     torch.manual_seed(0)
     assert len(lm.generate_until([request('generate_until', 'a', options)], disable_tqdm=True)) == 1
