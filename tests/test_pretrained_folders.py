@@ -140,6 +140,14 @@ def test_a_config_is_found_for_the_keywords_of_every_type(case):
     assert [s.theirs for s in plan_of(found, row)] == [s.theirs for s in plan_of(config, row)]
 
 
+def test_a_config_has_the_names_that_are_read():
+    net = made(pretrained.keywords(dict(model_type='gpt2', n_embd=16, n_layer=1, n_head=2, n_inner=24, vocab_size=9)))
+    config = described(net, True, 'gpt2')
+    assert dict(n_inner=24, activation_function='gelu_new', layer_norm_epsilon=1e-5).items() <= config.items()
+    assert config.keys().isdisjoint({'intermediate_size', 'hidden_act', 'layer_norm_eps'})
+    assert all(config[f'{kind}_token_id'] is None for kind in ('pad', 'bos', 'eos'))
+
+
 def test_keywords_of_ones_own_words_are_a_llama():
     """Other keywords that come to the same."""
     net = TransformerWrapper(

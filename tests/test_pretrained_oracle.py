@@ -51,6 +51,20 @@ def folder_with(folder: Path, target: Path, **fields) -> Path:
     return target
 
 
+@pytest.mark.parametrize('case', CASES, ids=str)
+def test_models_that_were_never_loaded_are_read_there(case, tmp_path):
+    """Their config is found from their keywords, and says it in the words of the other library."""
+    model, folder = checkpoint(case)
+    ours = pretrained.load(folder)
+    del ours.pretrained
+    pretrained.save(ours, tmp_path, hf_type=case.type)
+    assert json.loads((tmp_path / 'config.json').read_text())['model_type'] == case.type
+    back, info = type(model).from_pretrained(tmp_path, output_loading_info=True, **options_of(case, model))
+    assert not (info['missing_keys'] or info['unexpected_keys'])
+    ids = ids_of(case)
+    assert (logits(back.double(), ids) - logits(copy.deepcopy(model).double(), ids)).abs().max() < 1e-10
+
+
 # configs
 
 
@@ -61,6 +75,22 @@ def test_defaults_of_every_type():
         whole = json.loads(config.to_json_string(use_diff=False))
         found = differences(canonical(pretrained.keywords({'model_type': kind})), canonical(pretrained.keywords(whole)))
         assert not found, (kind, found)
+
+
+@pytest.mark.parametrize('kind', [kind for kind, row in ROWS.items() if row.names])
+def test_fields_by_names_that_only_others_read(kind):
+    """Their class has a name of its own for them, writes what else it is given, and reads nothing of it."""
+    names = ROWS[kind].names
+    strange = {field: 'relu' if field == 'hidden_act' else 0.3 if 'drop' in field else 7 for field in names.values()}
+    own, other = (
+        json.loads(transformers.AutoConfig.for_model(kind, **more).to_json_string(use_diff=False))
+        for more in ({}, strange)
+    )
+    assert strange.items() <= other.items()
+    assert pretrained.keywords(other) == pretrained.keywords(own)
+    for name, field in names.items():
+        changed = pretrained.keywords({**own, name: strange[field]})
+        assert (changed != pretrained.keywords(own)) == (kind != 'mpt' or name != 'max_seq_len'), name
 
 
 ACTIVATIONS = ('hidden_act', 'hidden_activation', 'activation_function', 'activation', 'classifier_activation')

@@ -64,10 +64,10 @@ register(
             scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, tie_word_embeddings=True,
             resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1,
         ),
+        names=dict(n_inner='intermediate_size', activation_function='hidden_act', layer_norm_epsilon='layer_norm_eps'),
         aliases=dict(
             n_embd='hidden_size', n_layer='num_hidden_layers', n_head='num_attention_heads',
-            n_positions='max_position_embeddings', n_inner='intermediate_size', activation_function='hidden_act',
-            layer_norm_epsilon='layer_norm_eps',
+            n_positions='max_position_embeddings',
         ),
         free=('reorder_and_upcast_attn', 'n_ctx'),
         fixed=dict(add_cross_attention=(False,)),
@@ -194,7 +194,7 @@ register(
             use_bias=True, sliding_window=None, layer_types=None, sliding=sliding_everywhere,
             tie_word_embeddings=True, residual_dropout=0.0, embedding_dropout=0.0,
         ),
-        aliases=dict(norm_epsilon='layer_norm_eps'),
+        names=dict(norm_epsilon='layer_norm_eps'),
         model=dict(emb_dropout='embedding_dropout'),
         layers={
             **CLASSIC, **WINDOW, 'attn_qkv_bias': 'use_bias', 'attn_out_bias': 'use_bias', 'ff_no_bias': no('use_bias'),
@@ -248,7 +248,7 @@ register(
             vocab_size=256000, hidden_size=6144, intermediate_size=24576, num_attention_heads=48,
             hidden_act='relu2', max_position_embeddings=4096, layer_norm_eps=1e-5, partial_rotary_factor=0.5,
         ),
-        aliases=dict(norm_eps='layer_norm_eps', partial_rotary_factor='partial_rotary_factor'),
+        names=dict(norm_eps='layer_norm_eps'),
         layers=dict(norm_bias=True, norm_add_unit_offset=True, norm_eps='layer_norm_eps'),
         links=links(LLAMA_ATTENTION, plain(f'{B}.mlp.up_proj', f'{B}.mlp.down_proj'), LLAMA_NORMS, LLAMA_ENDS),
     )
@@ -271,9 +271,11 @@ register(
             multi_query=True, parallel_attn=True, bias=False, intermediate_size=None, hidden_act='gelu',
             tie_word_embeddings=True, hidden_dropout=0.0,
         ),
+        names=dict(
+            layer_norm_epsilon='layer_norm_eps', ffn_hidden_size='intermediate_size', activation='hidden_act',
+        ),
         aliases=dict(
             n_embed='hidden_size', n_layer='num_hidden_layers', n_head='num_attention_heads', n_head_kv='num_kv_heads',
-            layer_norm_epsilon='layer_norm_eps', ffn_hidden_size='intermediate_size', activation='hidden_act',
         ),
         layers={
             **CLASSIC, 'attn_kv_heads': falcon_kv_heads, 'attn_qkv_bias': 'bias', 'attn_out_bias': 'bias',
@@ -311,10 +313,8 @@ register(
             vocab_size=50368, hidden_size=2048, num_attention_heads=16, num_hidden_layers=24, layer_norm_eps=1e-5,
             attn_config={}, tie_word_embeddings=True, resid_pdrop=0.0, emb_pdrop=0.0,
         ),
-        aliases=dict(
-            d_model='hidden_size', n_heads='num_attention_heads', n_layers='num_hidden_layers',
-            max_seq_len='max_position_embeddings', layer_norm_epsilon='layer_norm_eps',
-        ),
+        names=dict(max_seq_len='max_position_embeddings', layer_norm_epsilon='layer_norm_eps'),
+        aliases=dict(d_model='hidden_size', n_heads='num_attention_heads', n_layers='num_hidden_layers'),
         free=('learned_pos_emb', 'init_device', 'verbose', 'init_config'),
         fixed=dict(
             expansion_ratio=(4,), logit_scale=(None,), no_bias=(True,), embedding_fraction=(1, 1.0),
@@ -351,10 +351,8 @@ register(
             vocab_size=250880, hidden_size=64, num_hidden_layers=2, num_attention_heads=8, layer_norm_eps=1e-5,
             tie_word_embeddings=True, hidden_dropout=0.0,
         ),
-        aliases=dict(
-            n_embed='hidden_size', n_layer='num_hidden_layers', n_head='num_attention_heads',
-            num_attention_heads='num_attention_heads', layer_norm_epsilon='layer_norm_eps',
-        ),
+        names=dict(layer_norm_epsilon='layer_norm_eps'),
+        aliases=dict(n_embed='hidden_size', n_layer='num_hidden_layers', n_head='num_attention_heads'),
         free=('seq_length', 'offset_alibi', 'attention_softmax_in_fp32', 'masked_softmax_fusion', 'bias_dropout_fusion',
               'skip_bias_add', 'skip_bias_add_qkv', 'unk_token_id', 'n_inner'),
         fixed=dict(apply_residual_connection_post_layernorm=(False,), slow_but_exact=(False,)),

@@ -121,6 +121,9 @@ def proposed(row: Row, call: Mapping[str, Any], tied: bool, architecture: str) -
         fields['tie_word_embeddings'] = tied
     if longest := call.get('max_seq_len'):
         fields['max_position_embeddings'] = longest
+    rotated = fields.get('partial_rotary_factor', 1.0)
+    if row.defaults.get('partial_rotary_factor', 1.0) != 1 or rotated != 1:  # some types look nowhere else
+        fields.get('rope_parameters', {})['partial_rotary_factor'] = rotated
     for part, (name, kind, own) in row.parts.items():
         inner = proposed(ROWS[kind], call[part], False, own)
         fields[name] = {**inner, 'architectures': None, **fields.get(name, {})}
@@ -233,19 +236,33 @@ def found_as(
     return config, ''
 
 
+TOKENS = ('pad_token_id', 'bos_token_id', 'eos_token_id')
+
+
+def written(row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config by the names that classes of theirs read. Which tokens are special nobody knows."""
+    theirs = {field: name for name, field in row.names.items()}
+    found = {theirs.get(name, name): value for name, value in config.items()}
+    used = {name for name in TOKENS if row.defaults.get(name, math.inf) < config.get('vocab_size', 0)}
+    unknown = [name for name in TOKENS if row.wrapper == 'TransformerWrapper' and name not in used]
+    return {**found, **{name: None for name in unknown if name not in found}, 'model_type': row.spelled or row.type}
+
+
 def described(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, Any]:
     """The config of the one type that a model can be written as, or of that which is asked for.
 
     Raises ConfigError, which says what of the model each type does not have.
     """
-    if hf_type is not None and hf_type not in ROWS:
+    if hf_type is not None and hf_type.replace('-', '_') not in ROWS:
         raise ConfigError(f'`hf_type` got {shown(hf_type)}, which is not supported{did_you_mean(hf_type, ROWS)}')
+    hf_type = hf_type and hf_type.replace('-', '_')
     call = call_of(model)
     now, longest = canonical(call), call.get('max_seq_len', 0)
     tried = {kind: found_for(row, now, tied, longest) for kind, row in ROWS.items() if hf_type in (None, kind)}
     found = {kind: config for kind, (config, _) in tried.items() if config is not None}
     if len(found) == 1:
-        return next(iter(found.values()))
+        kind, config = next(iter(found.items()))
+        return written(ROWS[kind], config)
     if found:
         raise ConfigError(f'`hf_type` is missing: the model can be written as {", ".join(found)}')
     said = '; '.join(f'{kind}: {reason}' for kind, (_, reason) in tried.items())

@@ -182,11 +182,11 @@ register(
     BERT.like(
         'distilbert', 'DistilBertForMaskedLM', without=('type_vocab_size', 'embed_num_tokens', 'embed_default_ids'),
         defaults=dict(num_hidden_layers=6, layer_norm_eps=1e-12),
-        aliases=dict(
-            dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads',
+        names=dict(
             hidden_dim='intermediate_size', activation='hidden_act', dropout='hidden_dropout_prob',
             attention_dropout='attention_probs_dropout_prob',
         ),
+        aliases=dict(dim='hidden_size', n_layers='num_hidden_layers', n_heads='num_attention_heads'),
         fixed=dict(sinusoidal_pos_embds=(False,)),
         free=('qa_dropout', 'seq_classif_dropout', 'tie_weights_'),
         model=dict(
@@ -286,11 +286,17 @@ register(
     )
 )  # fmt: skip
 
+
+@back(lambda v, k: {} if v is None else {'embedding_size': v})
+def embedding_width(c: Fields) -> int | None:
+    return c.embedding_size
+
+
 V2 = 'deberta.encoder.layer.{i}.attention.self'
 
 register(
     BERT.like(
-        'deberta_v2', 'DebertaV2ForMaskedLM',
+        'deberta_v2', 'DebertaV2ForMaskedLM', spelled='deberta-v2',
         defaults=dict(
             vocab_size=128100, hidden_size=1536, num_hidden_layers=24, num_attention_heads=24, intermediate_size=6144,
             type_vocab_size=0, layer_norm_eps=1e-7, relative_attention=False, max_relative_positions=-1,
@@ -302,7 +308,7 @@ register(
         free=('pooler_hidden_size', 'cls_dropout', 'pooler_dropout', 'padding_idx', 'attention_head_size',
               'conv_act', 'conv_groups'),
         model=dict(
-            emb_dim='embedding_size', max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
+            emb_dim=embedding_width, max_seq_len=lambda c: c.max_position_embeddings if c.position_biased_input else 0,
             abs_pos_emb_scale=lambda c: 1.0 if c.position_biased_input else None,
         ),
         layers=dict(attn_disentangled=disentangled, disable_abs_pos_emb=no('position_biased_input')),
@@ -360,7 +366,8 @@ register(
             embedding_dropout=0.0, mlp_dropout=0.0, attention_dropout=0.0, pad_token_id=50283, classifier_bias=False,
             classifier_activation='gelu', classifier_pooling='cls',
         ),
-        aliases=dict(norm_eps='layer_norm_eps', global_rope_theta='full_theta', local_rope_theta='local_theta'),
+        names=dict(norm_eps='layer_norm_eps'),
+        aliases=dict(global_rope_theta='full_theta', local_rope_theta='local_theta'),
         fixed=dict(classifier_pooling=('cls', 'mean')),
         free=('repad_logits_with_grad',),
         model=dict(

@@ -198,7 +198,7 @@ def kinds(c: Fields) -> tuple[bool, ...]:
 
 def window_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
     if v is None:
-        return {'sliding_window': None}
+        return {'sliding_window': None, 'layer_types': ['full_attention'] * k['depth']}
     slides = v if isinstance(v, (list, tuple)) else [v] * k['depth']
     kinds = ['full_attention' if one is None else 'sliding_attention' for one in slides]
     return {

@@ -22,6 +22,7 @@ from x_transformers.pretrained.changes import (
 )
 from x_transformers.pretrained.fields import (
     activation,
+    back,
     deepseek_experts,
     deepseek_scale,
     emb_scale,
@@ -178,7 +179,7 @@ GEMMA = register(
             num_key_value_heads=16, head_dim=256, hidden_act='gelu_pytorch_tanh', max_position_embeddings=8192,
             tie_word_embeddings=True,
         ),
-        aliases=dict(hidden_activation='hidden_act'),
+        free=('hidden_activation',),  # which their class does not read
         fixed=dict(use_bidirectional_attention=(None, False)),
         model=dict(emb_scale=emb_scale('hidden_size')),
         layers=dict(norm_add_unit_offset=True, ff_no_bias=True, ff_glu_bias=False),
@@ -189,6 +190,7 @@ GEMMA2 = register(
     GEMMA.like(
         'gemma2', 'Gemma2ForCausalLM',
         free=('sliding_window_size',),
+        names=dict(hidden_activation='hidden_act'),
         defaults=dict(
             hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
             num_key_value_heads=4, query_pre_attn_scalar=256, sliding_window=4096, layer_types=None,
@@ -320,6 +322,12 @@ def has_latent(c: Fields) -> bool:
     return c.q_lora_rank is not None
 
 
+@back(lambda v, k: {'num_attention_heads': v, 'num_key_value_heads': v})
+def heads_of_latents(c: Fields) -> int:
+    """Theirs asks for a number of key heads too, and has as many."""
+    return c.num_attention_heads
+
+
 LATENT, ROTATED = f'{A}.1.to_latent_kv', f'{A}.1.to_rotated_k'
 DEEPSEEK_LINKS = links(
     by_turn(f'{S}.q_proj.*', f'{A}.1.to_q.*', TURNED_FIRST, turn=R, when=lambda c: not has_latent(c)),
@@ -357,7 +365,7 @@ register(
         ),
         fixed=dict(scoring_func=('sigmoid',), topk_method=('noaux_tc',), moe_layer_freq=(1,)),
         layers=dict(
-            attn_dim_head=latent_head_width, attn_value_dim_head='v_head_dim',
+            heads=heads_of_latents, attn_dim_head=latent_head_width, attn_value_dim_head='v_head_dim',
             attn_qkv_bias=None, attn_use_latent_q=lambda c: c.q_lora_rank is not None or None,
             attn_dim_latent_q='q_lora_rank', attn_use_latent_kv=True, attn_dim_latent_kv='kv_lora_rank',
             attn_dim_latent_rope='qk_rope_head_dim', attn_latent_norm=True,

@@ -96,11 +96,12 @@ def links(*groups: Sequence[Link]) -> tuple[Link, ...]:
 class Row:
     """How models of one `model_type` of `transformers` are read and written. `like` starts from another row.
 
-    type             its `model_type`
+    type             its `model_type`, or as it is `spelled` there
     architectures    classes of transformers that can be read, the one with a language head first
     wrapper, stack   classes of ours; without a stack all keywords are those of the wrapper
     defaults         fields that are read, with what stands for one that a config leaves out
-    aliases          older names of fields -> those of `defaults`
+    names            what files of this type call fields of `defaults`, whose classes know no other name -> the field
+    aliases          other names that they know too, older ones among them -> the field
     fixed            fields -> the values that can be computed
     free             further fields that change no numbers
     model, layers    keywords of the wrapper and of the stack
@@ -124,6 +125,7 @@ class Row:
     wrapper: str = 'TransformerWrapper'
     stack: str | None = 'Decoder'
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     free: tuple[str, ...] = ()
@@ -143,7 +145,8 @@ class Row:
     heads: Mapping[str, Any] = field(default_factory=dict)
     head: str = ''
     around: Mapping[str, Value] | None = None
-    merges = ('defaults', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
+    spelled: str = ''
+    merges = ('defaults', 'names', 'aliases', 'fixed', 'model', 'layers', 'sizes', 'heads')
 
     def like(self, type: str, *architectures: str, without: Sequence[str] = (), **changes: Any) -> Row:
         """A row that differs from this one. Mappings are merged, `without` some of their names."""
@@ -173,6 +176,7 @@ class Fields:
         self.architecture = self.class_of_config()
         read = {row.aliases.get(name, name): value for name, value in reversed(list(config.items()))}
         read.update({name: config[name] for name in row.defaults if name in config})
+        read.update({field: config[name] for name, field in row.names.items() if name in config})
         self.values = {**row.defaults, **read}
         self.values['tied'] = self.values.get('tie_word_embeddings', False) if tied is None else tied
         self.values.update(found or {})
@@ -212,7 +216,8 @@ class Fields:
                 f'`quantization_config` of this {row.type} checkpoint is set: weights in few bits are not read, save '
                 f'them in bfloat16 first, by `AutoModel.from_pretrained(path, dtype="bfloat16").dequantize()`'
             )
-        known = {*row.defaults, *row.aliases, *row.fixed, *row.free, 'quantization_config', 'tie_word_embeddings'}
+        known = {*row.defaults, *row.names, *row.aliases, *row.fixed, *row.free}
+        known |= {'quantization_config', 'tie_word_embeddings'}
         for name, value in self.config.items():
             if name not in known and not WITHOUT_EFFECT.fullmatch(name):
                 raise ConfigError(
