@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.features.tables import constant
-from x_transformers.flags import Check, ConfigError, is_number, none, number, one_of, positive, shown, size
+from x_transformers.flags import Check, ConfigError, at_least, is_number, none, number, one_of, positive, shown, size
 from x_transformers.flags.checks import boolean
 
 above_one = Check('a number of at least 1', lambda value: is_number(value) and value >= 1)
@@ -38,7 +38,7 @@ NEEDED: dict[str, dict[str, Check]] = {
     'linear': dict(factor=positive),
     'dynamic': dict(factor=above_one, length=size),
     'yarn': dict(factor=positive, length=size),
-    'longrope': dict(short_factor=divisors, long_factor=divisors, length=size),
+    'longrope': dict(short_factor=divisors, long_factor=divisors, length=at_least(2)),
     'llama3': dict(factor=positive, low=positive, high=positive, length=size),
 }
 MORE: dict[str, dict[str, Check]] = {

@@ -310,6 +310,14 @@ class GivenAngles(StackFeature):
         return tuple(given)
 
 
+a_base = Check('a number greater than 1', lambda value: is_number(value) and value > 1)
+
+
+def turns_a_layer(value: Any) -> bool:
+    known = isinstance(value, Mapping) and value.keys() <= {'theta', 'scaling'}
+    return isinstance(value, bool) or (known and a_base.test(value.get('theta', 2)))
+
+
 class RotaryPositions(StackFeature):
     """Rotary positions for all self-attention layers of a stack."""
 
@@ -319,7 +327,7 @@ class RotaryPositions(StackFeature):
     rotary_theta = flag(
         10000.0,
         'base of the frequencies, theta ** (-2 i / r) for pair i of r features',
-        Check('a number greater than 1', lambda v: is_number(v) and v > 1),
+        a_base,
         example=100.0,
     )
     rotary_scaling = flag(
@@ -517,13 +525,7 @@ class RotaryLayers(StackFeature):
     rotary_layers = flag(
         None,
         'for each self-attention True, False for no rotation, or a dict with `theta` and `scaling` of its own',
-        each(
-            Check(
-                'True, False or a dict with `theta`, `scaling` or both',
-                lambda v: isinstance(v, bool) or (isinstance(v, Mapping) and set(v) <= {'theta', 'scaling'}),
-            )
-        )
-        | none,
+        each(Check(f'True, False or a dict with `theta`, {a_base.words}, `scaling` or both', turns_a_layer)) | none,
         example=(False, dict(theta=100.0)),
     )
     needs = {'rotary_pos_emb': 'it says in which layers'}
