@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from x_transformers import pretrained
+
 D = dict(
     vocab_size=96, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
     max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
@@ -466,6 +468,14 @@ def checkpoint(case: Case) -> tuple[Any, Path]:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     model.save_pretrained(folder)
     return model, folder
+
+
+def check_same_tensors(folder: Path, other: Path) -> None:
+    """That two folders hold the same weights under the same names, to the bit."""
+    before, after = (pretrained.files.Weights(path) for path in (folder, other))
+    assert before.files.keys() == after.files.keys()
+    for name in before.files:
+        assert torch.equal(before.load(name), after.load(name)), name
 
 
 def ids_of(case: Case, rows: int = 2, seed: int = 0) -> torch.Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles import assert_close, randomised
 from test_plain import ACTING, YARN
+from test_plain import PLAIN as LAYERS
 from torch import nn
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
@@ -28,47 +29,27 @@ def heads(out):
     return out if isinstance(out, tuple) else (out,)
 
 
-PLAIN = {
-    'default': {},
-    'rotary': dict(rotary_pos_emb=True),
+# rows of the same name in the table of layers
+ALIKE = (
+    'default', 'rotary', 'layers turn otherwise', 'some features turn', 'some heads turn', 'kv heads', 'one kv head',
+    'rmsnorm, gated', 'qk norm', 'rms norm of heads', 'biases', 'some biases', 'head norms', 'head norms, each',
+    'head norms, some turn', 'head norms with means', 'dynamic', 'norms behind', 'sandwich', 'eps',
+    'eps without offset', 'norms of branches', 'no first norm', 'side by side', 'other layers', 'repeated',
+    'no projection', 'activation',
+)  # fmt: skip
+PLAIN = {name: LAYERS[name] for name in ALIKE} | {
     'rotary, scaled': dict(rotary_pos_emb=True, rotary_theta=50.0, rotary_scaling=YARN),
-    'layers turn otherwise': dict(rotary_pos_emb=True, depth=3, rotary_layers=(dict(scaling=YARN), False, True)),
-    'some features turn': dict(rotary_pos_emb=True, rotary_emb_dim=4, rotary_interpolation_factor=2.0),
-    'some heads turn': dict(rotary_pos_emb=True, rotate_num_heads=2),
-    'kv heads': dict(attn_kv_heads=2, rotary_pos_emb=True),
-    'one kv head': dict(attn_one_kv_head=True),
     'value heads': dict(attn_value_dim_head=4, rotary_pos_emb=True),
-    'rmsnorm, gated': dict(use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
-    'qk norm': dict(attn_qk_norm=True, rotary_pos_emb=True),
     'qk norm, learned': dict(attn_qk_norm=True, attn_qk_norm_groups=2, attn_qk_norm_dim_scale=True),
-    'rms norm of heads': dict(attn_qk_rmsnorm=True, attn_kv_heads=2, rotary_pos_emb=True, attn_value_rmsnorm=True),
-    'biases': dict(attn_qkv_bias=True, attn_out_bias=True, attn_softmax_scale=0.4),
-    'some biases': dict(attn_qkv_bias='qv', attn_kv_heads=2, rotary_pos_emb=True),
-    'head norms': dict(attn_qk_head_norm='rms', attn_kv_heads=2, rotary_pos_emb=True, norm_add_unit_offset=False),
-    'head norms, each': dict(attn_qk_head_norm='rms', attn_qk_head_norm_shared=False, attn_kv_heads=2),
-    'head norms, some turn': dict(attn_qk_head_norm='rms', rotary_pos_emb=True, rotate_num_heads=2),
-    'head norms with means': dict(attn_qk_head_norm='layer', attn_qk_head_norm_bias=True, rotary_pos_emb=True),
     'alibi': dict(alibi_pos_bias=True, attn_kv_heads=2),
     't5': dict(rel_pos_bias=True),
-    'dynamic': dict(dynamic_pos_bias=True),
-    'norms behind': dict(pre_norm=False),
-    'sandwich': dict(sandwich_norm=True),
     'no final norm': dict(pre_norm_has_final_norm=False),
     'dropout': dict(attn_dropout=0.3, ff_dropout=0.3, layer_dropout=0.0),
     'formula': dict(attn_flash=False),
-    'eps': dict(norm_eps=0.1, use_rmsnorm=True, sandwich_norm=True),
-    'eps without offset': dict(norm_eps=0.1, use_rmsnorm=True, norm_add_unit_offset=False),
     'biases of norms': dict(norm_bias=True, norm_eps=1e-3, ff_activation='gelu_tanh'),
     'no gains': dict(norm_affine=False, norm_eps=1e-3),
-    'norms of branches': dict(branch_post_norm=True, use_rmsnorm=True, norm_eps=0.1),
-    'no first norm': dict(first_attn_norm=False),
     'gated without bias': dict(ff_glu=True, ff_glu_bias=False, ff_no_bias=True, ff_dim_inner=20, ff_activation='silu'),
-    'side by side': dict(parallel_block=True, rotary_pos_emb=True),
     'side by side, one norm': dict(parallel_block='shared', norm_bias=True, weight_tie_layers=True),
-    'other layers': dict(custom_layers=('a', 'a', 'f', 'a', 'f')),
-    'repeated': dict(weight_tie_layers=True),
-    'no projection': dict(heads=1, attn_dim_head=16),
-    'activation': dict(ff_relu_squared=True, ff_post_act_ln=True),
     'embeddings': dict(wrapper=dict(emb_dim=8)),
     'tied': dict(wrapper=dict(tie_embedding=True, l2norm_embed=True)),
     'scaled': dict(wrapper=dict(emb_scale=2.5, abs_pos_emb_scale=0.3, logits_scale=0.5, logits_bias=True)),

@@ -8,7 +8,18 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from pretrained_cases import BARS, CASES, HEAD_CASES, IMAGE_CASES, SEQ2SEQ_CASES, Case, checkpoint, ids_of, lifted
+from pretrained_cases import (
+    BARS,
+    CASES,
+    HEAD_CASES,
+    IMAGE_CASES,
+    SEQ2SEQ_CASES,
+    Case,
+    check_same_tensors,
+    checkpoint,
+    ids_of,
+    lifted,
+)
 from torch import Tensor, nn
 
 from x_transformers import Classifier, XTransformer, pretrained
@@ -89,10 +100,7 @@ def test_heads(case, tmp_path):
     assert not info.new and not info.ignored
     assert type(ours).from_config(ours.config.to_json_string()).config == ours.config
     pretrained.save(ours, tmp_path, format='hf')
-    before, after = (pretrained.files.Weights(path) for path in (folder, tmp_path))
-    assert before.files.keys() == after.files.keys()
-    for name in before.files:
-        assert torch.equal(before.load(name), after.load(name)), name
+    check_same_tensors(folder, tmp_path)
     assert pretrained.files.read_json(folder / 'config.json') == pretrained.files.read_json(tmp_path / 'config.json')
     pad = theirs.config.pad_token_id
     check_equal(of_ours(case, ours, pad), of_theirs(case, theirs), 1e-4)

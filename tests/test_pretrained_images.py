@@ -15,6 +15,7 @@ from pretrained_cases import (
     TEXT,
     TOWER_CASES,
     VISION,
+    check_same_tensors,
     checkpoint,
     config_of,
     lifted,
@@ -116,10 +117,7 @@ def test_outputs_and_the_way_back(case, tmp_path):
     assert info.type == case.type and not ours.training and not info.ignored
     assert type(ours).from_config(ours.config.to_json_string()).config == ours.config
     pretrained.save(ours, tmp_path, format='hf')
-    before, after = (pretrained.files.Weights(path) for path in (folder, tmp_path))
-    assert before.files.keys() == after.files.keys()
-    for name in before.files:
-        assert torch.equal(before.load(name), after.load(name)), name
+    check_same_tensors(folder, tmp_path)
     assert worst(case, ours, theirs) < 1e-4
     assert worst(case, ours.double(), copy.deepcopy(theirs).double()) < 1e-10
     with torch.no_grad():
@@ -141,8 +139,7 @@ def test_models_that_were_never_loaded(name, tmp_path):
     pretrained.save(ours, tmp_path, hf_type=OF[name].type)
     config = json.loads((tmp_path / 'config.json').read_text())
     assert config['architectures'] == [OF[name].kind] and not any(key.startswith('has_') for key in config)
-    before, after = (pretrained.files.Weights(path) for path in (folder, tmp_path))
-    assert before.files.keys() == after.files.keys()
+    check_same_tensors(folder, tmp_path)
     assert worst(OF[name], ours.double(), again(tmp_path, theirs)) < 1e-10
 
 
