@@ -223,6 +223,11 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
     assert mine.shout() == 'MINE' and mine.token_emb.emb.weight.dtype is torch.float64
     with pytest.raises(TypeError, match='a llama checkpoint is a TransformerWrapper, not a ViTransformerWrapper'):
         ViTransformerWrapper.from_pretrained(folder('llama'))
+    for name in ('tokenizer.json', 'merges.txt', 'other.json'):
+        (tmp_path / name).write_text(name)
+    mine.save_pretrained(tmp_path / 'written', format='hf', tokenizer_from=tmp_path)
+    copied = {path.name for path in (tmp_path / 'written').iterdir() if path.read_bytes() == path.name.encode()}
+    assert copied == {'tokenizer.json', 'merges.txt'}
     mine.save_pretrained(tmp_path, format='hf')
     same_weights(pretrained.load(tmp_path), pretrained.load(folder('llama'), dtype='float64'))
 
@@ -276,6 +281,7 @@ def test_more_tokens_begin_as_the_mean(folder, tmp_path):
     assert table.shape[0] == 100 and torch.equal(table[:96], before)
     torch.testing.assert_close(table[96:], before.mean(dim=0).expand(4, -1))
     torch.testing.assert_close(net(IDS)[..., :96], model_of('gpt2')(IDS))
+    assert pretrained.load(folder('gpt2'), num_tokens=100, num_classes=2).net.num_tokens == 100
     pretrained.save(net, tmp_path)
     assert json.loads((tmp_path / 'config.json').read_text())['vocab_size'] == 100
     same_weights(pretrained.load(tmp_path), net)
@@ -549,6 +555,19 @@ def test_generation_defaults_that_sample(logged):
     assert generation_keywords({}) == {}
     generation_keywords(dict(num_beams=4), 'test')
     assert any(re.search('`num_beams`.*beams=4', line) for line in logged)
+
+
+def test_generation_defaults_of_decoders_with_a_source(logged):
+    """A length counts the token that the decoder begins with, and so do places of tokens."""
+    from x_transformers.pretrained.generation import At, generation_keywords
+
+    said = dict(max_length=9, forced_bos_token_id=4, forced_eos_token_id=2, begin_suppress_tokens=[5, 6])
+    found = generation_keywords(said, has_source=True)
+    assert found.pop('logits_processor') == (At(1, (4,), True), At(8, (2,), True), At(2, (5, 6), False))
+    assert found == dict(seq_len=8, temperature=0.0)
+    found = generation_keywords(dict(begin_suppress_tokens=[5], max_new_tokens=3, max_length=9), has_source=True)
+    assert found == dict(seq_len=3, temperature=0.0, logits_processor=(At(1, (5,), False),))
+    assert not logged
 
 
 def test_a_type_of_ones_own():
