@@ -47,6 +47,7 @@ KNOWN = {
     r'`(branch_post_norm|parallel_block|first_attn_norm=False)` needs `pre_norm`: .*': 'of an argument',
     r'`parallel_block=.shared.` does not go with `(branch_post_norm|first_attn_norm)`: .*': 'there is no norm to share',
     r'`parallel_block` does not go with this `layers_execute_order`: .*': 'blocks are whole',
+    r'`first_attn_norm=False` does not go with this `layers_execute_order`: .*': 'it runs again',
     r'`ff_activation` does not go with `ff_\w+`: both choose the activation': 'one is an argument',
     r'`ff_swiglu_limit` does not go with `ff_\w+`: .*': 'it has an activation and bounds of its own',
     r'`ff_moe_bias` does not go with `ff_glu_bias=False`: .*': 'one value, and another',

@@ -133,6 +133,11 @@ def test_names_of_norms():
     assert 'LayerNorm after each branch' in Decoder(**SIZES, depth=1, branch_post_norm=True).explain()
 
 
+def test_the_first_attention_is_the_one_that_runs_first():
+    net = Decoder(**SIZES, depth=2, first_attn_norm=False, layers_execute_order=(2, 3, 0, 1))
+    assert [layer[0][0] is None for layer in net.layers] == [False, False, True, False]
+
+
 # blocks whose branches stand side by side
 
 
@@ -225,6 +230,7 @@ def test_memories_are_normed_like_the_tokens():
         (dict(branch_post_norm=True, pre_and_post_norm=True), '`branch_post_norm` does not go with `pre_and_post'),
         (dict(first_attn_norm=False, pre_norm=False), '`first_attn_norm=False` needs `pre_norm`'),
         (dict(first_attn_norm=False, branch_post_norm=True), '`first_attn_norm` does not go with `branch_post_norm`'),
+        (dict(first_attn_norm=False, layers_execute_order=(0, 1, 0, 1)), '`first_attn_norm=False` does not go with this'),
         (dict(parallel_block='both'), "`parallel_block` got 'both', it must be True, False or 'shared'"),
         (dict(parallel_block=True, pre_norm=False), '`parallel_block` needs `pre_norm`'),
         (dict(parallel_block=True, macaron=True), '`parallel_block` does not go with `macaron`'),

@@ -26,8 +26,19 @@ import torch
 from torch import Tensor
 
 from x_transformers.features.tables import constant
-from x_transformers.flags import Check, ConfigError, at_least, is_number, none, number, one_of, positive, shown, size
-from x_transformers.flags.checks import boolean
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    at_least,
+    boolean,
+    is_number,
+    none,
+    number,
+    one_of,
+    positive,
+    shown,
+    size,
+)
 
 above_one = Check('a number of at least 1', lambda value: is_number(value) and value >= 1)
 divisors = Check(

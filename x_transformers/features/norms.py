@@ -562,7 +562,13 @@ class FirstAttentionNorm(StackFeature):
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
             raise ConfigError('`first_attn_norm=False` needs `pre_norm`: there is no norm before a branch')
-        self.first = next((at for at, kind in enumerate(host.layer_types) if attends(kind)), None)
+        order = host.layers_execute_order
+        self.first = next((index for index in order if attends(host.layer_types[index])), None)
+        if order.count(self.first) > 1:
+            raise ConfigError(
+                f'`first_attn_norm=False` does not go with this `layers_execute_order`: '
+                f'layer {self.first}, the first attention, runs again'
+            )
 
     def norms(self, norms: tuple[Any, ...], kind: str, index: int) -> tuple[Any, ...]:
         return (None, *norms[1:]) if index == self.first else norms
