@@ -119,6 +119,7 @@ BUGS = {
     ]),
     'pretrained/described.py': ('test_pretrained_folders.py', [
         ('the first of several types is taken', 'if len(found) == 1:', 'if found:'),
+        ('names of fields are those of the table', 'theirs.get(name, name): value', 'name: value'),
     ]),
     'pretrained/engine.py': ('test_pretrained_folders.py', [
         ('a prefix that a file leaves out is missing', '(row.base + new, new.removeprefix(row.base))', '(new.removeprefix(row.base),)'),
