@@ -205,6 +205,8 @@ def test_own_format(tmp_path):
         assert loaded.net.token_emb.emb.weight.requires_grad
         ids = IDS[:, :8] % 20
         assert torch.equal(loaded.net(ids), net.eval().net(ids))
+    (tmp_path / 'config.json').write_text(json.dumps(net.config))  # that of the model alone
+    same_weights(AutoregressiveWrapper.from_pretrained(tmp_path), net)
     half = pretrained.load(tmp_path, dtype=torch.bfloat16, num_tokens=24)
     assert half.net.num_tokens == 24 and half.net.token_emb.emb.weight.dtype is torch.bfloat16
     assert half.net(IDS[:, :8] % 20).shape[-1] == 24

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from common.folders import checkpoints
 from common.options import Stop
 from common.tokens import Bytes, Codec, tokenizer_in
-from x_transformers import TransformerWrapper
+from x_transformers import TransformerWrapper, pretrained
 
 
 def find(wanted: str | None, option: str) -> Path:
@@ -35,23 +32,15 @@ def find(wanted: str | None, option: str) -> Path:
 
 def read_model(folder: Path, option: str, dtype: str = 'auto') -> tuple[TransformerWrapper, Codec]:
     """A model that reads ids, in eval mode, and what they stand for. `dtype` is that of the file if 'auto'."""
-    ends: list[int] = []
     try:
-        config: dict[str, Any] = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
-        if 'model_type' in config:
-            from x_transformers import pretrained
-
-            net, info = pretrained.load(folder, dtype=dtype, return_info=True)
-            found = info.generation.get('eos_token_id', config.get('eos_token_id'))
-            ends = found if isinstance(found, list) else [] if found is None else [found]
-        else:
-            net = TransformerWrapper.from_config(config)
-            net.load_state_dict(load_file(folder / 'model.safetensors'))
+        net, info = pretrained.load(folder, dtype=dtype, return_info=True)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise Stop(f'{option} {folder} cannot be read: {error}') from None
     if not isinstance(net, TransformerWrapper):
         raise Stop(f'{option} {folder} is a {type(net).__name__}, not a model of text alone')
+    found = info.generation.get('eos_token_id', info.config.get('eos_token_id'))
+    ends = found if isinstance(found, list) else [] if found is None else [found]
     codec = tokenizer_in(folder, ends, specials=True)
     if isinstance(codec, Bytes) and net.num_tokens != codec.size:
         raise Stop(f'{option} {folder} has no tokenizer.json, and {net.num_tokens:,} ids are no bytes')
-    return net.eval(), codec
+    return net, codec

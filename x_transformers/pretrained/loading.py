@@ -160,7 +160,9 @@ def load(
 
 
 def loaded(config: dict[str, Any], weights: Weights, wanted: Wanted, dtype: Any, place: Any) -> tuple[nn.Module, Info]:
-    """The model of a config with its weights, in either format."""
+    """The model of a config with its weights, in either format; a `model.config` alone will do too."""
+    if 'class' in config:
+        config = {'model_type': OWN, 'config': config}
     if config.get('model_type') == OWN:
         return load_own(config, weights, wanted, chosen_dtype(None if dtype == 'auto' else dtype, {}), place)
     row, config = settled(config, wanted.head, wanted.num_classes)
