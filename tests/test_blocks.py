@@ -230,7 +230,7 @@ def test_memories_are_normed_like_the_tokens():
         (dict(branch_post_norm=True, pre_and_post_norm=True), '`branch_post_norm` does not go with `pre_and_post'),
         (dict(first_attn_norm=False, pre_norm=False), '`first_attn_norm=False` needs `pre_norm`'),
         (dict(first_attn_norm=False, branch_post_norm=True), '`first_attn_norm` does not go with `branch_post_norm`'),
-        (dict(first_attn_norm=False, layers_execute_order=(0, 1, 0, 1)), '`first_attn_norm=False` does not go with this'),
+        (dict(first_attn_norm=False, layers_execute_order=(0, 1, 0, 1)), '`first_attn_norm=False` does not go with'),
         (dict(parallel_block='both'), "`parallel_block` got 'both', it must be True, False or 'shared'"),
         (dict(parallel_block=True, pre_norm=False), '`parallel_block` needs `pre_norm`'),
         (dict(parallel_block=True, macaron=True), '`parallel_block` does not go with `macaron`'),

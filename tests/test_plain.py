@@ -167,6 +167,14 @@ def test_orders_of_a_call(runs):
         runs.clear()
 
 
+def test_a_norm_of_ones_own_where_one_is_borrowed(runs):
+    net, x = stack(parallel_block='shared'), tokens()
+    net.layers[1][0][0] = nn.LayerNorm(16, bias=False)
+    nn.init.normal_(net.layers[1][0][0].weight)
+    assert_same(passed(net, x), ordinary(passed, net, x))
+    assert not runs
+
+
 @pytest.mark.parametrize('scale', [1.0, 2.0, None])
 def test_angles_given_by_the_caller(scale, runs):
     net, x = stack(rotary_pos_emb=True), tokens()

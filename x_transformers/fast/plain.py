@@ -413,6 +413,10 @@ def is_plain(stack: Stack) -> bool:
 
     if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
         return False
+    parallel = stack.features.find(ParallelBlock)
+    if parallel is not None and parallel.shares:  # a user may give a layer a norm of its own beside that of its block
+        if any(layer[0][0] is not None for layer in stack.layers if not parallel.begins(layer.index)):
+            return False
     turns = all(layer[1].features.find(Rotary) for layer in stack.layers if layer.kind == 'a')
     return turns and all(are_plain(acting(layer[1])) for layer in stack.layers)
 
