@@ -575,13 +575,13 @@ def test_generation_defaults_of_decoders_with_a_source(logged):
 def test_a_type_of_ones_own():
     with pytest.raises(TypeError, match='must be a Row'):
         pretrained.register({'type': 'mine'})
-    row = ROWS['bert'].like('mine', 'BertForMaskedLM')
+    row = ROWS['bert'].like('of-mine', 'BertForMaskedLM')
     pretrained.register(row)
     try:
-        call = pretrained.keywords({'model_type': 'mine'})
+        call = pretrained.keywords({'model_type': 'of-mine'})
         assert call['attn_layers']['class'] == Encoder.__name__
     finally:
-        del ROWS['mine']
+        del ROWS['of_mine']
 
 
 def test_what_may_not_be_said():

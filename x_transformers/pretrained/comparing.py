@@ -22,7 +22,7 @@ class Draw:
         """Of a model, b n; the last one ends a text."""
         length = min(LENGTH, net.max_seq_len or LENGTH)
         ids = torch.randint(3, net.num_tokens, (2, length), generator=self.generator)
-        if self.eos is not None:
+        if self.eos is not None and self.eos < net.num_tokens:  # by default it may be that of a larger vocabulary
             ids = ids.masked_fill(ids == self.eos, 3)
             ids[:, -1] = self.eos
         return ids

@@ -253,9 +253,9 @@ def described(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, An
 
     Raises ConfigError, which says what of the model each type does not have.
     """
-    if hf_type is not None and hf_type.replace('-', '_') not in ROWS:
+    hf_type = hf_type and str(hf_type).replace('-', '_')
+    if hf_type is not None and hf_type not in ROWS:
         raise ConfigError(f'`hf_type` got {shown(hf_type)}, which is not supported{did_you_mean(hf_type, ROWS)}')
-    hf_type = hf_type and hf_type.replace('-', '_')
     call = call_of(model)
     now, longest = canonical(call), call.get('max_seq_len', 0)
     tried = {kind: found_for(row, now, tied, longest) for kind, row in ROWS.items() if hf_type in (None, kind)}

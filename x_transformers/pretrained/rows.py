@@ -287,7 +287,7 @@ def register(row: Row) -> Row:
     """Add a type of models, or put another row in the place of one."""
     if not isinstance(row, Row):
         raise TypeError(f'`row` got {shown(row)}, it must be a Row')
-    ROWS[row.type] = row
+    ROWS[row.type.replace('-', '_')] = row
     return row
 
 

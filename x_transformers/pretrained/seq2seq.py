@@ -8,7 +8,7 @@ from typing import Any
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, JOIN, ROW
-from x_transformers.pretrained.fields import ACTIVATIONS, activation
+from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, their_activation
 from x_transformers.pretrained.heads import Head, classifier, of_sequence, on
 from x_transformers.pretrained.rows import Const, Fields, Part, Row, Value, link, links, register
 
@@ -18,6 +18,7 @@ def both(values: Mapping[str, Value]) -> dict[str, Value]:
     return {side + name: value for side in ('enc_', 'dec_') for name, value in values.items()}
 
 
+@back(lambda v, k: {'pad_token_id': v})
 def pad(c: Fields) -> int:
     """What fills up rows that have ended."""
     return 0 if c.pad_token_id is None else c.pad_token_id
@@ -32,6 +33,11 @@ def t5_is_gated(c: Fields) -> bool:
     return kind == 'gated' if c.is_gated_act is None else c.is_gated_act
 
 
+def t5_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    return {'feed_forward_proj': ('gated-' if k['enc_ff_glu'] else '') + their_activation(v)}
+
+
+@back(t5_back)
 def t5_activation(c: Fields) -> str:
     kind, _, name = c.feed_forward_proj.rpartition('-')
     name = c.dense_act_fn or ('gelu_new' if c.feed_forward_proj == 'gated-gelu' else name)
@@ -49,6 +55,15 @@ def t5_scale(c: Fields) -> float | None:
     if scales is None:
         scales = c.values.get('tie_word_embeddings') is not False
     return c.d_model**-0.5 if scales else 1.0
+
+
+def t5_scale_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    return {'scale_decoder_outputs': (v if k['dec_tie_embedding'] else k['dec_logits_scale']) != 1}
+
+
+@back(t5_scale_back)
+def t5_tied_scale(c: Fields) -> float | None:
+    return t5_scale(c) if c.tied else None
 
 
 T5_LAYERS = dict(
@@ -112,7 +127,7 @@ T5 = register(
             dim='d_model', tie_token_emb=True, pad_value=pad, **both({**T5_MODEL, **T5_LAYERS}), enc_depth='num_layers',
             dec_depth=lambda c: c.num_decoder_layers or c.num_layers,
             dec_tie_embedding=lambda c: bool(c.tied) or None,
-            dec_tie_embedding_scale=lambda c: t5_scale(c) if c.tied else None,
+            dec_tie_embedding_scale=t5_tied_scale,
             dec_logits_scale=lambda c: None if c.tied else t5_scale(c),
         ),
         sizes=dict(heads='num_heads', kv_heads='num_heads', dim_head='d_kv', dim_value='d_kv'),
