@@ -1,7 +1,7 @@
 """Models of `transformers` on the same weights: training, reading a prompt, decoding and memory, over `transformers`.
 
     pip install transformers safetensors
-    python benchmarks/pretrained.py [--huggingface FOLDER] [--models 'GPT-2;ViT']
+    python benchmarks/pretrained.py [--huggingface FOLDER] [--models GPT-2,ViT]
 
 Random weights of the shapes of GPT-2 small, of a Llama of that size with grouped key heads, of BERT base and ViT base
 are written once as a folder; `transformers` runs them by its sdpa attention, with a growing and with a static cache,
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measure import Row, Settings, Sides, Work, columns_of, parser_of, run, table
+from measure import Row, Settings, Sides, Work, chosen, columns_of, parser_of, run, table
 
 NAMES = ('huggingface', 'huggingface static', 'ours')
 HEADS = {'H': 'huggingface', 'H static': 'huggingface static', 'ours': 'ours'}
@@ -177,12 +177,12 @@ def check(row: Row) -> None:
 
 def parser() -> argparse.ArgumentParser:
     parser = parser_of(__doc__, rounds=3)
-    parser.add_argument('--models', help=f'only these, with semicolons: {"; ".join(MODELS)}')
+    parser.add_argument('--models', help=f'only these, with commas, of {", ".join(MODELS)}')
     return parser
 
 
 def rows(options: argparse.Namespace) -> list[Row]:
-    wanted = options.models.split(';') if options.models else list(MODELS)
+    wanted = chosen('--models', options.models, MODELS)
     filled = []
     with tempfile.TemporaryDirectory() as root, Sides(__file__, columns_of(options, NAMES), options) as sides:
         for name in wanted:

@@ -91,7 +91,7 @@ def test_script(scripts, script, columns, rows):
 def test_models_of_another_library(scripts):
     """Both compute the same, which the script checks, and each has its numbers."""
     pytest.importorskip('transformers', reason='pip install -e .[test-pretrained]')
-    kept, text = measured(scripts, 'pretrained', '--rounds', 1, '--models', 'Llama;ViT')
+    kept, text = measured(scripts, 'pretrained', '--rounds', 1, '--models', 'Llama,ViT')
     table = table_in(text)
     assert len(table) == len(kept) == 10
     for row in kept:

@@ -52,7 +52,7 @@ KINDS = {
     'all distances': dict(span=3),
     'buckets': dict(span=4, max_distance=6),
     'its own projections': dict(span=4, max_distance=7, share=False),
-    'one term': dict(span=3, terms=('c2p',)),
+    'one term': dict(span=2, terms=('c2p',)),
     'the other': dict(span=20, terms=('p2c',), share=False),
 }
 
