@@ -148,6 +148,15 @@ def test_a_config_has_the_names_that_are_read():
     assert all(config[f'{kind}_token_id'] is None for kind in ('pad', 'bos', 'eos'))
 
 
+def test_turned_features_are_written_as_a_number():
+    for width, turned in ((128, 64), (48, 32), (32, 32)):
+        said, meant = (
+            canonical(call_of(Decoder(dim=8, depth=1, heads=1, attn_dim_head=width, rotary_pos_emb=True, **own)))
+            for own in ({}, dict(rotary_emb_dim=turned))
+        )
+        assert said == meant and said['rotary_emb_dim'] == turned
+
+
 def test_keywords_of_ones_own_words_are_a_llama():
     """Other keywords that come to the same."""
     net = TransformerWrapper(
@@ -443,6 +452,8 @@ def test_several_files(folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == left
     with pytest.raises(ValueError, match='`max_shard_size` got'):
         pretrained.save(net, tmp_path, max_shard_size='5 parsecs')
+    sizes = dict(a=4, b=4, c=5, d=20, e=1)
+    assert pretrained.files.shards(sizes, 8) == [['a', 'b'], ['c'], ['d'], ['e']]
 
 
 def test_files_that_are_not_what_the_config_says(folder, tmp_path):
@@ -512,8 +523,9 @@ def test_pickles_are_read_if_they_are_trusted(folder, tmp_path):
 
 
 def test_sources_that_are_none(tmp_path):
-    with pytest.raises(FileNotFoundError, match='no folder and no file'):
-        pretrained.load('./nowhere/at/all')
+    for path in ('./nowhere/at/all', './nowhere', '/nowhere', 'nowhere/at/all'):
+        with pytest.raises(FileNotFoundError, match='no folder and no file'):
+            pretrained.load(path, local_files_only=True)
     with pytest.raises(ValueError, match=r'config.json. cannot be read'):
         pretrained.load(tmp_path)
     (tmp_path / 'config.json').write_text('{"model_type": "llama"}')

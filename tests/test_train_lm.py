@@ -619,6 +619,12 @@ def test_windows_are_even_and_do_not_overlap(script):
             assert even, (length, wanted)
 
 
+def test_text_is_encoded_in_parts_that_end_with_a_line(script, monkeypatch):
+    tokens = sys.modules['common.tokens']
+    monkeypatch.setattr(tokens, 'BLOCK', 8)
+    assert list(tokens.blocks('ab\ncd\nefghijklmnop\nq')) == ['ab\ncd\n', 'efghijkl', 'mnop\nq']
+
+
 def test_crops_reach_both_ends(script):
     config = script.Config(seq_len=5, batch_size=200)
     crops = script.random_crops(torch.arange(8), config, torch.Generator().manual_seed(0))
