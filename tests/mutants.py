@@ -859,7 +859,7 @@ BUGS = {
         ('positions are not smoothed where they shrink', 'smooth = RESAMPLED[self.interpolate_pos_emb]', 'smooth = False'),
         ('positions are resampled in half precision', 'rearrange(accurate(table[:, prefix:]),', 'rearrange(table[:, prefix:],'),
         ('pixels that fill no patch are refused', 'fits = min(height, width) >= least if self.crop_to_patches else', 'fits ='),
-        ('patches that are not hidden are', 'self.hidden(hidden_patches, x).unsqueeze(-1)', '~self.hidden(hidden_patches, x).unsqueeze(-1)'),
+        ('patches that are not hidden are', 'self.hidden(hidden_patches, x, grid).unsqueeze(-1)', '~self.hidden(hidden_patches, x, grid).unsqueeze(-1)'),
         ('a pool by attention loses what it read', 'return p + self.ff(self.norm(p))', 'return self.ff(self.norm(p))'),
     ]),
     'x_transformers.py': ('test_stack.py test_model_features.py', [

@@ -97,7 +97,7 @@ def test_a_token_in_place_of_hidden_patches():
     known = torch.where(hidden.unsqueeze(-1), net.mask_token, patched(net, IMAGE))
     assert_close(tokens[:, 1:], known + net.pos_embedding[:, 1:])
     assert torch.equal(net(IMAGE, hidden_patches=hidden.unflatten(1, (3, 3))), out)
-    for wrong in (hidden[:, :8], hidden.double()):
+    for wrong in (hidden[:, :8], hidden.double(), hidden.unflatten(1, (1, 9))):
         with pytest.raises(ValueError, match=r'`hidden_patches` got torch\.\w+ of shape'):
             net(IMAGE, hidden_patches=wrong)
 
@@ -202,6 +202,10 @@ def test_pixels_that_fill_no_patch():
     assert torch.equal(net(wide[..., 1:-1, :]), net(wide[..., 1:-2, :-1]))
     with pytest.raises(ValueError, match='of at least 2 pixels'):
         net(wide[..., :1, :])
+    exact, other = images(crop_to_patches=True), vectors(2, CHANNELS, (SIDE - 1) * PIXELS + 1, SIDE * PIXELS + 1)
+    assert torch.equal(exact(other), exact(other[..., :-1, :-1]))  # more pixels, and not more patches
+    with pytest.raises(ValueError, match='`img` got 4 x 10 pixels'):  # fewer pixels, and more patches
+        net(vectors(2, CHANNELS, 4, 10))
 
 
 # a plain model takes the short way

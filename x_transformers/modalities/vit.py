@@ -162,7 +162,7 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got shape {tuple(img.shape)}, '
                 f'it must be (b, {self.channels}, height, width) {how} {least} pixels'
             )
-        if self.interpolate_pos_emb is None and height * width > self.image_size**2:
+        if self.interpolate_pos_emb is None and (height // least) * (width // least) > self.side**2:
             raise ValueError(
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
@@ -179,7 +179,8 @@ class ViTransformerWrapper(Configurable):
         side = self.patch_size
         x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side))
         if hidden_patches is not None:
-            x = torch.where(self.hidden(hidden_patches, x).unsqueeze(-1), self.mask_token.to(x.dtype), x)
+            grid = (img.shape[-2] // side, img.shape[-1] // side)
+            x = torch.where(self.hidden(hidden_patches, x, grid).unsqueeze(-1), self.mask_token.to(x.dtype), x)
         if self.prefix_tokens is not None:
             x = torch.cat((self.prefix_tokens.expand(x.shape[0], -1, -1), x), dim=1)
         positions = self.positions(img.shape[-2] // side, img.shape[-1] // side)
@@ -189,12 +190,14 @@ class ViTransformerWrapper(Configurable):
         at = self.num_prefix if self.registers_first else x.shape[1]
         return torch.cat((x[:, :at], self.register_tokens.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
 
-    def hidden(self, given: Tensor, patches: Tensor) -> Tensor:
+    def hidden(self, given: Tensor, patches: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Which patches (b n d) are hidden, b n; `given` as that, or b h w in the rows and columns of the grid."""
         if self.mask_token is None:
             raise ValueError('`hidden_patches` was given, but the model has no `mask_token` to stand in for them')
         flat = given.flatten(1) if given.ndim == 3 else given
-        if flat.shape != patches.shape[:2] or flat.dtype != torch.bool:
-            wanted = f'True or False for each of {tuple(patches.shape[:2])} patches'
+        turned = given.ndim == 3 and given.shape[1:] != grid
+        if flat.shape != patches.shape[:2] or turned or flat.dtype != torch.bool:
+            wanted = f'True or False for each of {tuple(patches.shape[:2])} patches, in {grid[0]} rows of {grid[1]}'
             raise ValueError(f'`hidden_patches` got {given.dtype} of shape {tuple(given.shape)}, it must be {wanted}')
         return flat
 
