@@ -243,6 +243,18 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
     same_weights(pretrained.load(tmp_path), pretrained.load(folder('llama'), dtype='float64'))
 
 
+def test_a_head_that_equals_the_table_is_written_once(tmp_path):
+    net = model_of('llama')
+    with torch.no_grad():
+        net.to_logits.weight.copy_(net.token_emb.emb.weight)
+    pretrained.save(net, tmp_path / 'twice', hf_type='llama')
+    once = pretrained.load(tmp_path / 'twice')
+    assert 'to_logits.weight' not in once.state_dict()
+    pretrained.save(once, tmp_path / 'once')
+    again, info = pretrained.load(tmp_path / 'once', return_info=True)
+    assert info.config['tie_word_embeddings'] and torch.equal(again(IDS), net(IDS))
+
+
 def test_what_cannot_be_written(folder, tmp_path):
     net, path = pretrained.load(folder('llama')), tmp_path / 'new'
     for given, error, words in (
