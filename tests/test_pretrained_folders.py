@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -244,7 +245,7 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
 
 
 def test_a_head_that_equals_the_table_is_written_once(tmp_path):
-    net = model_of('llama')
+    net = copy.deepcopy(model_of('llama'))
     with torch.no_grad():
         net.to_logits.weight.copy_(net.token_emb.emb.weight)
     pretrained.save(net, tmp_path / 'twice', hf_type='llama')
