@@ -6,12 +6,13 @@ import atexit
 import functools
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from x_transformers import pretrained
 
@@ -482,3 +483,22 @@ def ids_of(case: Case, rows: int = 2, seed: int = 0) -> torch.Tensor:
     length = 30 if case.kind == 'CausalLM' else 20
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, 96, (rows, length), generator=generator)
+
+
+def texts(case: Case, pad: int | None) -> tuple[Tensor, Tensor]:
+    """Ids of unequal lengths, each with an end, and where they are real."""
+    ids = ids_of(case)[:, :20].clamp(max=90)
+    real = torch.arange(20) < torch.tensor([20, 13])[:, None]
+    ids[torch.arange(2), real.sum(dim=1) - 1] = 2
+    return ids.masked_fill(~real, pad or 0), real
+
+
+def of_theirs(case: Case, model: nn.Module) -> list[Tensor]:
+    """Logits, or hidden states of real tokens, and what is pooled."""
+    ids, real = texts(case, model.config.pad_token_id)
+    wide = lifted() if model.dtype == torch.float64 else nullcontext()
+    with torch.no_grad(), wide:
+        out = model(ids, attention_mask=real.long())
+    first = out.logits if 'logits' in out else out.last_hidden_state
+    pooled = out.get('pooler_output')
+    return [first[real] if first.shape[:2] == real.shape else first, *([] if pooled is None else [pooled])]

@@ -8,12 +8,21 @@ import itertools
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
-from pretrained_cases import CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES, Case
+from pretrained_cases import CASES, HEAD_CASES, IMAGE_CASES, SEQ2SEQ_CASES, TOWER_CASES, Case
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, ViTransformerWrapper, pretrained
+from x_transformers import (
+    AutoregressiveWrapper,
+    Classifier,
+    Decoder,
+    Encoder,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    pretrained,
+)
 from x_transformers.features import AttentionFeature, ModelFeature, flag
 from x_transformers.flags import ConfigError
 from x_transformers.flags.config import decode
@@ -21,6 +30,7 @@ from x_transformers.pretrained.__main__ import main
 from x_transformers.pretrained.described import call_of, canonical, described, differences
 from x_transformers.pretrained.engine import made, saved, steps_of
 from x_transformers.pretrained.engine import plan as plan_of
+from x_transformers.pretrained.heads import NOTHING, Head, row_for
 from x_transformers.pretrained.options import with_keywords
 from x_transformers.pretrained.rows import ROWS, Fields
 
@@ -134,11 +144,27 @@ def test_a_model_that_was_never_loaded_is_written_and_read(folder, kind):
     'case', [pytest.param(case, marks=pytest.mark.slow) for case in (*CASES, *IMAGE_CASES, *TOWER_CASES)], ids=str
 )
 def test_a_config_is_found_for_the_keywords_of_every_type(case):
+    check_found(case)
+
+
+FEW = 'BertModel BertForTokenClassification LlamaForSequenceClassification T5EncoderModel BartForSequenceClassification'
+
+
+def test_configs_of_other_heads_and_of_decoders_with_a_source_are_found():
+    for case in [*(case for case in HEAD_CASES if case.kind in FEW.split()), *SEQ2SEQ_CASES]:
+        check_found(case)
+
+
+def check_found(case):
+    """A config of the same keywords and the same weights; of which ids are special it says no more than keywords do."""
     config = config_of(case)
-    row = pretrained.rows.row_of(config)
-    fields = Fields(row, config)
-    found = described(made(fields.keywords()), bool(fields.tied), row.type)
+    fields = Fields(row_for(config), config)
+    found = described(made(fields.keywords()), bool(fields.tied), fields.row.type)
+    row = row_for(found)
+    assert row.architectures == fields.row.architectures
     assert [s.theirs for s in plan_of(found, row)] == [s.theirs for s in plan_of(config, row)]
+    known = found.get('vocab_size', 0)
+    assert all(value is None or value < known for name, value in found.items() if name.endswith('_token_id'))
 
 
 def test_a_config_has_the_names_that_are_read():
@@ -189,6 +215,32 @@ def test_what_a_type_has_no_field_for_is_refused_by_keyword(changed, words):
         pretrained.save(decode(call), 'nowhere', hf_type='llama')
     with pytest.raises(ConfigError, match=r'cannot be written.*gpt2: '):
         pretrained.save(decode(call), 'nowhere')
+
+
+def test_a_model_of_other_classes_is_refused_by_their_names():
+    net = TransformerWrapper(
+        num_tokens=9, max_seq_len=8, return_only_embed=True, attn_layers=Decoder(dim=8, depth=1, heads=1)
+    )
+    words = (
+        'bert: would be TransformerWrapper(Encoder) or Classifier(TransformerWrapper(Encoder)), here it is Classifier('
+    )
+    with pytest.raises(ConfigError, match=re.escape(words + 'TransformerWrapper(Decoder))')):
+        pretrained.save(Classifier(net, num_classes=2), 'nowhere', hf_type='bert')
+
+
+def test_heads_that_cannot_be_told_apart_are_named(monkeypatch):
+    row = ROWS['llama']
+    monkeypatch.setitem(ROWS, 'llama', replace(row, heads={**row.heads, 'again': Head(('Backbone',), NOTHING)}))
+    net = made({**pretrained.keywords({'model_type': 'llama'}), 'return_only_embed': True})
+    with pytest.raises(ConfigError, match='LlamaModel and LlamaBackbone say the same'):
+        described(net, True, 'llama')
+
+
+def test_padding_that_is_no_token_is_refused():
+    call = pretrained.keywords(config_of(next(case for case in BASES if case.type == 'bart')))
+    for pad in (-1, 96):
+        with pytest.raises(ConfigError, match=f'bart: `pad_token_id` would be {pad}, which is no token'):
+            described(made({**call, 'pad_value': pad}), True, 'bart')
 
 
 def test_several_types_that_fit_are_named():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -19,6 +18,8 @@ from pretrained_cases import (
     checkpoint,
     ids_of,
     lifted,
+    of_theirs,
+    texts,
 )
 from torch import Tensor, nn
 
@@ -49,25 +50,6 @@ def test_padding(case):
     with torch.no_grad():
         found = ours(ids, mask=real)[real]
     assert (found - wanted).abs().max() < BARS.get(case.type, 1e-10)
-
-
-def texts(case: Case, pad: int | None) -> tuple[Tensor, Tensor]:
-    """Ids of unequal lengths, each with an end, and where they are real."""
-    ids = ids_of(case)[:, :20].clamp(max=90)
-    real = torch.arange(20) < torch.tensor([20, 13])[:, None]
-    ids[torch.arange(2), real.sum(dim=1) - 1] = 2
-    return ids.masked_fill(~real, pad or 0), real
-
-
-def of_theirs(case: Case, model: nn.Module) -> list[Tensor]:
-    """Logits, or hidden states of real tokens, and what is pooled."""
-    ids, real = texts(case, model.config.pad_token_id)
-    wide = lifted() if model.dtype == torch.float64 else nullcontext()
-    with torch.no_grad(), wide:
-        out = model(ids, attention_mask=real.long())
-    first = out.logits if 'logits' in out else out.last_hidden_state
-    pooled = out.get('pooler_output')
-    return [first[real] if first.shape[:2] == real.shape else first, *([] if pooled is None else [pooled])]
 
 
 def of_ours(case: Case, model: nn.Module, pad: int | None) -> list[Tensor]:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from x_transformers.flags import ConfigError, did_you_mean, shown
 from x_transformers.flags.config import KINDS, encode
-from x_transformers.pretrained.fields import ACTIVATIONS, whole
-from x_transformers.pretrained.rows import ROWS, Const, Fields, Row, Value
+from x_transformers.pretrained.fields import ACTIVATIONS, fields_behind, filled, whole
+from x_transformers.pretrained.rows import ROWS, Fields, Row
 
 # keywords that change how something is computed, not what
 HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
 
 
 def call_of(model: nn.Module) -> dict[str, Any]:
-    """Its config, as a file would hold it, of the class of this library that a user's own is derived from."""
-    ours = (kind for kind in type(model).__mro__ if kind.__module__.startswith('x_transformers.'))
+    """Its config, as a file would hold it, of the classes of this library that a user's own are derived from."""
+    return of_library(encode(model, type(model).__name__))
+
+
+def of_library(call: Mapping[str, Any]) -> dict[str, Any]:
+    ours = (kind for kind in KINDS[call['class']].__mro__ if kind.__module__.startswith('x_transformers.'))
     kind = next(kind.__name__ for kind in ours if KINDS.get(kind.__name__) is kind)
-    return {**encode(model, type(model).__name__), 'class': kind}
+    inner = {k: of_library(v) for k, v in call.items() if isinstance(v, Mapping) and v.get('class') in KINDS}
+    return {**call, **inner, 'class': kind}
 
 
 def canonical(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,45 +115,44 @@ def check_keywords(model: nn.Module, fields: Fields) -> None:
 # a config from keywords
 
 
-def proposed(row: Row, call: Mapping[str, Any], tied: bool, architecture: str) -> dict[str, Any]:
+def shape(call: Mapping[str, Any]) -> str:
+    """The classes that a model is built of."""
+    inner = call.get('net', call.get('attn_layers'))
+    return call['class'] + (f'({shape(inner)})' if inner else '')
+
+
+def shape_of(row: Row) -> str:
+    """The same of the models of a row."""
+    own = row.wrapper + (f'({row.stack})' if row.stack else '')
+    return own if row.around is None else f'Classifier({own})'
+
+
+def proposed(row: Row, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> dict[str, Any]:
     """The config of a type whose keywords may be those of a call, as a class of theirs would write it."""
-    config: dict[str, Any] = {'model_type': row.type, 'architectures': [architecture]}
-    wrapper, stack = {k: v for k, v in call.items() if k != 'attn_layers'}, call.get('attn_layers', {})
-    given = {**filled(wrapper), **filled(stack)} if stack else filled(wrapper)
-    fields: dict[str, Any] = {}
-    for keyword, value in {**row.model, **row.layers}.items():
-        fields.update(fields_of(value, given.get(keyword), given))
+    net = call if row.around is None else call['net']
+    stack = net.get('attn_layers')
+    given = {**filled({k: v for k, v in net.items() if k != 'attn_layers'}), **(filled(stack) if stack else {})}
+    fields = fields_behind({**row.model, **row.layers}, given)
+    if row.around is not None:
+        fields.update(fields_behind(row.around, filled(call)))
     if row.tied is not None:
         fields['tie_word_embeddings'] = tied
-    if longest := call.get('max_seq_len'):
+    if longest:
         fields['max_position_embeddings'] = longest
     rotated = fields.get('partial_rotary_factor', 1.0)
     if row.defaults.get('partial_rotary_factor', 1.0) != 1 or rotated != 1:  # some types look nowhere else
         fields.get('rope_parameters', {})['partial_rotary_factor'] = rotated
     for part, (name, kind, own) in row.parts.items():
-        inner = proposed(ROWS[kind], call[part], False, own)
+        inner = proposed(ROWS[kind], net[part], False, net[part].get('max_seq_len', 0), own)
         fields[name] = {**inner, 'architectures': None, **fields.get(name, {})}
-    return {**config, **{name: v for name, v in fields.items() if name in row.defaults or name in LABELS}}
-
-
-def filled(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a call with its defaults."""
-    return {**{name: flag.default for name, flag in KINDS[call['class']].accepted().items()}, **call}
-
-
-def fields_of(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {value: now}
-    way = getattr(value, 'back', None)
-    if way is None or isinstance(value, Const):
-        return {}
-    try:
-        return way(now, given)
-    except (TypeError, KeyError, ZeroDivisionError, OverflowError):
-        return {}  # a value that the type does not have
+    known = {*row.defaults, *LABELS, *TOKENS}
+    own_fields = {name: value for name, value in fields.items() if name in known}
+    return {'model_type': row.type, 'architectures': [architecture], **own_fields}
 
 
 LABELS = ('id2label', 'label2id')
+SPECIAL = ('pad_token_id', 'bos_token_id', 'eos_token_id')
+TOKENS = (*SPECIAL, 'decoder_start_token_id')
 FAR = 8  # keywords that differ: another type
 WRONG = (ConfigError, TypeError, KeyError, ValueError, AttributeError, ZeroDivisionError, IndexError)
 
@@ -207,45 +212,70 @@ def written_as(row: Row) -> list[str]:
     return [name for name in row.architectures if name not in inside or row.parts] if row.bare else ['']
 
 
-def found_for(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> tuple[dict[str, Any] | None, str]:
-    """A config of this type that says what a call says, or what it cannot say."""
-    if row.wrapper != call['class'] or (row.stack is not None and row.stack != call['attn_layers']['class']):
-        return None, f'is a {row.wrapper}' + (f' with {row.stack}' if row.stack else '')
+@dataclass(frozen=True)
+class Found:
+    """The config of a row that says what a call says; else what it cannot say, and how many keywords that are."""
+
+    config: dict[str, Any] | None
+    reason: str = ''
+    wrong: float = 0
+
+
+def found_for(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> Found:
+    """Of a type: of its models with the head of the row, or else with another of its heads."""
+    rows = [row, *(head.of(row, kind) for kind, head in row.heads.items())]
+    fitting = [one for one in rows if shape_of(one) == shape(call)]
+    if not fitting:
+        shapes = dict.fromkeys(map(shape_of, rows))
+        return Found(None, f'would be {" or ".join(shapes)}, here it is {shape(call)}')
+    tried = []
+    for one in fitting:
+        found = found_in(one, call, tied, longest)
+        if found.config is not None and one is row:
+            return found
+        tried.append(found)
+    whole = [found.config['architectures'][0] for found in tried if found.config is not None]
+    if len(whole) > 1:
+        return Found(None, f'{" and ".join(whole)} say the same')
+    return min(tried, key=lambda found: found.wrong)
+
+
+def found_in(row: Row, call: Mapping[str, Any], tied: bool, longest: int) -> Found:
+    """Of a row: as the first of its classes that can write it."""
     for name in written_as(row):
-        config, reason = found_as(row, call, tied, longest, name or next(iter(row.architectures), ''))
-        if config is not None:
+        found = found_as(row, call, tied, longest, name or next(iter(row.architectures), ''))
+        if found.config is not None:
             break
-    return config, reason
+    return found
 
 
-def found_as(
-    row: Row, call: Mapping[str, Any], tied: bool, longest: int, architecture: str
-) -> tuple[dict[str, Any] | None, str]:
-    """The same, as a class of theirs would write it."""
+def found_as(row: Row, call: Mapping[str, Any], tied: bool, longest: int, architecture: str) -> Found:
+    """As a class of theirs would write it."""
     try:
-        config = proposed(row, {**call, 'max_seq_len': longest}, tied, architecture)
+        config = proposed(row, call, tied, longest, architecture)
         wrong = misread(row, config, tied, call)
     except WRONG as error:
-        return None, str(error)
+        return Found(None, str(error), math.inf)
     while wrong:
         better = nearer(row, config, tied, call, wrong) if len(wrong) <= FAR else None
         if better is None:
             path, (own, other) = next(iter(wrong.items()))
-            return None, f'`{keyword(path)}` would be {shown(other)}, here it is {shown(own)}'
+            reason = f'`{keyword(path)}` would be {shown(other)}, here it is {shown(own)}'
+            return Found(None, reason, len(wrong))
         config, wrong = better
-    return config, ''
-
-
-TOKENS = ('pad_token_id', 'bos_token_id', 'eos_token_id')
+    pad, sizes = config.get('pad_token_id'), [v for name, v in config.items() if name.endswith('vocab_size') and v]
+    if pad is not None and not 0 <= pad < min(sizes, default=math.inf):
+        return Found(None, f'`pad_token_id` would be {pad}, which is no token of the vocabulary', 1)
+    return Found(config)
 
 
 def written(row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config by the names that classes of theirs read. Which tokens are special nobody knows."""
+    """A config by the names that classes of theirs read. Which tokens are special only some keywords say."""
     theirs = {field: name for name, field in row.names.items()}
     found = {theirs.get(name, name): value for name, value in config.items()}
-    used = {name for name in TOKENS if row.defaults.get(name, math.inf) < config.get('vocab_size', 0)}
-    unknown = [name for name in TOKENS if row.wrapper == 'TransformerWrapper' and name not in used]
-    return {**found, **{name: None for name in unknown if name not in found}, 'model_type': row.spelled or row.type}
+    words = config.get('vocab_size', 0)
+    unknown = [name for name in SPECIAL if words and not row.defaults.get(name, math.inf) < words]
+    return {**dict.fromkeys(unknown), **found, 'model_type': row.spelled or row.type}
 
 
 def described(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, Any]:
@@ -257,13 +287,13 @@ def described(model: nn.Module, tied: bool, hf_type: str | None) -> dict[str, An
     if hf_type is not None and hf_type not in ROWS:
         raise ConfigError(f'`hf_type` got {shown(hf_type)}, which is not supported{did_you_mean(hf_type, ROWS)}')
     call = call_of(model)
-    now, longest = canonical(call), call.get('max_seq_len', 0)
+    now, longest = canonical(call), call.get('net', call).get('max_seq_len', 0)
     tried = {kind: found_for(row, now, tied, longest) for kind, row in ROWS.items() if hf_type in (None, kind)}
-    found = {kind: config for kind, (config, _) in tried.items() if config is not None}
+    found = {kind: one.config for kind, one in tried.items() if one.config is not None}
     if len(found) == 1:
         kind, config = next(iter(found.items()))
         return written(ROWS[kind], config)
     if found:
         raise ConfigError(f'`hf_type` is missing: the model can be written as {", ".join(found)}')
-    said = '; '.join(f'{kind}: {reason}' for kind, (_, reason) in tried.items())
+    said = '; '.join(f'{kind}: {one.reason}' for kind, one in tried.items())
     raise ConfigError(f'the model cannot be written in the format of `transformers`: {said}')

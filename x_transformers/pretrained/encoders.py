@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from x_transformers.pretrained.changes import CUT, HALVES, SPLIT
-from x_transformers.pretrained.fields import activation, back, no, rotating_by_kind, sliding_but_first, window_both
+from x_transformers.pretrained.fields import (
+    activation,
+    back,
+    no,
+    rotating_by_kind,
+    sliding_but_first,
+    their_activation,
+    window_both,
+)
 from x_transformers.pretrained.heads import NOTHING, Head, classifier, of_encoders, of_sequence, on
 from x_transformers.pretrained.parts import TURNED, A, F, fused, output
 from x_transformers.pretrained.rows import Const, Fields, Row, link, links, register
@@ -341,14 +349,27 @@ MB = 'model.layers.{i}'
 MODERN = links(on('head.dense', 'classifier'), link('head.norm', 'head_transform.norm.norm'))
 
 
-def modern_classifier(token: Any) -> dict[str, Any]:
-    """The layer before the classes has a norm."""
-    transform = lambda c: {  # noqa: E731
+def modern_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
+    return {'classifier_activation': their_activation(v['activation']), 'classifier_bias': v['bias']}
+
+
+@back(modern_back)
+def modern_transform(c: Fields) -> dict[str, Any]:
+    return {
         'activation': activation('classifier_activation')(c), 'bias': c.classifier_bias, 'norm': 'layer',
         'norm_bias': c.norm_bias, 'eps': c.layer_norm_eps,
     }  # fmt: skip
+
+
+@back(lambda v, k: {'classifier_pooling': {'first': 'cls'}.get(v, v)})
+def modern_token(c: Fields) -> str:
+    return {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]
+
+
+def modern_classifier(token: Any) -> dict[str, Any]:
+    """The layer before the classes has a norm."""
     own = dict(classifier('all'), token=token)
-    return dict(own, head_transform=transform, dropout=lambda c: first_set(c, 'classifier_dropout'))
+    return dict(own, head_transform=modern_transform, dropout=lambda c: first_set(c, 'classifier_dropout'))
 
 
 register(
@@ -372,10 +393,7 @@ register(
         free=('repad_logits_with_grad',),
         model=dict(
             max_seq_len=0, post_emb_norm_bias='norm_bias', emb_dropout='embedding_dropout', logits_bias='decoder_bias',
-            head_transform=lambda c: {
-                'dim': c.hidden_size, 'activation': activation('classifier_activation')(c),
-                'bias': c.classifier_bias, 'norm': 'layer', 'norm_bias': c.norm_bias, 'eps': c.layer_norm_eps,
-            },
+            head_transform=back(modern_back)(lambda c: {'dim': c.hidden_size, **modern_transform(c)}),
         ),
         layers=dict(
             norm_bias='norm_bias', first_attn_norm=False, attn_qkv_bias='attention_bias',
@@ -398,7 +416,7 @@ register(
         ignored=(r'decoder\.weight', r'.*rotary_emb\.inv_freq'),
         base='model.',
         heads=of_encoders(
-            of_sequence(modern_classifier(lambda c: {'cls': 'first', 'mean': 'mean'}[c.classifier_pooling]), MODERN),
+            of_sequence(modern_classifier(modern_token), MODERN),
             tokens=Head(('ForTokenClassification',), NOTHING, around=modern_classifier(Const('all')), links=MODERN),
         ),
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from x_transformers.flags import ConfigError
-from x_transformers.pretrained.rows import Fields
+from x_transformers.flags.config import KINDS
+from x_transformers.pretrained.rows import Const, Fields, Part, Value
 
 ACTIVATIONS = {
     'gelu': 'gelu',
@@ -40,6 +41,32 @@ def back(way: Back) -> Callable[[Any], Any]:
         return function
 
     return mark
+
+
+def filled(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a call with its defaults."""
+    return {**{name: flag.default for name, flag in KINDS[call['class']].accepted().items()}, **call}
+
+
+def fields_behind(values: Mapping[str, Value], given: dict[str, Any]) -> dict[str, Any]:
+    """The fields that keywords come from, of those that are given."""
+    found: dict[str, Any] = {}
+    for keyword, value in values.items():
+        found.update(fields_of(value, given.get(keyword), given))
+    return found
+
+
+def fields_of(value: Value, now: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """The fields that one keyword comes from, of which the table says `value`."""
+    if isinstance(value, str):
+        return {value: now}
+    way = getattr(value, 'back', None)
+    try:
+        if isinstance(value, Part):
+            return fields_behind(value.keywords, filled(now))
+        return {} if way is None or isinstance(value, Const) else way(now, given)
+    except (TypeError, KeyError, ZeroDivisionError, OverflowError):
+        return {}  # a value that the type does not have
 
 
 def activation(name: str) -> Callable[[Fields], str]:
@@ -78,6 +105,11 @@ def emb_scale(name: str) -> Callable[[Fields], float]:
         return float(torch.tensor(getattr(c, name) ** 0.5, dtype=dtype, device='cpu'))
 
     return read
+
+
+def token_id(name: str, default: int | None = None) -> Callable[[Fields], int | None]:
+    """Of a token that means something; most rows have no field for it."""
+    return back(lambda v, k: {name: v})(lambda c: c.values.get(name, default))
 
 
 def one_over(name: str) -> Callable[[Fields], float]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from x_transformers.flags import ConfigError, shown, size
 from x_transformers.pretrained.engine import Step
-from x_transformers.pretrained.fields import classes
-from x_transformers.pretrained.rows import Const, Link, Row, Value, link, links, row_of
+from x_transformers.pretrained.fields import back, classes, fields_of, token_id
+from x_transformers.pretrained.rows import Const, Fields, Link, Row, Value, link, links, row_of
 
 Links = tuple[Link, ...]
 
@@ -60,6 +60,7 @@ class Head:
             model={**{k: v for k, v in row.model.items() if k not in gone}, **self.model},
             links=(*(one for one in row.links if not is_of_head(one.ours[0])), *self.links),
             presence={**row.presence, **self.presence},
+            defaults={**row.defaults, **dict.fromkeys(self.presence, True)},
         )  # fmt: skip
         return replace(row, **{**changed, **self.changes(row)})
 
@@ -187,8 +188,12 @@ def drawn(names: Collection[str], like: Mapping[str, Tensor], config: Mapping[st
 def classifier(token: str, act: str | Value = None, **more: Value) -> dict[str, Value]:
     """Keywords of a `Classifier`: which token, the activation of the layer before the classes, if there is one."""
     act = Const(act) if isinstance(act, str) else act
-    transform = {} if act is None else dict(head_transform=lambda c: {'activation': c.value(act), 'norm': None})
-    return dict(num_classes=classes, token=Const(token), **transform, **more)
+
+    @back(lambda v, k: fields_of(act, v['activation'], k))
+    def transform(c: Fields) -> dict[str, Any]:
+        return {'activation': c.value(act), 'norm': None}
+
+    return dict(num_classes=classes, token=Const(token), head_transform=None if act is None else transform, **more)
 
 
 def on(dense: str, classes: str) -> Links:
@@ -203,9 +208,14 @@ def embeddings(pooler: str = '') -> Head:
     if not pooler:
         return Head(('Model',), NOTHING, bare=True)
     options = {'token': 'first', 'activation': 'tanh'}
+
+    @back(lambda v, k: {'has_pooler': v is not None})
+    def layer(c: Fields) -> dict[str, Any] | None:
+        return {**options, 'dim': c.hidden_size} if c.has_pooler else None
+
     return Head(
         ('Model',),
-        dict(NOTHING, pooler=lambda c: {**options, 'dim': c.hidden_size} if c.has_pooler else None),
+        dict(NOTHING, pooler=layer),
         links=link(f'{pooler}.*', 'pooler.*'),
         presence=dict(has_pooler=f'{pooler}.weight'),
         bare=True,
@@ -223,7 +233,7 @@ TOKENS = Head(
 # decoders read their classes from the last token
 SCORE = Head(
     ('ForSequenceClassification',), NOTHING,
-    around=classifier('last', pad_id=lambda c: c.values.get('pad_token_id'), bias=False),
+    around=classifier('last', pad_id=token_id('pad_token_id'), bias=False),
     links=link('score.weight', 'to_classes.weight'),
 )  # fmt: skip
 OF_DECODERS = {'classify': SCORE, 'embed': embeddings()}

@@ -17,7 +17,7 @@ from x_transformers.pretrained.engine import bare, made, once, saved, steps_of
 from x_transformers.pretrained.files import GENERATION, copy_tokenizer, in_bytes, write_json, write_weights
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info
-from x_transformers.pretrained.rows import OWN, Fields, Row, row_of
+from x_transformers.pretrained.rows import OWN, Fields, Row
 
 
 def save(
@@ -144,7 +144,7 @@ def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool)
     """The type to write, and the config that the model was read with; else one that says the same."""
     if info is None or info.type == OWN or hf_type not in (None, info.type):
         config = described(model, tied, hf_type)
-        return row_of(config), config
+        return row_for(config), config
     return row_for(info.config), dict(info.config)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.changes import CUT, JOIN, ROW
-from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, their_activation
+from x_transformers.pretrained.fields import ACTIVATIONS, activation, back, their_activation, token_id
 from x_transformers.pretrained.heads import Head, classifier, of_sequence, on
 from x_transformers.pretrained.rows import Const, Fields, Part, Row, Value, link, links, register
 
@@ -34,7 +34,9 @@ def t5_is_gated(c: Fields) -> bool:
 
 
 def t5_back(v: Any, k: dict[str, Any]) -> dict[str, Any]:
-    return {'feed_forward_proj': ('gated-' if k['enc_ff_glu'] else '') + their_activation(v)}
+    gated, name = k.get('enc_ff_glu') or k.get('ff_glu') or False, their_activation(v)
+    kind = f'gated-{name.removesuffix("_new")}' if gated else name  # gated-gelu is gelu_new
+    return {'feed_forward_proj': kind, 'dense_act_fn': name, 'is_gated_act': gated}
 
 
 @back(t5_back)
@@ -228,8 +230,8 @@ def table_and_head(when: Any = None) -> Any:
 # classes are read from the last end of the sequence, which both sides read
 BART_CLASSES = of_sequence(
     classifier(
-        'last_eos', 'tanh', eos_id=lambda c: c.values.get('eos_token_id', 2), dropout='classifier_dropout',
-        start_id=lambda c: c.values.get('decoder_start_token_id', 2),
+        'last_eos', 'tanh', eos_id=token_id('eos_token_id', 2), dropout='classifier_dropout',
+        start_id=token_id('decoder_start_token_id', 2),
     ),
     on('classification_head.dense', 'classification_head.out_proj'),
     dict(dec_tie_embedding=True, dec_tie_embedding_scale=1.0),
@@ -283,12 +285,19 @@ BART = register(
 )  # fmt: skip
 
 
+@back(lambda v, k: {'share_encoder_decoder_embeddings': bool(v)})
 def shares(c: Fields) -> bool:
     return bool(c.share_encoder_decoder_embeddings)
 
 
 def apart(c: Fields) -> bool:
     return not shares(c)
+
+
+@back(lambda v, k: {'decoder_vocab_size': v})
+def marian_tokens(c: Fields) -> int:
+    """How many the decoder knows."""
+    return c.vocab_size if shares(c) else c.decoder_vocab_size or c.vocab_size
 
 
 MARIAN = register(
@@ -300,7 +309,7 @@ MARIAN = register(
         fixed=dict(normalize_embedding=(False,), static_position_embeddings=(True,)),
         model=dict(
             enc_scaled_sinu_pos_emb=True, dec_scaled_sinu_pos_emb=True, tie_token_emb=shares,
-            dec_num_tokens=lambda c: c.vocab_size if shares(c) else c.decoder_vocab_size or c.vocab_size,
+            dec_num_tokens=marian_tokens,
         ),
         links=links(
             table_and_head(shares), bart_layers('2'),
