@@ -121,6 +121,8 @@ BUGS = {
         ('the first of several types is taken', 'if len(found) == 1:', 'if found:'),
         ('models have the head of their row', 'rows = [row, *(head.of(row, kind) for kind, head in row.heads.items())]', 'rows = [row]'),
         ('the first of several heads is taken', 'if len(whole) > 1:', 'if False:'),
+        ('sides have no words of their own', "SIDES = ('', 'enc_', 'dec_')", "SIDES = ('',)"),
+        ("classifiers of one's own wrappers are of no type", "return {**call, **inner, 'class': kind}", "return {**call, 'class': kind}"),
         ('padding may be no token', 'if pad is not None and not 0 <= pad', 'if False and not 0 <= pad'),
         ('names of fields are those of the table', 'theirs.get(name, name): value', 'name: value'),
     ]),

@@ -21,6 +21,7 @@ from x_transformers import (
     Encoder,
     TransformerWrapper,
     ViTransformerWrapper,
+    XTransformer,
     pretrained,
 )
 from x_transformers.features import AttentionFeature, ModelFeature, flag
@@ -201,6 +202,25 @@ def test_keywords_of_ones_own_words_are_a_llama():
     assert {name: config[name] for name in wanted} == wanted
 
 
+def test_keywords_of_ones_own_words_are_a_t5():
+    """Of both sides, what follows from other keywords, and what changes nothing, left out."""
+    side = dict(
+        num_tokens=9, depth=1, heads=4, attn_dim_head=8, max_seq_len=0, use_rmsnorm=True, norm_add_unit_offset=False,
+        norm_eps=1e-6, attn_softmax_scale=1.0, rel_pos_bias=True, rel_pos_kwargs={'scale': 1.0}, ff_no_bias=True,
+        ff_glu=True, ff_glu_bias=False, ff_mult=2, attn_kv_heads=4,
+    )  # fmt: skip
+    both = {which + name: value for which in ('enc_', 'dec_') for name, value in side.items()}
+    net = XTransformer(
+        dim=32, tie_token_emb=True, pad_value=1, dec_tie_embedding=True, dec_tie_embedding_scale=1.0, **both
+    )
+    config = described(net, True, 't5')
+    wanted = dict(
+        d_ff=64, d_kv=8, feed_forward_proj='gated-gelu', dense_act_fn='gelu', pad_token_id=1, eos_token_id=None,
+        scale_decoder_outputs=False,
+    )  # fmt: skip
+    assert {name: config[name] for name in wanted} == wanted
+
+
 @pytest.mark.parametrize('changed, words', [
     (dict(attn_talking_heads=True), 'attn_talking_heads'),
     (dict(attn_num_mem_kv=2), 'attn_num_mem_kv'),
@@ -294,6 +314,18 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
     assert copied == {'tokenizer.json', 'merges.txt'}
     mine.save_pretrained(tmp_path, format='hf')
     same_weights(pretrained.load(tmp_path), pretrained.load(folder('llama'), dtype='float64'))
+
+
+def test_a_classifier_of_ones_own_wrapper_is_written_and_read(tmp_path):
+    pytest.importorskip('safetensors')
+    call = {**call_of(model_of('llama')), 'class': 'Mine', 'return_only_embed': True}
+    net = Classifier(decode(call), num_classes=2, token='last', pad_id=5, bias=False)
+    pretrained.save(net, tmp_path, hf_type='llama')
+    config = json.loads((tmp_path / 'config.json').read_text())
+    assert config['architectures'] == ['LlamaForSequenceClassification'] and config['pad_token_id'] == 5
+    loaded = pretrained.load(tmp_path)
+    same_weights(loaded, net)
+    assert loaded.pad_id == 5 and type(loaded.net) is TransformerWrapper
 
 
 def test_a_head_that_equals_the_table_is_written_once(tmp_path):

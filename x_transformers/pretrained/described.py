@@ -16,6 +16,7 @@ from x_transformers.pretrained.rows import ROWS, Fields, Row
 
 # keywords that change how something is computed, not what
 HOW = {'crop_to_patches', 'verbose', 'flash', 'attn_flash', 'checkpoint_layers', 'attend_sdp_kwargs', 'onnxable'}
+SIDES = ('', 'enc_', 'dec_')  # what the keywords of a stack begin with
 
 
 def call_of(model: nn.Module) -> dict[str, Any]:
@@ -35,20 +36,28 @@ def canonical(call: Mapping[str, Any]) -> dict[str, Any]:
     kind = KINDS[call['class']]
     known = kind.accepted()
     found = {name: canonical(v) if isinstance(v, Mapping) and 'class' in v else plain(v) for name, v in call.items()}
-    if 'depth' in known and 'attn_kv_heads' in known:
-        found.update(whole_stack({name: found.get(name, plain(known[name].default)) for name in known}))
-    stack = found.get('attn_layers', {})
-    places = stack.get('rotary_pos_emb') or stack.get('alibi_pos_bias') or stack.get('rel_pos_bias')
-    if 'max_seq_len' in found and (found.get('use_abs_pos_emb') is False or (places and found['max_seq_len'] == 0)):
-        found['max_seq_len'] = 0  # no table of positions
-        found.pop('use_abs_pos_emb', None)
+    for side in SIDES:
+        if {f'{side}depth', f'{side}attn_kv_heads'} <= known.keys():
+            own = {name: found.get(name, plain(known[name].default)) for name in known if name.startswith(side)}
+            own = {'dim': found.get('dim'), **{name.removeprefix(side): value for name, value in own.items()}}
+            found.update({side + name: value for name, value in whole_stack(own).items()})
+        stack = found.get('attn_layers', found)
+        places = any(stack.get(side + name) for name in ('rotary_pos_emb', 'alibi_pos_bias', 'rel_pos_bias'))
+        table, length = f'{side}use_abs_pos_emb', f'{side}max_seq_len'
+        if length in found and (found.get(table) is False or (places and found[length] == 0)):
+            found[length] = 0  # no table of positions
+            found.pop(table, None)
     if found.get('interpolate_pos_emb') == 'bicubic':
         found.pop('interpolate_pos_emb')  # which theirs do if they are asked to
     return {
         name: value
         for name, value in found.items()
-        if name not in HOW and 'dropout' not in name and not (name in known and same(value, plain(known[name].default)))
+        if not is_how(name) and not (name in known and same(value, plain(known[name].default)))
     }
+
+
+def is_how(name: str) -> bool:
+    return 'dropout' in name or any(name.removeprefix(side) in HOW for side in SIDES)
 
 
 def whole_stack(k: dict[str, Any]) -> dict[str, Any]:
