@@ -61,7 +61,7 @@ class Config(runs.Config):
         None, some_text, 'run or folder of a model (the newest runs/train_lm-*)', metavar='PATH'
     )
     train: str = option('full', str, 'what learns', choices=tuple(RATES))
-    rank: int = option(8, size, 'of the matrices that --train lora adds')
+    rank: int | None = option(None, size, 'of the matrices that --train lora adds (8)')
     data: str | None = option(None, some_text, "folder of folders (Python's standard library)", metavar='PATH')
     classes: int = option(8, bounded(int, 2), 'tell so many apart, those with most texts')
     per_class: int = option(300, size, 'take no more texts of each')
@@ -174,6 +174,8 @@ class Run(runs.Run):
     model: Classifier
 
     def __init__(self, config: Config, device: torch.device) -> None:
+        if config.rank is not None and config.train != 'lora':
+            raise Stop('--rank is for --train lora')
         folder = models.find(config.backbone, '--backbone')
         rate = RATES[config.train] if config.lr is None else config.lr
         super().__init__(replace(config, backbone=str(folder), lr=rate), device)
@@ -195,7 +197,7 @@ class Run(runs.Run):
         elif self.config.train == 'head':
             backbone.requires_grad_(False)
         elif self.config.train == 'lora':
-            backbone = with_lora(backbone, self.config.rank)
+            backbone = with_lora(backbone, self.config.rank or 8)
         return Classifier(backbone, dim, len(self.classes)).train()
 
     def ids(self, text: str) -> Tensor:

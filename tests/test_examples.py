@@ -88,6 +88,7 @@ REFUSED = {
         (['--backbone', 'wordy'], 'cannot be read: '),
         (['--train', 'half'], "argument --train: invalid choice: 'half'"),
         (['--classes', '1'], 'an integer of at least 2'),
+        (['--rank', '4'], '--rank is for --train lora'),
     ],
     'generate': [
         ([], '--model: there is no run of train_lm.py in runs/'),

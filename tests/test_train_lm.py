@@ -446,6 +446,7 @@ NEW = [
     (['--prompt', ''], 'argument --prompt: is empty'),
     (['--no-such-option'], 'unrecognized arguments: --no-such-option'),
     (['--heads', '5'], '--dim 32 cannot be divided among 5 --heads'),
+    (['--tensor-parallel', '2'], '--tensor-parallel is for --parallel fsdp+tp'),
     (['--data', 'nowhere'], '--data nowhere does not exist'),
     (['--data', ''], 'argument --data: is empty'),
     (['--data', 'empty.txt'], 'there is no text in empty.txt'),

@@ -32,7 +32,7 @@ WAYS = ('ddp', 'fsdp', 'fsdp+tp')
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--parallel', choices=WAYS, help='how the processes that torchrun started share the work')
-    parser.add_argument('--tensor-parallel', type=size, default=2, help='with fsdp+tp: processes to a layer (2)')
+    parser.add_argument('--tensor-parallel', type=size, help='with fsdp+tp: processes to a layer (2)')
 
 
 class Ranks:
@@ -50,6 +50,8 @@ class Ranks:
     def started(cls, args: argparse.Namespace) -> Ranks:
         """The processes that torchrun has started.  Raises Stop if --parallel does not fit them."""
         how, count = args.parallel, int(os.environ.get('WORLD_SIZE', 1)) if 'RANK' in os.environ else 0
+        if args.tensor_parallel is not None and how != 'fsdp+tp':
+            raise Stop('--tensor-parallel is for --parallel fsdp+tp')
         if how is None:
             if count > 1:
                 raise Stop(f'torchrun started {count} processes; --parallel says how they share the work')
@@ -57,7 +59,7 @@ class Ranks:
         if not count:
             command = f'torchrun --nproc-per-node 2 {sys.argv[0]} --parallel {how}'
             raise Stop(f'--parallel {how} is for several processes: {command}')
-        together = args.tensor_parallel if how == 'fsdp+tp' else 1
+        together = (args.tensor_parallel or 2) if how == 'fsdp+tp' else 1
         if count % together:
             raise Stop(f'--tensor-parallel {together} must divide the number of processes, {count}')
         return cls(how, int(os.environ['RANK']), count, together)
