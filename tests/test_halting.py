@@ -132,16 +132,20 @@ def test_those_that_go_on_and_all(case):
             assert_close(grad, other, 'gradient')
 
 
-@pytest.mark.parametrize('name', NEED_ALL)
+@pytest.mark.parametrize('name', (*NEED_ALL, 'attn_kernel'))
 def test_who_needs_all_tokens(name):
     flags = {next(c.flag for c in CASES if c.name.startswith(name)): True}
     if name == 'attn_hybrid':
         flags = dict(attn_hybrid_module=torch.nn.Linear(16, 16).double())
     if 'values' in name:
         flags |= dict(attn_orthog_projected_values=True)
-    kind = Decoder if name == 'attn_selective' else Encoder
-    with pytest.raises(ValueError, match=f'`{name[5:]}.*` does not go with'):
-        built(kind, act_eps=0.1, **flags)(randn(2, 6, 16))
+    if name == 'attn_kernel':
+        flags = dict(attn_kernel='elu')
+    kind = Decoder if name in ('attn_selective', 'attn_kernel') else Encoder
+    with pytest.raises(
+        ConfigError, match=f'`act_halting` does not go with `{name[:15]}.*`: .* With `act_dense` it does'
+    ):
+        built(kind, act_eps=0.1, **flags)
     assert built(kind, act_eps=0.1, act_dense=True, **flags)(randn(2, 6, 16)).isfinite().all()
 
 

@@ -96,6 +96,14 @@ class ACT(StackFeature):
         nn.init.zeros_(self.halt.weight)
         nn.init.ones_(self.halt.bias)
 
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        for module in branch.modules() if not self.act_dense else ():
+            for feature in getattr(getattr(module, 'features', None), 'active', ()):
+                if reason := feature.of_tokens_together('needs_all'):
+                    name = f'{"ff" if kind == "f" else "attn"}_{feature.title}'
+                    raise ConfigError(f'`act_halting` does not go with `{name}`: {reason}. With `act_dense` it does')
+        return branch
+
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
         self.check(run, call)
         length, order = self.host.len_default_block, call.order
