@@ -97,6 +97,7 @@ class LinearAttention(AttentionFeature):
         'collab_heads': 'features are those of a head, there is one shared key',
         **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'its past is one sum'),
         'flash_pack_seq': 'its past is one sum; `document_ids` says the same',
+        'l2_distance': 'queries meet keys by products',
         'shaw_rel_pos': 'nothing is added to its scores',
         'disentangled': 'nothing is added to its scores',
         'data_dependent_alibi': 'nothing is added to its scores',
