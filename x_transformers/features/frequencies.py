@@ -18,12 +18,14 @@ What `rotary_scaling` may be, by its `kind`; `length` is how many tokens the mod
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from x_transformers.features.tables import constant
 from x_transformers.flags import (
@@ -94,6 +96,12 @@ def check_scaling(name: str, scaling: Mapping[str, Any], dim: int) -> None:
 LATER = torch.float32, torch.float64
 
 
+def numbers_of(make: Callable[[], Tensor]) -> tuple[float, ...]:
+    """The numbers of a tensor that is made anew, where tensors have no values (`FakeTensorMode`) too."""
+    with _disable_current_modes():
+        return tuple(make().tolist())
+
+
 class Frequencies:
     """Of the pairs among `dim` features, by the base `theta` and a `rotary_scaling`.
 
@@ -113,7 +121,7 @@ class Frequencies:
         self.keeps_turned, self.factor = kind == 'dynamic', self.factor_of_turns()
         self.first: tuple[float, ...] = ()
         # those of long sequences, for a model in float64 and for all others
-        self.later = {t: self.long_ones('cpu', t) for t in LATER} if kind == 'longrope' else {}
+        self.later = {t: numbers_of(functools.partial(self.long_ones, 'cpu', t)) for t in LATER if kind == 'longrope'}
 
     def __eq__(self, other: Any) -> bool:
         own = (self.dim, self.theta, self.scaling)
@@ -123,7 +131,7 @@ class Frequencies:
 
     def without_table(self) -> Frequencies:
         """These, where no module holds their table."""
-        self.first = tuple(self.table('cpu').tolist())
+        self.first = numbers_of(lambda: self.table('cpu'))
         return self
 
     def table(self, device: Any = None) -> Tensor:
@@ -138,9 +146,9 @@ class Frequencies:
             return self.by_ramp(plain, pairs / 2)
         return self.by_waves(plain) if self.kind == 'llama3' else plain
 
-    def long_ones(self, device: Any, dtype: torch.dtype) -> tuple[float, ...]:
+    def long_ones(self, device: Any, dtype: torch.dtype) -> Tensor:
         pairs = torch.arange(0, self.dim, 2, device=device).to(dtype)
-        return tuple(self.divided(self.scaling['long_factor'], pairs).tolist())
+        return self.divided(self.scaling['long_factor'], pairs)
 
     def divided(self, divisors: Any, pairs: Tensor) -> Tensor:
         by = torch.tensor(tuple(divisors), dtype=torch.float32, device=pairs.device)
