@@ -168,10 +168,10 @@ def test_what_is_packed():
         pass
 
     small, large, half = nn.Linear(4, 4), nn.Linear(1024, 1024, bias=False), nn.Linear(4, 4).bfloat16()
-    wide = nn.Linear(64, 2**13)
-    net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large, wide]
-    assert packable(net, 1, 48) == {small, large, wide}
-    assert packable(net, 1, 16) == packable(net, 1, 47) == {small, large}
+    wide, long = nn.Linear(64, 2**13), nn.Linear(513, 4)
+    net = [Own(4, 4), half, nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), small, large, wide, long]
+    assert packable(net, 1, 48) == {small, large, wide, long}
+    assert packable(net, 1, 16) == packable(net, 1, 47) == {small, large, long}
     assert packable(net, 4, 48) == packable(net, 32, 48) == {small, wide}
     assert packable(net, 1, 15) == packable(net, 4, 47) == set()
     assert packable(net, 2, 99) == packable(net, 3, 99) == packable(net, 33, 99) == set()

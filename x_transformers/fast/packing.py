@@ -25,7 +25,7 @@ NORMS = GAINS.keys() & PARTS.keys()  # of the stream
 
 # rows for which a copy is faster, by measurement; from two to three rows torch has a kernel of its own
 FEW_ROWS = frozenset({1, *range(4, 33)})
-SMALL, WIDE = 2**18, 2**13  # weights, and outputs
+SMALL, WIDE, NARROW = 2**18, 2**13, 2**9  # weights, outputs, and inputs
 SOON, LATE = 16, 48  # steps until a copy has paid
 MOST_BYTES = 2**30  # of copies, all layers together
 OWN_LINEAR = F.linear
@@ -125,13 +125,13 @@ def pays(weight: Tensor, rows: int, steps: int) -> bool:
     the copy takes.
 
     One row, us from (out, in), from (in, out), and of the copy: 4,096 of 768 1,290, 800 and 7,000; 32,000 of 768
-    10,200, 6,500 and 126,000. For 4 to 32 rows small matrices, and vocabularies: 8 rows, 1,024 of 256 219 and 204,
-    32,000 of 512 13,400 and 10,600; 4,096 of 768 1,900 and 2,630.
+    10,200, 6,500 and 126,000. For 4 to 32 rows small matrices, and vocabularies of narrow models: 8 rows, 1,024 of 256
+    219 and 204, 32,000 of 512 13,400 and 10,600, 50,257 of 768 34,900 and 32,500; 4,096 of 768 1,900 and 2,630.
     """
     is_wide = len(weight) >= WIDE
     if rows == 1:
         return steps >= (LATE if is_wide else SOON)
-    return steps >= LATE and (is_wide or weight.numel() <= SMALL)
+    return steps >= LATE and weight.shape[1] <= NARROW and (is_wide or weight.numel() <= SMALL)
 
 
 def packable(modules: Iterable[nn.Module], rows: int, steps: int) -> set[nn.Linear]:
