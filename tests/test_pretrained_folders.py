@@ -294,7 +294,7 @@ def test_own_format(tmp_path):
     assert half.net(IDS[:, :8] % 20).shape[-1] == 24
 
 
-class Mine(TransformerWrapper):
+class Shouting(TransformerWrapper):
     """A user's own, with more to it."""
 
     def shout(self):
@@ -303,7 +303,7 @@ class Mine(TransformerWrapper):
 
 def test_wrappers_read_and_write_folders(folder, tmp_path):
     assert isinstance(TransformerWrapper.from_pretrained(folder('llama')), TransformerWrapper)
-    mine = Mine.from_pretrained(folder('llama'), dtype='float64')
+    mine = Shouting.from_pretrained(folder('llama'), dtype='float64')
     assert mine.shout() == 'MINE' and mine.token_emb.emb.weight.dtype is torch.float64
     with pytest.raises(TypeError, match='a llama checkpoint is a TransformerWrapper, not a ViTransformerWrapper'):
         ViTransformerWrapper.from_pretrained(folder('llama'))
@@ -318,7 +318,7 @@ def test_wrappers_read_and_write_folders(folder, tmp_path):
 
 def test_a_classifier_of_ones_own_wrapper_is_written_and_read(tmp_path):
     pytest.importorskip('safetensors')
-    call = {**call_of(model_of('llama')), 'class': 'Mine', 'return_only_embed': True}
+    call = {**call_of(model_of('llama')), 'class': 'Shouting', 'return_only_embed': True}
     net = Classifier(decode(call), num_classes=2, token='last', pad_id=5, bias=False)
     pretrained.save(net, tmp_path, hf_type='llama')
     config = json.loads((tmp_path / 'config.json').read_text())
