@@ -721,6 +721,19 @@ def test_a_watcher_between_two_tokens_gets_maps():
         assert not reader.is_private() and left[0].post_softmax_attn is not None
 
 
+@pytest.mark.parametrize('brief', [True, False])
+def test_a_prompt_leaves_what_its_cache_needs(brief):
+    net, x = model(), torch.arange(7).remainder(5)[None]
+    with torch.no_grad():
+        reader = Reader(net, {}, brief=brief)
+        reader.read(x)
+        left = reader.intermediates
+        whole = net(x, return_intermediates=True)[1]
+    assert left.cache.length == 7 and whole.hiddens and whole.layer_hiddens
+    for name in ('hiddens', 'layer_hiddens', 'block_hiddens'):
+        assert len(getattr(left, name)) == (0 if brief else len(getattr(whole, name))), name
+
+
 @pytest.mark.parametrize('flag', ['attn_pre_talking_heads', 'residual_attn', 'attn_gate_values'])
 def test_nobody_else_pays_for_maps(flag):
     """What nobody can read is not kept; who asks for intermediates has them."""

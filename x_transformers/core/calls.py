@@ -42,7 +42,7 @@ from x_transformers.core.kinds import KINDS, attends
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.some import OfTokens, refuse_some
 from x_transformers.core.state import HasStates
-from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
+from x_transformers.core.traces import Intermediates, is_read, log_prob_from_hard_attend
 from x_transformers.flags import Feature, Features, Remembered, is_int, shown
 
 Views = tuple[Tensor, Tensor, Tensor]
@@ -114,7 +114,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     def keep(self, name: str, value: Any, when: bool = True) -> None:
         """Add to a list of the trace, if the caller wants to see it."""
-        if self.keeps and when:
+        if self.keeps and when and (name == 'attn_intermediates' or is_read()):
             getattr(self.trace, name).append(value)
 
     def how_many(self, kind: str, first: int | None = None) -> int:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from x_transformers.core.aux_losses import Unheard
 from x_transformers.core.buffers import KeysValues, State
 from x_transformers.core.state import Sum
+
+UNREAD: ContextVar[bool] = ContextVar('unread', default=False)
+
+
+@contextmanager
+def cache_alone() -> Iterator[None]:
+    """Passes inside keep what a cache needs alone, for callers who know that nobody reads maps and hidden states."""
+    token = UNREAD.set(True)
+    try:
+        yield
+    finally:
+        UNREAD.reset(token)
+
+
+def is_read() -> bool:
+    """Whether somebody may read what a pass leaves behind beside its cache."""
+    return torch.compiler.is_compiling() or not UNREAD.get()
 
 
 def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
+from x_transformers.core.traces import cache_alone
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
 from x_transformers.flags import warn_once
 from x_transformers.generation.choice import REASONS, Endings, Past
 from x_transformers.generation.sampling import accurate, contrastive_decode_fn
-from x_transformers.kernels.dense import without_maps
 
 # modules that were training, and in how many places, threads among them, they are held in eval mode
 HELD: dict[nn.Module, int] = {}
@@ -148,7 +148,7 @@ class Reader:
             self.seen = length
             return self.last(out, count)
         read = self.net if cache is None else self.step
-        with without_maps() if cache is not None and self.is_private() else nullcontext():
+        with cache_alone() if self.is_private() else nullcontext():
             out, self.intermediates = read(sequence[:, start:], return_intermediates=True, **inputs)
         self.cache, self.seen = self.intermediates.cache, length
         return self.last(out, count)

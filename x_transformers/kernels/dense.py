@@ -14,9 +14,7 @@ h mod k. A row without any visible key gives zeros, on every kernel.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
-from x_transformers.core.traces import NoMaps
+from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.blocks import additive, by_rows, can_add
 from x_transformers.kernels.derivatives import differentiable_sdpa
@@ -92,22 +90,9 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     return similarities, sim, attn
 
 
-unread: ContextVar[bool] = ContextVar('unread', default=False)
-
-
-@contextmanager
-def without_maps() -> Iterator[None]:
-    """Passes inside keep nothing to compute maps from, for callers who know that nobody reads them."""
-    token = unread.set(True)
-    try:
-        yield
-    finally:
-        unread.reset(token)
-
-
 def wants_maps(module: nn.Module, call: Call) -> bool:
     """Whether somebody may read the maps of a call."""
-    return is_hooked(module) or (call.keeps and (torch.compiler.is_compiling() or not unread.get()))
+    return is_hooked(module) or (call.keeps and is_read())
 
 
 def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
