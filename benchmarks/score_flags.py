@@ -75,12 +75,12 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def too_much(name: str, done: Sequence[Row], limit: float) -> str | None:
-    """Why a column is left out, judged by how the rows of shorter lengths grew."""
+def too_much(name: str, done: Sequence[Row], limit: float, first: float = 4) -> str | None:
+    """Why a column is left out, judged by how the rows of shorter lengths grew, by `first` where there is but one."""
     if not done or name in done[-1].refused:
         return done[-1].refused[name] if done else None
     last = median(done[-1].values[name])
-    growth = last / median(done[-2].values[name]) if len(done) > 1 else 4
+    growth = last / median(done[-2].values[name]) if len(done) > 1 else first
     return f'left out, it would take about {last * growth:.3g} {done[-1].unit}' if last * growth > limit else None
 
 

@@ -4,9 +4,9 @@
     pip install --target HUGGINGFACE transformers --no-deps
     python benchmarks/table.py --original ORIGINAL [--huggingface HUGGINGFACE] [--compile] [--results results.json]
 
-Without `--compile` that takes minutes. `--groups training,generate` measures a part; `lengths` and `score_flags` take
-long, and run only where they are named. With `--results` the parts add up in a file, and all that it holds is printed.
-What follows the line of dashes is markdown.
+Without `--compile` that takes minutes. `--groups training,generate` measures a part; `lengths`, `score_flags` and
+`efficient` take long, and run only where they are named. With `--results` the parts add up in a file, and all that it
+holds is printed. What follows the line of dashes is markdown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from measure import Row, chosen, options_of, parser_of, quartiles
 
 # a group is a script beside this one, with `parser()`, `rows(options)` and `show(rows)`
 GROUPS = ('training', 'overhead', 'loss', 'biases', 'generate')
-LONG = ('lengths', 'score_flags')
+LONG = ('lengths', 'score_flags', 'efficient')
 
 
 def measure(group: str) -> list[Row]:

@@ -129,8 +129,14 @@ class Neighbours(nn.Module):
 # cases of flags, from the catalogue
 
 HYBRID = dict(attn_hybrid_module=Neighbours())
+LSH = dict(attn_cluster='lsh', attn_cluster_size=2, attn_lsh_buckets=4)
+ROUTING = dict(attn_cluster='routing', attn_num_clusters=2, attn_cluster_size=2)
+ROUTING_FLAGS = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
 EXPERTS = dict(ff_moe_experts=4, ff_glu=True, ff_swish=True, ff_no_bias=True)
 LATENT_KV = dict(attn_use_latent_kv=True, attn_dim_latent_kv=6)
+MARKED = {'pattern': 'global', 'mask': True}
+SINKHORN = dict(attn_cluster='sinkhorn', attn_cluster_size=2, attn_sinkhorn_gumbel=False)
+SORTING_NET = dict(**SINKHORN, attn_sinkhorn_sort='net', attn_cluster_blocks=16)
 # what a flag needs beyond the switch of its own feature
 SETTINGS: dict[str, Values] = {
     'squeeze_out_last_dim': dict(logits_dim=1),
@@ -144,6 +150,7 @@ SETTINGS: dict[str, Values] = {
     **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
+    'recurrent_module': dict(depth=1, custom_layers=('a', 'r', 'f')),
     'rotary_emb_dim': dict(attn_dim_head=16),
     'ff_glu_gate_softclamp_value': dict(ff_glu_softclamp=True),
     'ff_glu_up_softclamp_value': dict(ff_glu_softclamp=True),
@@ -177,6 +184,23 @@ SETTINGS: dict[str, Values] = {
     'shaw_rel_values': dict(shaw_rel_pos=True),
     # random features are drawn for some maps only
     **{f'attn_kernel_{name}': dict(attn_kernel='favor') for name in ('features', 'orthogonal', 'redraw', 'hyperbolic')},
+    # the number of buckets must not change with the length
+    **{f'attn_{name}': LSH for name in ('cluster', 'cluster_size', 'lsh_rounds', 'lsh_chunks', 'lsh_scale')},
+    **{f'attn_{name}': ROUTING for name in ROUTING_FLAGS},
+    'attn_cluster_size': dict(attn_cluster='lsh', attn_lsh_buckets=4),
+    'attn_lsh_buckets': dict(attn_cluster='lsh', attn_cluster_size=2),
+    'attn_lsh_across_buckets': dict(**LSH, attn_lsh_chunks='sorted'),
+    **{f'attn_linformer_{name}': dict(attn_linformer_max_len=24) for name in ('k', 'share')},
+    'attn_linformer_proj': dict(attn_linformer_k=12, attn_linformer_max_len=24),
+    # places have vectors for two of them
+    'attn_aft': dict(attn_aft_max_len=40),
+    'attn_aft_rank': dict(attn_aft_max_len=40),
+    'attn_aft_window': dict(attn_aft_max_len=40),
+    'attn_global_separate_qkv': dict(attn_sparse_pattern={'union': [{'pattern': 'sliding', 'window': 3}, MARKED]}),
+    **{f'attn_{name}': SINKHORN for name in ('sinkhorn_iters', 'sinkhorn_temp', 'sinkhorn_gumbel', 'sortcut')},
+    **{f'attn_{name}': SORTING_NET for name in ('sinkhorn_sort', 'cluster_blocks')},
+    'attn_dpfp_nu': dict(attn_kernel='dpfp'),
+    'attn_rff_sigma': dict(attn_kernel='rff'),
     'attn_hybrid_module': HYBRID,
     'attn_hybrid_mask_kwarg': HYBRID,
     'attn_hybrid_fold_axial_dim': HYBRID,
@@ -185,18 +209,26 @@ SETTINGS: dict[str, Values] = {
 POOLED = ('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens', 'attn_pool_depth', 'dim_pooled_tokens')
 KINDS: dict[str, type[AttentionLayers]] = {
     **dict.fromkeys(POOLED, Encoder),
+    # chunks of all tokens
+    **dict.fromkeys(('attn_lsh_chunks', 'attn_lsh_across_buckets', 'attn_routing_balanced'), Encoder),
+    # sorted blocks hold later tokens
+    'attn_sortcut': Encoder,
     # in a causal stack, tokens in front see nothing of what follows
     'attn_max_attend_future': Encoder,
     # a softmax over queries sees later ones
     'attn_inverted_attention': Encoder,
     # and so does a projection of all tokens as one
     'attn_orthog_projected_values_over_sequence': Encoder,
+    **{f'attn_linformer_{name}': Encoder for name in ('k', 'max_len', 'share', 'proj')},
     'orthog_residual_over_sequence': Encoder,
 }
 # what a flag of the model needs of the stack
 OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name in ('looped', 'max_looped_steps')}
 # what is refused without the flag
-ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',)}
+ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',), 'attn_aft': ('attn_aft_max_len',)}
+ONLY_WITH |= {'attn_aft_max_len': ('attn_aft',), 'attn_num_clusters': ('attn_cluster', 'attn_cluster_size')}
+ONLY_WITH |= {'attn_linformer_max_len': ('attn_linformer_k',), 'attn_linformer_k': ('attn_linformer_max_len',)}
+ONLY_WITH |= {'recurrent_module': ('custom_layers',), 'attn_cluster_blocks': ('attn_sinkhorn_sort',)}
 # settled by the stack: how it is switched on there
 THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
@@ -210,7 +242,11 @@ THROUGH_THE_STACK: dict[str, Values] = {
 # a second value worth a case of its own
 FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_kv_heads': (1,),
-    'attn_kernel': ('favor', 'relu'),
+    'attn_aft': ('full', 'simple', 'conv'),
+    'attn_linformer_share': ('headwise', 'layerwise'),
+    'attn_linformer_proj': ('mean', 'max'),
+    'attn_kernel': ('favor', 'relu', 'identity', 'dpfp', 'rff', 'arccos'),
+    'attn_kernel_update': ('delta',),
     'scale_residual': (0.5,),
     'depth_scale_residual': (0.5,),
     'num_residual_streams': (3,),
@@ -226,6 +262,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'attn_num_mem_kv': ((1, 3),),
     'ff_moe_kind': ('topk_softmax',),
     'sandwich_coef': (2,),
+    'recurrent_module': ('ssm',),
     'parallel_block': ('shared',),
     'layers_execute_order': ((0, 1, 1, 0),),
     'rotary_scaling': (dict(kind='linear', factor=4.0),),
@@ -255,6 +292,7 @@ def flag_cases(catalogue: Iterable[type[Feature]], prefix: str, place: str, **re
                 yield replace(base, flag='', stack=THROUGH_THE_STACK[name])
                 continue
             keywords = {**{prefix + n: v for n, v in needed(cls, bare).items()}, **SETTINGS.get(name, {})}
+            keywords[name] = flag.example
             yield replace(base, **{place: keywords})
             for value in FURTHER_EXAMPLES.get(name, ()):
                 text = str(value).replace(' ', '')
@@ -398,14 +436,37 @@ INPUT_CASES = (
     Case('pos, shaw', stack=SHAW, inputs=('pos',)),
     Case('shaw, further keys', stack=dict(**SHAW, attn_num_mem_kv=2, attn_head_learned_sink=True)),
     Case('shaw, key heads', stack=dict(**SHAW, attn_kv_heads=2, attn_value_dim_head=5)),
+    Case('routing, rotary', stack=dict(**ROUTING, rotary_pos_emb=True)),
+    Case('routing, balanced', stack=dict(**ROUTING, alibi_pos_bias=True), kind=Encoder),
     Case('linear, key heads', stack=dict(**LINEAR, attn_kv_heads=2, attn_value_dim_head=5)),
     Case(
         'linear, further keys', stack={**LINEAR, 'attn_kernel': 'favor', 'attn_num_mem_kv': 2, 'attn_add_zero_kv': True}
     ),
+    Case(
+        'linear, gates',  # so wide that sums of few waves are not near 0
+        stack={**LINEAR, 'attn_kernel': 'rff', 'attn_rff_sigma': 2.0, 'attn_kernel_update': 'gate', 'attn_kv_heads': 2},
+    ),
+    Case('linear, delta', stack={**LINEAR, 'attn_kernel': 'dpfp', 'attn_kernel_update': 'delta', 'attn_num_mem_kv': 2}),
     Case('linear, normed', stack=dict(attn_kernel='favor', attn_qk_norm=True, attn_gate_values=True)),
     Case('linear, infused', stack=dict(**LINEAR, position_infused_attn=True), inputs=('pos',)),
     Case('linear, memory tokens', stack=LINEAR, model=dict(num_memory_tokens=2), inputs=('prepend_embeds',)),
     Case('linear, dense layers between', stack=dict(depth=3, attn_kernel=('elu', None, 'favor'))),
+    Case(
+        'slots of a context',
+        stack=dict(**CROSS, cross_attn_linformer_k=3, cross_attn_linformer_max_len=11, cross_attn_kv_heads=2),
+        inputs=('context_mask',),
+    ),
+    Case('free of attention, near', stack=dict(attn_aft='conv', attn_aft_window=2, attn_gate_values=True)),
+    Case('free of attention, across', stack=dict(**CROSS, cross_attn_aft='simple'), inputs=('context_mask',)),
+    Case(
+        'free of attention, memory tokens',
+        stack=dict(attn_aft='local', attn_aft_max_len=40, attn_aft_window=2),
+        model=dict(num_memory_tokens=2),
+        inputs=('prepend_embeds',),
+    ),
+    Case('sinkhorn, key heads', stack=dict(**SINKHORN, attn_kv_heads=2, attn_value_dim_head=5, rotary_pos_emb=True)),
+    Case('sinkhorn, memory tokens', stack=SORTING_NET, model=dict(num_memory_tokens=2), inputs=('prepend_embeds',)),
+    Case('sinkhorn, both ways', stack=SINKHORN, kind=Encoder),
     Case('pos, dynamic bias', stack=dict(dynamic_pos_bias=True), model=dict(max_seq_len=0), inputs=('pos',)),
     Case('pos, memory tokens', stack=dict(rotary_pos_emb=True), model=dict(num_memory_tokens=2), inputs=('pos',)),
     Case('sum_embeds', inputs=('sum_embeds',)),
@@ -480,6 +541,7 @@ GIVEN_BY_THE_STACK = {
     'mem',
     'mem_mask',
     'context_rotary_pos_emb',
+    'linformer_table',
 }
 GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table'}
 # inputs that go with a single layer, or a single row: see test_scores
@@ -498,6 +560,7 @@ def in_cross_attention(case: Case) -> Case:
     on = dict.fromkeys((case.feature, *(cls for prefix, name, cls in ALL_FLAGS if prefix + name in case.stack)))
     gone = [cls for cls in on if cls.not_across and cls in ATTENTION]
     own = {f'cross_attn_{n}': cls.flags[n].default for cls in gone for n in cls.switches or tuple(cls.flags)[:1]}
+    own |= {'cross_attn_kernel_update': 'sum'} if 'attn_kernel_update' in case.stack else {}  # the others have an order
     return replace(case, name=f'cross, {case}', stack={**case.stack, **CROSS, **own}, inputs=('context_mask',))
 
 

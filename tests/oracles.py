@@ -722,3 +722,355 @@ class Stack:
         angles = rotary(self.weights, n, past, o).get('rotary_pos_emb')
         call = dict(causal=o['causal'], context_mask=keys, attn_mask=o['attn_mask'], mem=mem, mem_mask=mem_mask)
         return call | dict(attn_bias=bias, rotary_pos_emb=angles)
+
+
+# two streams
+
+
+def etc_attention(
+    weights: Weights, streams: dict[str, Tensor], heads: int, share: str,
+    sees: Callable[[str, int, int, int], Any], label: Callable[[str, int, int, int], int], penalty: float | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
+    """2004.08483:  e_ij = s q_i (k_j + P_label(i, j)), one softmax over the tokens of both streams.
+
+    sees, label    of a piece (whose queries, '2', whose keys), row, query and key; a label of -1 adds nothing
+    penalty        of hidden keys, as the paper has it; None: they have no weight
+    """
+    ends = {'all': dict.fromkeys(streams, ''), 'kv': {name: f'_{name}' for name in streams}}
+    ends['none'] = ends['kv']
+
+    def of(name: str, stream: str, piece: str) -> Tensor:
+        end = f'_{piece}' if share == 'none' else ends[share][stream]
+        return split_heads(linear(weights, name + end, streams[stream]), heads)
+
+    outs = {}
+    for stream, x in streams.items():
+        q = split_heads(linear(weights, f'to_q{ends[share][stream]}', x), heads)
+        gathered = torch.zeros_like(q)
+        for row, head, i in product(*(range(size) for size in q.shape[:3])):
+            logits, values = [], []
+            for source, keys in streams.items():
+                piece = f'{stream[0]}2{source[0]}'
+                k, v = of('to_k', source, piece), of('to_v', source, piece)
+                for j in range(keys.shape[1]):
+                    seen, at = sees(piece, row, i, j), label(piece, row, i, j)
+                    if penalty is None and not seen:
+                        continue
+                    key = k[row, head, j] if at < 0 else k[row, head, j] + weights['rel_k'][at]
+                    logit = (q[row, head, i] * key).sum() * q.shape[-1] ** -0.5
+                    logits.append(logit if seen else logit - penalty)
+                    values.append(v[row, head, j])
+            if logits:
+                gathered[row, head, i] = torch.stack(logits).softmax(dim=0) @ torch.stack(values)
+        outs[stream] = linear(weights, f'to_out{ends[share][stream]}', merge_heads(gathered))
+    return outs
+
+
+def etc_encoder(
+    weights: Weights, long: Tensor, glob: Tensor, real: dict[str, Tensor] | None = None, **given: Any
+) -> tuple[Tensor, Tensor]:
+    """Blocks of attention and feedforward, with norms before each and at the end, of their own or for both streams."""
+    streams = {'long': long, 'global': glob}
+    own = 'final_norm_long.gamma' in weights
+    end = {stream: f'_{stream}' if own else '' for stream in streams}
+    for depth in range(1 + max(int(name.split('.')[1]) for name in weights if name[:7] == 'layers.')):
+        w = sub(weights, f'layers.{depth}.')
+        normed = {s: layer_norm(x, 1 + w[f'attn_norm{end[s]}.gamma']) for s, x in streams.items()}
+        for s, out in etc_attention(sub(w, 'attn.'), normed, **given).items():
+            x = streams[s] + (out if real is None or s not in real else out * real[s][..., None])
+            ff = feedforward(sub(w, f'ff{end[s]}.'), layer_norm(x, 1 + w[f'ff_norm{end[s]}.gamma']))
+            streams[s] = x + ff
+    found = [layer_norm(x, 1 + weights[f'final_norm{end[s]}.gamma']) for s, x in streams.items()]
+    return found[0], found[1]
+
+
+def aft(attn, x, kind, causal, window, mask=None):
+    """AFT: for each channel a softmax over keys of their own numbers, and of weights by place."""
+    q, k, v = attn.to_q(x), attn.to_k(x), attn.to_v(x)
+    b, n, d = k.shape
+    first = [0] * b if mask is None else mask.long().argmax(dim=-1).tolist()
+    outs = []
+    for row, t, c in product(range(b), range(n), range(d)):
+        keys = [s for s in range(n) if (s <= t or not causal) and (mask is None or mask[row, s])]
+        if not keys:
+            outs.append(x.new_zeros(()))
+            continue
+        scores = []
+        for s in keys:
+            w, near = x.new_zeros(()), abs(t - s) < window
+            if kind == 'full' or (kind == 'local' and near):
+                w = attn.aft_u[max(t - first[row], 0)] @ attn.aft_v[max(s - first[row], 0)]
+            if kind == 'conv' and near:
+                w = attn.aft_w[c // (d // attn.heads), t - s if causal else t - s + window - 1]
+            scores.append(k[row, s, c] + w)
+        weights = torch.stack(scores).softmax(dim=0)
+        outs.append(q[row, t, c].sigmoid() * (weights @ v[row, keys, c]))
+    out = attn.to_out(torch.stack(outs).view(b, n, d))
+    return out if mask is None else out.masked_fill(~mask[..., None], 0.0)
+
+
+def linformer(attn, x, proj, k, most, mask=None):
+    """Linformer: slots of keys and values, places being counted from the first real token."""
+    b, n, _ = x.shape
+    heads, kv_heads, stride = attn.heads, attn.kv_heads, -(-most // k)
+    mask = torch.ones(b, n, dtype=torch.bool) if mask is None else mask
+    q, keys, values = (to(x).unflatten(-1, (-1, 3)) for to in (attn.to_q, attn.to_k, attn.to_v))  # b n h d
+
+    def slots(row, head, rows, weights):
+        found = []
+        places = [(s - mask[row].long().argmax().item(), s) for s in range(n) if mask[row, s]]
+        for slot in range(k):
+            own = [(p, s) for p, s in places if proj == 'linear' or p // stride == slot]
+            if not own:
+                continue
+            some = torch.stack([rows[row, s, head] for _, s in own])
+            if proj == 'mean':
+                found.append(some.mean(dim=0))
+            elif proj == 'max':
+                found.append(some.amax(dim=0))
+            elif proj == 'linear':
+                found.append(
+                    sum(weights[head % len(weights), p, slot] * t for (p, _), t in zip(own, some, strict=True))
+                )
+            else:
+                weight = weights.weight.squeeze(1).unflatten(0, (-1, 3))
+                weight = weight[head % len(weight)]
+                found.append(sum(weight[:, p % stride] * t for (p, _), t in zip(own, some, strict=True)))
+        return torch.stack(found)
+
+    of_keys = getattr(attn, 'lin_k', None)
+    of_values = getattr(attn, 'lin_v', of_keys)
+    outs = []
+    for row, head in product(range(b), range(heads)):
+        read = head % kv_heads
+        sim = q[row, :, head] @ slots(row, read, keys, of_keys).T * 3**-0.5
+        outs.append(sim.softmax(dim=-1) @ slots(row, read, values, of_values))
+    out = torch.stack(outs).unflatten(0, (b, heads)).transpose(1, 2).flatten(2)
+    return attn.to_out(out).masked_fill(~mask[..., None], 0.0)
+
+
+# clusters
+
+
+def seen_by_rank(ids: list[int], width: int, causal: bool) -> list[set[int]]:
+    """Whom each token sees: of its cluster, those of its chunk of `width`, counted from the first, and of the one
+    before. Tokens of cluster -1 neither see nor are seen."""
+    rank = [ids[:i].count(ids[i]) // width for i in range(len(ids))]
+    return [
+        {j for j in range(i + 1 if causal else len(ids)) if ids[j] == ids[i] >= 0 and 0 <= rank[i] - rank[j] <= 1}
+        for i in range(len(ids))
+    ]
+
+
+def seen_by_chunk(ids: list[int], width: int, across: bool, documents: list[int]) -> list[set[int]]:
+    """The same where all tokens of a document, sorted by cluster, are cut into chunks: those around its own."""
+    chunk = {}
+    for document in set(documents):
+        own = [i for i in range(len(ids)) if documents[i] == document and ids[i] >= 0]
+        chunk |= {i: place // width for place, i in enumerate(sorted(own, key=lambda i: (ids[i], i)))}
+    return [
+        {
+            j
+            for j in chunk
+            if i in chunk
+            and documents[i] == documents[j]
+            and abs(chunk[i] - chunk[j]) <= 1
+            and (across or ids[i] == ids[j])
+        }
+        for i in range(len(ids))
+    ]
+
+
+def in_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: list[list[set[int]]], penalty: float = 0.0) -> Tensor:
+    """A softmax for each round, of scores less the logarithm of in how many rounds a key is seen, and a softmax of
+    their log-sums over rounds:  n e -> n e"""
+    out = torch.zeros(len(q), v.shape[-1], dtype=v.dtype)
+    for i in range(len(q)):
+        outs, log_sums = [], []
+        for seen in rounds:
+            keys = sorted(seen[i])
+            if not keys:
+                continue
+            times = torch.tensor([sum(j in other[i] for other in rounds) for j in keys], dtype=q.dtype)
+            own = torch.tensor([float(j == i) for j in keys], dtype=q.dtype)
+            logits = k[keys] @ q[i] - times.log() + penalty * own
+            outs.append(logits.softmax(dim=0) @ v[keys])
+            log_sums.append(logits.logsumexp(dim=0))
+        if outs:
+            out[i] = torch.stack(log_sums).softmax(dim=0) @ torch.stack(outs)
+    return out
+
+
+def routed_in_balance(q: Tensor, k: Tensor, v: Tensor, centroids: Tensor, width: int, real: Tensor) -> Tensor:
+    """Each centroid takes the `width` best queries and keys that are real; a token gets the mean of what it finds:
+    n e -> n e"""
+    total, count = torch.zeros(len(q), v.shape[-1], dtype=v.dtype), torch.zeros(len(q))
+    for centroid in centroids:
+        best = [(t @ centroid).masked_fill(~real, -math.inf).argsort(descending=True)[:width] for t in (q, k)]
+        queries, keys = ([i for i in own.tolist() if real[i]] for own in best)
+        for i in queries:
+            total[i] = total[i] + (k[keys] @ q[i] * q.shape[-1] ** -0.5).softmax(dim=0) @ v[keys]
+            count[i] += 1
+    return total / count.clamp(min=1)[:, None]
+
+
+def sinkhorn(logits, rounds, causal, rows=None, columns=None):
+    """S of the scores of one head (r N): columns, then rows divided by their sums, some of which may be left out."""
+    r, n = logits.shape
+    pairs = [(i, j) for i, j in product(range(r), range(n)) if j < i or not causal]
+    pairs = [(i, j) for i, j in pairs if (rows is None or rows[i]) and (columns is None or columns[j])]
+    s = {pair: logits[pair].exp() for pair in pairs}
+    for _ in range(rounds):
+        s = {(i, j): e / sum(s[a, b] for a, b in s if b == j and (a <= i or not causal)) for (i, j), e in s.items()}
+        s = {(i, j): e / sum(s[a, b] for a, b in s if a == i) for (i, j), e in s.items()}
+    full = torch.zeros_like(logits)
+    for pair, value in s.items():
+        full = full.index_put((torch.tensor(pair[0]), torch.tensor(pair[1])), value)
+    return full
+
+
+def sinkhorn_attention(attn, x, width, rounds, temp, causal, sortcut=0, real=None):
+    """One row of tokens (n d), of which some are padding; the first one is real."""
+    n = len(x)
+    real = [True] * n if real is None else real
+    heads, blocks = attn.heads, -(-n // width)
+    q, k, v = (
+        project(x).unflatten(-1, (-1, e)).transpose(0, 1)
+        for project, e in (
+            (attn.to_q, attn.shape.dim_head),
+            (attn.to_k, attn.shape.dim_head),
+            (attn.to_v, attn.shape.dim_value),
+        )
+    )
+    tokens = [[t for t in range(i * width, min((i + 1) * width, n)) if real[t]] for i in range(blocks)]
+    asks = [[t for t in range(i * width + 1) if real[t]] for i in range(blocks)] if causal else tokens
+    outs = x.new_zeros(n, heads, attn.shape.dim_value)
+    for h in range(heads):
+        keys, values = k[h % len(k)], v[h % len(v)]
+        if hasattr(attn.sinkhorn_sort, 'weight') or isinstance(attn.sinkhorn_sort, torch.nn.Module):
+            up, _, down = attn.sinkhorn_sort
+            scores = [down(up(x[of].sum(0)).relu()).view(heads, -1)[h, :blocks] for of in asks]
+        else:
+            means = [keys[of].mean(0) if of else keys[0] * 0 for of in tokens]
+            scores = [
+                torch.stack([q[h][of].mean(0) @ m * attn.scale if of else m.sum() * 0 for m in means]) for of in asks
+            ]
+        filled = [bool(of) for of in tokens]
+        s = sinkhorn(torch.stack(scores) / temp, rounds, causal, None if causal else filled, filled)
+        mixes = {}
+        for i in range(blocks):
+            for slot in range(width):
+                held = [t for t in (j * width + slot for j in range(blocks)) if t < n and real[t]]
+                held = [t for t in held if t // width < i or not causal]
+                if held and (causal or filled[i]):
+                    mixes[i, slot] = [sum(s[i, t // width] * of[t] for t in held) for of in (keys, values)]
+        for t in range(n):
+            i = t // width
+            own = [(keys[u], values[u]) for u in tokens[i] if u <= t or not causal]
+            seen = [pair for (block, _), pair in mixes.items() if (block < sortcut if sortcut else block == i)]
+            seen = seen if sortcut else seen + own
+            if seen:
+                weights = torch.stack([q[h, t] @ key * attn.scale for key, _ in seen]).softmax(0)
+                outs[t, h] = sum(w * value for w, (_, value) in zip(weights, seen, strict=True))
+    return attn.to_out(outs.flatten(1))
+
+
+def token_shift_mixed(weights: Weights, x: Tensor, letter: str) -> list[Tensor]:
+    """Of each token a share, and the rest of the one before, through the matrix of a letter."""
+    share, before = weights[f'mix_{letter}'], [torch.zeros_like(x[:, 0]), *x[:, :-1].unbind(1)]
+    return [
+        linear(weights, f'to_{letter}', share * now + (1 - share) * last)
+        for now, last in zip(x.unbind(1), before, strict=True)
+    ]
+
+
+def rwkv_time_mix(weights: Weights, x: Tensor) -> Tensor:
+    """RWKV: for each channel a softmax over the tokens so far, by keys that fade, the newest one with a bonus."""
+    r, k, v = (token_shift_mixed(weights, x, letter) for letter in 'rkv')
+    fall, outs = weights['time_decay'].exp(), []
+    for t in range(x.shape[1]):
+        scores = [k[i] - (t - 1 - i) * fall for i in range(t)] + [k[t] + weights['time_first']]
+        found = (torch.stack(scores).softmax(dim=0) * torch.stack(v[: t + 1])).sum(dim=0)
+        outs.append(linear(weights, 'to_out', r[t].sigmoid() * found))
+    return torch.stack(outs, dim=1)
+
+
+def rwkv_channel_mix(weights: Weights, x: Tensor) -> Tensor:
+    """RWKV: a feedforward of squares, with a gate, of a token and the one before."""
+    r, k = (token_shift_mixed(weights, x, letter) for letter in 'rk')
+    outs = [a.sigmoid() * linear(weights, 'to_v', b.clamp(min=0) ** 2) for a, b in zip(r, k, strict=True)]
+    return torch.stack(outs, dim=1)
+
+
+def ssm_parts(weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
+    """A', B' and C of a diagonal state-space model, held from token to token:  d s, complex."""
+    a = torch.complex(-weights['log_a_real'].exp(), weights['a_imag'])
+    b, c = (torch.complex(*weights[name].unbind(-1)) for name in 'bc')
+    kept = (weights['log_dt'].exp()[:, None] * a).exp()
+    return kept, (kept - 1) / a * b, c
+
+
+def diagonal_ssm(weights: Weights, x: Tensor) -> Tensor:
+    """Token by token:  x_t = A' x_{t-1} + B' u_t,  y_t = Re(C x_t) + D u_t."""
+    a, b, c = ssm_parts(weights)
+    state, outs = x.new_zeros(x.shape[0], *a.shape, dtype=a.dtype), []
+    for u in x.unbind(1):
+        state = a * state + b * u.unsqueeze(-1)
+        outs.append((c * state).sum(dim=-1).real + weights['d'] * u)
+    return torch.stack(outs, dim=1)
+
+
+def ssm_by_fft(weights: Weights, x: Tensor) -> Tensor:
+    """The same as a convolution with the kernel  Re(C A'^l B'), l = 0 .. n - 1."""
+    (a, b, c), n = ssm_parts(weights), x.shape[1]
+    kernel = (c * b * a ** torch.arange(n).view(-1, 1, 1)).sum(dim=-1).real  # n d
+    spectra = torch.fft.rfft(x, 2 * n, dim=1) * torch.fft.rfft(kernel, 2 * n, dim=0)
+    return torch.fft.irfft(spectra, 2 * n, dim=1)[:, :n] + weights['d'] * x
+
+
+# feature maps and states (F2-F5)
+
+
+def map_features(x: Tensor, kernel: str, w: Tensor | None = None, sigma: Any = 1.0, nu: int = 3) -> Tensor:
+    """Features of one vector (e) -> (m);  w: its random vectors (m e)."""
+    if kernel == 'elu':
+        return torch.stack([one + 1 if one > 0 else one.exp() for one in x])
+    if kernel == 'favor':
+        return (w @ x - x @ x / 2).exp() / len(w) ** 0.5
+    if kernel == 'relu':
+        return (w @ x).clamp(min=0) / len(w) ** 0.5 + 1e-3
+    if kernel == 'arccos':
+        return (w @ x).clamp(min=0) / len(w) ** 0.5
+    if kernel == 'rff':
+        angles = [(one / sigma) @ x for one in w]
+        return torch.stack([a.sin() for a in angles] + [a.cos() for a in angles]) / len(w) ** 0.5
+    if kernel == 'dpfp':
+        r = [*x.clamp(min=0), *(-x).clamp(min=0)]
+        return torch.stack([r[i] * r[i - back] for back in range(1, nu + 1) for i in range(len(r))])
+    return x
+
+
+def state_recurrence(
+    q: Tensor, k: Tensor, v: Tensor, update: str, gates: Tensor | None = None, real: Any = None, ids: Any = None
+) -> tuple[Tensor, Tensor]:
+    """One head, token by token, of features (n m), (n m) and values (n d): what is read, and the sums of weights.
+
+    sum: S + k v;  gate: g S + (1 - g) k v;  delta: S + g k (v - k S).  Each document has a state of its own.
+    """
+    states: dict[int, tuple[Tensor, Tensor]] = {}
+    outs, sums = [], []
+    for t in range(len(q)):
+        at = 0 if ids is None else int(ids[t])
+        state, total = states.get(at, (torch.zeros(k.shape[1], v.shape[1]).to(v), torch.zeros(k.shape[1]).to(v)))
+        if real is None or real[t]:
+            g = None if gates is None else gates[t]
+            if update == 'sum':
+                state, total = state + torch.outer(k[t], v[t]), total + k[t]
+            elif update == 'gate':
+                state, total = g * state + (1 - g) * torch.outer(k[t], v[t]), g * total + (1 - g) * k[t]
+            else:
+                state = state + g * torch.outer(k[t], v[t] - k[t] @ state)
+        states[at] = state, total
+        outs.append(q[t] @ state)
+        sums.append(q[t] @ total)
+    return torch.stack(outs), torch.stack(sums)

@@ -19,13 +19,24 @@ KNOWN = {
     r'`only_attn` does not go with `custom_layers` that have feedforwards .*': 'an argument of the other',
     r'`par_ratio` got \d+, (it must be at most the number|which leaves no room).*': 'layers are few',
     r'`sandwich_coef` got \d+, it must be at most `depth`, \d+': 'layers are few',
-    r'`attn_kernel` needs a stack that is causal, or sees all: .*': 'what hides keys from some queries only',
+    r'`attn_(kernel|cluster|aft|linformer_k)` needs a stack that is causal, or sees all: .*': 'masks of pairs',
+    r'`recurrent_module` needs a causal stack: .*': 'order',
+    r'`attn_linformer_k` does not go with `causal`: .*': 'order',
+    r'`(cross_)?attn_kernel_update=.* needs `causal`: .*': 'order',
+    r'`attn_kernel_l2norm` does not go with `attn_qk_norm`, .*': 'one value, and what is on with some maps',
+    r'`attn_kernel` got .*, which has no scale: it does not go with `attn_softmax_scale`': 'of some maps',
+    r'`attn_aft` does not go with `(\w*kv_heads|attn_value_dim_head)`: .*': 'sizes',
     r'`\w+` needs a causal stack': 'memory tokens stand between tokens',
     r'`(attn_inverted_attention|attn_orthog_projected_values_over_sequence)` does not go with .*causal.*: .*': 'order',
+    r'`attn_sortcut` does not go with `causal`: .*': 'order',
+    r"`attn_sinkhorn_sort='net'` needs `attn_cluster_blocks`: .*": 'sizes',
     r'`orthog_residual_over_sequence` does not go with a causal stack: .*': 'order',
     r'`(alibi|rel)_pos_bias` does not go with `attn_data_dependent_alibi`: one position bias at a time': 'two levels',
     r'`position_infused_attn` does not go with `attn_use_latent_kv`: values share .*': 'two levels',
     r'`attn_flash_pack_seq` (needs `rotary_pos_emb`|does not go with `shift_tokens`): .*': 'two levels',
+    r'`(cross_)?attn_\w+` does not go with a causal stack: a centroid takes the best of all tokens.*': 'order',
+    r"`attn_lsh_chunks='sorted'` does not go with `causal`: .*": 'order',
+    r'`(attn_)?(cluster|shared_qk)` does not go with `(cross_)?(attn_)?kv_heads`: .*': 'keys are made of queries',
     r'`attn_(latent_rope_subheads|collab_heads)` does not go with `(\w*kv_heads|rotate_num_heads)`: .*': 'sizes',
     r'`rotate_num_heads` does not go with `attn_kv_heads`: .*': 'sizes',
     r'`(rotate_num_heads|alibi_num_heads|attn_latent_rope_subheads)` got \d+, it must be at most `heads`, \d+': 'sizes',
@@ -53,6 +64,7 @@ KNOWN = {
     r'`ff_moe_bias` does not go with `ff_glu_bias=False`: .*': 'one value, and another',
     r'`act_halting` does not go with `\w+`: .*': 'said by `needs_all` of the other',
     r'`reversible` needs (`pre_norm`|attention and feedforwards): .*': 'of an argument',
+    r'`reversible_merge=.concat_norm.` needs `pre_norm_has_final_norm`': 'of an argument',
     r'`reversible` does not go with `scale_residual(_constant)?`, got .*': 'an argument of the residual',
     r'`tie_embedding` needs embeddings as wide as the stack: .*': 'sizes',
     r'`tie_embedding` needs a TokenEmbedding, .*': 'of an argument',
@@ -66,7 +78,13 @@ KNOWN = {
 # what a call refuses
 COUNTED = 'inputs of the user are those of the tokens, without what a model puts in front'
 IN_CALLS = {
+    r'`cluster` does not go with `(polar_pos_emb|kv_input_residual|mems)`: .*': 'as it says',
+    r'`cluster` does not go with (keys that other flags put in front|`\w+`, which has no form.*)': 'it has clusters',
     r'`kernel` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'it has no scores, and no turned keys',
+    r'`linformer_k` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',
+    r'`linformer_k` does not go with keys that other flags put in front': 'its keys are the tokens',
+    r'`aft` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',
+    r'`aft` does not go with keys that other flags put in front': 'its keys are the tokens',
     r'`\w+` does not go with (`of_tokens`|queries that `views` puts elsewhere): .*': 'it needs all tokens',
     r'`\w+` does not go with `memory_tokens_interspersed_every`': 'it counts the tokens between',
     r'`in_attn_cond` does not go with `reinject_input`: .*': 'both join the input of branches',
@@ -94,7 +112,7 @@ def is_declared(words):
     """Whether a declaration says so: a clash or a need with its reason, or two choices of the same stage."""
     if match := re.fullmatch(r'`(\w+)` and `(\w+)` both choose the (\w+), set only one', words):
         *names, stage = match.groups()
-        both = [FEATURES[name] for name in names]
+        both = [FEATURES[name.removeprefix('cross_')] for name in names]
         return all(cls.stages[stage] == 'choice' and stage in cls.runs_at() for cls in both) and both[0] is not both[1]
     match = re.fullmatch(r'`(\w+)` (does not go with|needs) `(\w+)`: (.*)', words)
     if match is None or match[1] not in FEATURES:
@@ -105,9 +123,12 @@ def is_declared(words):
     if found := re.fullmatch(r'it takes the place of (\w+), at `(\w+)`', reason):
         gone, stage = found.groups()
         return gone in one.replaces[stage] and stage in one.runs_at() and gone in FEATURES[other].runs_at()
-    said = {**one.clashes, **one.not_in_stack} if match[2] == 'does not go with' else one.needs
+    kinds = (one, *getattr(one, 'kinds', {}).values())
+    said = [{**kind.clashes, **kind.not_in_stack} if match[2] == 'does not go with' else kind.needs for kind in kinds]
     bare = (other, other.removeprefix('cross_').removeprefix('attn_'), other.removeprefix('ff_'))
-    return any(said.get(name) == reason for name in bare) or (other == 'causal' and match[1] in NEED_ORDER)
+    return any(table.get(name) == reason for table in said for name in bare) or (
+        other == 'causal' and match[1] in NEED_ORDER
+    )
 
 
 NEED_ORDER = ('rotary_xpos', 'attn_data_dependent_alibi', 'attn_data_dependent_alibi_per_row')

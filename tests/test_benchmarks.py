@@ -147,6 +147,121 @@ def test_growth_from_length_to_length(scripts):
     ]  # four times as much
 
 
+# ways of attention that are not there yet
+MISSING = (
+    'cluster',
+    'linformer_k',
+    'kernel',
+    'kernel_update',
+    'aft',
+    'recurrent',
+    'Local2D',
+    'BigBird',
+    'longformer',
+    'global_mask',
+)
+
+
+def test_ways_of_attention_run(scripts):
+    """Each layer reads and learns; `ways` says the flags of no other release."""
+    efficient, measure = scripts('efficient'), scripts('measure')
+    sizes, names = asdict(scripts('ways').Sizes(16, 2, 16)), scripts('ways').WAYS
+    for name, way in names.items():
+        if way.depth > 1:  # their flags are not of attention
+            continue
+        case = {'way': name, 'causal': way.causal, 'depth': way.depth, 'sizes': sizes, 'length': 64}
+        try:
+            efficient.work('ours', {**case, 'what': efficient.TIME}, measure.Settings())()
+        except (ValueError, TypeError, ImportError, AttributeError) as error:
+            assert any(f'`{word}`' in str(error) or f"'{word}'" in str(error) for word in MISSING), name
+
+
+def test_tables_of_ways(scripts, tmp_path):
+    """Ratios at the lengths of both, and where a way overtakes dense attention: half-way between logs."""
+    efficient, row = scripts('efficient'), scripts('measure').Row
+    made = [row(f'dense; {n}', 'ms', {'ours flash': [n**2 / 100]}) for n in (100, 400, 1600)]
+    made += [row(f'linear; {n}', 'ms', {'ours': [2.0 * n], 'peer': [3.0 * n]}) for n in (100, 400, 1600, 6400)]
+    made[-1].values.pop('peer')
+    made += [row('Linformer, k 256; 100', 'ms', {'ours': [1.0]}, {'peer': "No module named 'linformer'"})]
+    made += [row('BigBird; 100', 'ms', {'ours': [2e6]}, {'peer': 'left out, it would take long'})]
+    made += [row(f'linear, causal; {n}', 'ms a token', {'ours': [2.0], 'ours flash': [n / 10]}) for n in (10, 80)]
+    made += [row('LSH; 100', 'ms', {}, {'ours': 'ConfigError: unknown'})]
+    text = efficient.show(made)
+    lines = {line.split(' | ')[0].strip('| '): line for line in text.splitlines()}
+    cells = '200 | 800 | 3200 | 12800 | linear-attention-transformer | 300 | 1200 | 4800 | - | 1.5 / 1.5 / 1.5 | 200'
+    assert lines['linear'] == f'| linear | {cells} |'
+    assert lines['Linformer, k 256'].endswith('| - | < 100 |') and lines['BigBird'].endswith('| - | > 100 |')
+    assert lines['linear, causal'] == '| linear, causal | 2 | 2 | 1 | 8 | 0.5 / 4 | 1.00 |'
+    assert lines['dense (ours, flash)'].startswith('| dense (ours, flash) | 100 | 1600 | 25600 | - |')
+    left = ["- linformer: No module named 'linformer'", '- LSH: ConfigError: unknown']
+    assert text.splitlines()[-2:] == left
+
+
+def test_long_text(scripts):
+    """Models train for their time and are evaluated four times; a table has the best first, and says what it lacks."""
+    long_text = scripts('long_text')
+    options = long_text.parser().parse_args(['--tiny', '--ways', 'dense;window 256', '--seeds', '1'])
+    made = list(long_text.runs(options, long_text.settings_of(options), []))
+    assert [(run.model, len(run.bits)) for run in made] == [('dense', 4), ('window 256', 4)]
+    assert all(run.steps > 1 and 4 < run.bits[-1] < 12 and 4 < run.late < 12 for run in made)
+    assert list(long_text.runs(options, made[0].settings, made)) == []
+    own = {**made[0].settings, 'minutes': 2, 'context': 1000}
+    runs = [long_text.Run('dense', seed, own, 100, [5.0, 4.0, 3.0, 2.0 + seed], 3.0, 2.0) for seed in range(2)]
+    runs += [
+        long_text.Run('LSH', 0, own, 200, [5.0, 4.0, 3.0, 2.25], 3.0, 2.0),
+        long_text.Run('x', 0, own, refused='y'),
+    ]
+    lines = long_text.show(runs).splitlines()
+    assert lines[2:] == [
+        '| LSH | 2.250 | 5.000 | 4.000 | 3.000 | 3.000 | 2.000 | 0.2 | 600 |',
+        '| dense | 2.500 ± 0.707 | 5.000 | 4.000 | 3.000 | 3.000 ± 0.000 | 2.000 ± 0.000 | 0.1 | 1200 |',
+        '',
+        'Left out:',
+        '- x: y',
+    ]
+
+
+@pytest.mark.slow
+def test_long_text_as_a_program(tmp_path):
+    """Runs add up in a file."""
+    file, written = tmp_path / 'runs.json', tmp_path / 'table.md'
+    for ways in ('dense', 'dense;Performer'):
+        text = run('long_text', '--ways', ways, '--seeds', 1, '--results', file, '--markdown', written)
+        assert written.read_text() in text
+    assert [kept['model'] for kept in json.loads(file.read_text())] == ['dense', 'Performer']
+    assert {'dense', 'Performer'} == set(table_in(run('long_text', '--show', '--results', file)))
+
+
+@pytest.mark.slow
+def test_gallery_of_patterns(tmp_path):
+    """Pictures of patterns that differ from each other, none empty."""
+    pytest.importorskip('matplotlib', reason='pip install matplotlib')
+    import draw_patterns
+
+    pictures = dict(draw_patterns.gallery())
+    assert len({picture.tobytes() for picture in pictures.values()}) == len(pictures) >= 12
+    assert all((picture == 1).any() for picture in pictures.values())
+    sparse = pictures['Sparse Transformer, strided']
+    assert sparse[30, 23:31].tolist() == [3, 1, 1, 1, 1, 1, 1, 3] and sparse[30, 16] == 2 and sparse[30, 31] == 4
+
+
+@pytest.mark.slow
+def test_ways_as_a_program(tmp_path):
+    """Rows add up in a file; what a package or a folder lacks is named, the tables and pictures are drawn."""
+    file, absent = tmp_path / 'rows.json', tmp_path / 'empty'
+    absent.mkdir()
+    pytest.importorskip('matplotlib', reason='pip install matplotlib')
+    file.write_text(json.dumps([{'work': 'reversible, depth 8; 64', 'unit': 'MiB', 'values': {'ours': [2.0]}}]))
+    options = ('--rounds', 1, '--results', file, '--peers', absent, '--ways', 'linear; linear, causal')
+    text = run('efficient', *options, '--plot', tmp_path, '--markdown', tmp_path / 'tables.md')
+    assert text.endswith(f'drawn: {tmp_path}/efficient_time.png\ndrawn: {tmp_path}/efficient_memory.png\n')
+    tables = (tmp_path / 'tables.md').read_text()
+    assert tables in text and 'linear-attention-transformer: No module named' in tables
+    for name in ('linear, causal', 'linear', 'reversible, depth 8', 'decoding, ms a token'):
+        assert f'| {name} |' in tables, name
+    assert run('efficient', '--show', '--results', file) == tables
+
+
 @pytest.mark.slow
 def test_table_adds_up(scripts, tmp_path, monkeypatch, capsys):
     """`table.py` measures the groups that are asked for, and prints those that were measured before, too."""

@@ -43,7 +43,7 @@ CASES = (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES)
 ONE, AGAIN, NO_CACHE = 'one graph', 'recompiles', 'no cache'
 # what draws which layers run cannot be one graph
 BREAKS = {name: 'breaks: the layers that run are drawn anew in each call' for name in ('layer_dropout',)}
-RANDOM = ('dropout', 'gumbel', 'recycl')
+RANDOM = ('dropout', 'gumbel', 'recycl', 'attn_cluster', 'lsh')
 HEADER = '# case | training step of any length | decoding, token by token\n'
 STANCES = pytest.mark.skipif(not hasattr(torch.compiler, 'set_stance'), reason='needs torch 2.6')
 

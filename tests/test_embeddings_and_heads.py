@@ -128,6 +128,42 @@ def test_embeddings(at, wide):
         net(IDS, embed_ids=dict(kind=IDS % 3))
 
 
+def test_places_along_axes_are_summed():
+    """Rows, columns and channels, the last one fastest; in place of a table, whatever is cached, padded or given."""
+    net = model(axial_abs_pos_emb=(2, 3, 2), max_seq_len=12)
+    assert (
+        net.pos_emb is None
+        and not net.can_cache_kv_outside_max_seq_len
+        and [tuple(t.shape) for t in net.axial_pos] == [(2, 8), (3, 8), (2, 8)]
+    )
+    stack = Decoder(**STACK)
+    built = TransformerWrapper(num_tokens=7, max_seq_len=9, attn_layers=stack, axial_abs_pos_emb=(40, 40))
+    assert 0.015 < torch.cat([t.flatten() for t in built.axial_pos]).std() < 0.025
+    rows, columns, channels = net.axial_pos
+
+    def vector(p):
+        return rows[p // 6] + columns[p // 2 % 3] + channels[p % 2]
+
+    ids, words = torch.arange(12)[None] % 7, net.token_emb.emb.weight
+    places = torch.stack([vector(p) for p in range(12)])
+    assert_close(entered(net, ids), words[ids] + places, tolerance=1e-12)
+    pos = torch.tensor([[5, 11, 0]])
+    assert_close(entered(net, ids[:, :3], pos=pos), words[ids[:, :3]] + places[pos], tolerance=1e-12)
+    given = torch.ones(3, 8).double()
+    assert_close(entered(net, ids[:, :3], pos=given), words[ids[:, :3]] + given, tolerance=1e-12)
+    late = entered(net, ids[:, :4], seq_start_pos=torch.tensor([2]))
+    assert_close(late[:, 2:], words[ids[:, 2:4]] + places[:2], tolerance=1e-12)
+    for words, call in (
+        ('the sequence has 13 tokens', lambda: model(axial_abs_pos_emb=(3, 4), max_seq_len=0)(ids.new_zeros(1, 13))),
+        ('`pos` got positions from 12 to 12', lambda: net(ids[:, :1], pos=torch.tensor([12]))),
+        ('which are 12 places, fewer than `max_seq_len`, 13', lambda: model(axial_abs_pos_emb=(3, 4), max_seq_len=13)),
+        ('`axial_abs_pos_emb` got .*, it must be a tuple of two', lambda: model(axial_abs_pos_emb=(3,))),
+        ('`axial_abs_pos_emb`', lambda: model(axial_abs_pos_emb=(3, 4), scaled_sinu_pos_emb=True)),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
 def test_a_scale_of_embeddings_is_rounded_as_their_table_is(dtype):
     for scale in (8**0.5, 3072**0.5, 1152**0.5, 257 / 256, 259 / 256, -1.1):

@@ -74,6 +74,12 @@ REFUSED = {
         (['--device', 'abacus'], '--device abacus cannot be used'),
         (['--out', 'taken'], '--out taken is not empty; choose another folder'),
     ],
+    'image_transformer': [
+        (['--order', 'spiral'], "argument --order: invalid choice: 'spiral'"),
+        (['--pattern', 'conv2d'], '--pattern conv2d is one of rows: it needs --order raster'),
+        (['--set', 'attn_sparse_pattern=sliding'], '--set attn_sparse_pattern: this is not set by flag'),
+        (['--set', 'axial_abs_pos_emb=(3, 3)'], 'there is no such model: `axial_abs_pos_emb` got (3, 3)'),
+    ],
     'translate': [
         (['--source', ''], 'argument --source: is empty'),
         (['--invented', '1.5'], 'a number of at least 0 and at most 1'),
@@ -205,6 +211,7 @@ class Killed(BaseException):
 
 RUNS = {
     'classify_images': [*TINY, '--steps', '6', '--batch-size', '4', '--set', 'emb_dropout=0.2'],
+    'image_transformer': [*TINY, '--steps', '6', '--batch-size', '4', '--side', '8', '--head', 'mixture'],
     'translate': [*TINY, '--steps', '6', '--batch-size', '4', '--source', 'en', '--target', 'nl'],
     'finetune': ['--steps', '6', '--batch-size', '4', '--seq-len', '16'],
 }
@@ -222,7 +229,7 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(script, backbone, texts, tmp_pat
             monkeypatch.setattr(module, 'read_names', lambda config: {p: some[:40] for p, some in read(config).items()})
         assert call(module, *arguments, '--out', 'straight') == 0
         printed = capsys.readouterr().out.splitlines()[-1]
-        assert re.match(r'test(, right to the last letter| accuracy): \d', printed)
+        assert re.match(r'test(, right to the last letter|, nats per pixel| accuracy): \d', printed)
         pictures = [path for path in Path('straight').iterdir() if path.suffix == '.png']
         assert len(pictures) >= 2 and all(path.read_bytes().startswith(b'\x89PNG') for path in pictures)
 
@@ -272,6 +279,27 @@ def test_digits_are_learned(capsys):
         assert call(classify, '--steps', '150', '--dim', '32', '--depth', '2', '--interval', '150') == 0
     accuracy = float(re.findall(r'test accuracy: ([\d.]+)%', capsys.readouterr().out)[0])
     assert accuracy > 60  # by chance 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('order, pattern', [('block', 'local2d'), ('raster', 'conv2d')])
+def test_pixels_are_foretold_and_generated_in_one_order(order, pattern):
+    """What is generated pixel by pixel has the logits of one pass, and stands where it belongs."""
+    with example_scripts.script('image_transformer') as script:
+        sizes = dict(dim=16, heads=2, depth=1, side=8, precision='float32')
+        run = script.Run(script.Config(order=order, pattern=pattern, **sizes), torch.device('cpu'))
+        before = run.score()
+        for _ in range(10):
+            run.losses.append(run.train_step())
+        assert run.score() < before
+        found = []
+        with run.model.register_forward_hook(lambda model, given, out: found.append(out[0][:, -1])):
+            pixels = run.samples(3).flatten(1)[:, run.order]
+        first = torch.full((3, 1), script.SHADES)
+        whole = run.model.eval()(torch.cat((first, pixels[:, :-1]), dim=1), pos=run.order)
+        torch.testing.assert_close(torch.stack(found, dim=1), whole)
+        rows = torch.arange(64).view(8, 8)[:4].flatten()  # the upper tile is the upper half
+        assert torch.equal(run.order[:32].sort().values, rows)
 
 
 @pytest.mark.slow

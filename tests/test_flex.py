@@ -27,6 +27,7 @@ from x_transformers.features.scores import SoftclampLogits
 from x_transformers.flags import flag, warn_once
 from x_transformers.kernels import dense, flex, operators
 from x_transformers.kernels.flex import try_out
+from x_transformers.patterns import BlockLocal, Global, Local1D, Mix, Sliding
 
 # torch warns where it runs uncompiled, and of what it looks at itself
 pytestmark = [
@@ -52,6 +53,8 @@ WITH_FORM = {
     'DynamicBias',
     'MemoryKV',
 }
+# what attends in its own way
+OWN_WAYS = {'attn_kernel', 'attn_sparse_pattern', 'attn_cluster', 'attn_aft', 'attn_linformer_k'}
 # what says which kernel runs
 OF_KERNELS = {'SDPKwargs', 'PackedDocuments'}
 
@@ -353,6 +356,73 @@ def test_autocast_and_half_precision(flexing):
     assert rows.summable(learned.detach()).dtype == torch.bfloat16
 
 
+# patterns
+
+
+PATTERNS = {
+    'window': Sliding(3),
+    'heads differ': Mix((Sliding(1), BlockLocal(4)), heads=(3, 1)),
+    'any': Local1D(2, 2) | Global(positions=(1,)),
+    'all': Sliding(4) & BlockLocal(3),
+    'marked': Sliding(1) | Global('mask'),
+}
+
+
+def compare_with_gathered(flexing, outcome, net, *args, **inputs):
+    """The same by FlexAttention and by the keys that are gathered."""
+    with flexing:
+        found, found_grads = outcome(net, *args, **inputs)
+    assert flexing.calls and not flexing.said
+    wanted, grads = outcome(net, *args, **inputs)
+    assert_close(found, wanted)
+    for a, b in zip(found_grads, grads, strict=True):
+        assert_close(torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b, what='gradient')
+
+
+@pytest.mark.parametrize('setting', PATTERNS)
+def test_patterns(flexing, setting):
+    """Beside padding and a bias, with keys in front and fewer heads of keys."""
+    marked = setting == 'marked'
+    module = layer(causal=not marked, num_mem_kv=1, kv_heads=2, sparse_pattern=PATTERNS[setting])
+    inputs = dict(mask=PADDED['inside, all'], attn_mask=randn(N, N, seed=2) > -1.5)
+    if marked:
+        inputs['global_mask'] = torch.arange(N) == torch.tensor([[2], [5]])
+    rel_pos = randomise(MODULES['alibi'](True).double())
+    compare_with_gathered(flexing, layer_outcome, module, randn(2, N, 12), rel_pos=rel_pos, **inputs)
+
+
+def test_patterns_of_models(flexing):
+    """Padding on the left moves blocks, row by row; tokens behind a cache stand at their places."""
+    stack = Decoder(dim=12, depth=2, heads=4, attn_dim_head=6, attn_sparse_pattern=PATTERNS['heads differ'])
+    net, x = randomise(stack.double()), randn(2, 8, 12)
+    compare_with_gathered(flexing, layer_outcome, net, x, seq_start_pos=torch.tensor([0, 3]))
+    with flexing:
+        _, cache = net(x[:, :3], return_hiddens=True)
+        calls = flexing.calls
+        rest = net(x, cache=cache)
+    assert flexing.calls > calls
+    assert_close(rest, net(x)[:, 3:])
+
+
+def test_a_pattern_that_spreads_over_all_blocks_is_gathered(flexing):
+    with flexing:
+        for pattern in (Sliding(2, dilation=2), 'strided'):
+            layer(causal=True, sparse_pattern=pattern)(randn(2, N, 12))
+    assert flexing.calls == 0
+
+
+def test_patterns_that_are_alike_are_known_by_what_they_are(flexing):
+    """Nothing is compiled anew for another layer, or another length."""
+    kinds = []
+    flexing.values['compiled'] = lambda function, kind, *_, **__: kinds.append((function.__name__, kind)) or function
+    with flexing:
+        for n in (N, N + 3):
+            layer(causal=True, sparse_pattern=copy.deepcopy(PATTERNS['heads differ']))(randn(2, n, 12))
+        assert len(set(kinds)) == 2 and len(kinds) == 4
+        layer(causal=True, sparse_pattern=PATTERNS['window'])(randn(2, N, 12))
+    assert len(set(kinds)) == 4
+
+
 # which calls
 
 
@@ -369,7 +439,7 @@ def test_which_features_have_a_form(flexing):
     for case in FLAG_CASES:
         if not (case.flag.startswith('attn_') or case.feature in STACK) or case.flag.startswith('cross_'):
             continue
-        if 'attn_kernel' in case.stack:  # which attends in its own way
+        if OWN_WAYS & case.stack.keys():
             continue
         net, given = model_of(shallow(case)), []
         inputs = inputs_for(net, case)
@@ -677,6 +747,7 @@ COMPILED = {
     ),
     'gates': (Encoder, dict(attn_data_dependent_alibi=True)),
     'sink, dynamic': (Decoder, dict(attn_head_learned_sink=True, dynamic_pos_bias=True)),
+    'patterns': (Decoder, dict(attn_sparse_pattern=Mix((Sliding(40) | Global(2), BlockLocal(32))))),
 }  # fmt: skip
 
 
@@ -684,7 +755,12 @@ COMPILED = {
 @pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning')
 @pytest.mark.parametrize(
     ('name', 'lengths'),
-    [('T5, grouped', (200, 300, 257, 200)), ('clamp, window, alibi, memory', (200, 200)), ('gates', (200, 200))],
+    [
+        ('T5, grouped', (200, 300, 257, 200)),
+        ('clamp, window, alibi, memory', (200, 200)),
+        ('gates', (200, 200)),
+        pytest.param('patterns', (200, 300, 257), marks=pytest.mark.nightly),
+    ],
     ids=str,
 )  # torch's code for CPUs mistakes the names of more than ten sizes, and has no sums
 def test_compiled_forwards(flexing_by_torch, name, lengths):

@@ -654,6 +654,11 @@ def check_no_tensor_grows(case, mask=None):
     flags = {n: smaller.get(n, v) for n, v in case.stack.items() if n != 'attn_dim_head'} | dict(verbose=False)
     flags |= dict(attn_cope_max_pos=2) if 'attn_use_cope' in flags else {}  # a block is of so many times its scores
     flags |= dict(attn_kernel_chunk=16) if 'attn_kernel' in flags else {}  # its tensors are of n times a chunk
+    flags |= dict(attn_local_heads=0) if 'attn_num_clusters' in flags else {}  # a window has chunks of 64
+    flags |= dict(attn_linformer_max_len=LONG) if 'attn_linformer_k' in flags else {}
+    flags |= dict(attn_aft_max_len=LONG, attn_aft_window=4, attn_aft_rank=4) if 'attn_aft' in flags else {}
+    flags |= dict(attn_cluster_size=32) if flags.get('attn_cluster') == 'sinkhorn' else {}  # scores of blocks
+    flags |= dict(attn_lsh_rounds=1) if flags.get('attn_cluster') == 'lsh' else {}  # each of which reads every key
     bounds = torch.tensor([0, 100, LONG])
     packed = dict(flash_pack_seq_kwargs=dict(cu_seqlens_q=bounds, cu_seqlens_k=bounds))
     record = largest(case.kind, flags, mask=mask, **(packed if case.flag == 'attn_flash_pack_seq' else {}))
@@ -712,7 +717,8 @@ def test_maps_that_nobody_reads_cost_nothing(flags):
     assert largest(Decoder, flags, keeps=True).bytes < LONG * LONG
 
 
-HAVE_MAPS = [case for case in ATTENTION_FLAGS if 'attn_kernel' not in case.stack]
+NO_MAPS = {'attn_kernel', 'attn_aft', 'attn_cluster', 'attn_linformer_k'}
+HAVE_MAPS = [case for case in ATTENTION_FLAGS if not NO_MAPS & set(case.stack)]
 
 
 @pytest.mark.parametrize('case', others_nightly(HAVE_MAPS), ids=str)

@@ -126,6 +126,7 @@ def test_every_argument_has_a_case():
 def test_every_input_has_a_case():
     tried = {name.removesuffix('_per_row') for case in ALL for name in inputs_for(model_of(case), case)}
     features = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL, *CONTINUOUS)
+    tried |= {'global_mask'}  # in test_global_tokens.py
     assert {name for feature in features for name in feature.takes} <= tried | GIVEN_BY_THE_STACK
 
 
@@ -212,8 +213,13 @@ NO_EFFECT = {
     'ff_moe_score_bias': 'it starts at zero: see test_experts',
     'ff_moe_balance_loss': 'wrappers add it: see test_experts',
     'checkpoint_layers': 'layers that run again give the same numbers: see test_recompute',
+    **dict.fromkeys(('ff_chunks', 'ff_chunk_checkpoint'), 'slices give the same numbers: see test_feedforward_chunks'),
     **dict.fromkeys(('attn_kernel_chunk', 'cross, attn_kernel_chunk'), 'chunks give the same numbers'),
     **dict.fromkeys(('attn_kernel_redraw', 'cross, attn_kernel_redraw'), 'in training: see test_linear_attention'),
+    **dict.fromkeys(
+        ('attn_global_separate_qkv', 'cross, attn_global_separate_qkv'), 'nothing is marked: test_global_tokens'
+    ),
+    **dict.fromkeys(('attn_routing_decay', 'cross, attn_routing_decay'), 'in training: see test_clusters'),
     'attn_onnxable': 'the triangle can always be exported',
     'cross, attn_onnxable': 'the triangle can always be exported',
     'attn_attend_sdp_kwargs': 'backends give the same numbers: law 7',
@@ -271,6 +277,7 @@ NO_GRADIENT = {
     'layer_integrators.0.to_query.1.down.weight': 'the first layer has one input to choose from',
     'layer_integrators.0.to_query.1.up.weight': 'the first layer has one input to choose from',
     'layer_integrators.0.norm.weight': 'the first layer has one input to choose from',
+    'sinkhorn_sort.2.bias': 'columns are divided by their sums',
     **dict.fromkeys(('to_k.bias', 'k_norm.beta', 'to_pos_k.bias'), 'what is added to the scores of all keys'),
 }
 
@@ -558,7 +565,7 @@ DIVISIBLE = [
     case
     for case in ALL
     if not set(case.inputs) & set(WHOLE_ONLY)
-    and 'num_memory_tokens' not in case.model
+    and not {'num_memory_tokens', 'axial_abs_pos_emb'} & set(case.model)
     and case.kind is Decoder
     and not {'polar_pos_emb', 'attn_num_mem_kv'} <= set(case.stack)  # learned keys stand at phase 0, whatever is cut
 ]
@@ -566,6 +573,8 @@ DIVISIBLE = [
 
 # what looks for itself how far back, and what counts positions from the start of the window
 NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
+NOT_IN_WINDOWS |= {'attn_cluster'}  # whose chunks are counted from the start
+NOT_IN_WINDOWS |= {'attn_aft'}
 
 
 @each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)], share=4)
@@ -590,8 +599,9 @@ def test_cache_of_a_window(case):
 # from other tokens or from other layers, and so is what sets keys and values apart
 NOT_IN_MEMORIES = (
     'shift_tokens mv_split_residual reinject_input in_attn_cond in_attn_cond_per_row integrate_layers'
-    ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module self_attn_kv_residuals'
-    ' recycling looped'
+    ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
+    ' recycling looped attn_cluster'
+    ' attn_aft cross_attn_aft cross_attn_linformer_k'
 ).split()
 WITH_MEMORIES = [
     case for case in DIVISIBLE if not set(NOT_IN_MEMORIES) & set(case.keywords) and case.flag != 'shift_mem_down'
@@ -774,7 +784,7 @@ def test_rows_that_see_nothing_give_zeros(case, causal):
         layer, inputs = built
         layer.to_out = torch.nn.Identity()
         inputs['x'].requires_grad_()
-        if 'attend' in layer.features.at:
+        if any('masks' not in f.handles for f in layer.features.at.get('attend', ())):
             with pytest.raises(ValueError, match='`mask`: it hides no keys but from all queries alike'):
                 layer(**inputs, attn_mask=seen)
             continue
@@ -921,7 +931,12 @@ def in_training(case, passes):
     return out, outs
 
 
-RANDOM = [case for case in CASES if any(part in case.name for part in ('dropout', 'gumbel', 'recycl'))]
+RANDOM = [
+    case
+    for case in CASES
+    if any(part in case.name for part in ('dropout', 'gumbel', 'recycl', 'attn_cluster', 'lsh'))
+    and case.stack.get('attn_sinkhorn_gumbel') is not False
+]
 
 
 @each(RANDOM)
@@ -949,10 +964,10 @@ def as_dtype(inputs, dtype):
 # cases that multiply what half precision rounds, some 0.01 of the norm elsewhere, by more than 3
 LOUD = (
     'adaptive_condition_mlp', 'gate_residual', 'looped', 'attn_qk_norm_groups', 'attn_l2_distance', 'use_derf',
-    'rotary_pos_emb, of a stack without any', 'differential, sinks',
+    'rotary_pos_emb, of a stack without any', 'differential, sinks', 'attn_kernel=rff',
 )  # fmt: skip
 # of two experts that fit nearly as well, rounding may choose the other
-CHOOSY = [case.name for case in CASES if 'ff_moe_experts' in case.stack]
+CHOOSY = [case.name for case in CASES if {'ff_moe_experts', 'attn_cluster'} & set(case.stack)]
 
 
 @each(CASES, share=4)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
-from x_transformers.features.linear import elu_features, favor, orthogonal_normals, relu_features
+from x_transformers.features.linear.maps import elu_features, favor, orthogonal_normals, relu_features
 from x_transformers.flags import ConfigError
 from x_transformers.kernels.linear import CHUNKS
 
@@ -47,7 +47,12 @@ def features_of(attn, t, root):
     feature = attn.features.at['attend'][0]
     if feature.kernel == 'relu':
         return relu_features(t * root, attn.features_w)
-    return favor(t * root, attn.features_w, feature.kernel_hyperbolic).exp()
+    return exponentials(t * root, attn.features_w, feature.kernel_hyperbolic)
+
+
+def exponentials(x, w, pairs=False):
+    features, level = favor(x, w, pairs)
+    return features * level.exp()
 
 
 def dense(attn, x, seen, front=0):
@@ -308,12 +313,12 @@ def test_positive_features_are_unbiased():
     x, y = (0.5 * torch.randn(4, dtype=torch.float64) for _ in 'xy')
     blocks = orthogonal_normals(4 * 40_000, 4).double().unflatten(0, (-1, 4))
     for pairs in (False, True):
-        found = (favor(x[None], blocks, pairs) + favor(y[None], blocks, pairs)).exp().sum(dim=(-2, -1))
+        found = (exponentials(x[None], blocks, pairs) * exponentials(y[None], blocks, pairs)).sum(dim=(-2, -1))
         error = found.std() / len(found) ** 0.5
         assert abs(found.mean() - (x @ y).exp()) < 4 * error
         drawn = torch.randn(blocks.shape, dtype=torch.float64)
-        of_either = ((favor(t * 0.6, w, pairs) for t in (x[None], y[None])) for w in (blocks, drawn))
-        orthogonal, free = (sum(logs).exp().sum(dim=(-2, -1)).var() for logs in of_either)
+        of_either = ((exponentials(t * 0.6, w, pairs) for t in (x[None], y[None])) for w in (blocks, drawn))
+        orthogonal, free = (math.prod(pair).sum(dim=(-2, -1)).var() for pair in of_either)
         assert orthogonal < free
     square = blocks[0] @ blocks[0].mT
     assert_close(square - square.diagonal().diag(), torch.zeros(4, 4, dtype=torch.float64), tolerance=1e-5)
@@ -337,7 +342,7 @@ def test_more_features_come_closer_to_the_softmax():
     wanted, errors = (q @ k.mT).softmax(dim=-1) @ v, []
     for features in (16, 1024):
         draws = (orthogonal_normals(features, 16).double() for _ in range(5))
-        weights = [favor(q, w).exp() @ favor(k, w).exp().mT for w in draws]
+        weights = [exponentials(q, w) @ exponentials(k, w).mT for w in draws]
         found = [w / w.sum(dim=-1, keepdim=True) @ v for w in weights]
         errors.append(sum((t - wanted).norm() / wanted.norm() for t in found))
     assert errors[1] < errors[0] / 3
@@ -399,10 +404,12 @@ def test_flags_that_it_does_not_go_with(name):
 
 
 def test_values_that_there_are_not():
-    with pytest.raises(ConfigError, match="`attn_kernel` got 'rff', it must be None or one of 'elu', 'favor', 'relu'"):
-        Decoder(dim=16, depth=1, attn_kernel='rff')
-    with pytest.raises(ConfigError, match='unknown keyword `attn_kernel_update`'):
-        Decoder(dim=16, depth=1, attn_kernel='elu', attn_kernel_update='gate')
+    with pytest.raises(
+        ConfigError, match="`attn_kernel` got 'exp', it must be None or one of 'elu', 'favor', 'relu', "
+    ):
+        Decoder(dim=16, depth=1, attn_kernel='exp')
+    with pytest.raises(ConfigError, match="`attn_kernel_update` got 'mean', it must be one of 'sum', 'gate', 'delta'"):
+        Decoder(dim=16, depth=1, attn_kernel='elu', attn_kernel_update='mean')
     with pytest.raises(ConfigError, match='`kernel_features` got 7, with `kernel_hyperbolic` it must be even'):
         Attention(16, kernel='favor', kernel_features=7, kernel_hyperbolic=True)
     with pytest.raises(ConfigError, match='`attn_kernel` needs a stack that is causal, or sees all'):

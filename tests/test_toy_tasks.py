@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from toy_tasks import IGNORED, taught
 
 from x_transformers import (
     AutoregressiveWrapper,
@@ -18,20 +19,6 @@ from x_transformers import (
 )
 
 SIZES = dict(dim=48, depth=2, heads=4, attn_dim_head=16)
-IGNORED = -100
-
-
-def taught(model, loss, steps, lr=3e-3):
-    """The model after so many steps of `loss()`, with a rate that falls to nothing."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
-    fall = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
-    for _ in range(steps):
-        optimiser.zero_grad()
-        loss().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        fall.step()
-    return model.eval()
 
 
 def language_model(tokens, longest, stack=None, **flags):

@@ -37,6 +37,7 @@ from x_transformers import (
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     Decoder,
+    DMOLHead,
     Encoder,
     EncoderDecoder,
     FeedForward,
@@ -56,6 +57,7 @@ from x_transformers import __path__ as PATH
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
+from x_transformers.etc import ETCAttention, ETCEncoder, make_etc_inputs
 from x_transformers.flags.configurable import Configurable
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import TRANSITIONS, FullBandwidth
@@ -208,6 +210,13 @@ def pretraining() -> nn.Module:
     return UniversalPretrainWrapper(net_of(), buffer_size=20, num_reset=4, batch_size=3, seq_len=8, seed_length=5)
 
 
+def segments_of_two(model: nn.Module, x_long: Tensor, x_global: Tensor, **inputs: Tensor) -> Tensor:
+    """What global tokens, one for each segment of two tokens, and the first long ones become."""
+    segments = (torch.arange(x_long.shape[1]) // 2).clamp(max=2).expand(x_long.shape[0], -1)
+    made = make_etc_inputs(x_long, segments, num_segments=3, rel_max_distance=2)
+    return torch.cat([z[:, :N] for z in model(x_long, x_global, **made.options | inputs)], dim=1)
+
+
 X, NOTES = ids(9), dict(note=ids_of(2, 9, vocab=7), length=ids_of(2, 9, vocab=5))
 FREE = dict(num_tokens=VOCAB, dim=DIM, dec_head_depth=1, dec_tail_depth=2, latent_bits=3, kl_loss_threshold=0.01)
 VARIATIONAL = dict(num_tokens=VOCAB, dim=DIM, depth=2, enc_depth=1, dim_latent=LATENT, latents_dropout_prob=0.0)
@@ -286,6 +295,13 @@ SUBJECTS = {
         dict(seq=ids(36)), lambda m, **inputs: m(**inputs).double(), by='lens', fills=dict(seq=1)),
     'points': Subject(lambda: NeoMLP(dim_in=3, dim_hidden=4, dim_out=2, dim_model=16, depth=1,
                               encoder_kwargs=dict(heads=2, attn_dim_head=8, ff_glu=True)), dict(x=randn(2, 3))),
+    'pixels': Subject(
+        lambda: DMOLHead(DIM, components=2), dict(x=randn(2, N, DIM), pixels=ids() .unsqueeze(-1) + torch.arange(3)),
+        lambda m, x, pixels: m.log_prob(m(x), pixels), generate=lambda m, x, pixels: m.sample(m(x))),
+    'two streams': Subject(
+        lambda: ETCEncoder(dim=DIM, depth=2, heads=2, dim_head=8, local_radius=2, rel_max_distance=2, share_qkv='none'),
+        dict(x_long=randn(2, N, DIM), x_global=randn(2, 3, DIM)), segments_of_two, by='mask_long',
+        fills=dict(x_long=9.0)),
     'frames': Subject(
         frames, dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, **inputs)[:, : (N + 1) // 2], **OF_VECTORS),
     'images': Subject(images, dict(img=randn(2, 2, 8, 8))),
@@ -313,6 +329,7 @@ NO_PADDING = {
     'hidden tokens': HIDDEN,
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
+    'pixels': 'a head reads each token alone',
     'images': 'an image is whole: every patch is read',
     'images, with a head': 'an image is whole: every patch is read',
 }
@@ -370,16 +387,16 @@ def test_every_wrapper_is_a_subject():
 @every
 def test_matrices_for_muon(name):
     model = SUBJECTS[name].build()
-    branches = [module for module in model.modules() if isinstance(module, (Attention, FeedForward))]
+    branches = [module for module in model.modules() if isinstance(module, (Attention, ETCAttention, FeedForward))]
     names = {parameter: name for name, parameter in model.named_parameters()}
     found = model.muon_parameters()
     assert len(set(found)) == len(found) and set(found) <= {p for branch in branches for p in branch.parameters()}
     for matrix in found:
-        assert matrix.ndim == 2 and re.search(r'\.(to_v|to_out|ff)\.', names[matrix]), names[matrix]
+        assert matrix.ndim == 2 and re.search(r'\.(to_v|to_out|ff)(_\w+)?\.', names[matrix]), names[matrix]
     wanted = [weight for branch in branches for weight in branch.muon_parameters()]
     assert set(found) == set(wanted) and bool(found) == bool(branches)
     more = {names[p] for p in model.muon_parameters(queries_and_keys=True)} - {names[p] for p in found}
-    assert bool(more) == bool(branches) and all(re.search(r'\.to_[qk]\.', name) for name in more)
+    assert bool(more) == bool(branches) and all(re.search(r'\.to_[qk](_\w+)?\.', name) for name in more)
 
 
 @every
@@ -443,8 +460,8 @@ def test_a_row_is_as_alone_and_padding_changes_nothing(name):
         )
     if subject.by == 'lens':
         longer['lens'] = torch.tensor([real])
-    elif subject.by == 'mask':
-        longer['mask'] = torch.arange(real + MORE)[None] < real
+    elif subject.by is not None:
+        longer[subject.by] = torch.arange(real + MORE)[None] < real
     found = seeded(lambda m: call(m, longer), model)
     found = found if found.ndim == 0 else wide(found, alone[0].shape[-1])
     assert torch.allclose(found, alone[0], rtol=1e-9, atol=1e-9) == (name not in PADDING_COUNTS)

@@ -24,6 +24,7 @@ from x_transformers import (
     ContinuousTransformerWrapper,
     CrossAttender,
     Decoder,
+    DMOLHead,
     Encoder,
     EntropyBasedTokenizer,
     FeedForward,
@@ -43,12 +44,14 @@ from x_transformers import (
 from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencoder
 from x_transformers.core.arguments import kind_of
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
+from x_transformers.etc import CPCLoss, ETCEncoder
 from x_transformers.flags import ConfigError
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.gpt_lejepa import LatentAutoregressive
 from x_transformers.gpt_vae import GPTVAE
 from x_transformers.recirculation import Recirculation
+from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix
 from x_transformers.up_wrapper import SyntheticDataGenerator
 from x_transformers.xl_autoregressive_wrapper import EpisodicMemoryWrapper
 from x_transformers.xm_latent_decoder import XMLatentDecoder
@@ -199,6 +202,15 @@ case(
     'forward',
     x=torch.randn(2, 3),
 )
+streams = dict(x_long=x, x_global=x[:, :2])
+case('ETC', ETCEncoder(dim=16, depth=1, heads=2, dim_head=8), 'forward', **streams)
+head = DMOLHead(16)
+case('DMOL', head, 'forward', x=x)
+case('DMOL.log_prob', head, 'log_prob', params=torch.zeros(2, 6, 100), pixels=ids.unsqueeze(-1).expand(-1, -1, 3))
+case('DMOL.sample', head, 'sample', params=torch.zeros(2, 6, 100))
+case('CPC', CPCLoss(), 'forward', predicted=x, target=x)
+for made in (RWKVTimeMix(16), RWKVChannelMix(16), DiagonalSSM(16, state=2)):
+    case(type(made).__name__, made, 'forward', x=x)
 case('AttentionPool', AttentionPool(16, heads=2, dim_head=8), 'forward', context=x)
 case('EBT', EntropyBasedTokenizer(lm(), 1.0), 'forward', seq=ids)
 gen = SyntheticDataGenerator(dim=8, num_tokens=10)

@@ -13,6 +13,8 @@ from x_transformers.encoder_decoder import EncoderDecoder, XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
+from x_transformers.features.sparse.converting import sparsify_
+from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
@@ -54,6 +56,7 @@ __all__ = [
     'ContinuousAutoregressiveWrapper',
     'ContinuousTransformerWrapper',
     'CrossAttender',
+    'DMOLHead',
     'Decoder',
     'Encoder',
     'EncoderDecoder',
@@ -78,4 +81,5 @@ __all__ = [
     'XValTransformerWrapper',
     'default_device',
     'layer_schedule',
+    'sparsify_',
 ]

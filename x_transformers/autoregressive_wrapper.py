@@ -31,9 +31,9 @@ from x_transformers.compat.helpers import (  # noqa: F401  names that other code
 )
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.checks import check_documents, check_ids, check_lengths, within
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
-from x_transformers.features.documents import begins, check_documents
+from x_transformers.features.documents import begins
 from x_transformers.flags import (
     ConfigError,
     Configurable,

@@ -17,7 +17,7 @@ from x_transformers.compat.helpers import coin_flip
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
-from x_transformers.core.nets import HEADLESS, refuse_own
+from x_transformers.core.nets import HEADLESS, check_head, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -360,6 +360,7 @@ def check_masked_net(net: nn.Module) -> None:
     for name in ('num_tokens', 'emb_dim', 'dim', 'max_seq_len'):
         if not hasattr(net, name):
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
+    check_head(net)
     features = getattr(getattr(net, 'features', None), 'active', ())
     switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
     for flag, reason in HEADLESS.items():

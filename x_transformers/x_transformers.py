@@ -406,7 +406,7 @@ class FeedForward(Configurable):
         on, call = self.features.acting(inputs), FeedForwardCall.of(x, inputs, self.training)
         call.declared = self.features.remembers
         x = on.chain('enter', x, call)
-        out = on.pick('run', lambda x, call: self.ff(x))(x, call)
+        out = on.pick('run', lambda x, call: on.chain('around', self.ff, call)(x))(x, call)
         return on.chain('result', out, call)
 
 
@@ -545,7 +545,7 @@ class AttentionLayers(Routing):
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
-        self.final_norm = self.new_norm() if self.norm_at_end else None
+        self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types)
@@ -961,7 +961,7 @@ class Wrapper(UpdatesStack, Configurable):
 
     @property
     def can_cache_kv_outside_max_seq_len(self) -> bool:
-        return self.pos_emb is None
+        return self.pos_emb is None and not any(feature.bounded for feature in self.features.active)
 
     @property
     def follows_length(self) -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from x_transformers.core.precision import without_autocast
 from x_transformers.flags import Features
 
 PLAIN = (Tensor, nn.Parameter)  # a shard or the like comes and goes by itself
@@ -255,7 +256,7 @@ def differentiated(
     formula: Callable[..., Tensor], inputs: Sequence[Tensor | None], needs: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradients of a function's inputs, for its backward pass, with a graph: by a formula for the same output."""
-    with torch.enable_grad(), torch.autocast(grad.device.type, enabled=False):
+    with torch.enable_grad(), without_autocast(grad):
         # views, since one input may be made from another: that path is not of this function
         own = [None if t is None else t.view_as(t) for t in inputs]
         wanted = [t for t, need in zip(own, needs, strict=True) if need]

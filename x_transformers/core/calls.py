@@ -39,6 +39,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.kinds import KINDS, attends
+from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.some import OfTokens, refuse_some
 from x_transformers.core.state import HasStates
@@ -678,7 +679,7 @@ class Call(AddsLosses, HasStates, InBlocks):
 
     def precision(self) -> AbstractContextManager:
         """Around the kernel: outside of autocast, if a feature asks for all the digits of what it hands over."""
-        return torch.autocast(self.x.device.type, enabled=False) if self.full_precision else nullcontext()
+        return without_autocast(self.x) if self.full_precision else nullcontext()
 
     def keep_maps(self, maps: tuple[Tensor, Tensor, Tensor]) -> None:
         if self.inputs.get('keep_maps'):

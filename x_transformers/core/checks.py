@@ -217,6 +217,18 @@ def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None
     return boolean_mask(mask, name)
 
 
+def check_documents(ids: Any, like: Tensor) -> Tensor:
+    """One whole number for each token of `like` (b n ...)."""
+    shape = tuple(like.shape[:2])
+    whole = not (a_tensor(ids, 'document_ids').is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    if not whole or tuple(ids.shape) != shape:
+        raise ValueError(
+            f'`document_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers, {shape}'
+        )
+    check_device(ids, 'document_ids', like)
+    return ids
+
+
 def boolean_mask(mask: Tensor, name: str) -> Tensor:
     """A mask as booleans. One of numbers to be added is refused: 0 and -inf would be read the wrong way round."""
     if mask.is_floating_point() or mask.is_complex():

@@ -25,12 +25,14 @@ class Kind:
                 `call.state(name, call.step)`. {} if it looks at each token alone. None if it reads others and keeps
                 nothing: then the stack cannot be cached
     attends     it is an attention of the library: it keeps keys and values, and is asked for `Intermediates`
+    cuts_documents   `inputs` hands it `document_ids`, and tokens of a document know nothing of the others
     """
 
     build: Callable[[Any, int], Any]
     inputs: Callable[[Any], Mapping[str, Any]] | None = None
     remembers: Mapping[str, Remembered] | None = None
     attends: bool = False
+    cuts_documents: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (('build', self.build), ('inputs', self.inputs)):

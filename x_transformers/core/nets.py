@@ -23,11 +23,19 @@ def check_net(net: nn.Module) -> None:
         )
     if getattr(net, 'logits_dim', None) == 1:
         raise ValueError('`net` must give logits of a vocabulary, it has `logits_dim=1`')
+    check_head(net)
     features = getattr(getattr(net, 'features', None), 'active', ())
     switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
     for flag, reason in HEADLESS.items():
         if flag in switched_on or getattr(net, flag, False) is True:
             raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
+
+
+def check_head(net: nn.Module) -> None:
+    """Refuse a head that says by `instead_of_logits` that it gives something else."""
+    head = getattr(net, 'to_logits', None)
+    if gives := getattr(head, 'instead_of_logits', ''):
+        raise ValueError(f'`net` must give logits of a vocabulary, its {type(head).__name__} gives {gives}')
 
 
 HEADLESS = {

@@ -1,5 +1,7 @@
 """Digits enough to add up many numbers: float32 at least."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -13,3 +15,10 @@ def at_least_float(dtype: torch.dtype) -> torch.dtype:
 def accurate(t: Tensor) -> Tensor:
     """Half precision as float32; anything wider stays as it is."""
     return t.to(at_least_float(t.dtype))
+
+
+def without_autocast(t: Tensor) -> AbstractContextManager[None]:
+    """Products of tensors like this one are of its dtype."""
+    if t.device.type == 'meta':  # which knows no autocast
+        return nullcontext()
+    return torch.autocast(t.device.type, enabled=False)

@@ -140,6 +140,7 @@ class Rows:
     of(rows, keys)   -> broadcasts to b h i j, for two slices: of the queries, and of the keys without those in front
     reach            keys further back than this, counted in keys, are hidden
     reach_ahead      keys further ahead than this are hidden
+    band             whether it hides nothing else
     learns           whether a gradient flows into it
     of_keys          whether it is the same for all heads and queries
     entry()          -> the same for one query and one key, if it can be: for FlexAttention (`flex.py`). A function
@@ -157,11 +158,12 @@ class Rows:
         *,
         reach: int | None = None,
         reach_ahead: int | None = None,
+        band: bool = False,
         learns: bool = False,
         entry: Callable[[], Pointwise] | None = None,
         made_of: tuple[Any, ...] | None = None,
     ) -> None:
-        self.make, self.reach, self.reach_ahead, self.learns = of, reach, reach_ahead, learns
+        self.make, self.reach, self.reach_ahead, self.band, self.learns = of, reach, reach_ahead, band, learns
         self.entry, self.made_of = entry, made_of
 
     def of(self, rows: slice, keys: slice) -> Tensor:

@@ -17,10 +17,16 @@ latents         queries, keys and values from narrow latents
 heads           per-head transforms of queries and keys
 operands        what the kernel multiplies, and which kernel: distances, exponentials, packed documents
 documents       several documents in one row, which know nothing of one another
+chunks          feedforwards in slices of the tokens
 contextual      what a query sees or counts by content: positions in context, selection
 scores          from logits to weights
 differential    two maps of a head, one taken off the other
 linear          products of features in place of scores
+sparse          some keys of each query, by their places
+clusters        queries that meet the keys of their cluster alone
+linformer       a few learned sums in place of the keys
+aft             gated means of values, channel by channel
+recurrent       modules with a state in place of attention
 hybrid          a sequence module beside attention
 outputs         gates and scales on what attention gives
 early           what early releases computed: biases, rotated values

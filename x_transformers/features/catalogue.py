@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from x_transformers.features.aft import AttentionFree
 from x_transformers.features.biases import Alibi, AttnBias, DynamicBias, RelativeBias, T5Bias
+from x_transformers.features.chunks import ChunkedFeedForward
+from x_transformers.features.clusters import Clusters, SharedQK
 from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
 from x_transformers.features.differential import Differential
@@ -12,6 +15,7 @@ from x_transformers.features.early import GateValuesBias, OutputBias, RotateValu
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     AveragePool,
+    AxialPositions,
     ClassTokens,
     DeepEmbeds,
     EmbFracGradient,
@@ -71,7 +75,8 @@ from x_transformers.features.layouts import (
     UnetSkips,
     WeightTying,
 )
-from x_transformers.features.linear import LinearAttention
+from x_transformers.features.linear.attention import LinearAttention
+from x_transformers.features.linformer import Slots, SlotsOfLayers
 from x_transformers.features.norms import (
     BranchPostNorm,
     Condition,
@@ -129,6 +134,7 @@ from x_transformers.features.readouts import (
     TieEmbedding,
 )
 from x_transformers.features.recompute import CheckpointLayers
+from x_transformers.features.recurrent import RecurrentModule
 from x_transformers.features.relative import ShawKeys, ShawPositions, ShawValues
 from x_transformers.features.residuals import (
     GateResidual,
@@ -176,6 +182,13 @@ from x_transformers.features.sources import (
     SeparateInputs,
     ValueResidual,
     ZeroKV,
+)
+from x_transformers.features.sparse.drawn import DrawnInStack
+from x_transformers.features.sparse.pattern import (
+    GlobalTokensInModel,
+    GlobalTokensInStack,
+    PatternsInStack,
+    SparsePattern,
 )
 from x_transformers.features.streams import HyperConnections, ResidualStreams, UseGatedMultiResidual
 from x_transformers.flags import Feature
@@ -226,6 +239,8 @@ ATTENTION: tuple[type[Feature], ...] = (
     QKHeadNorm,
     KeyRMSNorm,
     ValueRMSNorm,
+    Clusters,
+    SharedQK,
     Rotary,
     RotateValues,
     Polar,
@@ -246,6 +261,9 @@ ATTENTION: tuple[type[Feature], ...] = (
     L2Distance,
     Laser,
     LinearAttention,
+    SparsePattern,
+    AttentionFree,
+    Slots,
     Differential,  # before what mixes weights, which so mixes those of both maps
     *SCORES,
     TalkingHeads,
@@ -292,12 +310,14 @@ FEEDFORWARD: tuple[type[Feature], ...] = (
     DepthScaledFeedForward,
     ZeroInitFeedForward,
     DeepEmbed,
+    ChunkedFeedForward,
 )
 
 STACK: tuple[type[Feature], ...] = (
     Macaron,
     OnlyAttention,
     CustomLayers,
+    RecurrentModule,
     ParRatio,
     SandwichCoef,
     WeightTying,
@@ -322,6 +342,8 @@ STACK: tuple[type[Feature], ...] = (
     ResiDual,
     DocumentsInStack,
     PackedInStack,
+    PatternsInStack,
+    GlobalTokensInStack,
     GivenAngles,
     RotaryPositions,
     RotaryLayers,
@@ -332,7 +354,9 @@ STACK: tuple[type[Feature], ...] = (
     DynamicBias,
     ShawPositions,
     DisentangledTable,
+    SlotsOfLayers,
     HeadNormsInStack,
+    DrawnInStack,
     AddValueResidual,
     KVResiduals,
     AdditionalKVs,
@@ -366,7 +390,9 @@ STACK: tuple[type[Feature], ...] = (
 
 MODEL: tuple[type[Feature], ...] = (
     DocumentsInModel,
+    GlobalTokensInModel,
     AbsolutePositions,
+    AxialPositions,
     ExtraIds,
     SumEmbeds,
     EmbScale,

@@ -13,22 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from x_transformers.core.checks import a_tensor, check_device
+from x_transformers.core.checks import check_documents
 from x_transformers.core.kinds import KINDS
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import Feature, Features
-
-
-def check_documents(ids: Any, like: Tensor) -> Tensor:
-    """One whole number for each token of `like` (b n ...)."""
-    shape = tuple(like.shape[:2])
-    if a_tensor(ids, 'document_ids').is_floating_point() or ids.dtype == torch.bool or tuple(ids.shape) != shape:
-        raise ValueError(
-            f'`document_ids` got {ids.dtype} of shape {tuple(ids.shape)}, it must be whole numbers, {shape}'
-        )
-    check_device(ids, 'document_ids', like)
-    return ids
 
 
 def begins(ids: Tensor) -> Tensor:
@@ -105,7 +94,8 @@ class DocumentsInStack(StackFeature):
         on = getattr(branch, 'features', None) if kind != 'c' else None
         found = joined_by(on.active, {}) if isinstance(on, Features) else {}
         self.joined |= {self.host.written(kind, name): reason for name, reason in found.items()}
-        self.joined |= {kind: KINDS[kind].joins_tokens} if KINDS[kind].joins_tokens else {}
+        joins = '' if KINDS[kind].cuts_documents else KINDS[kind].joins_tokens
+        self.joined |= {kind: joins} if joins else {}
         return branch
 
     def open(self, x: Tensor, call: Any) -> Tensor:

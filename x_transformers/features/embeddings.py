@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,11 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_tensor, check_ids, check_vectors, cleared
+from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
-from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
+from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding, positions_of
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -42,6 +43,12 @@ sizes = Check(
 counts = Check(
     'a dict from names to ids, integers of at least 0',
     lambda value: isinstance(value, Mapping) and all(map(count.test, value.values())),
+)
+
+
+lengths = Check(
+    'a tuple of two or more integers of at least 1',
+    lambda value: isinstance(value, (tuple, list)) and len(value) > 1 and all(map(size.test, value)),
 )
 
 
@@ -102,6 +109,11 @@ class EmbScale(ModelFeature):
         return x * self.factors.get(x.dtype, self.emb_scale)
 
 
+def check_rows(pos: Tensor | None, rows: int) -> None:
+    if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and pos.shape[0] not in (1, rows))):
+        raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({rows}, n)')
+
+
 class AbsolutePositions(ModelFeature):
     """A vector per position, added to the tokens: learned, or sines and cosines.
 
@@ -128,6 +140,8 @@ class AbsolutePositions(ModelFeature):
 
     def setup(self, host: Any) -> None:
         host.pos_emb = None
+        if getattr(host, 'axial_abs_pos_emb', None):
+            return  # in place of these
         if not self.use_abs_pos_emb or host.max_seq_len <= 0 or host.attn_layers.disable_abs_pos_emb:
             return
         if self.scaled_sinu_pos_emb:
@@ -147,12 +161,71 @@ class AbsolutePositions(ModelFeature):
             return call.only_new(pos, 'pos')
         if self.host.pos_emb is None:
             return None
-        if pos is not None and (pos.ndim > 2 or (pos.ndim == 2 and pos.shape[0] not in (1, call.like_tokens.shape[0]))):
-            raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({call.like_tokens.shape[0]}, n)')
+        check_rows(pos, call.like_tokens.shape[0])
         pos = None if pos is None else call.only_new(pos, 'pos').long()
         return self.host.pos_emb(
             call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
         )
+
+
+class Axes(nn.ParameterList):
+    """A table of vectors for each axis."""
+
+    def extra_repr(self) -> str:
+        return ', '.join(' x '.join(map(str, table.shape)) for table in self)
+
+
+class AxialPositions(ModelFeature):
+    """Vectors for the places along each axis of data that were laid out in a row, summed, in place of one table.
+
+    Of axes (n1, n2), rows and columns, token p has those of p // n2 and p mod n2; further axes likewise, the last one
+    fastest, such as the channels of pixels.
+    """
+
+    paper = 'Sparse Transformer, arXiv:1904.10509, section 5.2'
+    axial_abs_pos_emb = flag(
+        None, 'lengths of the axes of data; a learned vector per place on each, in place of one per token',
+        lengths | none, example=(4, 7),
+    )  # fmt: skip
+    takes = {'pos': AbsolutePositions.takes['pos']}
+    must_be = {'pos': AbsolutePositions.must_be['pos']}
+    clashes = {
+        'scaled_sinu_pos_emb': 'both are positions of tokens',
+        'abs_pos_emb_scale': 'there is no table of absolute positions',
+    }
+    stored_as = {'tables': 'axial_pos'}
+    bounded = True
+
+    def setup(self, host: Any) -> None:
+        self.lengths = tuple(map(int, self.axial_abs_pos_emb))
+        if host.max_seq_len > math.prod(self.lengths):
+            raise ConfigError(
+                f'`axial_abs_pos_emb` got {self.lengths}, which are {math.prod(self.lengths)} places, fewer than '
+                f'`max_seq_len`, {host.max_seq_len}'
+            )
+        self.tables = Axes(torch.randn(length, host.emb_dim) * 0.02 for length in self.lengths)
+
+    def embed(self, call: Any) -> Tensor | None:
+        pos, total = call.inputs.get('pos'), math.prod(self.lengths)
+        if pos is not None and pos.is_floating_point():
+            return None  # those vectors are added
+        ids, start = call.like_tokens, call.inputs.get('seq_start_pos')
+        if pos is None and call.offset + ids.shape[1] > total:
+            raise ValueError(
+                f'the sequence has {call.offset + ids.shape[1]} tokens, `axial_abs_pos_emb={self.lengths}` has places '
+                f'for {total}'
+            )
+        if pos is not None:
+            check_rows(pos, ids.shape[0])
+            pos = call.only_new(pos, 'pos').long()
+            if start is None:
+                check_range(pos, 'pos', 0, total - 1, 'positions')
+        pos = positions_of(ids.shape[1], pos, start, call.offset, ids.device)
+        found: Tensor | None = None
+        for table, length in zip(reversed(self.tables), reversed(self.lengths), strict=True):
+            vectors = F.embedding(pos % length, table)
+            found, pos = vectors if found is None else found + vectors, pos // length
+        return found
 
 
 class ExtraIds(ModelFeature):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_weight
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import at_least_float, without_autocast
 from x_transformers.features.levels import FeedForwardFeature
 from x_transformers.flags import ConfigError, boolean, flag, none, not_negative, number, one_of, size
 from x_transformers.kernels.grouped import grouped, linear
@@ -51,8 +50,7 @@ class Router(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         dtype = at_least_float(x.dtype)
-        meta = x.device.type == 'meta'  # which knows no autocast
-        with nullcontext() if meta else torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return F.linear(x.to(dtype), self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
@@ -160,6 +158,7 @@ class MixtureOfExperts(FeedForwardFeature):
         'glu_mult_bias': 'each expert would need its own',
     }
     settles = ('dim_inner', 'no_bias')
+    in_slices = True
     uncut = 'experts are not cut by features'
 
     def setup(self, host: Any) -> None:
@@ -219,7 +218,7 @@ class MixtureOfExperts(FeedForwardFeature):
     def run(self, x: Tensor, call: Any) -> Tensor:
         moe = self.moe
         check_weight(x, moe.down.weight)
-        out, chosen, shares = moe(x)
+        out, chosen, shares = self.host.features.chain('around', moe, call)(x)
         if self.moe_balance_loss and call.training:
             call.add_loss('moe_balance', self.moe_balance_loss * balance(chosen, shares, call))
         return self.host.ff(out)

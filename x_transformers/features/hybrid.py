@@ -60,8 +60,9 @@ class Hybrid(AttentionFeature):
         out = (a + h) / 2,  or  a + m (h - a)  with  m = sigmoid(W x)  per token and head
 
     The module maps b n dim to b n (h d), or to a pair with its state; the cache hands the state back to it as a second
-    argument. A module without a state, or beside padding, reads all tokens again. Where padding is known it stands
-    behind the real tokens and is zero, unless the module takes the mask.  Hymba, arXiv:2411.13676
+    argument. `state_batch_first = True` of the module says that rows of its state can be chosen. A module without a
+    state, or beside padding, reads all tokens again. Where padding is known it stands behind the real tokens and is
+    zero, unless the module takes the mask.  Hymba, arXiv:2411.13676
     """
 
     paper = 'Hymba, arXiv:2411.13676'
@@ -93,6 +94,8 @@ class Hybrid(AttentionFeature):
     def setup(self, host: Any) -> None:
         shape, fold = host.shape, self.hybrid_fold_axial_dim or 1
         self.module = FoldAxially(fold, copy.deepcopy(self.hybrid_module))
+        if getattr(self.hybrid_module, 'state_batch_first', False):
+            self.remembers = {**self.remembers, 'hybrid_hidden': Running()}
         self.__dict__['hybrid_module'] = type(self.hybrid_module).__name__  # the user's own is not kept
         self.norms = nn.ModuleList(MultiheadRMSNorm(shape.dim_value, shape.heads) for _ in range(2))
         if self.hybrid_learned_mix:

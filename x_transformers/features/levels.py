@@ -188,6 +188,7 @@ class AttentionFeature(Feature):
     counts_hidden       it needs the columns of keys that the mask hides
     carries             names of tensors in `call.carried`, where rows read what earlier ones left
     keeps_plain_keys    the cache must hold keys that are not turned by their positions
+    is_band             its mask hides keys that are far away, and no others: they need not be read
     per_head            it holds numbers for each of the layer's heads, so another count of query heads is not for it
 
     A feature at the stages of scores may run in FlexAttention too (`flex.py`), if it says by one of these what it does:
@@ -219,6 +220,7 @@ class AttentionFeature(Feature):
     counts_hidden: ClassVar[bool] = False
     carries: ClassVar[tuple[str, ...]] = ()
     keeps_plain_keys: ClassVar[bool] = False
+    is_band: ClassVar[bool] = False
     per_head: ClassVar[bool] = False
     score_mod: ClassVar[Any] = None
     rescale: ClassVar[Any] = None
@@ -244,6 +246,7 @@ class AttentionFeature(Feature):
     Stage('initialise', 'build', '() -> None', 'last word on initial values'),
     Stage('enter', 'ring', 'b n d', 'what comes in, at each call'),
     Stage('run', 'choice', '(x, call) -> out', "in place of the host's `ff(x)`"),
+    Stage('around', 'ring', '(function, call) -> function', 'around what runs, from tokens to what counts them'),
     Stage('result', 'ring', 'b n d', 'what the feedforward gives'),
 )
 class FeedForwardFeature(Feature):
@@ -257,11 +260,15 @@ class FeedForwardFeature(Feature):
     The call holds the input `x`, the `inputs` that features take, and in a stack the `mask` of real tokens (b n) or
     None, the index `layer` and the `kind` of the layer. Tokens of padding count for no loss: `call.real(t)` leaves out
     their rows. What it `remembers` the stack keeps for each layer; a feedforward alone has no past.
+
+    `in_slices`: a feature at `run` hands what it computes for each token to `host.features.chain('around', ..., call)`.
     """
+
+    in_slices: ClassVar[bool] = False
 
 
 # the stages of a feedforward that run at each call
-IN_FEEDFORWARD = ('enter', 'run', 'result')
+IN_FEEDFORWARD = ('enter', 'run', 'around', 'result')
 
 
 @level(
@@ -271,6 +278,7 @@ IN_FEEDFORWARD = ('enter', 'run', 'result')
     Stage('order', 'choice', '(layers, depth) -> tuple of layer indices', 'in which order they run'),
     Stage('norm', 'choice', '() -> Module', 'a norm of the stream'),
     Stage('each_norm', 'build', '(norm) -> norm', 'the last word on each of these'),
+    Stage('norm_at_end', 'choice', '() -> Module', 'the final norm, built once'),
     Stage('norm_branch', 'choice', '() -> Module', 'a norm of what a branch gives'),
     Stage('norms', 'build', '(norms, kind, index) -> norms', 'before a branch, after it, after the residual; or None'),
     Stage('branch_flags', 'build', '(flags, kind, number) -> flags', 'keywords of the n-th branch of a kind'),
@@ -347,8 +355,10 @@ class ModelFeature(Feature):
     `gives_log_probs`: the logits are log probabilities.
     `by_token`: a loss may read a few tokens at a time: `spread` and `logits` look at each token alone, and `answer`
     hands on the output as it is.
+    `bounded`: it has no positions beyond a certain one.
     """
 
+    bounded: ClassVar[bool] = False
     gives_log_probs: ClassVar[bool] = False
     by_token: ClassVar[bool] = False
 

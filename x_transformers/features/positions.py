@@ -139,6 +139,7 @@ class Window(AttentionFeature):
     not_across = 'it counts to keys of the same sequence'
     switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
+    is_band = True
     cuts = {}
 
     @classmethod
@@ -170,7 +171,7 @@ class Window(AttentionFeature):
             return between(of_each(index), first, last)
 
         made_of = (past, ahead) if in_order else (past, ahead, index, own)
-        return Rows(near, reach=reach, reach_ahead=reach_ahead, entry=entry, made_of=made_of)
+        return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
 
 
 def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Tensor | None, last: Tensor | None) -> Pointwise:

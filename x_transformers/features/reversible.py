@@ -19,7 +19,7 @@ from x_transformers.core.notes import Notes
 from x_transformers.core.rows import noise_state, replayed
 from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import ConfigError, Features, flag, shown
+from x_transformers.flags import ConfigError, Features, flag, one_of, shown
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -46,17 +46,28 @@ class Reversible(StackFeature):
         x1 = x2 = x
         x1 = x1 + attention(norm(x2))          and cross-attention
         x2 = x2 + feedforward(norm(x1))
-        output   final_norm((x1 + x2) / 2)
+        mean           output = final_norm((x1 + x2) / 2)
+        concat_norm    y1, y2 = final_norm(x1, x2 side by side),   output = (y1 + y2) / 2
 
+    The norm over both streams has 2d gains, one for each feature of each stream. That what reads it is d wide, a tied
+    table of tokens among it, leaves the paper's logits W1 y1 + W2 y2 with one W, up to those gains; where the streams
+    are the same, it is the norm of one.
     The input of a layer follows from its output: x2 = y2 - feedforward(norm(y1)). In training the last two streams are
     kept, whatever the depth, and the state of the random numbers before each layer; the backward pass computes each
     layer again, with the same dropout. Outside of training, in a compiled graph, in transforms of `torch.func`, where
-    layers have hooks, and where the caller asks for what layers leave behind (`return_hiddens`, memories, a cache),
-    the same is computed in the ordinary way, and what that takes is kept.
+    layers or parameters have hooks, and where the caller asks for what layers leave behind (`return_hiddens`, memories,
+    a cache), the same is computed in the ordinary way, and what that takes is kept.
     """
 
     paper = 'The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451'
     reversible = flag(False, 'two streams, whose values are computed back in the backward pass instead of being kept')
+    reversible_merge = flag(
+        'mean',
+        'what the final norm reads: the mean of the streams, or both',
+        one_of('mean', 'concat_norm'),
+        example='concat_norm',
+    )
+    settles = ('dim',)  # while the final norm is built
     clashes = {
         'checkpoint_layers': 'nothing between the layers is kept',
         'only_attn': 'feedforwards write the stream that attention reads',
@@ -77,12 +88,23 @@ class Reversible(StackFeature):
             raise ConfigError('`reversible` needs `pre_norm`: the stream after a norm cannot be computed back')
         if not {'f'} < set(host.layer_types):
             raise ConfigError('`reversible` needs attention and feedforwards: each writes the stream the other reads')
+        self.norms_both = self.reversible_merge == 'concat_norm'
+        if self.norms_both and not host.norm_at_end:
+            raise ConfigError("`reversible_merge='concat_norm'` needs `pre_norm_has_final_norm`")
 
     def residual(self, dim: int, layer_index: int, **options: Any) -> nn.Module:
         for name, value in options.items():
             if value is True or value not in (None, False, 1.0):
                 raise ConfigError(f'`reversible` does not go with `{name}`, got {shown(value)}: streams are plain sums')
         return Coupled(int(self.host.layer_types[layer_index] == 'f'))
+
+    def norm_at_end(self) -> nn.Module:
+        host, width = self.host, self.host.dim
+        host.dim = 2 * width if self.norms_both else width
+        try:
+            return host.new_norm()
+        finally:
+            host.dim = width
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         return torch.cat((x, x), dim=-1)
@@ -93,8 +115,16 @@ class Reversible(StackFeature):
             raise ValueError('`transform_block_inputs` does not go with `reversible`: blocks have two streams')
         steps = range(len(call.order))
         x = self.kept_at_the_end(on, x, call) if self.saves(x, call) else run(x, call, steps)
-        first, second = x.chunk(2, dim=-1)
-        return (first + second) / 2
+        if self.norms_both:
+            call.own(self).streams = x
+        return mean_of_halves(x)
+
+    def close(self, x: Tensor, call: Any) -> Tensor:
+        return call.own(self).streams if self.norms_both else x
+
+    def finish(self, x: Tensor, call: Any) -> Tensor:
+        x = call.norm(self.host.final_norm, x)
+        return mean_of_halves(x) if self.norms_both else x
 
     def saves(self, x: Tensor, call: Any) -> bool:
         """Whether a backward pass may come that computes the streams back."""
@@ -105,7 +135,8 @@ class Reversible(StackFeature):
             return False
         if any(is_hooked(layer) or layer._forward_pre_hooks for layer in stack.layers):
             return False
-        return all(parameter.is_leaf for parameter in stack.parameters()) and owns_what_learns(stack)
+        # the hook of a parameter would change its gradient layer by layer, and once more at the end
+        return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)
 
     def kept_at_the_end(self, on: Features, x: Tensor, call: Any) -> Tensor:
         run = Replay(self.host, on, x, call)
@@ -114,6 +145,11 @@ class Reversible(StackFeature):
         named.by_name = dict(zip(run.losses, losses, strict=True))
         named.hand_on()
         return x
+
+
+def mean_of_halves(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return (first + second) / 2
 
 
 def owns_what_learns(stack: nn.Module) -> bool:

@@ -52,6 +52,8 @@ def encode(value: Any, name: str) -> Any:
         now = {k: getattr(value, k, v) if isinstance(v, nn.Module) else v for k, v in given.items()}
         now = {k: v for k, v in now.items() if v is not None or given[k] is None}  # given, and not kept
         return {'class': kind.__name__, **{k: encode(v, k) for k, v in now.items()}}
+    if hasattr(value, 'as_config'):  # values that know their own form, such as patterns
+        return value.as_config()
     if isinstance(value, Mapping):
         items = {str(k): encode(v, f'{name}.{k}') for k, v in value.items()}
         return {'class': 'dict', 'items': items} if 'class' in items else items

@@ -216,6 +216,11 @@ class Feature:
         """Whether the feature is switched on and no other takes over."""
         return cls.is_on(values) and cls.overruled_by(values) is None
 
+    @classmethod
+    def variant(cls, values: Mapping[str, Any]) -> type[Feature]:
+        """The class that is built: where a flag chooses between several ways, one derived from this one."""
+        return cls
+
     @property
     def title(self) -> str:
         """What the user wrote to have it: its switch, or the first input that it reads."""

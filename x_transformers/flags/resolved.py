@@ -122,12 +122,13 @@ def resolve(
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
     on = [cls for cls in catalogue if cls.runs(values)]
     refuse_unknown_others(on, known, where, names)
-    refuse_clashes([cls for cls in on if cls.flags], known, values)
+    built = [cls.variant(values) for cls in on]
+    refuse_clashes([cls for cls in built if cls.flags], known, values)
     wished = {known[name].feature for name, value in given.items() if value != known[name].default}
     for cls in catalogue if wished else ():
         if cls in wished:
             warn_of_idle(cls, cls in on, values, given)
-    return values, on
+    return values, built
 
 
 def switch_of(cls: type[Feature], values: Mapping[str, Any]) -> str:

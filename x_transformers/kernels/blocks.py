@@ -18,6 +18,7 @@ from torch import Tensor
 from x_transformers.core.again import Kept, again, batched, differentiated, hosts_of, itself, outside_of_vmap
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import first_of
+from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import (
     Diagonals,
     Rows,
@@ -137,7 +138,7 @@ class Additive(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast(grad.device.type, enabled=False):
+        with without_autocast(grad):
             with nullcontext() if ctx.noise is None else replayed(ctx.noise, grad.device):
                 if not (torch.is_grad_enabled() or batched(grad)):
                     return Additive.gradients(ctx, grad)

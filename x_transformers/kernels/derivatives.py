@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointError
 
+from x_transformers.core.precision import without_autocast
 from x_transformers.core.transforms import transforms_active
 
 # Queries from which on a CPU's kernel gets heads whose rows lie side by side: it reads each row of keys so often that
@@ -97,7 +98,7 @@ def by_formula(
     except CheckpointError:
         return None  # torch before 2.8, in a checkpoint: it hands out each tensor once, and the kernel had it
     mask = next((getattr(node, name) for name in ('_saved_attn_mask', '_saved_attn_bias') if hasattr(node, name)), None)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         found = sdpa_gradients(grad, q, k, v, mask, node._saved_is_causal, node._saved_scale)
     return tuple(None if old is None else new for old, new in zip(grad_inputs, found, strict=False))
 

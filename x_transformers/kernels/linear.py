@@ -3,29 +3,37 @@
     out_t = sum_s w_ts v_s / sum_s w_ts,   w_ts = phi(q_t) . phi(k_s) = phi(q_t)^T (sum_s phi(k_s) (v_s, 1)^T)
 
 Time and memory grow with the length. Where a query sees no later key, the sequence is cut into chunks: inside a chunk
-queries meet keys, and they read all chunks before as one sum, which is also what is left for the next token.
+queries meet keys, and they read all chunks before as one sum, which is also what is left for the next token. Sums may
+fade from token to token:  w_ts = phi(q_t) . phi(k_s) exp(l_s+1 + ... + l_t),  by logarithms l of what is left.
 
 What belongs here: the sums, for any features. Axes: b batch, k key heads, g query heads of each, n tokens, m features,
-c tokens of a chunk, N chunks. Values have a last feature of 1, whose sum is the denominator.
+c tokens of a chunk, N chunks. Values may have a last feature of 1, whose sum is the denominator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
-from x_transformers.core.transforms import is_exporting
+from x_transformers.core.transforms import is_exporting, transformed
 
 # chunks that are computed at once, outside of compiled graphs: what stays in the cache of a core
 CHUNKS = 16
+# of more of such spans, nothing is kept for the backward pass but where each begins
+FEW_SPANS = 4
 
 
 class Scaled(NamedTuple):
-    """Numbers `value * exp(level)`, which as such could be too large or too small. A level of None is 0."""
+    """Numbers `value * exp(level)`, which as such could be too large or too small. A level of None is 0.
+
+    Levels are constants: they have no gradient.
+    """
 
     value: Tensor
     level: Tensor | None = None
@@ -46,35 +54,53 @@ class FeatureMap(NamedTuple):
 
     of_queries   (... n e) -> (... n m)
     of_keys      (... n e) -> (... n m), and logarithms (... n 1) of what they are to be multiplied with, or None
+    weighs       whether values get a last feature of 1, whose sum is that of the weights
+    reads        what these functions read
     """
 
     of_queries: Callable[[Tensor], Tensor]
     of_keys: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    weighs: bool = True
+    reads: tuple[Tensor, ...] = ()
 
-    def of_seen(self, k: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Those of keys, nothing for hidden ones.  seen: b or 1, 1, n, 1"""
-        k, up = self.of_keys(k)
-        if seen is None:
-            return k, up
-        return k.masked_fill(~seen, 0.0), None if up is None else up.masked_fill(~seen, least(up))
+    def of_tokens(self, tokens: Tokens) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Features of keys, nothing for hidden ones; their logarithms; and values."""
+        k, up = self.of_keys(tokens.k)
+        v = F.pad(tokens.v, (0, 1), value=1.0) if self.weighs else tokens.v
+        if tokens.seen is None:
+            return k, up, v
+        return k.masked_fill(~tokens.seen, 0.0), None if up is None else up.masked_fill(~tokens.seen, least(up)), v
 
 
 class Tokens(NamedTuple):
-    """Keys (b k n e), values with a last feature of 1 (b k n d), which are `seen` (b 1 n 1), of which `document`."""
+    """Keys (b k n e) and values (b k n d), which are `seen` (b 1 n 1), of which `document` (b or 1, n).
+
+    rate    how strongly each is written, b k n 1, None for 1
+    fade    logarithms of what each leaves of what stood there before, b k n 1, None for 0
+    """
 
     k: Tensor
     v: Tensor
     seen: Tensor | None = None
-    document: Tensor | None = None  # b or 1, n; those of a document stand side by side
+    rate: Tensor | None = None
+    fade: Tensor | None = None
+    document: Tensor | None = None  # those of a document stand side by side
+
+    def each(self, function: Callable[[Tensor, int], Any]) -> list[Any]:
+        """Of each field and the axis of its tokens, None of those that there are not."""
+        return [None if t is None else function(t, -1 if t is self.document else -2) for t in self]
 
     def part(self, start: int, stop: int) -> Tokens:
-        cut = (t if t is None else t.narrow(-2, start, stop - start) for t in self[:3])
-        return Tokens(*cut, None if self.document is None else self.document[:, start:stop])
+        return Tokens(*self.each(lambda t, axis: t.narrow(axis, start, stop - start)))
 
     def flip(self) -> Tokens:
         """Back to front."""
-        cut = (t if t is None else t.flip(-2) for t in self[:3])
-        return Tokens(*cut, None if self.document is None else self.document.flip(-1))
+        return Tokens(*self.each(lambda t, axis: t.flip(axis)))
+
+    def split(self, count: int) -> list[Tokens]:
+        parts = self.each(lambda t, axis: t.split(count, axis))
+        spans = len(parts[0])
+        return [Tokens(*one) for one in zip(*([None] * spans if t is None else t for t in parts), strict=True)]
 
 
 def least(t: Tensor) -> float:
@@ -82,16 +108,37 @@ def least(t: Tensor) -> float:
     return torch.finfo(t.dtype).min / 8
 
 
-def with_one(v: Tensor) -> Tensor:
-    return F.pad(v, (0, 1), value=1.0)
-
-
-def spans(n: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Which tokens are computed at once. A compiled graph has one way for all lengths."""
+def in_spans(t: Any, n: int, chunk: int) -> Sequence[Any]:
+    """Parts of tokens that are computed at once. A compiled graph has one way for all lengths."""
     if n == 0 or torch.compiler.is_compiling():
-        return iter(((0, n),))
-    step = CHUNKS * chunk
-    return ((start, min(start + step, n)) for start in range(0, n, step))
+        return (t,)
+    # not a view of each: the gradients of these would be as large as all together
+    return t.split(CHUNKS * chunk, -2) if isinstance(t, Tensor) else t.split(CHUNKS * chunk)
+
+
+def by_spans(step: Callable[..., Any], spans: int, reads: Sequence[Tensor]) -> Callable[..., Any]:
+    """A step that is taken for each span. Where these are many, what it computes is forgotten, and computed again in
+    the backward pass."""
+    if spans <= FEW_SPANS or torch.compiler.is_compiling() or not torch.is_grad_enabled() or transformed():
+        return step
+
+    def forgetful(*trees: Any) -> Any:
+        leaves, spec = tree_flatten(trees)
+
+        def run(*given: Any) -> Any:  # torch looks whether one of them was changed in place
+            return step(*tree_unflatten(given[: len(leaves)], spec))
+
+        return checkpoint(run, *leaves, *reads, use_reentrant=False, preserve_rng_state=False)
+
+    return forgetful
+
+
+def joined(parts: Sequence[Scaled]) -> Scaled:
+    """Side by side, token after token."""
+    if len(parts) == 1:
+        return parts[0]
+    level = None if parts[0].level is None else torch.cat([part.level for part in parts], dim=-2)
+    return Scaled(torch.cat([part.value for part in parts], dim=-2), level)
 
 
 # all keys at once
@@ -99,24 +146,32 @@ def spans(n: int, chunk: int) -> Iterator[tuple[int, int]]:
 
 def summed(tokens: Tokens, features: FeatureMap, chunk: int) -> Scaled:
     """What keys leave:  b k m d."""
-    total = None
-    for start, stop in spans(tokens.k.shape[-2], chunk):
-        part = tokens.part(start, stop)
-        k, up = features.of_seen(part.k, part.seen)
-        level = None if up is None else F.pad(up, (0, 0, 0, 1), value=least(up)).amax(dim=-2, keepdim=True)
-        k = k if up is None else k * (up - level).exp()
-        total = Scaled(k.mT @ part.v, level).plus(total)
+
+    def leave(part: Tokens, total: Scaled | None) -> Scaled:
+        k, up, v = features.of_tokens(part)
+        if up is None:
+            return Scaled(k.mT @ v).plus(total)
+        level = F.pad(up.detach(), (0, 0, 0, 1), value=least(up)).amax(dim=-2, keepdim=True)
+        return Scaled(k.mT @ (v * (up - level).exp()), level).plus(total)
+
+    spans, total = in_spans(tokens, tokens.k.shape[-2], chunk), None
+    step = by_spans(leave, len(spans), features.reads)
+    for part in spans:
+        total = step(part, total)
     return total
 
 
 def read(q: Tensor, sums: Scaled, features: FeatureMap, chunk: int) -> Scaled:
     """What queries (b k g n e) find there:  b k g n d."""
-    parts = []
-    for start, stop in spans(q.shape[-2], chunk):
-        own = features.of_queries(q.narrow(-2, start, stop - start))
-        parts.append((own.flatten(2, 3) @ sums.value).unflatten(2, own.shape[2:4]))
-    value = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
-    return Scaled(value, None if sums.level is None else sums.level.unsqueeze(2))
+
+    def find(q: Tensor, sums: Tensor) -> Tensor:
+        own = features.of_queries(q)
+        return (own.flatten(2, 3) @ sums).unflatten(2, own.shape[2:4])
+
+    spans = in_spans(q, q.shape[-2], chunk)
+    step = by_spans(find, len(spans), features.reads)
+    parts = [Scaled(step(part, sums.value)) for part in spans]
+    return Scaled(joined(parts).value, None if sums.level is None else sums.level.unsqueeze(2))
 
 
 # keys up to each query
@@ -134,28 +189,29 @@ def causal(
 ) -> tuple[Scaled, Scaled]:
     """What queries (b k g n e) find in the `past` and in the keys up to their own, or `before` it:  b k g n d, and the
     sum of all these keys."""
-    chunk = chunk if torch.compiler.is_compiling() else min(chunk, q.shape[-2])
-    carry, parts = None, []
-    for start, stop in spans(q.shape[-2], chunk):
-        own, part = features.of_queries(q.narrow(-2, start, stop - start)), tokens.part(start, stop)
-        k, up = features.of_seen(part.k, part.seen)
-        if part.document is not None and up is None:
-            up = torch.zeros_like(k[:, :1, :, :1])  # documents are told apart by levels
-        carry = before_all(k, part, up, past) if carry is None else carry
-        found, carry = of_span(own, part._replace(k=k), up, carry, chunk, before)
+    n = q.shape[-2]
+    chunk = chunk if torch.compiler.is_compiling() else max(min(chunk, n), 1)
+
+    def go_on(q: Tensor, part: Tokens, carry: Carry | None) -> tuple[Scaled, Carry]:
+        k, up, v = features.of_tokens(part)
+        carry = before_all(k, v, up, part, past) if carry is None else carry
+        v = v if part.rate is None else v * part.rate
+        return of_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
+
+    spans = in_spans(tokens, n, chunk)
+    step, carry, parts = by_spans(go_on, len(spans), features.reads), None, []
+    for own, part in zip(in_spans(q, n, chunk), spans, strict=True):
+        found, carry = step(own, part, carry)
         parts.append(found)
-    if len(parts) == 1:
-        return parts[0], carry.sums
-    level = None if parts[0].level is None else torch.cat([part.level for part in parts], dim=-2)
-    return Scaled(torch.cat([part.value for part in parts], dim=-2), level), carry.sums
+    return joined(parts), carry.sums
 
 
-def before_all(k: Tensor, tokens: Tokens, up: Tensor | None, past: Scaled | None) -> Carry:
+def before_all(k: Tensor, v: Tensor, up: Tensor | None, tokens: Tokens, past: Scaled | None) -> Carry:
     """What stands before the first key."""
     document = None if tokens.document is None else torch.full_like(tokens.document[:, :1], -1)
     if past is None:
         level = None if up is None else torch.full_like(up[:, :, :1], least(up))
-        past = Scaled(k.new_zeros(*k.shape[:2], k.shape[-1], tokens.v.shape[-1]), level)
+        past = Scaled(k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), level)
     return Carry(past, document)
 
 
@@ -187,29 +243,30 @@ def of_span(
     q, k, v = (in_chunks(t, chunk) for t in (q, tokens.k, tokens.v))
     q = q.transpose(2, 3).flatten(3, 4)  # b k N (g c) m
     weights = (q @ k.mT).unflatten(3, (groups, chunk))  # b k N g c c
-    near, start = triangle(chunk, q, -int(before)), carry.sums.value.unsqueeze(2)
-    if up is None:
-        weights, level = weights * near, None
+    start, diagonal = carry.sums.value.unsqueeze(2), -int(before)
+    if up is None and tokens.fade is None and tokens.document is None:
+        weights, level = weights.tril_(diagonal), Levels()
         sums = torch.cat((start, k.mT @ v), dim=2).cumsum(dim=2)  # b k 1+N m d
     else:
-        level = Levels.of(in_chunks(up, chunk, least(up)), near, tokens.document, carry)
+        level = Levels.of(up, tokens, carry, k, diagonal)
         weights = weights * level.near.unsqueeze(3)
-        sums = torch.cat((start, k.mT @ (v * level.goes_on)), dim=2)
+        sums = torch.cat((start, k.mT @ (v if level.goes_on is None else v * level.goes_on)), dim=2)
         sums = (level.between @ sums.flatten(3)).unflatten(3, sums.shape[3:])
     earlier = (q @ sums[:, :, :-1]).unflatten(3, (groups, chunk))
-    if level is not None:
+    if level.read is not None:
         earlier = earlier * level.read.unsqueeze(3)
     found = (weights.flatten(3, 4) @ v).unflatten(3, (groups, chunk)) + earlier  # b k N g c d
     found = first(found.transpose(2, 3).flatten(3, 4), n)
     last, document = sums[:, :, -1], None if tokens.document is None else tokens.document[:, -1:]
-    if level is None:
+    if level.of_queries is None:
         return Scaled(found), Carry(Scaled(last), document)
     levels = first(level.of_queries.flatten(2, 3), n).unsqueeze(2)
     return Scaled(found, levels), Carry(Scaled(last, level.last), document)
 
 
 class Levels(NamedTuple):
-    """What numbers are multiplied with so that none is larger than it is where it is read, and 0 across documents.
+    """What numbers are multiplied with so that none is larger than it is where it is read, less of what has faded, and
+    0 across documents. None is 1; of levels, 0.
 
     near         b k N c c         a key as a query of its chunk reads it
     goes_on      b k N c 1         a key in the sum of its chunk: of the document with which that ends
@@ -219,42 +276,89 @@ class Levels(NamedTuple):
     last         b k 1 1           that of all keys
     """
 
-    near: Tensor
-    goes_on: Tensor
-    between: Tensor
-    read: Tensor
-    of_queries: Tensor
-    last: Tensor
+    near: Tensor | None = None
+    goes_on: Tensor | None = None
+    between: Tensor | None = None
+    read: Tensor | None = None
+    of_queries: Tensor | None = None
+    last: Tensor | None = None
 
     @classmethod
-    def of(cls, up: Tensor, near: Tensor, document: Tensor | None, carry: Carry) -> Levels:
-        none, chunk = least(up), up.shape[3]
-        same, goes_on, reads = triangle(up.shape[2] + 1, up), torch.ones_like(up, dtype=torch.bool), None
-        if document is not None:
-            own = in_chunks(document.unsqueeze(-1), chunk, -2).unsqueeze(1)  # b 1 N c 1
-            ends = torch.cat((carry.document[:, None, :, None], own[:, :, :, -1]), dim=2)  # b 1 1+N 1
-            near, same = near & (own == own.mT), same & (ends == ends.mT)
-            goes_on, reads = own == own[:, :, :, -1:], own == ends[:, :, :-1].unsqueeze(-1)
-        tops = torch.where(goes_on, up, none).amax(dim=3)
+    def of(cls, up: Tensor | None, tokens: Tokens, carry: Carry, k: Tensor, diagonal: int) -> Levels:
+        """k: b k N c m"""
+        chunk, sight = k.shape[3], Sight.of(tokens.document, carry.document, k, diagonal)
+        near = goes_on = between = reads = None  # logarithms
+        if tokens.fade is not None:
+            left = in_chunks(tokens.fade, chunk).cumsum(dim=3)  # b k N c 1
+            near, goes_on, reads = left - left.mT, left[:, :, :, -1:] - left, left
+            between = sums_between(left[:, :, :, -1])
+        if up is None:
+            read = None if reads is None and sight.reads is None else factors(reads, sight.reads, k)
+            within = None if goes_on is None and sight.goes_on is None else factors(goes_on, sight.goes_on, k)
+            return cls(factors(near, sight.near, k), within, factors(between, sight.between, k), read)
+        none, up = least(up), in_chunks(up, chunk, least(up))
+        near, goes_on = plus(up.mT, near), plus(up, goes_on)
+        tops = highest(goes_on, sight.goes_on, none, 3).squeeze(3)
         tops = torch.cat((carry.sums.level, tops), dim=2)  # b k 1+N 1
-        ends = torch.where(same, tops.mT, none).amax(dim=-1, keepdim=True)
+        between = plus(tops.mT, between)
+        ends = highest(between, sight.between, none, -1)
         start = ends[:, :, :-1].unsqueeze(-1)
-        start = start if reads is None else torch.where(reads, start, none)
-        level = torch.maximum(torch.where(near, up.mT, none).amax(dim=-1, keepdim=True), start)
+        reads = plus(start if sight.reads is None else torch.where(sight.reads, start, none), reads)
+        level = torch.maximum(highest(near, sight.near, none, -1), reads.detach())
         return cls(
-            between_levels(up.mT, level, near),
-            between_levels(up, tops[:, :, 1:].unsqueeze(-1), goes_on),
-            between_levels(tops.mT, ends, same),
-            between_levels(start, level, reads),
+            factors(near - level, sight.near, k),
+            factors(goes_on - tops[:, :, 1:].unsqueeze(-1), sight.goes_on, k),
+            factors(between - ends, sight.between, k),
+            factors(reads - level, sight.reads, k),
             level,
             ends[:, :, -1:],
         )
 
 
-def between_levels(of: Tensor, to: Tensor, where: Tensor | None) -> Tensor:
-    """What brings numbers of one level to another, none larger, and to 0 elsewhere."""
-    difference = of - to
-    return (difference if where is None else difference.masked_fill(~where, -torch.inf)).exp()
+class Sight(NamedTuple):
+    """Of which numbers `Levels` are, by order and documents; None is all."""
+
+    near: Tensor
+    between: Tensor
+    goes_on: Tensor | None = None
+    reads: Tensor | None = None
+
+    @classmethod
+    def of(cls, document: Tensor | None, last: Tensor | None, k: Tensor, diagonal: int = 0) -> Sight:
+        """`last`: of which document what stood before is, b 1.  k: b k N c m"""
+        near, between = triangle(k.shape[3], k, diagonal), triangle(k.shape[2] + 1, k)
+        if document is None:
+            return cls(near, between)
+        own = in_chunks(document.unsqueeze(-1), k.shape[3], -2).unsqueeze(1)  # b 1 N c 1
+        ends = torch.cat((last[:, None, :, None], own[:, :, :, -1]), dim=2)  # b 1 1+N 1
+        near, between = near & (own == own.mT), between & (ends == ends.mT)
+        return cls(near, between, own == own[:, :, :, -1:], own == ends[:, :, :-1].unsqueeze(-1))
+
+
+def sums_between(t: Tensor) -> Tensor:
+    """Of numbers (... N 1), the sums behind each place up to each, the first one before all of them (... 1+N 1+N).
+
+    Differences of sums from the beginning would have the digits of the largest.
+    """
+    t = F.pad(t, (0, 0, 1, 0))
+    return t.expand(*t.shape[:-1], t.shape[-2]).tril(-1).cumsum(dim=-2)
+
+
+def plus(t: Tensor, other: Tensor | None) -> Tensor:
+    return t if other is None else t + other
+
+
+def highest(logs: Tensor, where: Tensor | None, none: float, dim: int) -> Tensor:
+    """The largest along an axis, as a constant."""
+    logs = logs.detach()
+    return (logs if where is None else torch.where(where, logs, none)).amax(dim=dim, keepdim=True)
+
+
+def factors(logs: Tensor | None, where: Tensor | None, like: Tensor) -> Tensor:
+    """What has these logarithms, and 0 elsewhere."""
+    if logs is None:
+        return where.to(like.dtype)
+    return (logs if where is None else logs.masked_fill(~where, -torch.inf)).exp()
 
 
 # all keys of each document
@@ -264,4 +368,4 @@ def in_documents(q: Tensor, tokens: Tokens, features: FeatureMap, chunk: int) ->
     """What queries find in all keys of their document: in those up to their own, and from behind in the others."""
     ahead, _ = causal(q, tokens, features, chunk)
     behind, _ = causal(q.flip(-2), tokens.flip(), features, chunk, before=True)
-    return ahead.plus(Scaled(*(t.flip(-2) for t in behind)))
+    return ahead.plus(Scaled(*(None if t is None else t.flip(-2) for t in behind)))

@@ -25,7 +25,7 @@ def merged(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     total = log_sums.logsumexp(dim=0)
     blind = log_sums == -torch.inf
     # -inf - -inf has no value, and no gradient
-    weights = (log_sums.masked_fill(blind, 0.0) - total.masked_fill(total == -torch.inf, 0.0)).exp()
-    weights = rearrange(weights.masked_fill(blind, 0.0), 'r ... i -> r ... i 1').to(outs.dtype)
+    weights = (log_sums - total.masked_fill(total == -torch.inf, 0.0)).exp()
+    weights = rearrange(weights, 'r ... i -> r ... i 1').to(outs.dtype)
     outs = outs.masked_fill(rearrange(blind, 'r ... i -> r ... i 1'), 0.0)
     return reduce(weights * outs, 'r ... -> ...', 'sum'), total

@@ -1,6 +1,7 @@
 """The ways to compute attention as operators that say themselves what they cannot take, in order of preference.
 
     Own             a feature at the stage `attend`, in place of all others
+    Banded          torch's fused kernel on a CPU, on the keys near each query
     Fused           torch's fused kernel, on all rows at once
     Flex            torch's FlexAttention, for large calls on a GPU
     FusedInBlocks   what is fused, a block of queries at a time
@@ -31,6 +32,7 @@ from x_transformers.kernels.dense import (
     tile_heads,
 )
 from x_transformers.kernels.flex import attempted, fits, has_form, in_one_dtype
+from x_transformers.kernels.patterns.bands import in_band, not_banded
 
 SCORES = frozenset(EAGER_STAGES)
 FEW = 'its scores are few enough to be held at once'
@@ -105,6 +107,18 @@ class Own(Operator):
         return out
 
 
+class Banded(Operator):
+    def unsupported(self, call: Call | None, on: Features) -> str | None:
+        if call is None:
+            return forms_no_scores(None, on) if any(f.is_band for f in on.active) else 'no window hides far keys'
+        if call.inputs.get('keep_maps'):
+            return MAPS
+        return forms_no_scores(call, on) or not_banded(call)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor | None:
+        return in_band(q, tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1]), call)
+
+
 class Fused(Operator):
     def unsupported(self, call: Call | None, on: Features) -> str | None:
         if call is not None and call.many:
@@ -163,7 +177,7 @@ class Eager(Operator):
 
 
 FUSED = Fused()
-OPERATORS: tuple[Operator, ...] = (Own(), FUSED, Flex(), FusedInBlocks(), EagerInBlocks(), Eager())
+OPERATORS: tuple[Operator, ...] = (Own(), Banded(), FUSED, Flex(), FusedInBlocks(), EagerInBlocks(), Eager())
 
 
 def attend_by(operators: Iterable[Operator], q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:

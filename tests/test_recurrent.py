@@ -1,0 +1,330 @@
+"""Recurrent modules: token by token, in chunks, as a convolution; their states, alone, as layers, beside attention."""
+
+import math
+
+import pytest
+import torch
+import toy_tasks
+from costs import grows
+from law_cases import randomise
+from oracles import assert_close, bools, diagonal_ssm, randn, rwkv_channel_mix, rwkv_time_mix, ssm_by_fft
+from torch import nn
+from toy_tasks import SEEDS
+
+from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.flags import ConfigError
+from x_transformers.kernels import recurrences
+from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix
+
+TIGHT = 1e-12
+MADE = {
+    'rwkv': (lambda: RWKVTimeMix(6), rwkv_time_mix),
+    'channels': (lambda: RWKVChannelMix(6, mult=1.5), rwkv_channel_mix),
+    'ssm': (lambda: DiagonalSSM(6, state=3), diagonal_ssm),
+}
+EACH = pytest.mark.parametrize('name', MADE)
+HOLES = torch.tensor([[0, 0, 1, 0, 1, 1, 1, 0, 1], [1, 0, 1, 1, 0, 1, 0, 0, 0]], dtype=torch.bool)
+
+
+def module(name, seed=0):
+    torch.manual_seed(seed)
+    return randomise(MADE[name][0]().double())
+
+
+@EACH
+@pytest.mark.parametrize('graph', [False, True])
+def test_token_by_token(name, graph, monkeypatch):
+    """With gradients, for lengths within a chunk and beyond; by the way of compiled graphs, too."""
+    monkeypatch.setattr(torch.compiler, 'is_compiling', lambda: graph)
+    made, oracle = module(name), MADE[name][1]
+    for n in (1, 5, 32):
+        x = randn(2, n, 6).requires_grad_()
+        weights = dict(made.named_parameters())
+        found, wanted = made(x)[0], oracle(weights, x)
+        assert_close(found, wanted, f'{n} tokens', tolerance=TIGHT)
+        inputs = [x, *weights.values()]
+        grads = (torch.autograd.grad(t.sin().sum(), inputs, materialize_grads=True, allow_unused=True)
+                 for t in (found, wanted))  # fmt: skip
+        for one, other in zip(*grads, strict=True):
+            assert_close(one, other, 'gradient', tolerance=1e-10)
+
+
+def test_a_convolution(monkeypatch):
+    """By a fast Fourier transform, for chunks of any length, and in a graph; the values that it begins with, too."""
+    x = randn(2, 300, 6)
+    for made in (module('ssm'), DiagonalSSM(6, state=5).double()):
+        for size in (128, 7, 'those of a graph'):
+            monkeypatch.setattr(DiagonalSSM, 'chunk', size)
+            monkeypatch.setattr(torch.compiler, 'is_compiling', lambda: isinstance(DiagonalSSM.chunk, str))
+            assert_close(made(x)[0], ssm_by_fft(dict(made.named_parameters()), x), f'chunks of {size}', tolerance=1e-10)
+
+
+@pytest.mark.parametrize('graph', [False, True])
+def test_scans_of_many(graph, monkeypatch):
+    """Chunks of chunks, too."""
+    monkeypatch.setattr(torch.compiler, 'is_compiling', lambda: graph)
+    decay, x, start = randn(600, 1, 2).sigmoid(), randn(600, 3, 2), randn(3, 2)
+    wanted = [start]
+    for a, own in zip(decay, x, strict=True):
+        wanted.append(a * wanted[-1] + own)
+    assert_close(recurrences.scan(decay, x, start), torch.stack(wanted[1:]), tolerance=TIGHT)
+    levels = [start]
+    for a, own in zip(decay, x, strict=True):
+        levels.append(torch.maximum(levels[-1] - a, own))
+    found = recurrences.peaks(decay.expand_as(x), x, start)
+    assert_close(found, torch.stack(levels[1:]), tolerance=TIGHT)
+
+
+@EACH
+@pytest.mark.parametrize('graph', [False, True])
+def test_in_parts(name, graph, monkeypatch):
+    """The state that a part leaves is all that the next one needs, and of fixed size; no token is one, too."""
+    monkeypatch.setattr(torch.compiler, 'is_compiling', lambda: graph)
+    made, x, sizes = module(name), randn(2, 42, 6), set()
+    whole, last = made(x)
+    outs, state = [], None
+    for start, stop in ((0, 1), (1, 1), (1, 3), (3, 20), (20, 26), (26, 42)):
+        out, state = made(x[:, start:stop], state)
+        outs.append(out)
+        sizes.add(tuple(t.shape for t in state))
+    assert_close(torch.cat(outs, dim=1), whole, tolerance=TIGHT)
+    assert_close(level_with(state), level_with(last), 'state', tolerance=TIGHT)
+    assert len(sizes) == 1
+
+
+@EACH
+def test_padding_is_passed_over(name):
+    """In front, inside and behind; a part of padding alone leaves the state as it was."""
+    made, x = module(name), randn(2, 9, 6)
+    out, last = made(torch.where(HOLES.unsqueeze(-1), x, 1e3), mask=HOLES)
+    first, state = made(x[:, :4], mask=HOLES[:, :4])
+    second, state = made(x[:, 4:], state, mask=HOLES[:, 4:])
+    none, after = made(x, state, mask=torch.zeros_like(HOLES))
+    assert none.isfinite().all()
+    for row in range(2):
+        wanted, alone = made(x[row : row + 1, HOLES[row]])
+        for found in (out, torch.cat((first, second), dim=1)):
+            assert_close(found[row, HOLES[row]], wanted[0], tolerance=TIGHT)
+        for held in (last, state, after):
+            assert_close(level_with(held)[row], level_with(alone)[0], 'state', tolerance=TIGHT)
+
+
+def level_with(state):
+    """The sums of a state, whatever their level."""
+    return state[0] * state[1].exp().unsqueeze(1) if len(state) > 1 else state[0]
+
+
+@EACH
+def test_documents(name):
+    """Of any order, and with padding: each is as if it stood alone."""
+    made, x = module(name), randn(2, 40, 6)
+    ids = torch.stack((torch.arange(40) // 17, torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(1))))
+    for keep in (1.0, 0.7):
+        mask = bools(2, 40, keep=keep)
+        out, _ = made(x, document_ids=ids, mask=None if mask.all() else mask)
+        for row in range(2):
+            for document in range(3):
+                own = (ids[row] == document) & mask[row]
+                assert_close(out[row, own], made(x[row : row + 1, own])[0][0], tolerance=TIGHT)
+    with pytest.raises(ValueError, match='`document_ids` does not go with a state: documents are whole'):
+        made(x, made(x)[1], document_ids=ids)
+
+
+def test_keys_of_any_size():
+    """A hundred times what is usual, growing or falling: finite in float32, with the numbers that float64 gives."""
+    made = module('rwkv')
+    with torch.no_grad():
+        made.to_k.weight.mul_(100)
+    wide = randn(2, 70, 6).float().double()
+    for x in (wide, wide * torch.linspace(0.01, 3, 70)[:, None], wide * torch.linspace(3, 0.01, 70)[:, None]):
+        assert_close(made(x)[0], rwkv_time_mix(dict(made.named_parameters()), x), tolerance=TIGHT)
+        out = made.float()(x.float())[0]
+        grads = torch.autograd.grad(out.sum(), [*made.parameters()])
+        assert out.isfinite().all() and all(grad.isfinite().all() for grad in grads)
+        made.double()
+    # keys themselves, so that float32 rounds none of them
+    k, v = 100 * wide.float().transpose(0, 1), randn(70, 2, 6).float()
+    found = wkv_of(made.float(), k, v)
+    assert_close(found.double(), wkv_of(made.double(), k.double(), v.double()), tolerance=1e-4)
+
+
+def wkv_of(made, k, v):
+    sums, level, _ = made.state_of(v.transpose(0, 1))
+    w = made.time_decay.exp().expand_as(k)
+    return made.wkv(k, v, w, recurrences.peaks(w.detach(), k, level), (sums, level), None)[0]
+
+
+@EACH
+def test_derivatives_of_derivatives(name):
+    made = module(name).requires_grad_(False)
+    x = (0.5 * randn(1, 4, 6)).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: made(x)[0], x, fast_mode=True)
+
+
+def test_values_at_first():
+    made, channels = RWKVTimeMix(8), RWKVChannelMix(8)
+    assert made.time_decay[0] == -6 and made.time_decay[-1] == -1 and made.time_decay.diff().std() < 1e-6
+    assert_close(made.time_first, torch.full((8,), math.log(0.3)))
+    for mix in (made.mix_r, made.mix_k, made.mix_v, channels.mix_r, channels.mix_k):
+        assert_close(mix, torch.arange(8) / 8)
+    assert channels.to_k.weight.shape == (32, 8)
+    ssm = DiagonalSSM(200)
+    assert ssm.b.shape == ssm.c.shape == (200, 64, 2) and (ssm.d == 1).all()
+    assert_close(ssm.log_a_real.exp(), torch.full((200, 64), 0.5))
+    assert_close(ssm.a_imag / math.pi, torch.arange(64.0).expand(200, -1), tolerance=1e-6)
+    steps = ssm.log_dt.exp()
+    assert 1e-3 <= steps.min() < 2e-3 and 0.05 < steps.max() <= 0.1
+
+
+@EACH
+def test_costs(name):
+    made = module(name)
+    grows(lambda n: made(randn(1, n, 6).requires_grad_())[0], 1024 if name == 'ssm' else 128)
+
+
+# as layers
+
+
+def stack(build=Decoder, recurrent_module='rwkv', layers=('r', 'f', 'a', 'r'), **flags):
+    torch.manual_seed(0)
+    made = build(dim=6, heads=2, attn_dim_head=3, custom_layers=layers, recurrent_module=recurrent_module, **flags)
+    return randomise(made.double()).eval()
+
+
+STACKS = {
+    'rwkv': dict(recurrent_module='rwkv'),
+    'ssm': dict(recurrent_module='ssm'),
+    'beside': dict(recurrent_module=None, layers=('a', 'f'), attn_hybrid_module=DiagonalSSM(6, state=3)),
+}
+
+
+@pytest.mark.parametrize('kind', STACKS)
+def test_what_a_cache_can_do(kind, tmp_path):
+    """In parts, reordered, for several rows each, saved, and cut to where the last part began."""
+    net = stack(**STACKS[kind])
+    model = TransformerWrapper(num_tokens=9, max_seq_len=16, attn_layers=net).double().eval()
+    ids = torch.randint(0, 9, (2, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole, trace = model(ids), None
+        for stop in (4, 7):
+            _, trace = model(ids[:, :stop], cache=trace, return_intermediates=True)
+        cache = trace.cache
+        assert_close(model(ids, cache=cache), whole[:, 7:], tolerance=TIGHT)
+        assert_close(model(ids.flip(0), cache=cache.reorder(torch.tensor([1, 0]))), whole.flip(0)[:, 7:])
+        assert_close(model(ids.repeat_interleave(3, 0), cache=cache.expand(3)), whole.repeat_interleave(3, 0)[:, 7:])
+        cache.save(tmp_path / 'cache')
+        assert_close(model(ids, cache=type(cache).load(tmp_path / 'cache')), whole[:, 7:])
+        assert_close(model(ids, cache=cache.crop(4)), whole[:, 4:])
+        with pytest.raises(ValueError, match='which is known after 4 and 7 tokens only'):
+            cache.crop(5)
+        real = torch.arange(12) >= torch.tensor([[0], [3]])
+        whole, trace = model(ids, mask=real), model(ids[:, :6], mask=real[:, :6], return_intermediates=True)[1]
+        assert_close(model(ids, mask=real, cache=trace), whole[:, 6:], tolerance=TIGHT)
+    wrapper = AutoregressiveWrapper(model)
+    made = wrapper.generate(ids[:, :3], 8, temperature=0.0)
+    assert torch.equal(made, wrapper.generate(ids[:, :3], 8, temperature=0.0, cache_kv=False))
+
+
+class Mean(nn.Module):
+    """A module of a user's own: the mean so far."""
+
+    def forward(self, x, state=None):
+        total, count = (torch.zeros_like(x[:, :1]), x.new_zeros(x.shape[0], 1, 1)) if state is None else state
+        total, count = total + x.cumsum(dim=1), count + torch.arange(1, x.shape[1] + 1).view(1, -1, 1)
+        return total / count, (total[:, -1:], count[:, -1:])
+
+
+def test_modules_of_ones_own():
+    own = Mean()
+    net, x = stack(recurrent_module=own), randn(2, 7, 6)
+    assert net.layers[0][1].module is not own
+    first, trace = net(x[:, :4], return_hiddens=True)
+    assert_close(torch.cat((first, net(x, cache=trace)), dim=1), net(x), tolerance=TIGHT)
+    with pytest.raises(ValueError, match='`document_ids` does not go with `recurrent_module`: a module of your own'):
+        net(x, document_ids=torch.zeros(2, 7).long())
+
+
+@pytest.mark.parametrize('name', ['rwkv', 'ssm'])
+def test_beside_attention(name):
+    """As `attn_hybrid_module`: norms of both, and a state for the cache; padding is passed over."""
+    kind = {'rwkv': RWKVTimeMix, 'ssm': DiagonalSSM}[name]
+    given = kind(6, dim_out=8)
+    attn = randomise(Attention(6, heads=2, dim_head=4, causal=True, hybrid_module=given).double()).eval()
+    x, made = randn(2, 9, 6), []
+    beside = attn.hybrid_module.fn
+    beside.register_forward_hook(lambda module, args, out: made.append(out[0]))
+    whole = attn(x)
+    assert_close(made[0], beside(x)[0])
+    outs, trace = [], None
+    for start, stop in ((0, 4), (4, 5), (5, 9)):
+        out, trace = attn(x[:, start:stop], cache=trace, return_intermediates=True)
+        outs.append(out)
+    assert_close(torch.cat(outs, dim=1), whole, tolerance=TIGHT)
+    out = attn(x, mask=HOLES)
+    for row in range(2):
+        assert_close(out[row, HOLES[row]], attn(x[row : row + 1, HOLES[row]])[0], tolerance=TIGHT)
+
+
+REFUSED = {
+    'state': (lambda: DiagonalSSM(4, state=0), '`state` got 0, it must be an integer of at least 1'),
+    'direction': (lambda: stack(Encoder), '`recurrent_module` needs a causal stack: a state knows what came before'),
+    'nothing': (lambda: stack(recurrent_module=None), "`custom_layers` has recurrent layers ('r'), which need `recurr"),
+    'name': (lambda: stack(recurrent_module='lstm'), "`recurrent_module` got 'lstm', it must be one of 'rwkv', 'ssm'"),
+    'mems': (
+        lambda: stack()(randn(1, 2, 6), mems=[randn(1, 2, 6)]),
+        "`mems` does not go with layers of kind 'r': they see nothing of memories",
+    ),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_refusals(name):
+    make, words = REFUSED[name]
+    with pytest.raises((ConfigError, ValueError)) as error:
+        make()
+    assert str(error.value).startswith(words)
+
+
+def test_a_module_without_its_layers(logged):
+    Decoder(dim=6, depth=1, heads=2, recurrent_module='rwkv')
+    assert any("`recurrent_module` has no effect without layers of kind 'r'" in line for line in logged)
+
+
+# beside another library
+
+
+def test_transformers_rwkv():
+    """A tiny block with weights of its own, and the whole stack of it."""
+    found = pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    config = found.RwkvConfig(
+        vocab_size=11, context_length=32, hidden_size=8, num_hidden_layers=2, attention_hidden_size=8,
+        intermediate_size=12,
+    )  # fmt: skip
+    theirs = randomise(found.RwkvModel(config)).eval()
+    names = dict(time_mix_key='mix_k', time_mix_value='mix_v', time_mix_receptance='mix_r', key='to_k', value='to_v')
+    names |= dict(receptance='to_r', output='to_out', time_decay='time_decay', time_first='time_first')
+    x = torch.randn(2, 19, 8)
+    with torch.no_grad():
+        for block in theirs.blocks:
+            for own, part in ((RWKVTimeMix(8), block.attention), (RWKVChannelMix(8, 1.5), block.feed_forward)):
+                weights = {key.split('.')[0]: (key, t) for key, t in part.state_dict().items()}
+                ours = {names[head] + key[len(head) :]: t.reshape(t.shape[-1]) if 'mix' in key else t
+                        for head, (key, t) in weights.items()}  # fmt: skip
+                own.load_state_dict(ours)
+                assert_close(own(x)[0], part(x)[0], tolerance=1e-5)
+
+
+# what is learned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('layers', [('r', 'f') * 2, ('a', 'f')])
+@SEEDS
+def test_the_latest_value(layers, seed):
+    """As layers, and beside attention."""
+    torch.manual_seed(seed)
+    task = toy_tasks.latest()
+    flags = dict(recurrent_module='rwkv') if 'r' in layers else dict(attn_hybrid_module=RWKVTimeMix(48))
+    net = toy_tasks.net_for(task, Decoder, custom_layers=layers, depth=None, **flags)
+    assert toy_tasks.learned(net, task, steps=400, b=32) > 0.95

@@ -1,0 +1,187 @@
+"""Attention-free transformers: each channel weighs keys by themselves, and by the places of query and key."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from x_transformers.core.precision import accurate
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.flags import ConfigError, Running, flag, none, one_of, size
+from x_transformers.kernels import aft as sums
+from x_transformers.kernels.linear import Scaled, least
+
+WHOLE = torch.contiguous_format
+NO_PRODUCTS = 'queries do not meet keys'
+NOT_ADDED = 'its weights are those of keys and places'
+
+
+class AttentionFree(AttentionFeature):
+    """Queries do not meet keys: they are gates of what a weighted mean of the values gives, channel by channel.
+
+        out_t = sigmoid(q_t) * sum_s exp(k_s + w_ts) v_s / sum_s exp(k_s + w_ts)          s <= t where it is causal
+
+        full     w_ts = u_t . v_s, of vectors of r features for each place
+        local    the same where s is less than a window from t, else 0
+        conv     w_ts of the distance, a table for each head; else 0
+        simple   0
+
+    The cache holds sums of fixed size, and the last tokens for local and conv; keys and values for full. Places count
+    from the first real token of a row.
+    """
+
+    paper = 'An Attention Free Transformer, arXiv:2105.14103'
+    aft = flag(
+        None, 'weights of keys by themselves and by place', none | one_of('full', 'local', 'simple', 'conv'),
+        example='local',
+    )  # fmt: skip
+    aft_max_len = flag(None, 'how many places full and local know', size | none, example=40)
+    aft_rank = flag(128, 'features of a place, for full and local', size, example=5)
+    aft_window = flag(32, 'keys less than this away have weights by place, for local and conv', size, example=3)
+    stored_as = {'u': 'aft_u', 'v': 'aft_v', 'w': 'aft_w'}
+    joins_tokens = 'its sums are those of all tokens of a row'
+    not_across = 'its places are those of one sequence'
+    handles = ('causal', 'padding', 'past', 'context')
+    clashes = {
+        'dropout': 'it has no weights to drop',
+        'laser': 'the logarithm would be that of its gates too',
+        **dict.fromkeys(('collab_heads', 'l2_distance', 'softmax_scale', 'qk_norm', 'qk_rmsnorm'), NO_PRODUCTS),
+        **dict.fromkeys(('qk_head_norm', 'qk_proj_norm'), NO_PRODUCTS),
+        **dict.fromkeys(('max_attend_past', 'max_attend_future'), 'it has a window of its own'),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys are the tokens'),
+        'flash_pack_seq': 'its sums are those of all tokens of a row',
+        **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
+    }
+    not_in_stack = {
+        **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), NO_PRODUCTS),
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NOT_ADDED),
+        'residual_attn': 'it has no scores to hand on',
+        'cross_residual_attn': 'it has no scores to hand on',
+    }
+
+    def setup(self, host: Any) -> None:
+        self.needs_all = 'its sums are those of the tokens in their order'
+        self.can_cache = host.causal or self.aft == 'simple'
+        shape, kind = host.shape, self.aft
+        if shape.kv_heads != shape.heads:
+            raise ConfigError('`aft` does not go with `kv_heads`: each channel has a key of its own')
+        if shape.dim_value != host.dim_key:
+            raise ConfigError('`aft` does not go with `value_dim_head`: each channel has a key of its own')
+        if kind in ('full', 'local'):
+            if self.aft_max_len is None:
+                raise ConfigError(f'`aft={kind!r}` needs `aft_max_len`: each place has a vector')
+            self.u, self.v = (nn.Parameter(torch.randn(self.aft_max_len, self.aft_rank) * 0.01) for _ in 'uv')
+        if kind == 'conv':
+            reach = self.aft_window if host.causal else 2 * self.aft_window - 1
+            self.w = nn.Parameter(torch.randn(shape.heads, reach) * 0.01)
+        if kind == 'simple':
+            self.not_across = ''
+        if kind != 'full':
+            self.remembers = {'aft': Running()}
+
+    def unsupported(self, call: Any) -> str | None:
+        for name in ('rotary_pos_emb', 'polar_pos_emb'):
+            if call.inputs.get(name) is not None:
+                return f'`{name}`: {NO_PRODUCTS}'
+        if call.memories:
+            return '`mems`: its keys are those of its queries'
+        if call.context is not None and (call.causal or self.not_across):
+            return f'a context: {self.not_across or "where it is causal, its keys are those of its queries"}'
+        if call.context is None and call.past is not None and not call.causal:
+            return '`cache`: where all tokens see all, there is no past'
+        if self.aft == 'conv' and self.host.causal and not call.causal:
+            return '`causal=False`: its table is one of earlier keys'
+        return super().unsupported(call)
+
+    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        """Of a causal sequence with sums the cache counts the tokens alone, in rows of no width."""
+        call.full_precision = True
+        if not self.sums_up(call):
+            return call.with_past(k, v)
+        call.summed = 0 if call.past is None else call.past.length
+        call.with_past(k[..., :0], None)
+        return k, v
+
+    def sums_up(self, call: Any) -> bool:
+        return call.causal and call.context is None and self.aft != 'full'
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
+        self.check_places(call)
+        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        if masks:
+            k = k.masked_fill(~functools.reduce(torch.logical_and, masks).mT, -torch.inf)
+        rows, heads = q.shape[-2], q.shape[1]
+        k, v = (self.laid_out(t) for t in (k, v))
+        if rows == 0:
+            return q[..., :0, :].to(v.dtype), None
+        found = self.found(k, v, rows, call)
+        out = sums.quotient(found)
+        if self.aft != 'conv':
+            out = out.squeeze(1).unflatten(-1, (heads, -1)).transpose(1, 2)
+        return (accurate(q).sigmoid() * out).to(q.dtype), None
+
+    def laid_out(self, t: Tensor) -> Tensor:
+        """Heads side by side, which all have the same weights:  b 1 n (h d); of a convolution as they are."""
+        return t if self.aft == 'conv' else t.transpose(1, 2).flatten(2).unsqueeze(1)
+
+    def found(self, k: Tensor, v: Tensor, rows: int, call: Any) -> Scaled:
+        if self.aft == 'full':
+            of_query, of_key = self.vectors(call, rows, k.shape[-2])
+            return sums.full(*finite(k, v), of_query, of_key, call.triangle, self.aft_max_len)
+        if not call.causal:
+            if self.aft == 'simple':
+                return sums.everything(*finite(k, v))
+            return sums.local(*finite(k, v), self.near(call, k.shape[-2]), self.aft_window, False, None)
+        return self.after(k, v, rows, call)
+
+    def after(self, k: Tensor, v: Tensor, rows: int, call: Any) -> Scaled:
+        """Keys up to each query, behind those of which the past left sums, and the last ones as they are."""
+        past, keeps = call.state('aft').value, call.keeps or call.past is not None
+        sums_before = None if past is None else Scaled(*past[:2])
+        if self.aft == 'simple':
+            found = sums.simple(*finite(k, v), sums_before)
+            if keeps:
+                # by itself: a view would keep those of all tokens
+                call.state('aft').keep([t[:, :, -1].clone(memory_format=WHOLE) for t in found])
+            return found
+        if past is not None:
+            k, v = (torch.cat(both, dim=-2) for both in zip(past[2:], (k, v), strict=True))
+        found = sums.local(*finite(k, v), self.near(call, k.shape[-2]), self.aft_window, True, sums_before)
+        if keeps:  # what is near no later query
+            gone = max(k.shape[-2] - self.aft_window + 1, 0)
+            total = sums.first(sums.everything(*finite(k[..., :gone, :], v[..., :gone, :]))).plus(sums_before)
+            call.state('aft').keep([*total, *(t[..., gone:, :].clone(memory_format=WHOLE) for t in (k, v))])
+        return Scaled(*(t[:, :, -rows:] for t in found))
+
+    # places
+
+    def check_places(self, call: Any) -> None:
+        total = call.keys + call.summed
+        if self.aft in ('full', 'local') and total > self.aft_max_len:
+            raise ValueError(f'`aft_max_len={self.aft_max_len}`: there are {total} tokens')
+
+    def vectors(self, call: Any, *counts: int) -> list[Tensor]:
+        """The vectors of the last so many tokens, each (b or 1, n, r):  of queries, and of keys."""
+        total, real = call.keys + call.summed, call.all_real
+        tables = [accurate(self.u), accurate(self.v)]
+        if real is None:
+            return [t[total - n : total].unsqueeze(0) for t, n in zip(tables, counts, strict=True)]
+        at = torch.arange(total, device=real.device)
+        at = (at - real.to(torch.uint8).argmax(dim=-1, keepdim=True)).clamp(min=0)
+        return [F.embedding(at[:, total - n :], t) for t, n in zip(tables, counts, strict=True)]
+
+    def near(self, call: Any, n: int) -> sums.Near:
+        """Logits of places near each other, of the last n tokens."""
+        if self.aft == 'local':
+            return sums.by_products(*self.vectors(call, n, n), self.aft_window)
+        return sums.by_distance(accurate(self.w), self.aft_window)
+
+
+def finite(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values in many digits; hidden keys at a level of which differences are finite."""
+    k = accurate(k)
+    return k.clamp(min=least(k)), accurate(v)

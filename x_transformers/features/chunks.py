@@ -1,0 +1,75 @@
+"""Feedforwards that run a part of the tokens at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from x_transformers.core.again import Kept, again
+from x_transformers.core.transforms import transformed
+from x_transformers.features.levels import FeedForwardFeature
+from x_transformers.flags import ConfigError, flag, size
+
+# from tokens (... n d) to a tensor that counts them, or several
+OfTokens = Callable[[Tensor], Any]
+
+
+class ChunkedFeedForward(FeedForwardFeature):
+    """A feedforward runs on one slice of the tokens after the other; the numbers are the same.
+
+        out = cat(ff(slice) for slice in chunks(x))
+
+    Inner features are held for n / c tokens at a time. In training the backward pass still needs those of all slices:
+    with `chunk_checkpoint` it computes them again, slice by slice.
+    """
+
+    paper = 'Reformer, arXiv:2001.04451'
+    chunks = flag(1, 'slices of the tokens, one after the other: less memory in evaluation', size, example=3)
+    chunk_checkpoint = flag(False, 'in training, compute each slice again in the backward pass: less memory there too')
+    cuts = {}
+
+    def initialise(self) -> None:
+        """Refuse what would not be the same slice by slice."""
+        at = self.host.features.at
+        built = [f for stage in ('activation', 'widen', 'inner', 'behind', 'layers') for f in at.get(stage, ())]
+        for feature in built:
+            if why := feature.of_tokens_together('joins_tokens'):
+                raise ConfigError(f'`chunks` does not go with `{feature.title}`: {why}')
+        for feature in at.get('run', ()):
+            if not feature.in_slices:
+                raise ConfigError(f'`chunks` does not go with `{feature.title}`: it does not say `in_slices`')
+
+    def around(self, function: OfTokens, call: Any) -> OfTokens:
+        def in_slices(x: Tensor) -> Any:
+            count = 1 if x.ndim < 2 else self.chunks
+            if count == 1:
+                return function(x)
+            recomputes = self.chunk_checkpoint and call.training and torch.is_grad_enabled() and not transformed()
+            run = recomputed(function) if recomputes else function
+            parts = [run(part) for part in slices(x, count)]
+            return parts[0] if len(parts) == 1 else tree_map(lambda *ts: torch.cat(ts, dim=-2), *parts)
+
+        return in_slices
+
+
+def slices(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    """Up to `count` parts of the tokens of x (... n d), equally long but for the last ones."""
+    n = x.shape[-2]
+    if not torch.compiler.is_compiling():
+        return x.chunk(count, dim=-2)
+    # a graph for all lengths has as many slices for each
+    stops = [step * n // count for step in range(count + 1)]
+    return x.split([stop - start for start, stop in itertools.pairwise(stops)], dim=-2)
+
+
+def recomputed(function: OfTokens) -> OfTokens:
+    """The same, of which nothing is saved but its input."""
+    kept = None
+    if isinstance(function, nn.Module) and not torch.compiler.is_compiling():
+        kept = Kept(function)
+    return lambda x: again(lambda now, x: now(function)(x), x, kept=kept)

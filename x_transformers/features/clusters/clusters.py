@@ -1,0 +1,235 @@
+"""What all ways to form clusters have in common: their keywords, and how a call is read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.core.precision import accurate
+from x_transformers.features.documents import TellsDocuments
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.sparse.pattern import a_pattern
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    boolean,
+    count,
+    flag,
+    is_int,
+    none,
+    number,
+    one_of,
+    positive,
+    probability,
+    size,
+    warn_once,
+)
+from x_transformers.kernels.clusters import SELF, Extra
+
+even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0)
+NO_SCORES = 'it has no scores of all keys to hand on'
+
+
+class Clusters(AttentionFeature):
+    """Queries meet the keys of their cluster alone, which content decides; `cluster` says how clusters are formed.
+
+        lsh        tokens whose queries point in about the same direction:  `lsh.py`
+        routing    tokens around a centroid, which moves with them:  `routing.py`
+        sinkhorn   blocks of tokens, and a mix of all blocks for each:  `sinkhorn.py`
+
+    Time and memory grow with the length, not its square. Clusters are those of a document, if there are several, and
+    padding has one of its own.
+    """
+
+    paper = 'Reformer, arXiv:2001.04451; Sparse Sinkhorn Attention, arXiv:2002.11296'
+    cluster = flag(
+        None,
+        'attention inside of clusters, formed in this way',
+        one_of('lsh', 'routing', 'sinkhorn') | none,
+        example='lsh',
+    )
+    cluster_size = flag(
+        None,
+        'tokens of a chunk of a cluster; None: 64, with `num_clusters` k of n tokens n / k',
+        size | none,
+        example=3,
+    )
+    lsh_rounds = flag(4, 'hashes of each token: it sees its neighbours by any of them', size, example=2)
+    lsh_buckets = flag(
+        None,
+        'buckets of a hash, even; None: by the length, two for each chunk, without a cache',
+        even | none,
+        example=4,
+    )
+    lsh_chunks = flag(
+        None,
+        "'bucket': each bucket is cut into chunks; 'sorted': all tokens, sorted by bucket; None: the first if causal",
+        one_of('bucket', 'sorted') | none,
+        example='bucket',
+    )
+    lsh_across_buckets = flag(False, "with 'sorted', a token sees all of the chunks around it")
+    lsh_scale = flag(1.0, 'factor of the products of queries and keys, which have length one', number, example=2.0)
+
+    num_clusters = flag(None, "how many centroids each head has, for 'routing'", size | none, example=2)
+    local_heads = flag(None, 'how many heads see nearby tokens; None: half of them', count | none, example=1)
+    local_pattern = flag(
+        None, 'what these see, a pattern; None: a window of `cluster_size`', none | a_pattern, example='sliding'
+    )
+    routing_decay = flag(0.999, 'how much of a centroid is left after a step', probability, example=0.5)
+    routing_balanced = flag(
+        None,
+        'centroids take equally many tokens, their best; None: unless causal',
+        boolean | none,
+        example=False,
+    )
+    cluster_blocks = flag(None, "blocks at most, which `sinkhorn_sort='net'` has weights for", size | none, example=16)
+    sinkhorn_sort = flag(
+        'bilinear',
+        "how blocks are compared: by their queries and keys, or 'net': by a network",
+        one_of('bilinear', 'net'),
+        example='net',
+    )
+    sinkhorn_iters = flag(8, 'how often columns and rows are divided by their sums', size, example=2)
+    sinkhorn_temp = flag(0.75, 'temperature of the permutation', positive, example=0.3)
+    sinkhorn_gumbel = flag(True, 'noise in training, so that the permutation is a drawn one')
+    sortcut = flag(0, 'all queries see so many sorted blocks alone; 0: their own block and its mix', count, example=2)
+
+    kinds: ClassVar[dict[str, type[Clusters]]] = {}
+    options_of: ClassVar[tuple[str, ...]] = ()  # the keywords that a way reads, beside those of all
+    stored_as = {'sort': 'sinkhorn_sort'}  # where there is one, in place of the flag
+    joins_tokens = ''  # clusters are those of a document
+    not_across = 'clusters are of the tokens of one sequence'
+    handles = ('causal', 'padding', 'documents', 'biases', 'past')
+    clashes = {
+        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'a token sees those of its cluster'),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'what stands in front is of no cluster'),
+        'dropout': 'it forms weights of chunks, which are computed twice',
+        'collab_heads': 'clusters are those of a head, there is one shared key',
+        'flash_pack_seq': '`document_ids` says the same',
+        'l2_distance': 'queries meet keys by products',
+        'shaw_rel_pos': 'nothing is known of distances between tokens of a cluster',
+        'shaw_rel_values': 'nothing is known of distances between tokens of a cluster',
+        'disentangled': 'nothing is known of distances between tokens of a cluster',
+        'use_rel_proj_pos_bias': 'its bias is one of all keys',
+    }
+    not_in_stack = {
+        'shaw_rel_pos': 'nothing is known of distances between tokens of a cluster',
+        'polar_pos_emb': 'its keys have a shift for each head, clusters are of queries',
+        'residual_attn': NO_SCORES,
+        'cross_residual_attn': NO_SCORES,
+    }
+    cuts = None
+
+    def __init_subclass__(cls, kind: str = '', **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if kind:
+            Clusters.kinds[kind] = cls
+
+    @classmethod
+    def variant(cls, values: Mapping[str, Any]) -> type[Clusters]:
+        return Clusters.kinds[values['cluster']]
+
+    def setup(self, host: Any) -> None:
+        for name, declared in self.flags.items():
+            if name not in ('cluster', 'cluster_size', *self.options_of) and getattr(self, name) != declared.default:
+                warn_once(f'`{name}` has no effect with `cluster={self.cluster!r}`')
+        self.refuse_shared_keys(host)
+
+    def refuse_shared_keys(self, host: Any) -> None:
+        if host.kv_heads != host.heads:
+            raise ConfigError(f'`cluster` does not go with `kv_heads`: {self.cluster!r} has a key for each query head')
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
+        raise NotImplementedError
+
+    def unsupported(self, call: Any) -> str | None:
+        if call.memories:
+            return '`mems`: its clusters are of the tokens of one sequence'
+        if call.past is not None and not call.causal:
+            return '`cache`: where it is not causal, later tokens change the clusters of earlier ones'
+        for name in ('polar_pos_emb',):
+            if call.inputs.get(name) is not None and name in self.not_in_stack:
+                return f'`{name}`: {self.not_in_stack[name]}'
+        return super().unsupported(call)
+
+    needs_all = 'its clusters are formed of all tokens'
+
+    # what ways to form clusters read of a call
+
+    @staticmethod
+    def of_all(q: Tensor, call: Any) -> Tensor:
+        """Queries for all keys: earlier tokens ask nothing."""
+        return q if call.past is None else F.pad(q, (0, 0, call.keys - call.rows, 0))
+
+    @staticmethod
+    def of_new(out: Tensor, log_sums: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        if call.past is None:
+            return out, log_sums
+        return out[..., call.keys - call.rows :, :], log_sums[..., call.keys - call.rows :]
+
+    @staticmethod
+    def are_few(call: Any) -> bool:
+        """Whether the queries are few beside the keys of a cache, so that they look through them one by one."""
+        return call.past is not None and call.rows <= 8
+
+    def of_few(
+        self, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, width: int, call: Any, head: int = 0, resort: bool = False
+    ) -> Tensor:
+        """The last queries, which see what `by_rank` shows them.
+
+        q, k, v   b h i e, scaled, b h n e    of heads from `head` on
+        ids       b h n r   the clusters of all tokens, in each round
+        """
+        rows, keys, heads = q.shape[2], k.shape[2], q.shape[1]
+        place = torch.arange(keys, device=q.device)
+        own = place[keys - rows :]
+        same = ids[:, :, keys - rows :].unsqueeze(3) == ids.unsqueeze(2)
+        if (hidden := self.hidden(call, heads)) is not None:
+            shown = ~hidden.view(-1, heads, keys)
+            same = same & (shown[:, :, keys - rows :, None] & shown[:, :, None])[..., None]
+        chunk = (same.cumsum(dim=3) - 1).div(width, rounding_mode='floor')
+        at = own.view(-1, 1, 1).expand(*chunk.shape[:3], 1, chunk.shape[-1])
+        seen = (same & (chunk.gather(3, at) - chunk <= 1)).any(dim=-1) & (place <= own.unsqueeze(-1))
+        scores = accurate(q) @ accurate(k).mT
+        if resort:
+            scores = scores + torch.where(place == own.unsqueeze(-1), SELF, 0.0)
+        if (extra := self.extra(call, head)) is not None:
+            b, h = (torch.arange(m, device=q.device).view(-1, *[1] * (3 - a)) for a, m in enumerate(q.shape[:2]))
+            scores = scores + extra(b, h, own.unsqueeze(-1), place)
+        blind = ~seen.any(dim=-1, keepdim=True)
+        weights = scores.masked_fill(~seen & ~blind, -torch.inf).softmax(dim=-1).masked_fill(blind, 0.0)
+        return weights @ accurate(v)
+
+    @staticmethod
+    def hidden(call: Any, heads: int) -> Tensor | None:
+        """Which keys are padding, (b h) n, None for none."""
+        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        if not masks:
+            return None
+        seen = functools.reduce(torch.logical_and, masks)
+        return ~seen[:, 0, 0].expand(call.batch, call.keys).repeat_interleave(heads, dim=0)
+
+    @staticmethod
+    def documents(call: Any, heads: int) -> Tensor | None:
+        """Which document each token is of, counted from 0 on, as rows of all heads (r n); None for one."""
+        ids = getattr(call.own(TellsDocuments), 'ids', None)
+        if ids is None:
+            return None
+        ids = ids.expand(call.batch, -1)
+        known, order = ids.sort(dim=-1, stable=True)
+        number = F.pad(known[:, 1:] != known[:, :-1], (1, 0)).cumsum(dim=-1)
+        return torch.zeros_like(number).scatter(-1, order, number).repeat_interleave(heads, dim=0)
+
+    @staticmethod
+    def extra(call: Any, head: int = 0) -> Extra | None:
+        """What biases add to the score of one query and one key, counted as keys, and of heads from `head` on; None for
+        nothing."""
+        if not call.biases:
+            return None
+        bias, behind = call.bias_entry(), 0 if call.context is not None else call.keys - call.rows
+        return lambda b, h, i, j: bias(b, h + head, (i - behind).clamp(min=0), j)

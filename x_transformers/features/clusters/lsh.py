@@ -1,0 +1,210 @@
+"""Clusters of tokens whose queries point in about the same direction, found by random hashes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.rows import Pointwise, Rows
+from x_transformers.features.clusters.clusters import Clusters
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.flags import ConfigError, PerToken, flag
+from x_transformers.kernels.clusters import Order, attend, by_chunk, by_rank, last_resort
+
+Heads = tuple[Tensor, Tensor, Tensor]
+OF_QUERIES = 'keys are made of queries'
+# what has numbers of its own for keys, or makes keys otherwise
+MAKE_KEYS = (
+    'use_latent_kv',
+    'collab_heads',
+    'differential',
+    'disentangled',
+    'qk_rmsnorm',
+    'k_rmsnorm',
+    'qk_head_norm',
+    'qk_proj_norm',
+    'qkv_bias',
+)
+
+
+class KeysOfQueries:
+    """There is no projection of keys:  k = q / |q|"""
+
+    def without_keys(self, host: Any) -> None:
+        if host.kv_heads != host.heads:
+            raise ConfigError(f'`{self.title}` does not go with `kv_heads`: {OF_QUERIES}')
+        host.to_k = nn.Identity()
+
+    def sources(self, qkv: Heads, call: Any) -> Heads:
+        if call.context is not None:
+            raise ValueError(f'`{self.title}` does not go with a context: {OF_QUERIES}')
+        call.own(self).same = qkv[0] is qkv[1]
+        return qkv
+
+    def projected(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return q, q if call.own(self).same else self.host.to_q(k), v
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        return q, F.normalize(accurate(k), dim=-1).to(k.dtype), v
+
+
+class SharedQK(KeysOfQueries, AttentionFeature):
+    """Keys are the directions of queries; a token looks at itself only if it sees nothing else.
+
+    sim_ij = q_i q_j / |q_j|
+    """
+
+    paper = 'Reformer, arXiv:2001.04451, section 2'
+    shared_qk = flag(False, 'keys are the directions of queries, without a projection of their own')
+    not_across = 'keys are made of the queries of the same tokens'
+    settles = ('logit_scale',)
+    clashes = {**dict.fromkeys(MAKE_KEYS, OF_QUERIES), 'cluster': "'lsh' shares queries and keys, others do not"}
+    row_wise = True
+    cuts = None
+
+    def setup(self, host: Any) -> None:
+        self.without_keys(host)
+        host.logit_scale = 1.0
+
+    def bias(self, call: Any) -> Rows:
+        """The penalty of a token with itself, wherever it stands."""
+        q_at, k_at = call.of_queries(own := torch.arange(call.keys, device=call.x.device)), own
+        least = last_resort(call.x.dtype)
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            same = q_at[..., rows].unsqueeze(-1) == k_at[keys]
+            same = same if same.ndim == 2 else same.unsqueeze(1)
+            return torch.where(same, least, torch.zeros((), dtype=call.x.dtype, device=same.device))
+
+        def entry() -> Pointwise:
+            behind = torch.full((), call.keys - call.rows, device=own.device)
+            return lambda b, h, i, j: torch.where(j == i + behind, least, 0.0)
+
+        return Rows(of, entry=entry if call.places is None else None)
+
+
+class LSH(KeysOfQueries, Clusters, kind='lsh'):
+    """Tokens of a bucket of a hash see each other, of several hashes together.
+
+        k = q / |q|,  hash(x) = argmax [x R; -x R]        R is random, e b/2, for each round and head
+        o_i = softmax_j over the union of what i sees in each round (s q_i k_j - 1e5 [i = j]) v_j
+
+    R is drawn anew in training; in evaluation it follows from `lsh_seed`.
+    """
+
+    paper = 'Reformer, arXiv:2001.04451'
+    options_of = ('lsh_rounds', 'lsh_buckets', 'lsh_chunks', 'lsh_across_buckets', 'lsh_scale')
+    remembers = {'lsh_ids': PerToken()}
+    stored_as = {'seed': 'lsh_seed'}
+    settles = ('logit_scale',)
+    clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
+
+    @property
+    def sorts(self) -> bool:
+        return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.host.causal)
+
+    def setup(self, host: Any) -> None:
+        super().setup(host)
+        self.without_keys(host)
+        if self.lsh_across_buckets and not self.sorts:
+            raise ConfigError("`lsh_across_buckets` needs `lsh_chunks='sorted'`: chunks are those of a bucket")
+        if self.sorts and host.causal:
+            raise ConfigError("`lsh_chunks='sorted'` does not go with `causal`: chunks of all tokens end by later ones")
+        self.width = self.cluster_size or 64
+        host.logit_scale = float(self.lsh_scale)
+        # else the number of buckets, and so all of them, changes with the length
+        self.can_cache = host.causal and self.lsh_buckets is not None
+        self.seed = torch.randint(2**31, ())
+
+    def refuse_shared_keys(self, host: Any) -> None:
+        """See `without_keys`."""
+
+    # hashes
+
+    def buckets(self, length: Any) -> tuple[int, int]:
+        """How many there are: of one hash, or of two, whose product it is."""
+        many = self.lsh_buckets or max(2 * -(-length // self.width), 2)
+        if many <= 128:
+            return many, 1
+        one = 2 * round(math.sqrt(many) / 2)
+        return one, 2 * -(-many // (2 * one))
+
+    def directions(self, count: int, like: Tensor) -> Tensor:
+        """Random ones, (r h) e m."""
+        shape = self.lsh_rounds, self.host.heads, like.shape[-1], count
+        if self.host.training:
+            return torch.randn(shape, device=like.device, dtype=like.dtype)
+        return normals(self.seed, shape, like)
+
+    @torch.no_grad()
+    def hashes(self, q: Tensor, length: Any) -> Tensor:
+        """The buckets of each token, one for each round:  b h n e -> b h n r"""
+        q, (one, other) = accurate(q.detach()), self.buckets(length)
+        with without_autocast(q):
+            of = self.directions(one // 2 + (other // 2 if other > 1 else 0), q)  # r h e m
+            along = (q @ of.permute(1, 2, 0, 3).flatten(2)).unflatten(-1, (len(of), -1))  # b h n r m
+        found = side(along[..., : one // 2])
+        return found + one * side(along[..., one // 2 :]) if other > 1 else found
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, own, new = qkv[0], call.own(self), call.count
+        call.full_precision = True
+        own.ids = self.hashes(q, new)
+        if call.keeps or call.past is not None:
+            own.ids = call.state('lsh_ids').append(own.ids)
+        return super().heads(qkv, call)
+
+    # attention
+
+    def unsupported(self, call: Any) -> str | None:
+        if call.inputs.get('kv_input_residual') is not None:
+            return f'`kv_input_residual`: {OF_QUERIES}'
+        return super().unsupported(call)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        if q.numel() == 0:
+            return torch.zeros_like(v), None
+        ids, heads, q = call.own(self).ids, q.shape[1], accurate(q) * call.scale
+        if self.are_few(call):
+            return self.of_few(q, k, v, ids, self.width, call, resort=True).to(v.dtype), None
+        hidden, documents = self.hidden(call, heads), self.documents(call, heads)
+        orders = [self.order(own, hidden, documents, call) for own in ids.flatten(0, 1).unbind(-1)]
+        out, log_sums = self.of_new(*attend(self.of_all(q, call), k, v, orders, True, self.extra(call)), call)
+        return out.to(v.dtype), log_sums
+
+    def order(self, ids: Tensor, hidden: Tensor | None, documents: Tensor | None, call: Any) -> Order:
+        """Of tokens by one round of buckets, (b h) n."""
+        if self.sorts:
+            return by_chunk(ids, hidden, documents, self.width, bool(self.lsh_across_buckets))
+        one, other = self.buckets(call.keys)
+        ids = ids if documents is None else ids + documents * (one * other)
+        return by_rank(ids, hidden, self.width, call.causal)
+
+
+def side(along: Tensor) -> Tensor:
+    """argmax [x; -x] over the last axis, of m numbers one of 2 m."""
+    most, least = along.max(dim=-1), along.min(dim=-1)
+    return torch.where(most.values >= -least.values, most.indices, least.indices + along.shape[-1])
+
+
+def normals(seed: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Numbers from N(0, 1) that follow from the seed alone, on every device and in a graph; exact in float32."""
+    count = torch.arange(math.prod(shape), device=like.device)
+    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))) for at in (1, 2))
+    radius = (-2 * ((first + 0.5) / 2**32).log()).sqrt()
+    return (radius * (second * (2 * math.pi / 2**32)).cos()).view(shape).to(like.dtype)
+
+
+def scrambled(x: Tensor) -> Tensor:
+    """Whole numbers of 32 bits, mixed (the finaliser of murmur3)."""
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)

@@ -1,0 +1,185 @@
+"""Clusters around centroids that follow the tokens, as k-means finds them online."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, distributed
+
+from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.transforms import transformed
+from x_transformers.features.clusters.clusters import Clusters
+from x_transformers.flags import ConfigError, PerToken
+from x_transformers.kernels.clusters import attend, by_rank, in_groups
+from x_transformers.kernels.patterns.engine import attended
+from x_transformers.patterns import Sliding, as_pattern
+
+Heads = tuple[Tensor, Tensor, Tensor]
+BEST = 'a centroid takes the best of all tokens'
+UNITS = 2**24  # in which sums are counted: whole numbers add up to the same in every order
+
+
+class Routing(Clusters, kind='routing'):
+    """Tokens of the same centroid m see each other, in the last heads; the first ones see nearby tokens.
+
+        q, k = layer_norm(q), layer_norm(k)        without gain and bias
+        argmax    a token is of the centroid with the largest m q, and sees its chunk of that cluster and the one before
+        balanced  each centroid takes the w queries with the largest m q and the w keys with the largest m k; a token
+                  that several took gets the mean of what they give, that none took nothing
+        m = decay m + (1 - decay) (mean q + mean k) / 2, of length one, of the tokens nearest to it
+
+    Centroids move in `stepped`, by what passes in training have counted since.
+    """
+
+    paper = 'Routing Transformer, arXiv:2003.05997'
+    options_of = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
+    stored_as = {'centroids': 'centroids'}
+    clashes = {
+        **Clusters.clashes,
+        **dict.fromkeys(
+            ('qk_norm', 'qk_rmsnorm', 'k_rmsnorm', 'qk_head_norm', 'qk_proj_norm'), 'it norms queries and keys'
+        ),
+        'differential': 'heads are local or routed, not both',
+        'shared_qk': 'keys have a centroid of their own',
+    }
+
+    def setup(self, host: Any) -> None:
+        super().setup(host)
+        if self.num_clusters is None:
+            raise ConfigError("`cluster='routing'` needs `num_clusters`: a stack does not know how long its inputs are")
+        self.local = host.heads // 2 if self.local_heads is None else self.local_heads
+        if self.local > host.heads:
+            raise ConfigError(f'`local_heads` got {self.local}, it must be at most `heads`, {host.heads}')
+        self.balanced = not host.causal if self.routing_balanced is None else bool(self.routing_balanced)
+        if self.balanced and host.causal:
+            raise ConfigError(f'`routing_balanced` does not go with `causal`: {BEST}')
+        self.pattern = None if self.local_pattern is None else as_pattern(self.local_pattern)
+        if self.pattern is not None and host.causal and self.pattern.looks_ahead:
+            raise ConfigError(f'`local_pattern` is not for a causal stack: {self.pattern.looks_ahead}')
+        if self.balanced:
+            self.handles = (*Clusters.handles, 'context')
+        else:
+            self.remembers = {'cluster': PerToken()}
+        self.can_cache = host.causal and self.cluster_size is not None
+        routed, width = host.heads - self.local, host.dim_key
+        self.centroids = F.normalize(torch.randn(routed, self.num_clusters, width), dim=-1)
+        # no buffer, as those of one replica are sent to all
+        self.tally = [torch.zeros(2, routed, self.num_clusters, width + 1, dtype=torch.long)]
+
+    # what a balanced form is not for
+
+    @property
+    def not_across(self) -> str:
+        if not self.balanced:
+            return Clusters.not_across
+        return 'its local heads see nearby tokens, `local_heads=0` has none' if self.local else ''
+
+    @property
+    def looks_ahead(self) -> str:
+        return BEST if self.balanced else ''
+
+    @property
+    def joins_tokens(self) -> str:
+        return BEST if self.balanced else ''
+
+    def unsupported(self, call: Any) -> str | None:
+        if call.context is not None and self.not_across:
+            return f'`context`: {self.not_across}'
+        if self.balanced and call.inputs.get('document_ids') is not None:
+            return f'`document_ids`: {BEST}'
+        return super().unsupported(call)
+
+    # routes
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        call.full_precision = True
+        routed = [F.layer_norm(accurate(t[:, self.local :]), t.shape[-1:]) for t in (q, k)]
+        own = call.own(self)
+        own.scores = [self.products(t) for t in routed]
+        own.routed = [t.detach() for t in routed] if self.host.training else None
+        if not self.balanced:
+            own.ids = own.scores[0].argmax(dim=-1, keepdim=True)
+            if call.keeps or call.past is not None:
+                own.ids = call.state('cluster').append(own.ids)
+        q, k = (torch.cat((t[:, : self.local], new.to(t.dtype)), dim=1) for t, new in zip((q, k), routed, strict=True))
+        return q, k, v
+
+    @torch.no_grad()
+    def products(self, t: Tensor) -> Tensor:
+        """Of tokens and centroids, b h n e -> b h n k."""
+        with without_autocast(t):
+            return t.detach() @ self.centroids.to(t.dtype).mT
+
+    def size_of(self, length: Any) -> Any:
+        """How many tokens a chunk has, or a balanced cluster takes."""
+        return self.cluster_size or -(-length // self.num_clusters)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
+        if v.numel() == 0 or q.numel() == 0:
+            return v.new_zeros(*q.shape[:-1], v.shape[-1]), None
+        parts, at = [], self.local
+        if at:
+            pattern = self.pattern or Sliding(self.size_of(call.keys))
+            near, _ = attended(q[:, :at], k[:, :at], v[:, :at], call, pattern.of_length(call.keys).for_heads(at))
+            parts.append(near.to(v.dtype))
+        if at < q.shape[1]:
+            self.count(call)
+            way = self.taken if self.balanced else self.ranked
+            parts.append(way(*(t[:, at:] for t in (q, k, v)), call).to(v.dtype))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), None
+
+    def ranked(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """Each token sees its chunk of its cluster, and the one before."""
+        ids, heads = call.own(self).ids, q.shape[1]
+        width, q = self.size_of(call.keys), accurate(q) * call.scale
+        if self.are_few(call):
+            return self.of_few(q, k, v, ids, width, call, self.local)
+        hidden, documents = self.hidden(call, heads), self.documents(call, heads)
+        ids = ids.flatten(0, 1).squeeze(-1)
+        ids = ids if documents is None else ids + documents * self.num_clusters
+        order = by_rank(ids, hidden, width, call.causal)
+        return self.of_new(*attend(self.of_all(q, call), k, v, [order], extra=self.extra(call, self.local)), call)[0]
+
+    def taken(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """Each centroid takes its best queries and keys."""
+        of_q, of_k = (t.mT for t in call.own(self).scores)
+        queries, keys = call.real_queries, self.hidden(call, 1)
+        of_q = of_q if queries is None else of_q.masked_fill(~queries[:, None, None], -torch.inf)
+        of_k = of_k if keys is None else of_k.masked_fill(keys[:, None, None], -torch.inf)
+        picks = [
+            t.topk(min(self.size_of(t.shape[-1]), t.shape[-1]), dim=-1, sorted=False).indices.sort(dim=-1).values
+            for t in (of_q, of_k)
+        ]
+        return in_groups(accurate(q) * call.scale, accurate(k), accurate(v), *picks, keys, self.extra(call, self.local))
+
+    # centroids
+
+    @torch.no_grad()
+    def count(self, call: Any) -> None:
+        """Add the tokens of a pass in training to those of their centroids."""
+        own = call.own(self)
+        if not self.host.training or own.routed is None or transformed():
+            return
+        self.tally[0] = self.tally[0].to(call.x.device)
+        masks = call.real_queries, None if (hidden := self.hidden(call, 1)) is None else ~hidden
+        for side, (t, scores, real) in enumerate(zip(own.routed, own.scores, masks, strict=True)):
+            nearest = scores.argmax(dim=-1, keepdim=True)
+            of = torch.zeros_like(scores).scatter_(-1, nearest, 1.0)
+            of = of if real is None else of * real[:, None, -t.shape[2] :, None]
+            sums = of.mT @ t * t.shape[-1] ** -0.5
+            new = torch.cat((sums, of.sum(dim=-2).unsqueeze(-1)), dim=-1).sum(dim=0)
+            self.tally[0][side].add_(new.mul_(UNITS).round_().long())
+
+    def stepped(self, progress: float) -> None:
+        (tally,) = self.tally = [self.tally[0].to(self.centroids.device)]
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(tally)
+        sums, counts = (tally / UNITS).split((tally.shape[-1] - 1, 1), dim=-1)
+        sides = (counts > 0).sum(dim=0)  # that have any
+        mean = (sums / counts.clamp(min=1)).sum(dim=0) / sides.clamp(min=1)
+        moved = self.routing_decay * self.centroids + (1 - self.routing_decay) * mean
+        self.centroids.copy_(torch.where(sides > 0, F.normalize(moved, dim=-1), self.centroids))
+        tally.zero_()

@@ -1,0 +1,419 @@
+"""Blocks of keys, sorted softly: a block of queries sees its own tokens, and a mix of all blocks that resembles one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.precision import accurate
+from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
+from x_transformers.flags import ConfigError, Running, warn_once
+from x_transformers.kernels.sinkhorn import (
+    Blocks,
+    Sums,
+    attended,
+    balanced,
+    blocks_of,
+    first_of,
+    in_blocks,
+    mixed,
+    near,
+    no_later,
+    picked,
+    sdpa,
+    widened,
+)
+
+NO_PLACE = 'a mixed key has no position'
+OF_PLACES = (
+    'max_attend_past',
+    'max_attend_future',
+    'shaw_rel_pos',
+    'shaw_rel_values',
+    'disentangled',
+    'data_dependent_alibi',
+    'use_rel_proj_pos_bias',
+)
+
+
+class State(NamedTuple):
+    """What the tokens so far leave to the next one.
+
+    sums      b h rounds N    what columns were divided by up to the row before that of the last token
+    asks      b g w           what that row is made of
+    total     b g w           the sum of all tokens
+    count     b               of how many
+    k, v      b h c e         the mix that the block of the last token sees
+    """
+
+    sums: Tensor
+    asks: Tensor
+    total: Tensor
+    count: Tensor
+    k: Tensor
+    v: Tensor
+
+
+class Sinkhorn(Clusters, kind='sinkhorn'):
+    """A block of tokens attends to itself and to a soft permutation of all blocks.
+
+        R_ij = s mean(q of block i) mean(k of block j)              'bilinear'
+        R_i = relu(X_i W1 + b1) W2 + b2,  X_i = sum(x of block i)   'net'
+        S = sinkhorn(exp((R + g) / t))                              g: gumbel noise, in training
+        K'_i = sum_j S_ij K_j,  V'_i = sum_j S_ij V_j
+        out_i = softmax(s q_i [K'_i; K_i]) [V'_i; V_i]
+
+    `sinkhorn` divides columns by their sums, then rows, `sinkhorn_iters` times. Where a token sees no later one, i
+    mixes j < i alone, a row divides columns by their sums up to itself, and its queries or x are those of all tokens up
+    to the first one of its block; so no row depends on what follows that token. The first block sees itself alone.
+    With `sortcut=c` all queries see the first c of the K', and nothing else.
+    """
+
+    paper = 'Sparse Sinkhorn Attention, arXiv:2002.11296'
+    options_of = (
+        'cluster_blocks',
+        'sinkhorn_sort',
+        'sinkhorn_iters',
+        'sinkhorn_temp',
+        'sinkhorn_gumbel',
+        'sortcut',
+    )
+    remembers = {'sinkhorn': Running()}
+    joins_tokens = 'blocks of tokens are mixed'
+    handles = ('causal', 'padding', 'past')
+    clashes = {
+        'dropout': 'it has no weights to drop',
+        'collab_heads': 'blocks are sorted for each head, there is one shared key',
+        'l2_distance': 'queries meet keys by products',
+        'flash_pack_seq': joins_tokens,
+        **{name: Clusters.clashes[name] for name in ('num_mem_kv', 'add_zero_kv')},
+        **dict.fromkeys(OF_PLACES, NO_PLACE),
+    }
+    not_in_stack = {
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NO_PLACE),
+        **dict.fromkeys(('residual_attn', 'cross_residual_attn'), NO_SCORES),
+    }
+
+    def setup(self, host: Any) -> None:
+        super().setup(host)
+        self.width, self.by_net = self.cluster_size or 64, self.sinkhorn_sort == 'net'
+        if self.sortcut and host.causal:
+            raise ConfigError('`sortcut` does not go with `causal`: sorted blocks hold later tokens')
+        if self.by_net != (self.cluster_blocks is not None):
+            if self.by_net:
+                raise ConfigError("`sinkhorn_sort='net'` needs `cluster_blocks`: it has weights for each block")
+            warn_once("`cluster_blocks` has no effect unless `sinkhorn_sort='net'`")
+        self.needs_all = 'a block is that of the tokens in their order'
+        self.can_cache = bool(host.causal)
+        self.can_cache_in_training = not self.sinkhorn_gumbel
+        if self.by_net:
+            blocks, heads = self.cluster_blocks, host.query_heads
+            self.sort = nn.Sequential(nn.Linear(host.dim, blocks), nn.ReLU(), nn.Linear(blocks, heads * blocks))
+            for layer in (self.sort[0], self.sort[2]):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def refuse_shared_keys(self, host: Any) -> None:
+        """Keys of several query heads are sorted for each of them."""
+
+    def unsupported(self, call: Any) -> str | None:
+        most = self.cluster_blocks * self.width if self.by_net else math.inf
+        if not torch.compiler.is_compiling() and call.keys > most:
+            return f'{call.keys} tokens: `cluster_blocks` of {self.width} tokens hold {most}'
+        return super().unsupported(call)
+
+    def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        call.full_precision = True
+        return qkv
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
+        seen = self.seen(call)
+        if not torch.compiler.is_compiling() and q.shape[-2] == 0:
+            return self.nothing(q, k, v, call), None
+        if not call.causal:
+            return self.both_ways(q, k, v, seen, call), None
+        if seen is None and (call.past is None or self.at_start(call)):
+            return self.from_the_start(q, k, v, call), None
+        if seen is None and not torch.compiler.is_compiling():
+            return self.going_on(q, k, v, call), None
+        return self.anywhere(q, k, v, seen, call), None
+
+    @staticmethod
+    def at_start(call: Any) -> bool:
+        """Whether a cache holds nothing; a graph does not ask."""
+        return not torch.compiler.is_compiling() and call.keys == call.rows
+
+    @staticmethod
+    def seen(call: Any) -> Tensor | None:
+        """Which keys are real, b j; None for all."""
+        seen = None
+        for term in call.masks:
+            own = call.widened(term, True)[:, 0, 0]
+            seen = own if seen is None else seen & own
+        return seen
+
+    # scores of blocks
+
+    def carrier(self, q: Tensor, call: Any) -> Tensor:
+        """What rows of S are made of, for each new token:  b g n w."""
+        return accurate(call.x).unsqueeze(1) if self.by_net else accurate(q)
+
+    def summary(self, total: Tensor, many: Tensor) -> Tensor:
+        return total if self.by_net else total / many
+
+    def compared(self, asks: Tensor, keys: Tensor, call: Any) -> Tensor:
+        """Of blocks of queries, by their summary (b g r w), and means of keys (b h N e):  b h r N."""
+        if self.by_net:
+            scores = self.sort(asks.squeeze(1).to(self.sort[0].weight.dtype))
+            scores = accurate(scores).unflatten(-1, (-1, self.cluster_blocks)).transpose(1, 2)
+            at = torch.arange(keys.shape[2], device=keys.device)
+            # a graph for all lengths has one block too many
+            scores = scores.index_select(-1, at.clamp(max=self.cluster_blocks - 1))
+        else:
+            scores = (asks * call.scale) @ keys.mT
+        if self.sinkhorn_gumbel and call.training:
+            scores = scores - torch.empty_like(scores).exponential_().clamp(min=1e-30).log()
+        return scores / self.sinkhorn_temp
+
+    def balanced(
+        self, logits: Tensor, pairs: Tensor | None, call: Any, carry: Tensor | None = None
+    ) -> tuple[Tensor, Sums]:
+        return balanced(logits, pairs, self.sinkhorn_iters, call.causal, carry)
+
+    # no token sees a later one
+
+    def from_the_start(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """All tokens are new, and none is hidden."""
+        n, c, scale = q.shape[-2], self.width, call.scale
+        blocks = blocks_of(n, c)
+        first = torch.arange(blocks, device=q.device)
+        tokens = self.carrier(q, call)
+        per_block = in_blocks(tokens, c, blocks).sum(dim=-2)
+        asks = per_block.cumsum(dim=2) - per_block + tokens.index_select(2, (first * c).clamp(max=n - 1))
+        asks = self.summary(asks, first[:, None] * c + 1)
+        q, k, v = (in_blocks(t, c, blocks) for t in (q, k, v))
+        s, sums = self.balanced(self.compared(asks, accurate(k).mean(dim=-2), call), first[:, None] > first, call)
+        mixes = [mixed(s, t) for t in (k, v)]
+        if self.keeps(call):
+            last = (n - 1) // c
+            rest = asks[:, :, last], per_block.sum(dim=2), torch.full_like(asks[:, 0, 0, 0], n)
+            self.keep(call, State(sums.before(last), *rest, *(t[:, :, last] for t in mixes)))
+        out = attended(q, Blocks(mixes[0], k), Blocks(mixes[1], v), no_later(first, c), scale)
+        return first_of(out.flatten(2, 3), n)
+
+    def going_on(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """None is hidden, some came before."""
+        n, c = q.shape[-2], self.width
+        m = k.shape[-2] - n
+        state, tokens = State(*call.state('sinkhorn').value), self.carrier(q, call)
+        known, last, first = (m - 1) // c, (m + n - 1) // c, m // c
+        mix_k, mix_v = state.k.unsqueeze(2), state.v.unsqueeze(2)
+        total = state.total + tokens.sum(dim=2)
+        if last > known:
+            rows = torch.arange(known, last + 1, device=q.device)
+            at = rows[1:] * c - m
+            sums = state.total.unsqueeze(2) + tokens.cumsum(dim=2).index_select(2, at)
+            asks = self.summary(sums, rows[1:, None] * c + 1)
+            asks = torch.cat((state.asks.unsqueeze(2), asks), dim=2)
+            blocks = [t[:, :, : last * c].unflatten(2, (last, c)) for t in (k, v)]
+            carry = widened(state.sums, last)
+            pairs = rows[:, None] > torch.arange(last, device=q.device)
+            s, sums = self.balanced(self.compared(asks, accurate(blocks[0]).mean(dim=-2), call), pairs, call, carry)
+            mix_k, mix_v = (
+                torch.cat((own, mixed(s[:, :, 1:], t)), dim=2) for own, t in zip((mix_k, mix_v), blocks, strict=True)
+            )
+            state = State(
+                sums.before(last - known, carry), asks[:, :, -1], total, state.count, mix_k[:, :, -1], mix_v[:, :, -1]
+            )
+        self.keep(call, state._replace(total=total, count=state.count + n))
+        mix_k, mix_v = (t[:, :, first - known :] for t in (mix_k, mix_v))
+        own_k, own_v, off = k[:, :, first * c :], v[:, :, first * c :], m - first * c
+        if last == first:
+            return self.in_one_block(q, (mix_k, mix_v) if first else None, own_k, own_v, call)
+        count = last - first + 1
+        q = in_blocks(F.pad(q, (0, 0, off, 0)), c, count)
+        pairs = [Blocks(mix, in_blocks(own, c, count)) for mix, own in ((mix_k, own_k), (mix_v, own_v))]
+        out = attended(q, *pairs, no_later(torch.arange(first, last + 1, device=q.device), c), call.scale)
+        return out.flatten(2, 3)[:, :, off : off + n]
+
+    @staticmethod
+    def in_one_block(q: Tensor, mix: tuple[Tensor, Tensor] | None, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """Some queries at the end of a block that has begun:  b h n e."""
+        n, own = q.shape[-2], k.shape[-2]
+        mask = torch.ones(n, own, dtype=torch.bool, device=q.device).tril(own - n) if n > 1 else None
+        if mix is not None:
+            k, v = (torch.cat((each.squeeze(2), t), dim=2) for each, t in zip(mix, (k, v), strict=True))
+            mask = mask if mask is None else F.pad(mask, (k.shape[-2] - own, 0), value=True)
+        return sdpa(q, k, v, mask, call.scale)
+
+    def anywhere(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, call: Any) -> Tensor:
+        """Some may be hidden, some came before; rows of the batch begin where their first real token stands."""
+        n, c = q.shape[-2], self.width
+        m = k.shape[-2] - n
+        grid = Grid.of(seen, c, k)
+        k, v = grid.placed(k, hide=True), grid.placed(v, hide=True)
+        begin = m - grid.starts
+        real = torch.ones_like(q[:, 0, :, 0], dtype=torch.bool) if seen is None else seen[:, m:].expand(len(q), -1)
+        known = torch.div(begin - 1, c, rounding_mode='floor')
+        which = torch.arange((c - 1 + n) // c + 1, device=q.device)
+        rows = known[:, None] + which  # b a
+        at = rows * c - begin[:, None]
+        old = self.left(call)
+        tokens = self.carrier(q, call) * real[:, None, :, None]
+        total, count = tokens.cumsum(dim=2), real.cumsum(dim=-1)
+        if old is not None:
+            total, count = total + old.total.unsqueeze(2), count + old.count.unsqueeze(-1).long()
+        inside = at.clamp(0, n - 1)
+        many = picked(count, inside, 1).clamp(min=1)[:, None, :, None]
+        asks = self.summary(picked(total, inside, 2), many)
+        is_row = (at >= 0) & (at < n)
+        if old is not None:
+            asks = torch.where((which == 0)[:, None], old.asks.unsqueeze(2), asks)
+            is_row = is_row | (which == 0)
+        earlier = torch.arange(grid.blocks, device=q.device) < rows.unsqueeze(-1)
+        pairs = earlier & grid.filled.unsqueeze(1) & is_row.unsqueeze(-1)  # b a N
+        carry = None if old is None else widened(old.sums, grid.blocks)
+        s, sums = self.balanced(self.compared(asks, grid.means(k), call), pairs.unsqueeze(1), call, carry)
+        mixes = [mixed(s, t) for t in (k, v)]
+        if self.keeps(call):
+            last = torch.div(begin + n - 1, c, rounding_mode='floor') - known
+            rest = nth(asks, last), total[:, :, -1], count[:, -1].to(asks.dtype)
+            self.keep(call, State(sums.before(last, carry), *rest, *(nth(t, last) for t in mixes)))
+        slots = grid.slots(pairs)
+        # the tokens of these blocks
+        place = begin[:, None] - known[:, None] * c + torch.arange(n, device=q.device)
+        back = torch.arange(len(which) * c, device=q.device) - place[:, :1]
+        q = picked(q, back.clamp(0, n - 1), 2).unflatten(2, (-1, c))
+        inside = rows.clamp(0, grid.blocks - 1)
+        own = [picked(t, inside, 2) for t in (k, v)]
+        own_real = picked(grid.real, inside, 1)
+        own_real = own_real & ((rows >= 0) & (rows < grid.blocks)).unsqueeze(-1)
+        mask = torch.cat((slots.unsqueeze(2).expand(-1, -1, c, -1), own_real.unsqueeze(2) & near(c, q)), dim=-1)
+        out = attended(q, *map(Blocks, mixes, own), mask, call.scale, blind=True)
+        return picked(out.flatten(2, 3), place, 2)
+
+    # all tokens see all
+
+    def both_ways(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, call: Any) -> Tensor:
+        n, c = q.shape[-2], self.width
+        tokens, blocks, grid = self.carrier(q, call), blocks_of(n, c), None
+        if seen is not None:
+            grid = Grid.of(seen, c, k)
+            q, k, v, tokens = grid.placed(q), *(grid.placed(t, hide=True) for t in (k, v, tokens))
+            real, blocks = grid.real, grid.blocks
+        else:
+            q, k, v, tokens = (in_blocks(t, c, blocks) for t in (q, k, v, tokens))
+            short = torch.compiler.is_compiling() or blocks * c != n
+            real = (torch.arange(blocks * c, device=q.device) < n).unflatten(0, (blocks, c))[None] if short else None
+        many = c if real is None else real.sum(dim=-1).clamp(min=1)[:, None, :, None]
+        filled = None if real is None else real.any(dim=-1)
+        pairs = None if real is None else (filled.unsqueeze(-1) & filled.unsqueeze(-2)).unsqueeze(1)
+        asks, keys = self.summary(tokens.sum(dim=-2), many), accurate(k).sum(dim=-2) / many
+        s, _ = self.balanced(self.compared(asks, keys, call), pairs, call)
+        s, pairs = (s, pairs) if not self.sortcut else (t if t is None else t[:, :, : self.sortcut] for t in (s, pairs))
+        mixes = [mixed(s, t) for t in (k, v)]
+        slots = None if real is None else slots_of(pairs.squeeze(1), real)
+        if self.sortcut:
+            mask = None if slots is None else slots.flatten(1)[:, None, None]
+            sighted = None if mask is None else mask.any(dim=-1, keepdim=True)
+            out = sdpa(q.flatten(2, 3), *(t.flatten(2, 3) for t in mixes), mask, call.scale, sighted)
+        else:
+            mask = None if slots is None else torch.cat((slots, real), dim=-1).unsqueeze(2)
+            out = attended(q, *map(Blocks, mixes, (k, v)), mask, call.scale, blind=True).flatten(2, 3)
+        return first_of(out, n) if grid is None else grid.back(out, n)
+
+    def nothing(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """There are no queries."""
+        if self.keeps(call):
+            tokens, heads = self.carrier(q, call), q.shape[1]
+            own = tokens.new_zeros(tokens.shape[0], *tokens.shape[1::2])
+            mixes = (t.new_zeros(t.shape[0], heads, self.width, t.shape[-1]) for t in (k, v))
+            sums = own.new_zeros(len(own), heads, self.sinkhorn_iters, 1)
+            self.keep(call, self.left(call) or State(sums, own, own, own[:, 0, 0] * 0, *mixes))
+        return v[..., :0, :]
+
+    # what is kept
+
+    @staticmethod
+    def keeps(call: Any) -> bool:
+        return 'sinkhorn' in call.declared and (call.keeps or call.past is not None)
+
+    @staticmethod
+    def left(call: Any) -> State | None:
+        value = None if call.past is None else call.state('sinkhorn').value
+        return None if value is None else State(*value)
+
+    def keep(self, call: Any, state: State) -> None:
+        if self.keeps(call):
+            # what they are part of is forgotten
+            call.state('sinkhorn').keep(tuple([t.clone() for t in state]))
+
+
+def nth(t: Tensor, which: Tensor) -> Tensor:
+    """One of the third axis for each of the batch:  b h r ... -> b h ..."""
+    return picked(t, which.unsqueeze(-1), 2).squeeze(2)
+
+
+def slots_of(pairs: Tensor, real: Tensor) -> Tensor:
+    """Which keys of a mix have anything in them:  b r N, b N c -> b r c"""
+    return pairs.to(torch.float32) @ real.to(torch.float32) > 0
+
+
+class Grid(NamedTuple):
+    """Blocks that are counted from the first real token of each row.
+
+    starts   b            where that stands
+    places   b (N c)      which token stands where in the blocks; None for their order
+    real     b N c        whether there is one, and is not hidden
+    """
+
+    starts: Tensor
+    places: Tensor | None
+    real: Tensor
+
+    @classmethod
+    def of(cls, seen: Tensor | None, width: int, keys: Tensor) -> Grid:
+        """Of the keys (b h n e) that are seen (b n), None for all."""
+        b, n = keys.shape[0], keys.shape[-2]
+        blocks = blocks_of(n, width)
+        places = torch.arange(blocks * width, device=keys.device)
+        if seen is None:
+            starts, inside = places.new_zeros(b), (places < n).expand(b, -1)
+            return cls(starts, None, inside.unflatten(-1, (blocks, width)))
+        seen = seen.expand(b, -1)
+        starts = (seen.cumsum(dim=-1) == 0).sum(dim=-1)
+        places = places + starts.unsqueeze(-1)
+        inside = places < n
+        places = places.clamp(max=n - 1)
+        return cls(starts, places, (inside & seen.gather(-1, places)).unflatten(-1, (blocks, width)))
+
+    @property
+    def blocks(self) -> Any:
+        return self.real.shape[1]
+
+    @property
+    def filled(self) -> Tensor:
+        return self.real.any(dim=-1)
+
+    def placed(self, t: Tensor, hide: bool = False) -> Tensor:
+        """b h n e -> b h N c e"""
+        if self.places is None:
+            t = in_blocks(t, self.real.shape[-1], self.blocks)
+        else:
+            t = picked(t, self.places, 2).unflatten(2, self.real.shape[1:])
+        return t.masked_fill(~self.real[:, None, :, :, None], 0.0) if hide else t
+
+    def means(self, k: Tensor) -> Tensor:
+        return accurate(k).sum(dim=-2) / self.real.sum(dim=-1).clamp(min=1)[:, None, :, None]
+
+    def slots(self, pairs: Tensor) -> Tensor:
+        return slots_of(pairs, self.real)
+
+    def back(self, t: Tensor, n: Any) -> Tensor:
+        """b h (N c) e -> b h n e, zeros for what stands before the first real token"""
+        at = torch.arange(n, device=t.device) - self.starts.unsqueeze(-1)
+        return picked(t, at.clamp(min=0), 2).masked_fill((at < 0)[:, None, :, None], 0.0)

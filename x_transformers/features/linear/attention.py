@@ -1,0 +1,350 @@
+"""Linear attention: queries and keys meet by products of features, so that the past is a sum of fixed size."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor, nn
+
+from x_transformers.core.precision import accurate
+from x_transformers.core.rows import taken
+from x_transformers.features.documents import TellsDocuments, begins
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.features.linear.gates import write_gate, written
+from x_transformers.features.linear.maps import (
+    Phi,
+    dpfp,
+    elu_features,
+    favor,
+    half_waves,
+    of_unit_length,
+    of_unit_sum,
+    orthogonal_normals,
+    relu_features,
+    waves,
+)
+from x_transformers.flags import ConfigError, Running, boolean, count, flag, none, one_of, positive, size, warn_once
+from x_transformers.kernels.delta import corrected
+from x_transformers.kernels.linear import FeatureMap, Scaled, Tokens, causal, in_documents, read, summed
+
+# the maps that draw vectors, those that draw them for each head, and those that may be negative
+RANDOM, OF_HEADS, SIGNED = ('favor', 'relu', 'rff', 'arccos'), ('rff', 'arccos'), ('identity', 'rff')
+OF_SCALE = ('elu', 'favor', 'relu')  # for the others only directions count, or they have a width of their own
+# what has an effect with some maps only
+ONLY_WITH = {
+    **dict.fromkeys(('kernel_features', 'kernel_orthogonal', 'kernel_redraw'), RANDOM),
+    'kernel_hyperbolic': ('favor',),
+    'dpfp_nu': ('dpfp',),
+    'rff_sigma': ('rff',),
+}
+
+
+class LinearAttention(AttentionFeature):
+    """Queries and keys meet by products of features, in place of a softmax:  w_ts = phi(q_t) . phi(k_s)
+
+        elu        phi(x) = elu(x) + 1
+        favor      phi(x) = m^-1/2 exp(w x - |x|^2 / 2), w from N(0, I) in orthogonal blocks:  E w_ts = exp(x . y)
+        relu       phi(x) = m^-1/2 relu(w x) + 0.001
+        rff        phi(x) = m^-1/2 (sin(w x / sigma), cos(w x / sigma)), x of unit length:  ~ exp(x . y / sigma^2)
+        arccos     phi(x) = m^-1/2 relu(w x), x of unit length
+        dpfp       products of entries of (relu(x), relu(-x)) with those up to nu places before
+        identity   x itself
+
+    of q and k, for the first three times the root of the scale. Keys are summed up: time and memory grow with the
+    length, and the cache holds m (e + 1) numbers per key head in place of keys and values. Other updates of the state,
+    where it is causal, with g_t = sigmoid(w x_t + b) of each key head:
+
+        sum        S_t = S_t-1 + phi(k_t) v_t
+        gate       S_t = g_t S_t-1 + (1 - g_t) phi(k_t) v_t, and so the sum of weights
+        delta      S_t = S_t-1 + g_t phi(k_t) (v_t - phi(k_t) S_t-1), without a sum of weights
+
+    Keys that other features put in front are a sum of their own, which is added. Random features are drawn anew in
+    training, by `stepped`.
+    """
+
+    paper = (
+        'Linear attention, arXiv:2006.16236; Performer (FAVOR+), arXiv:2009.14794; Random Feature Attention, '
+        'arXiv:2103.02143; fast weights and the delta rule, arXiv:2102.11174'
+    )
+    kernel = flag(
+        None,
+        'feature map of linear attention',
+        none | one_of('elu', 'favor', 'relu', 'identity', 'dpfp', 'rff', 'arccos'),
+        example='elu',
+    )
+    kernel_update = flag(
+        'sum', 'what a token does to the state of linear attention', one_of('sum', 'gate', 'delta'), example='gate'
+    )
+    kernel_normalize = flag(
+        None, 'divide by the sum of weights; None: yes, but for the delta rule', none | boolean, example=False
+    )
+    kernel_l2norm = flag(
+        None, "queries and keys of unit length; None: with 'rff' and 'arccos'", none | boolean, example=True
+    )
+    kernel_key_norm = flag(
+        None,
+        'features of unit sum or length; None: for the delta rule, unit sum, or length where some may be negative',
+        none | one_of('sum', 'l2'),
+        example='l2',
+    )
+    kernel_features = flag(
+        None, "random vectors of a head; None: e log(e), for 'rff' and 'arccos' e", size | none, example=6
+    )
+    kernel_orthogonal = flag(
+        None, "random vectors orthogonal in blocks; None: with 'favor' and 'relu'", boolean, example=False
+    )
+    kernel_redraw = flag(
+        None,
+        "draw them anew after so many steps of training, 0 never; None: 1000, for 'rff' and 'arccos' 0",
+        count | none,
+        example=2,
+    )
+    kernel_hyperbolic = flag(False, 'random features in pairs w, -w')
+    kernel_chunk = flag(64, 'tokens of a chunk, inside of which causal queries meet keys one by one', size, example=3)
+    dpfp_nu = flag(3, "places that 'dpfp' looks back", size, example=2)
+    rff_sigma = flag(
+        'learned', "width of 'rff', of each feature of a head if learned", one_of('learned') | positive, example=0.8
+    )
+    stored_as = {'w': 'features_w', 'age': 'features_age', 'sigma': 'rff_sigma', 'gate': 'write_gate'}
+    remembers = {'key sums': Running()}
+    joins_tokens = ''  # its sums end with a document
+    handles = ('causal', 'padding', 'documents', 'keys', 'past', 'context', 'elsewhere', 'groups')
+    clashes = {
+        'dropout': 'it has no weights to drop',
+        'collab_heads': 'features are those of a head, there is one shared key',
+        **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'its past is one sum'),
+        'flash_pack_seq': 'its past is one sum; `document_ids` says the same',
+        'l2_distance': 'queries meet keys by products',
+        'shaw_rel_pos': 'nothing is added to its scores',
+        'shared_qk': 'nothing is added to its scores',
+        'disentangled': 'nothing is added to its scores',
+        'data_dependent_alibi': 'nothing is added to its scores',
+        'use_rel_proj_pos_bias': 'nothing is added to its scores',
+    }
+    not_in_stack = {
+        **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its features are not of turned keys'),
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'nothing is added to its scores'),
+        'shaw_rel_pos': 'nothing is added to its scores',
+        'residual_attn': 'it has no scores to hand on',
+        'cross_residual_attn': 'it has no scores to hand on',
+    }
+
+    def setup(self, host: Any) -> None:
+        self.needs_all = 'its sums are those of the tokens in their order' if host.causal else ''
+        self.settle(host.causal)
+        for name, maps in ONLY_WITH.items():
+            if getattr(self, name) != self.flags[name].default and self.kernel not in maps:
+                warn_once(f'`{name}` has no effect with `kernel={self.kernel!r}`')
+        if self.kernel in RANDOM:
+            self.key_heads, self.width = host.key_heads, host.dim_key
+            self.w, self.age = self.draw(), torch.zeros((), dtype=torch.long)
+        if self.kernel == 'rff' and self.rff_sigma == 'learned':
+            self.sigma = nn.Parameter(torch.full((host.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
+        if self.kernel_update != 'sum':
+            self.gate = write_gate(self.kernel_update, host.dim, host.key_heads)
+
+    def settle(self, causal: bool) -> None:
+        """What flags that are None are, and which do not go together."""
+        update, delta = self.kernel_update, self.kernel_update == 'delta'
+        if update != 'sum' and not causal:
+            raise ConfigError(
+                f'`kernel_update={update!r}` needs `causal`: it reads the keys in their order. '
+                f"In cross-attention write `cross_attn_kernel_update='sum'`"
+            )
+        if delta and self.kernel_normalize:
+            raise ConfigError("`kernel_normalize` does not go with `kernel_update='delta'`: it has no sum of weights")
+        if self.kernel_key_norm == 'sum' and self.kernel in SIGNED:
+            raise ConfigError(f"`kernel_key_norm='sum'` does not go with `kernel={self.kernel!r}`: sums may be 0")
+        self.divides = not delta if self.kernel_normalize is None else bool(self.kernel_normalize)
+        self.unit = self.kernel in OF_HEADS if self.kernel_l2norm is None else bool(self.kernel_l2norm)
+        self.norm = self.kernel_key_norm or (None if not delta else 'l2' if self.kernel in SIGNED else 'sum')
+
+    def initialise(self) -> None:
+        on = {feature.title for feature in self.host.features.active}
+        if self.unit and 'qk_norm' in on:
+            way = (
+                '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, which is on with `kernel={self.kernel!r}`'
+            )
+            raise ConfigError(f'`kernel_l2norm` does not go with `qk_norm`, which norms queries and keys already{way}')
+        if self.kernel not in OF_SCALE and 'softmax_scale' in on:
+            raise ConfigError(f'`kernel` got {self.kernel!r}, which has no scale: it does not go with `softmax_scale`')
+
+    @property
+    def cuts(self) -> dict[str, tuple[int, str]]:
+        names = (*(['w'] if self.kernel in OF_HEADS else []), *(['gate.weight', 'gate.bias'] if self.gated else []))
+        return dict.fromkeys(names, (0, 'kv_heads'))
+
+    @property
+    def gated(self) -> bool:
+        return self.kernel_update != 'sum'
+
+    def draw(self, like: Tensor | None = None) -> Tensor:
+        """Random vectors, (m e) or (k e m)."""
+        width, of_heads, where = self.width, self.kernel in OF_HEADS, None if like is None else like.device
+        wanted = self.kernel_features or (width if of_heads else math.ceil(width * math.log(max(width, 2))))
+        if self.kernel == 'favor' and self.kernel_hyperbolic:
+            if self.kernel_features and wanted % 2:
+                raise ConfigError(f'`kernel_features` got {wanted}, with `kernel_hyperbolic` it must be even')
+            wanted = -(-wanted // 2)
+        orthogonal = not of_heads if self.kernel_orthogonal is None else self.kernel_orthogonal
+        if not of_heads:
+            return orthogonal_normals(wanted, width, like) if orthogonal else torch.randn(wanted, width, device=where)
+        if not orthogonal:
+            return torch.randn(self.key_heads, width, wanted, device=where)
+        return torch.stack([orthogonal_normals(wanted, width, like).mT for _ in range(self.key_heads)]).contiguous()
+
+    def stepped(self, progress: float) -> None:
+        every = (0 if self.kernel in OF_HEADS else 1000) if self.kernel_redraw is None else self.kernel_redraw
+        if self.kernel in RANDOM:
+            self.age.add_(1)
+            if every and int(self.age) % every == 0:
+                self.w.copy_(self.draw(self.w))
+
+    def unsupported(self, call: Any) -> str | None:
+        for name in ('rotary_pos_emb', 'polar_pos_emb'):
+            if call.inputs.get(name) is not None:
+                return f'`{name}`: {self.not_in_stack[name]}'
+        if self.gated and not call.causal:
+            return f'`causal=False`: `kernel_update={self.kernel_update!r}` reads the keys in their order'
+        if call.causal and (call.places is not None or call.context is not None):
+            where = 'a context' if call.places is None else 'queries that `views` puts elsewhere'
+            return f'{where}: where it is causal, its keys are those of its queries'
+        if call.places is not None and call.inputs.get('document_ids') is not None:
+            return 'queries that `views` puts elsewhere: its documents are those of its queries'
+        return super().unsupported(call)
+
+    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        """The keys of a context are cached; of a sequence the cache counts the tokens alone, in rows of no width."""
+        call.full_precision = True
+        if call.context is not None:
+            return call.with_past(k, v)
+        call.summed = 0 if call.past is None else call.past.length
+        call.with_past(k[..., :0], None)
+        if self.gated:  # here, where autocast still is at work
+            mem = call.inputs.get('mem')
+            x = call.x if mem is None else torch.cat((mem, call.x), dim=1)
+            call.own(self).gate = rearrange(self.gate(x), 'b n k -> b k n 1')
+        return k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
+        # query head h reads key head h mod k
+        heads = rearrange(accurate(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
+        keys = Tokens(accurate(k), accurate(v), self.seen(call))
+        found = self.found(heads, keys, self.features_of(heads, call.scale), call)
+        return rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d').to(v.dtype), None
+
+    def found(self, q: Tensor, keys: Tokens, features: FeatureMap, call: Any) -> Scaled:
+        """What the queries find, b k g n (e + 1)."""
+        chunk, past = self.kernel_chunk, self.remembered(call)
+        documents = getattr(call.own(TellsDocuments), 'ids', None)
+        # what stands in front of the tokens
+        added = keys.k.shape[-2] - (0 if call.context is not None else call.rows if call.tokens is None else call.count)
+        mems = call.memories if self.gated else 0  # without an order they may stand anywhere
+        front = summed(keys.part(0, added - mems), features, chunk) if added > mems else None
+        own = keys.part(added - mems, keys.k.shape[-2])
+        if self.gated:
+            own = written(self.kernel_update, own, accurate(call.own(self).gate))
+        if mems:  # what the cache holds has begun with them
+            before, own = own.part(0, mems), own.part(mems, own.k.shape[-2])
+            past = past or self.in_order(before.k.unsqueeze(2), before, features)[1]
+        if documents is not None:
+            found = self.per_document(q, own, features, call, documents)
+        elif call.triangle or self.gated:
+            found, total = self.in_order(q, own, features, past)
+            self.remember(call, total)
+        else:
+            total = summed(own, features, chunk).plus(past)
+            self.remember(call, total)
+            return read(q, total.plus(front), features, chunk)
+        return found if front is None else found.plus(read(q, front, features, chunk))
+
+    def per_document(self, q: Tensor, keys: Tokens, features: FeatureMap, call: Any, ids: Tensor) -> Scaled:
+        """The same, where a query sees the tokens of its document alone, which need not stand side by side."""
+        order = ids.argsort(dim=-1, stable=True)
+        sorted_keys = Tokens(*keys.each(lambda t, axis: taken(t, order, axis)))
+        sorted_keys = sorted_keys._replace(document=begins(taken(ids, order, -1)).cumsum(dim=-1))
+        q = taken(q, order, -2)
+        if call.triangle or self.gated:
+            found, _ = self.in_order(q, sorted_keys, features)
+        else:
+            found = in_documents(q, sorted_keys, features, self.kernel_chunk)
+        back = order.argsort(dim=-1)
+        return Scaled(*(None if t is None else taken(t, back, -2) for t in found))
+
+    def in_order(
+        self, q: Tensor, keys: Tokens, features: FeatureMap, past: Scaled | None = None
+    ) -> tuple[Scaled, Scaled]:
+        """What queries find in the past and in the keys up to their own, and what all of them leave."""
+        if self.kernel_update != 'delta':
+            return causal(q, keys, features, self.kernel_chunk, past)
+        found, state = corrected(q, keys, features, self.kernel_chunk, None if past is None else past.value)
+        return Scaled(found), Scaled(state)
+
+    def phi(self, like: Tensor, scale: Any) -> Phi:
+        """(... e) -> features (... m), and the logarithms (... 1) of what they are to be multiplied with, or None."""
+        root, w = scale**0.5, self.w.to(like.dtype) if self.kernel in RANDOM else None
+        if self.kernel == 'elu':
+            return lambda x: (elu_features(x * root), None)
+        if self.kernel == 'favor':
+            return lambda x: favor(x, w, bool(self.kernel_hyperbolic), scale)
+        if self.kernel == 'relu':
+            return lambda x: (relu_features(x * root, w), None)
+        if self.kernel == 'dpfp':
+            return lambda x: (dpfp(x, self.dpfp_nu), None)
+        if self.kernel == 'arccos':
+            return lambda x: (half_waves(x, w), None)
+        if self.kernel == 'rff':
+            sigma = F.softplus(self.sigma).to(like.dtype) if self.rff_sigma == 'learned' else self.rff_sigma
+            return lambda x: waves(x / sigma, w, self.unit)
+        return lambda x: (x, None)
+
+    def features_of(self, q: Tensor, scale: Any) -> FeatureMap:
+        """What makes features of queries like `q`, and of keys."""
+        phi, unit, norm, divides = self.phi(q, scale), self.unit, self.norm, self.divides
+
+        def features(x: Tensor) -> tuple[Tensor, Tensor | None]:
+            if not torch.compiler.is_compiling():  # else each product of the engine copies its features
+                x = x.contiguous()
+            found, up = phi(of_unit_length(x) if unit else x)
+            if norm is not None:
+                return of_unit_sum(found) if norm == 'sum' else of_unit_length(found), None
+            return (found, up) if up is None or divides else (found * up.exp(), None)
+
+        reads = [getattr(self, name) for name in ('w', 'sigma') if name in self.owned]
+        return FeatureMap(lambda q: features(q)[0], features, divides, tuple(reads))  # levels of queries divide out
+
+    def quotient(self, found: Tensor) -> Tensor:
+        """The sums of values by those of weights; nothing of no key."""
+        if not self.divides:
+            return found
+        sums, weights = found.split([found.shape[-1] - 1, 1], dim=-1)
+        if self.kernel == 'elu':
+            weights = weights + 1e-6
+        elif self.kernel in SIGNED:
+            weights = torch.where(weights < 0, weights.clamp(max=-1e-4), weights.clamp(min=1e-4))
+        else:
+            weights = weights.clamp(min=1e-12)
+        return sums * weights.reciprocal()
+
+    @staticmethod
+    def seen(call: Any) -> Tensor | None:
+        """Which keys are visible, b 1 j 1, None for all."""
+        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        return functools.reduce(torch.logical_and, masks).mT if masks else None
+
+    @staticmethod
+    def keeps_sums(call: Any) -> bool:
+        return call.context is None and 'key sums' in call.declared
+
+    def remembered(self, call: Any) -> Scaled | None:
+        value = call.state('key sums').value if self.keeps_sums(call) else None
+        return None if value is None else Scaled(*value)
+
+    def remember(self, call: Any, total: Scaled) -> None:
+        if self.keeps_sums(call) and (call.keeps or call.past is not None):
+            call.state('key sums').keep([t for t in total if t is not None])

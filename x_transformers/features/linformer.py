@@ -1,0 +1,238 @@
+"""Linformer: queries meet a fixed number of slots, each a sum of keys or values over all places."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.rows import taken
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.flags import ConfigError, Running, flag, none, one_of, size, warn_once
+from x_transformers.kernels.dense import tile_heads
+from x_transformers.kernels.linear import in_chunks
+
+OF_ALL = 'its slots are of all tokens'
+NOT_ADDED = 'its scores are those of slots'
+TURNED = 'its slots are sums of keys from many places'
+
+
+class Slots(AttentionFeature):
+    """Queries meet k slots in place of the keys, and so do weights and values:
+
+        head_h = softmax(scale Q_h (E_h^T K_h)^T) F_h^T V_h             E, F: n k
+
+    linear   E and F are learned, a row for each place
+    mean     a slot is the mean of its share of the places, each as long; what is behind the last token is no slot
+    max      its largest numbers
+    conv     its sum, weighed by place in the share and by feature; learned
+
+    Matrices are those of each head, or shared by heads, by keys and values too, or by all layers of a stack. Places
+    count from the first real token of a row. Time and memory grow with the length.
+    """
+
+    paper = 'Linformer, arXiv:2006.04768'
+    linformer_k = flag(None, 'slots that queries meet in place of the keys', size | none, example=8)
+    linformer_max_len = flag(None, 'how many places it knows', size | none, example=24)
+    linformer_share = flag(
+        'none',
+        'by what matrices are shared: heads, keys and values too, all layers too',
+        one_of('none', 'headwise', 'kv', 'layerwise'),
+        example='kv',
+    )
+    linformer_proj = flag(
+        'linear', 'how places become slots', one_of('linear', 'mean', 'max', 'conv'), example='conv'
+    )  # fmt: skip
+    takes = {'linformer_table': 'n k, the matrix that all layers share'}
+    stored_as = {'of_keys': 'lin_k', 'of_values': 'lin_v'}
+    joins_tokens, needs_all = 'its slots are sums of all tokens of a row', ''
+    remembers = {'slots': Running()}  # of a context
+    handles = ('padding', 'past', 'context', 'elsewhere', 'dropout', 'groups')
+    clashes = {
+        'laser': 'sums of exponentials of values may be negative',
+        'collab_heads': 'its slots are those of a head, there is one shared key',
+        'l2_distance': NOT_ADDED,
+        **dict.fromkeys(('max_attend_past', 'max_attend_future', 'flash_pack_seq'), OF_ALL),
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'its keys are the tokens'),
+        **dict.fromkeys(('shaw_rel_pos', 'disentangled', 'data_dependent_alibi', 'use_rel_proj_pos_bias'), NOT_ADDED),
+    }
+    not_in_stack = {
+        **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), TURNED),
+        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NOT_ADDED),
+        'residual_attn': 'it has no scores to hand on',
+        'cross_residual_attn': 'it has no scores to hand on',
+    }
+
+    def setup(self, host: Any) -> None:
+        if host.causal:
+            raise ConfigError(
+                f'`linformer_k` does not go with `causal`: {OF_ALL}. In cross-attention alone it is written '
+                f'`cross_attn_linformer_k`'
+            )
+        if self.linformer_max_len is None:
+            raise ConfigError('`linformer_k` needs `linformer_max_len`: a slot is a sum over places')
+        k, most = self.linformer_k, self.linformer_max_len
+        if k > most:
+            raise ConfigError(f'`linformer_k` got {k}, it must be at most `linformer_max_len`, {most}')
+        self.learns, self.stride = self.linformer_proj in ('linear', 'conv'), math.ceil(most / k)
+        share, shape = self.linformer_share, host.shape
+        if share != 'none' and not self.learns:
+            warn_once(f'`linformer_share` has no effect with `linformer_proj={self.linformer_proj!r}`')
+        if share == 'layerwise' or not self.learns:
+            return
+        heads = shape.kv_heads if share == 'none' else 1
+        self.of_keys = self.new(heads, host.dim_key)
+        if share == 'kv' and self.linformer_proj == 'conv' and host.dim_key != shape.dim_value:
+            raise ConfigError(SAME_WIDTH)
+        if share != 'kv':
+            self.of_values = self.new(heads, shape.dim_value)
+
+    def new(self, heads: int, width: int) -> nn.Module | nn.Parameter:
+        if self.linformer_proj == 'linear':
+            return matrix(heads, self.linformer_max_len, self.linformer_k)
+        return convolution(heads * width, self.stride)
+
+    def unsupported(self, call: Any) -> str | None:
+        for name in ('rotary_pos_emb', 'polar_pos_emb'):
+            if call.inputs.get(name) is not None:
+                return f'`{name}`: {TURNED}'
+        if call.memories or (call.past is not None and call.context is None):
+            return ('`mems`' if call.memories else '`cache`') + f': {OF_ALL}'
+        return super().unsupported(call)
+
+    def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        """Of a context the cache counts the tokens alone, in rows of no width, beside its slots."""
+        if call.context is None:
+            return call.with_past(k, v)
+        rows, _ = call.with_past(k[..., :0], None)
+        return (k, v) if call.past is None else (rows, rows)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
+        across, held = call.context is not None, None
+        if across and call.past is not None:
+            held = call.state('slots').value
+        k, v, seen = self.slots(k, v, call) if held is None else held
+        if across and (call.keeps or call.past is not None):
+            call.state('slots').keep([k, v, seen])
+        k, v = (tile_heads(t, q.shape[1]) for t in (k, v))
+        any_seen = seen.any(dim=-1, keepdim=True)
+        mask = None if self.all_seen(call) else seen | ~any_seen
+        width = q.shape[-1], v.shape[-1]
+        q, k, v = (F.pad(t, (0, max(width) - t.shape[-1])) for t in (q, k, v)) if width[0] != width[1] else (q, k, v)
+        out = F.scaled_dot_product_attention(q, k, v, mask, call.dropout, scale=float(call.scale))
+        out = out[..., : width[1]]
+        return (out if mask is None else out.masked_fill(~any_seen, 0.0)), None
+
+    def all_seen(self, call: Any) -> bool:
+        """Whether each slot is known to hold a token."""
+        return not call.masks and self.linformer_proj == 'linear' and call.keys > 0
+
+    def slots(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Of keys and values (b h n d), and which of them hold a token (b 1 1 k)."""
+        n = k.shape[-2]
+        if n > self.linformer_max_len:
+            raise ValueError(f'`linformer_max_len={self.linformer_max_len}`: there are {n} keys')
+        masks = [call.widened(term, True) for term in call.masks if term.of_keys]
+        seen = functools.reduce(torch.logical_and, masks).mT if masks else None  # b 1 n 1
+        if seen is not None:
+            # places count from the first real token
+            first = seen.to(torch.uint8).argmax(dim=-2).flatten(1)
+            order = (torch.arange(n, device=k.device) + first) % max(n, 1)
+            order = order.expand(k.shape[0], -1)
+            k, v, seen = (taken(t, order, -2) for t in (k, v, seen.expand(k.shape[0], -1, -1, -1)))
+        of_keys, of_values = self.matrices(call)
+        kept = torch.ones(k.shape[0], 1, n, 1, dtype=torch.bool, device=k.device) if seen is None else seen
+        if self.linformer_proj == 'linear':
+            there = kept.any(dim=-2, keepdim=True).expand(-1, -1, -1, self.linformer_k)
+        else:
+            there = in_chunks(kept.float(), self.stride).amax(dim=-2).mT > 0  # n may be 0
+        k, v = (self.projected_rows(t, seen, own) for t, own in ((k, of_keys), (v, of_values)))
+        return k, v, there
+
+    def matrices(self, call: Any) -> tuple[Tensor | None, Tensor | None]:
+        if not self.learns:
+            return None, None
+        if self.linformer_share == 'layerwise':
+            table = call.inputs.get('linformer_table')
+            if table is None:
+                raise ValueError('`linformer_table` is missing: a stack gives it, a layer alone needs a matrix')
+            return table, table
+        both = self.of_keys, self.of_keys if self.linformer_share == 'kv' else self.of_values
+        return both if self.linformer_proj == 'linear' else tuple(conv.weight.squeeze(1) for conv in both)
+
+    def projected_rows(self, t: Tensor, seen: Tensor | None, own: Tensor | None) -> Tensor:
+        """Rows b h n d as slots b h k d."""
+        kind = self.linformer_proj
+        if kind == 'max':
+            low = torch.finfo(t.dtype).min
+            t = in_chunks(t if seen is None else t.masked_fill(~seen, low), self.stride, low).amax(dim=-2)
+            return t.masked_fill(t == low, 0.0)
+        t = t if seen is None else t.masked_fill(~seen, 0.0)
+        if kind == 'linear':
+            own = own[..., : t.shape[-2], :]
+            if own.ndim == 3 and len(own) > 1:
+                return torch.einsum('hnk,bhnd->bhkd', own, t)
+            rows = torch.einsum('nk,bnd->bkd', own.reshape(own.shape[-2:]), t.transpose(1, 2).flatten(2))
+            return rows.unflatten(-1, (t.shape[1], -1)).transpose(1, 2)
+        if kind == 'conv':
+            weights = own.unflatten(0, (-1, t.shape[-1])).mT  # of heads, or one for all: h stride d
+            return (in_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
+        count = torch.ones_like(t[:, :1, :, :1]) if seen is None else seen.to(t.dtype)
+        count = in_chunks(count, self.stride).sum(dim=-2).clamp(min=1)
+        return in_chunks(t, self.stride).sum(dim=-2) / count
+
+
+SAME_WIDTH = '`linformer_share` of keys and values needs `value_dim_head` to be the width of keys: they share weights'
+
+
+def matrix(*shape: int) -> nn.Parameter:
+    """Slots (... n k) of as much variance as the tokens: n numbers of a variance of 1 / n."""
+    return nn.Parameter(torch.randn(shape) * shape[-2] ** -0.5)
+
+
+def convolution(channels: int, stride: int) -> nn.Conv1d:
+    """Each channel for itself, one stride after the other."""
+    conv = nn.Conv1d(channels, channels, stride, stride, groups=channels, bias=False)
+    nn.init.normal_(conv.weight, std=stride**-0.5)
+    return conv
+
+
+class SlotsOfLayers(StackFeature):
+    """The matrix of slots that all layers of a kind share."""
+
+    paper = Slots.paper
+    stored_as = {'of_a': 'lin_k', 'of_c': 'cross_lin_k'}
+    serves = ('linformer_share',)
+
+    def setup(self, host: Any) -> None:
+        self.kinds: list[str] = []
+        for kind in 'ac':
+            layers = [host.flags_for(kind, number) for number in range(host.layer_types.count(kind))]
+            names = ('linformer_k', 'linformer_max_len', 'linformer_share', 'linformer_proj')
+            own = {tuple(layer.get(name) for name in names) for layer in layers}
+            shared = [
+                one for one in own if one[0] is not None and one[2] == 'layerwise' and one[3] not in ('mean', 'max')
+            ]
+            if not shared:
+                continue
+            if len(own) > 1:
+                raise ConfigError("`linformer_share='layerwise'` got other values for some layers: all share a matrix")
+            k, most, _, proj = shared[0]
+            if most is None:
+                continue  # the layers refuse it
+            self.kinds.append(kind)
+            width = layers[0].get('dim_head', 64)
+            if proj == 'conv' and (layers[0].get('value_dim_head') or width) != width:
+                raise ConfigError(SAME_WIDTH)
+            made = matrix(most, k) if proj != 'conv' else convolution(width, math.ceil(most / k))
+            setattr(self, f'of_{kind}', made)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        for kind in self.kinds:
+            own = getattr(self, f'of_{kind}')
+            call.shared[kind]['linformer_table'] = own if isinstance(own, Tensor) else own.weight.squeeze(1)
+        return x

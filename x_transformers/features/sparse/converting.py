@@ -1,0 +1,100 @@
+"""From a dense model to a sparse one."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.features.positions import AbsolutePositionalEmbedding
+from x_transformers.flags import ConfigError, Configurable, is_int, shown
+
+Net = TypeVar('Net', bound=nn.Module)
+
+
+def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
+    """Give a built model, or a stack, another pattern, in place: `attn_sparse_pattern`.  Beltagy et al. 2020,
+    arXiv:2004.05150
+
+    Parameters stay what they are, the same tensors under the same names; those that the pattern brings are copies, such
+    as projections of global tokens. `model.config` changes along.
+
+    pattern       a pattern, its name or dict, one for each layer; None for none
+    max_seq_len   a longer one: the table of absolute positions is repeated, P'[p] = P[p mod n]
+
+    raises        ValueError if other flags do not go with the pattern, before anything is changed
+    """
+    stack = getattr(net, 'attn_layers', net)
+    if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
+        inner = ' or of its `net`' if hasattr(net, 'net') else ''
+        raise TypeError(f'`net` got {shown(net)}, it must be a stack, or a model around one: ask it of that{inner}')
+    if max_seq_len is not None:
+        check_length(net, max_seq_len)
+    with torch.random.fork_rng(devices=[]):
+        new = type(stack)(**{**stack.__dict__['_given'], 'attn_sparse_pattern': pattern})
+    adopt(new, stack)
+    stack.__dict__.update(new.__dict__)
+    stack.__dict__['features'] = new.features.rebound(stack)
+    if max_seq_len is not None:
+        lengthen(net, max_seq_len)
+    return net
+
+
+def adopt(new: nn.Module, old: nn.Module) -> None:
+    """The parameters, buffers and hooks of a module, for another one that may have more."""
+    theirs = dict(old.named_modules(remove_duplicate=False))
+    ours = dict(new.named_modules(remove_duplicate=False))
+    tensors = {**dict(old.named_parameters(remove_duplicate=False)), **dict(old.named_buffers(remove_duplicate=False))}
+    like = next(old.parameters())
+    for name, module in theirs.items():
+        held = {*module._parameters, *(module._buffers.keys() - module._non_persistent_buffers_set)}
+        other = ours.get(name)
+        lost = None if other is None else next((one for one in held if not hasattr(other, one)), None)
+        if type(other) is not type(module) or lost is not None:
+            part = '.'.join(filter(None, (name, lost)))
+            raise ConfigError(
+                f'`{part}` was changed after it was built: a new stack has no such {type(module).__name__}'
+            )
+    for name, module in ours.items():
+        for kept in (module._parameters, module._buffers):
+            for own, tensor in kept.items():
+                full = f'{name}.{own}' if name else own
+                kept[own] = tensors[full] if full in tensors else fresh(tensor, full, tensors, like)
+        if name in theirs:
+            state = vars(theirs[name])
+            vars(module).update({key: value for key, value in state.items() if 'hooks' in key or key == 'training'})
+
+
+def fresh(tensor: Tensor | None, name: str, tensors: dict[str, Tensor], like: Tensor) -> Tensor | None:
+    """What only the new one has: a copy of what it stands beside, or as it was made."""
+    if tensor is None:
+        return None
+    beside = tensors.get(name.replace('_global.', '.'))
+    value = tensor.detach() if beside is None else beside.detach().clone()
+    value = value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
+    return nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+
+
+def check_length(net: Any, length: Any) -> None:
+    if not is_int(length):
+        raise TypeError(f'`max_seq_len` got {shown(length)}, it must be an integer')
+    known = getattr(net, 'max_seq_len', None)
+    if known is None:
+        raise ValueError(f'`max_seq_len` is no argument of a {type(net).__name__}, it is one of the model around it')
+    if length < known:
+        raise ValueError(f'`max_seq_len` got {length}, it must be at least what it is, {known}')
+    if getattr(net, 'axial_abs_pos_emb', None) and length > known:
+        raise ValueError('`max_seq_len` does not go with `axial_abs_pos_emb`, whose axes have their lengths')
+
+
+def lengthen(net: Any, length: int) -> None:
+    """A longer table of absolute positions."""
+    net.__dict__['_given']['max_seq_len'] = net.max_seq_len = length
+    table = getattr(net, 'pos_emb', None)
+    if not isinstance(table, AbsolutePositionalEmbedding) or table.max_seq_len == length:
+        return
+    weight = table.emb.weight
+    longer = weight.detach().repeat(-(-length // len(weight)), 1)[:length].clone()
+    table.emb.weight = nn.Parameter(longer, weight.requires_grad)
+    table.emb.num_embeddings = table.max_seq_len = length

@@ -1,0 +1,267 @@
+"""A pattern in place of all keys."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.core.checks import as_mask
+from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.flags import ConfigError, PerToken, boolean, flag, none
+from x_transformers.flags.checks import Check
+from x_transformers.kernels.dense import heads_of, lowest, softmax, tile_heads
+from x_transformers.kernels.patterns.engine import attended
+from x_transformers.kernels.patterns.formula import none_marked
+from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
+from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
+
+Views = tuple[Tensor, Tensor, Tensor]
+
+a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern)
+
+
+class Apart:
+    """Queries, keys and values of global tokens, from projections of their own, which all that acts on the others acts
+    on too.
+
+    refuses    features that make them in another way
+    """
+
+    def __init__(self, host: Any) -> None:
+        for stage in ('views', 'past'):
+            for other in host.features.at.get(stage, ()):
+                raise ConfigError(f'`global_separate_qkv` does not go with `{other.title}`: it acts at `{stage}`')
+
+    def projected(self, feature: Any, call: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the call, and all keys and values, with those in front."""
+        host, on = feature.host, feature.host.features
+        inputs = call.own(feature).sources
+        parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)
+        own = tuple([to(t) for to, t in zip(parts, inputs, strict=True)])
+        q, own_k, own_v = on.chain('projected', own, call)
+        q, own_k = heads_of(q, host.dim_key), heads_of(own_k, host.dim_key)
+        q, own_k, own_v = on.chain('heads', (q, own_k, heads_of(own_v, host.shape.dim_value)), call)
+        q, own_k = on.chain('turn', (q, own_k), call)
+        if call.keeps or call.past is not None:
+            own_k, own_v = call.state('global keys').append(own_k), call.state('global values').append(own_v)
+        q, own_k = on.chain('place', (q, own_k), call)
+        added, heads = call.total_keys - call.keys, k.shape[1]
+        q, own_k, own_v = on.chain('enter', (q, own_k, own_v), call)
+        own_k, own_v = tile_heads(own_k, heads), tile_heads(own_v, heads)
+        own_k = torch.cat((k[:, :, :added], own_k), dim=2)
+        q, own_k = on.chain('meet', (q, own_k), call)
+        call.own(feature).apart = q, own_k, torch.cat((v[:, :, :added], own_v), dim=2)
+        return call.own(feature).apart
+
+
+class SparsePattern(AttentionFeature):
+    """A query sees the keys that a pattern shows it, and no score is formed for others:  x_transformers.patterns
+
+    Positions are places in the sequence, counted from its first real token, whatever `pos` says. Time and memory grow
+    with the keys that a query sees.
+    """
+
+    paper = 'Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150'
+    sparse_pattern = flag(
+        None, 'which keys a query sees, by their places', none | a_pattern, example={'pattern': 'sliding', 'window': 3}
+    )
+    global_separate_qkv = flag(
+        None,
+        "tokens that `global_mask` marks have projections of their own; None: yes, where there is Global('mask')",
+        boolean | none,
+        example=False,
+    )
+    takes = {'global_mask': "b n, which tokens see all and are seen by all, for Global('mask')"}
+    not_across = 'its places are those of one sequence'
+    handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'elsewhere', 'dropout')
+    not_in_stack = {
+        **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores of all keys to hand on'),
+    }
+    stored_as = {'random_blocks': 'random_blocks'}
+    cuts = {}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['sparse_pattern'] is not None
+
+    def setup(self, host: Any) -> None:
+        self.pattern: Pattern = as_pattern(self.sparse_pattern)
+        check_known(self.pattern)
+        self.name = self.sparse_pattern if isinstance(self.sparse_pattern, str) else repr(self.pattern)
+        if host.causal and self.pattern.looks_ahead:
+            raise ConfigError(f'`sparse_pattern` got {self.name}, not for a causal stack: {self.pattern.looks_ahead}')
+        if self.pattern.cannot_cache:
+            self.can_cache = False
+        if not self.pattern.of_differences:
+            self.joins_tokens = 'its blocks are counted from where a row begins'
+        self.heads = host.query_heads if hasattr(host, 'query_heads') else host.shape.heads
+        self.pattern.for_heads(self.heads)
+        marked, wanted = self.pattern.marked, self.global_separate_qkv
+        if wanted and not marked:
+            raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
+        self.apart = Apart(host) if marked and (wanted is None or wanted) else None
+        self.remembers = {'global tokens': PerToken()} if marked else {}
+        if self.apart is not None:
+            self.remembers |= {'global keys': PerToken(), 'global values': PerToken()}
+            for name in ('to_q', 'to_k', 'to_v'):
+                setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
+        self.is_drawn = False
+        table = self.pattern.drawn(self.heads, 0)
+        if table is not None:
+            self.is_drawn, self.random_blocks = True, table
+
+    def draw(self, layer: int) -> None:
+        """Blocks at random are those of the layer."""
+        if self.is_drawn:
+            self.random_blocks.copy_(self.pattern.drawn(self.heads, layer))
+
+    def of_heads(self, heads: int, n: int) -> tuple[Pattern, ...]:
+        """The patterns of all heads, in a call of n positions."""
+        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0)).of_length(n)
+        own = own.stored(self.random_blocks) if self.is_drawn else own
+        return own.for_heads(heads)
+
+    def unsupported(self, call: Any) -> str | None:
+        if call.context is not None:
+            return f'a context: {self.not_across}'
+        if call.memories and not self.pattern.of_differences:
+            return '`mems`: its blocks are counted from where a row begins'
+        if call.memories and call.inputs.get('index') is not None:
+            return '`mems` and padding on the left: memories stand next to the first token'
+        size = self.pattern.size
+        if size is not None and (call.keys > size or (call.keys < size and not call.causal)):
+            return f'{call.keys} tokens: its pattern is of {self.pattern.size}'
+        return super().unsupported(call)
+
+    def sources(self, inputs: Views, call: Any) -> Views:
+        if self.apart is not None:
+            call.own(self).sources = inputs
+        return inputs
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
+        marks, new = self.marks(call), call.inputs.get('global_mask') is not None
+        call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call.keys)
+        on = self.host.features
+        if self.apart is None:
+            return attended(q, k, v, call, patterns, marks, on)
+        qkv = self.apart.projected(self, call, k, v) if new or call.keeps or call.past is not None else ()
+        out, _ = attended(q, k, v, call, [without_marked_queries(one) for one in patterns], marks, on)
+        if not new:
+            return out, None
+        own, _ = attended(*qkv, call, [MarkedQueries()] * q.shape[1], marks)
+        return torch.where(self.chosen(call.of_queries(marks), patterns), own, out), None
+
+    @staticmethod
+    def chosen(marks: Tensor, patterns: Sequence[Pattern]) -> Tensor:
+        """Which queries of which heads are global, of those that are marked:  b h i 1."""
+        heads = torch.tensor([one.marked for one in patterns], device=marks.device)
+        return (marks[:, None] & heads[:, None]).unsqueeze(-1)
+
+    def marks(self, call: Any) -> Tensor | None:
+        """Which keys are marked, b j; None for none."""
+        given = call.inputs.get('global_mask')
+        if not self.pattern.marked:
+            if given is not None:
+                raise ValueError(
+                    f"`global_mask` was given, but `sparse_pattern` is {self.name}, without Global('mask')"
+                )
+            return None
+        if given is not None:
+            given = as_mask(given, 'global_mask', call.batch, call.count, like=call.x)
+        elif call.keeps or call.past is not None:
+            given = torch.zeros(call.batch, call.count, dtype=torch.bool, device=call.x.device)
+        if given is None:
+            return None
+        given = F.pad(given, (call.memories, 0))  # of an earlier segment none is
+        if not (call.keeps or call.past is not None):
+            return given
+        return call.state('global tokens').append(given.unsqueeze(-1)).squeeze(-1)
+
+    def maps(self, q: Tensor, k: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The dense twin."""
+        call = call.combine()
+        marks, patterns = call.own(self).marks, self.of_heads(q.shape[1], call.keys)
+        sim = (q * call.scale) @ tile_heads(k, q.shape[1]).mT
+        if self.apart is not None and marks is not None and call.inputs.get('global_mask') is not None:
+            own_q, own_k, _ = call.own(self).apart
+            own = (own_q * call.scale) @ tile_heads(own_k, q.shape[1]).mT
+            sim = torch.where(self.chosen(call.of_queries(marks), patterns), own, sim)
+        logits = sim if call.bias is None else sim + call.bias.to(sim.dtype)
+        i, j = call.q_at.unsqueeze(-1), call.k_at.unsqueeze(-2)
+        known = (
+            none_marked
+            if marks is None
+            else lambda at: call.of_queries(marks).unsqueeze(-1) if at is i else marks.unsqueeze(-2)
+        )
+        shown = [one.visible(i, j, known) for one in patterns]
+        size = torch.broadcast_shapes(*(one.shape for one in shown))
+        seen = torch.stack([one.expand(size) for one in shown], dim=-3)
+        seen = seen if seen.ndim == 4 else seen[None]
+        seen = F.pad(seen, (call.total_keys - call.keys, 0), value=True)
+        visible = call.visible()
+        seen = seen if visible is None else seen & visible
+        logits = logits.masked_fill(~seen, lowest(logits))
+        return sim, logits, softmax(logits).to(q.dtype).masked_fill(~seen, 0.0)
+
+
+class PatternsInStack(StackFeature):
+    """Tells layers with a pattern where rows with padding on the left begin."""
+
+    serves = ('sparse_pattern',)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if call.start is not None:
+            call.shared['a'].setdefault('index', call.row_positions())
+        return x
+
+
+class GlobalTokensInStack(StackFeature):
+    """Tells layers that have Global('mask') which tokens are global."""
+
+    serves = ('sparse_pattern',)
+    takes = {'global_mask': 'b n, which tokens see all and are seen by all; those behind its end are not'}
+    waits = True
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        marks = call.inputs.get('global_mask')
+        if marks is None:
+            return x
+        if not any(map(reads_marks, self.host.layers)):
+            raise ValueError("`global_mask` was given, but no `attn_sparse_pattern` has Global('mask')")
+        marks = as_mask(marks, 'global_mask', x.shape[0], None, like=x)
+        if marks.shape[1] > call.tokens:
+            raise ValueError(f'`global_mask` got {marks.shape[1]} tokens, there are {call.tokens}')
+        call.own(self).marks = F.pad(marks, (0, call.tokens - marks.shape[1]))[:, call.held :]
+        return x
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        marks = getattr(call.own(self), 'marks', None)
+        return inputs if marks is None or not reads_marks(layer) else {**inputs, 'global_mask': marks}
+
+
+def reads_marks(layer: Any) -> bool:
+    """Whether a layer has a pattern with Global('mask')."""
+    on = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
+    found = None if on is None else on.find(SparsePattern)
+    return found is not None and found.pattern.of_layer(layer[1].layer_number).marked
+
+
+class GlobalTokensInModel(ModelFeature):
+    """Hands `global_mask` on to the stack. What stands in front of the tokens is not global."""
+
+    takes = {'global_mask': 'b n, which tokens see all and are seen by all; those behind its end are not'}
+    waits = True
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        marks = call.inputs.get('global_mask')
+        if marks is None:
+            return inputs
+        if call.spread is not None or (call.leading and call.inputs.get('seq_start_pos') is not None):
+            raise ValueError('`global_mask` does not go with tokens that stand between those of the sequence')
+        marks = as_mask(marks, 'global_mask', call.like_tokens.shape[0], None, like=call.like_tokens)
+        return {**inputs, 'global_mask': F.pad(marks, (call.leading, 0))}

@@ -1,0 +1,157 @@
+"""Attention of queries to gathered keys, by its formula: with every derivative, in every transform.
+
+Axes: b batch, h heads, G groups, c queries of a group, s its keys, e features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.core.precision import accurate
+from x_transformers.core.rows import Pointwise
+from x_transformers.kernels.merging import merged
+from x_transformers.kernels.patterns.layouts import Grid, Group, group_of
+from x_transformers.patterns.branches import Branch
+
+
+@dataclass
+class Scores:
+    """What decides scores beside queries and keys.
+
+    mask, bias   for one query and one key; j counts the `added` keys in front too
+    heads        which heads these are, None for all
+    start        padding on the left of each row (b), whose positions are negative; None if positions are indices
+    """
+
+    scale: Any
+    causal: bool
+    mask: Pointwise | None
+    bias: Pointwise | None
+    added: int
+    dropout: float = 0.0
+    heads: Tensor | None = None
+    start: Tensor | None = None
+
+    def head_index(self, count: int, device: torch.device) -> Tensor:
+        heads = torch.arange(count, device=device) if self.heads is None else self.heads
+        return heads[:, None, None, None]
+
+
+def rows_at(t: Tensor, index: Tensor) -> Tensor:
+    """Rows of t (b h j e) at an index (b|1 h|1 G s):  b h G s e."""
+    flat = index.flatten(2)
+    if index.shape[:2] == (1, 1):
+        found = t.index_select(2, flat[0, 0])
+    else:
+        found = t.gather(2, flat.unsqueeze(-1).expand(t.shape[0], t.shape[1], -1, t.shape[3]))
+    return found.unflatten(2, index.shape[2:])
+
+
+def indices(positions: Tensor, start: Tensor | None, n: int) -> tuple[Tensor, Tensor]:
+    """Where positions stand, and which are any."""
+    real = positions >= 0
+    if start is None:
+        return positions.clamp(min=0), real
+    index = positions + start[:, None, None, None]
+    return index.clamp(0, max(n - 1, 0)), real & (index < n)
+
+
+def of_group(
+    q: Tensor, k: Tensor, v: Tensor, group: Group, sees: Callable[[Tensor, Tensor], Tensor] | None, grid: Grid,
+    own: Scores,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What each query of the call finds among the keys of its group:  b h i d, and log-sums b h i, -inf of none."""
+    at, is_query = indices(group.queries, own.start, grid.n)
+    row = rows_of(at, is_query, group, grid, own)
+    j, is_key = indices(group.keys, own.start, grid.n)
+    j = j + own.added
+    seen = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)
+    i_pos, j_pos = group.queries.unsqueeze(-1), group.keys.unsqueeze(-2)
+    if sees is not None:
+        seen = seen & sees(i_pos, j_pos)
+    if own.causal:
+        seen = seen & (j_pos <= i_pos)
+    return of_index(q, k, v, row, j, seen, own)
+
+
+def rows_of(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
+    """Which rows of the call the queries of a group are; one more than there are for none."""
+    if grid.at is None:
+        rows = grid.n - grid.first
+        return torch.where(is_query & (at >= grid.first), at - grid.first, rows)
+    rows = grid.at.shape[-1]
+    row = torch.arange(rows, device=at.device)
+    own_rows = row[:, None] if group.queries.shape[-2] == rows and group.queries.shape[-1] == 1 else row[None]
+    return torch.where(is_query, own_rows, rows)
+
+
+def of_index(
+    q: Tensor, k: Tensor, v: Tensor, row: Tensor, j: Tensor, seen: Tensor, own: Scores
+) -> tuple[Tensor, Tensor]:
+    """The same, of rows (b|1 1 G c), keys (b|1 h|1 G s), and which pairs meet (b|1 h|1 G c s)."""
+    rows = q.shape[2]
+    i = row.clamp(max=max(rows - 1, 0))
+    scores = accurate(rows_at(q, i) * own.scale) @ accurate(rows_at(k, j)).mT
+    b = torch.arange(q.shape[0], device=q.device)[:, None, None, None, None]
+    where = b, own.head_index(q.shape[1], q.device), i.unsqueeze(-1), j.unsqueeze(-2)
+    if own.bias is not None:
+        scores = scores + own.bias(*where)
+    if own.mask is not None:
+        seen = seen & own.mask(*where)
+    blind = ~seen.any(dim=-1, keepdim=True)
+    log_sums = scores.masked_fill(~(seen | blind), -torch.inf).logsumexp(dim=-1, keepdim=True)
+    weights = (scores - log_sums).masked_fill(~seen, -torch.inf).exp()
+    out = F.dropout(weights, own.dropout).to(v.dtype) @ rows_at(v, j)
+    return back(out, row, rows), back(log_sums.masked_fill(blind, -torch.inf), row, rows, -torch.inf).squeeze(-1)
+
+
+def back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
+    """From groups (b h G c d) to rows (b h i d); those of no group get the filler."""
+    flat, count = t.flatten(2, 3), row.shape[2] * row.shape[3]
+    place = torch.arange(count, device=t.device).expand(row.shape[0], -1)
+    found = torch.full((row.shape[0], rows + 1), count, device=t.device)
+    found = found.scatter(1, row.flatten(1), place)[:, :rows]
+    flat = F.pad(flat, (0, 0, 0, 1), value=filler)
+    return rows_at(flat, found[:, None, None]).squeeze(2)
+
+
+def by_formula(
+    q: Tensor, k: Tensor, v: Tensor, branches: tuple[Branch, ...], grid: Grid, own: Scores
+) -> tuple[Tensor, Tensor]:
+    """Attention to what the branches see, and to the keys in front:  b h i d, log-sums b h i."""
+    parts = []
+    marks = none_marked if grid.marks is None else marked_at(grid.marks)
+    for branch in branches:
+        group = group_of(branch.layout, grid)
+        if 0 in group.queries.shape or 0 in group.keys.shape:
+            continue
+        parts.append(of_group(q, k, v, group, lambda i, j, b=branch: b.sees(i, j, marks), grid, own))
+    if own.added:
+        row = torch.arange(q.shape[2], device=q.device)[None, None, None]
+        front = torch.arange(own.added, device=q.device)[None, None, None]
+        seen = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, 1, q.shape[2], own.added)
+        parts.append(of_index(q, k, v, row, front, seen, own))
+    if not parts:
+        nothing = v.new_zeros(*q.shape[:-1], v.shape[-1])
+        return nothing, torch.full(q.shape[:-1], -torch.inf, device=q.device)
+    return parts[0] if len(parts) == 1 else merged(parts)
+
+
+def none_marked(positions: Tensor) -> Tensor:
+    return torch.zeros_like(positions, dtype=torch.bool)
+
+
+def marked_at(marks: Tensor) -> Callable[[Tensor], Tensor]:
+    """Which positions (b|1 h|1 ...) are marked, -1 is not."""
+
+    def of(positions: Tensor) -> Tensor:
+        row = torch.arange(marks.shape[0], device=marks.device).reshape(-1, *[1] * (positions.ndim - 1))
+        return marks[row, positions.clamp(min=0)] & (positions >= 0)
+
+    return of

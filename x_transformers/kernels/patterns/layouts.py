@@ -1,0 +1,118 @@
+"""Which queries and keys meet in a layout, as indices:  b|1 h|1 G c  and  b|1 h|1 G s,  -1 for none."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from x_transformers.patterns.base import divided
+from x_transformers.patterns.branches import Columns, Listed, Rows, Span
+
+
+class Grid(NamedTuple):
+    """There are `n` positions; the queries are those from the `first` on, or those at the positions `at`, i or b i.
+
+    marks   which positions are marked, b n
+    """
+
+    n: int
+    first: int
+    device: torch.device
+    at: Tensor | None = None
+    marks: Tensor | None = None
+
+    def count(self, *sizes: int) -> Tensor:
+        return torch.arange(*sizes, device=self.device)
+
+
+class Group(NamedTuple):
+    """Positions of queries, and of the keys that all of a row read; -1 for none."""
+
+    queries: Tensor
+    keys: Tensor
+
+
+def within(positions: Tensor, first: int, n: int) -> Tensor:
+    """-1 for what is no position."""
+    return positions.masked_fill((positions < first) | (positions >= n), -1)
+
+
+def to_4d(t: Tensor) -> Tensor:
+    return t.reshape(*[1] * (4 - t.ndim), *t.shape)
+
+
+def group_of(layout: Span | Listed | Columns | Rows, grid: Grid) -> Group:
+    if grid.at is not None:
+        return of_each(layout, grid)
+    if isinstance(layout, Span):
+        return of_span(layout, grid)
+    if isinstance(layout, Listed):
+        chunks = divided(grid.n, layout.size)
+        queries = grid.count(chunks * layout.size).unflatten(0, (chunks, layout.size))
+        listed = layout.keys.to(grid.device)[..., :chunks, :]
+        keys = listed.unsqueeze(0) if listed.ndim == 3 else to_4d(listed)
+        return Group(to_4d(within(queries, grid.first, grid.n)), within(keys, 0, grid.n))
+    everything = grid.count(grid.n)
+    if isinstance(layout, Columns):
+        return Group(to_4d(everything[grid.first :]), chosen(layout.keys, grid, 0))
+    return Group(chosen(layout.queries, grid, grid.first), to_4d(everything))
+
+
+def chosen(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
+    """Some positions, from the first one on; those that are marked, if it is not said which."""
+    if positions is not None:
+        return to_4d(within(positions.to(grid.device), first, grid.n))  # in graphs nothing is looked at
+    marks = grid.marks.clone()
+    marks[:, :first] = False
+    order = marks.long().argsort(dim=-1, descending=True, stable=True)[:, : most_of(marks)]
+    return order.masked_fill(~marks.gather(-1, order), -1)[:, None, None]
+
+
+def most_of(marks: Tensor) -> int:
+    """The most that are marked in a row, one at least."""
+    if marks.device.type == 'meta' or not marks.numel():
+        return marks.shape[-1]
+    most = marks.sum(dim=-1).max().clamp(min=1).item()
+    torch._check(1 <= most)
+    torch._check(most <= marks.shape[-1])
+    return most
+
+
+def marked(grid: Grid) -> Tensor:
+    """The same of those that are marked, as many as there may be, where there are few queries."""
+    return torch.where(grid.marks, grid.count(grid.n), -1)[:, None, None]
+
+
+def of_span(span: Span, grid: Grid) -> Group:
+    size, before, after, stride = span
+    first = grid.first // stride // size
+    chunks = divided(divided(grid.n, stride), size) - first
+    start = (grid.count(chunks) + first).unsqueeze(-1) * size  # N 1
+    residue = grid.count(stride)[:, None, None]
+    queries = (start + grid.count(size)) * stride + residue  # s N c
+    own = start + grid.count(-before, size + after)
+    keys = torch.where(own >= 0, own * stride + residue, -1)
+    return Group(to_4d(within(queries, grid.first, grid.n).flatten(0, 1)), to_4d(within(keys, 0, grid.n).flatten(0, 1)))
+
+
+def of_each(layout: Span | Listed | Columns | Rows, grid: Grid) -> Group:
+    """A group for each of the queries."""
+    at = grid.at if grid.at.ndim == 2 else grid.at[None]  # b|1 i
+    queries = within(at, 0, grid.n)[:, None, :, None]
+    if isinstance(layout, Span):
+        size, before, after, stride = layout
+        own = at // stride // size * size
+        own = own.unsqueeze(-1) + grid.count(-before, size + after)
+        keys = torch.where(own >= 0, own * stride + (at % stride).unsqueeze(-1), -1).unsqueeze(1)
+        return Group(queries, within(keys, 0, grid.n))
+    if isinstance(layout, Listed):
+        keys = layout.keys.to(grid.device)[..., (at // layout.size).clamp(0, layout.keys.shape[-2] - 1), :]
+        keys = keys.unsqueeze(1) if keys.ndim == 3 else keys.movedim(0, 1)
+        return Group(queries, within(keys, 0, grid.n))
+    if isinstance(layout, Columns):
+        return Group(queries.mT, marked(grid) if layout.keys is None else chosen(layout.keys, grid, 0))
+    wanted = marked(grid) if layout.queries is None else chosen(layout.queries, grid, 0)  # b|1 1 1 r
+    hit = (queries[:, 0] == wanted[:, 0]).any(dim=-1)[:, None, None] & (queries.mT >= 0)
+    return Group(torch.where(hit, queries.mT, -1), to_4d(grid.count(grid.n)))

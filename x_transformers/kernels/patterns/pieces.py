@@ -1,0 +1,371 @@
+"""Calls of a kernel that together are a branch: views of queries and keys where neighbours meet, else gathered rows.
+
+Axes: B batch of the kernel, h heads, c queries, s keys, e features. A `Piece` has two sides, each of which reads its
+part of a tensor b h j e as B h c e, and writes or adds such parts back; and a mask, 0 or -inf, which broadcasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from x_transformers.core.rows import Pointwise
+from x_transformers.kernels.patterns.formula import none_marked
+from x_transformers.kernels.patterns.layouts import Grid
+from x_transformers.patterns.base import divided
+from x_transformers.patterns.branches import Branch, Columns, Listed, Span
+
+# Numbers of a mask that is made at once, and of windows of keys: what stays in the caches of a processor.
+MASK, WINDOWS = 2**21, 2**22
+
+
+class Slab(NamedTuple):
+    """Chunks: of some rows of the batch, `classes` next to each other, `count` of each `jump` apart, in each `length`
+    tokens `stride` apart. A view where one of these axes alone is longer than 1."""
+
+    batch: tuple[int, int]
+    start: int
+    classes: int
+    count: int
+    jump: int
+    length: int
+    stride: int = 1
+
+    def view(self, t: Tensor) -> Tensor:
+        first, last = self.batch
+        rows, heads, row = t.stride()[:3]
+        size = (last - first, self.classes, self.count, t.shape[1], self.length, *t.shape[3:])
+        stride = (rows, row, self.jump * row, heads, self.stride * row, *t.stride()[3:])
+        return t.as_strided(size, stride, t.storage_offset() + first * rows + self.start * row)
+
+    def read(self, t: Tensor) -> Tensor:
+        return self.view(t).flatten(0, 2)
+
+    def write(self, t: Tensor, part: Tensor) -> None:
+        view = self.view(t)
+        view.copy_(part.unflatten(0, view.shape[:3]))
+
+    def add(self, t: Tensor, part: Tensor) -> None:
+        """Where they overlap, those that do not at once."""
+        apart = self.jump // self.stride if self.count > 1 else self.length
+        for at in range(0, self.length, apart):
+            some = min(apart, self.length - at)
+            view = self._replace(start=self.start + at * self.stride, length=some).view(t)
+            view.add_(part[:, :, at : at + some].unflatten(0, view.shape[:3]))
+
+
+class Some(NamedTuple):
+    """Rows at an index (j) that the batch shares, or of each (b j)."""
+
+    index: Tensor
+
+    def wide(self, t: Tensor) -> Tensor:
+        index = self.index[:, None, :].reshape(self.index.shape[0], 1, -1, *[1] * (t.ndim - 3))
+        return index.expand(-1, t.shape[1], -1, *t.shape[3:])
+
+    def read(self, t: Tensor) -> Tensor:
+        return t.index_select(2, self.index) if self.index.ndim == 1 else t.gather(2, self.wide(t))
+
+    def write(self, t: Tensor, part: Tensor) -> None:
+        if self.index.ndim == 1:
+            t.index_copy_(2, self.index, part)
+        else:
+            t.scatter_(2, self.wide(t), part)
+
+    def add(self, t: Tensor, part: Tensor) -> None:
+        if self.index.ndim == 1:
+            t.index_add_(2, self.index, part)
+        else:
+            t.scatter_add_(2, self.wide(t), part)
+
+
+class Lists(NamedTuple):
+    """Of some rows of the batch lists of rows, h|1 N s."""
+
+    batch: tuple[int, int]
+    index: Tensor
+
+    def flat(self, t: Tensor) -> Tensor:
+        return self.index.flatten(1)[None, :, :, None].expand(t.shape[0], t.shape[1], -1, t.shape[-1])
+
+    def read(self, t: Tensor) -> Tensor:
+        own = t[slice(*self.batch)]
+        shared = self.index.shape[0] == 1
+        found = own.index_select(2, self.index.flatten()) if shared else own.gather(2, self.flat(own))
+        return found.unflatten(2, self.index.shape[1:]).transpose(1, 2).flatten(0, 1)
+
+    def add(self, t: Tensor, part: Tensor) -> None:
+        own = t[slice(*self.batch)]
+        part = part.unflatten(0, (len(own), -1)).transpose(1, 2).flatten(2, 3)
+        if self.index.shape[0] == 1:
+            own.index_add_(2, self.index.flatten(), part)
+        else:
+            own.scatter_add_(2, self.flat(own), part)
+
+
+class Slice(NamedTuple):
+    """Neighbouring rows of the whole batch."""
+
+    start: int
+    stop: int
+
+    def read(self, t: Tensor) -> Tensor:
+        return t[:, :, self.start : self.stop]
+
+    def write(self, t: Tensor, part: Tensor) -> None:
+        self.read(t).copy_(part)
+
+    def add(self, t: Tensor, part: Tensor) -> None:
+        self.read(t).add_(part)
+
+
+Side = Slab | Some | Lists | Slice
+
+
+class Piece(NamedTuple):
+    """Queries and keys that meet, and numbers that are added to their scores, None for nothing."""
+
+    queries: Side
+    keys: Side
+    mask: Tensor | None
+
+
+class Family(NamedTuple):
+    """Chunks of one class of a span: `count` of them with `size` queries from `start`, reading `reads` keys from
+    `first`, counted in the class."""
+
+    start: int
+    count: int
+    size: int
+    first: int
+    reads: int
+
+
+def families(span: Span, first: int, n: int) -> list[Family]:
+    """The chunks of n positions with queries from the first on: those that have all of their keys, and the rest."""
+    size, before, after, _ = span
+    if first >= n:
+        return []
+    start = max(divided(first, size), divided(before, size))
+    stop = (n - after) // size if n > after else 0
+    if stop <= start:
+        begin = max(first // size * size - before, 0)
+        return [Family(first, 1, n - first, begin, n - begin)]
+    found = []
+    if first < start * size:
+        begin = max(first // size * size - before, 0)
+        found.append(Family(first, 1, start * size - first, begin, min(start * size + after, n) - begin))
+    found.append(Family(start * size, stop - start, size, start * size - before, before + size + after))
+    if stop * size < n:
+        begin = stop * size - before
+        found.append(Family(stop * size, 1, n - stop * size, begin, n - begin))
+    return found
+
+
+class Cut(NamedTuple):
+    """What pieces are made for: `batch` rows, `heads` of `width` features, behind `added` keys in front.
+
+    entry    masks and biases of pairs, as numbers to add, or None; j counts the keys in front too
+    alone    whether the entry knows of nothing but distances
+    """
+
+    grid: Grid
+    batch: int
+    heads: int
+    width: int
+    added: int
+    causal: bool
+    entry: Pointwise | None
+    alone: bool
+    dtype: torch.dtype
+
+    def mask(self, branch: Branch, i: Tensor, j: Tensor, b: Tensor, real: Tensor | None = None) -> Tensor:
+        """For positions of queries (B h|1 c 1) and keys (B h|1 1 s) of rows b (B|1 1 1 1)."""
+        table = self.grid.marks
+        seen = branch.sees(i, j, none_marked if table is None else lambda positions: table[b, positions])
+        seen = seen & (j <= i) if self.causal else seen
+        seen = seen if real is None else seen & real
+        numbers = hidden(~seen, self.dtype)
+        return numbers if self.entry is None else numbers + self.of_entry(i, j + self.added, b)
+
+    def of_entry(self, i: Tensor, j: Tensor, b: Tensor) -> Tensor:
+        heads = torch.arange(self.heads, device=i.device)[:, None, None]
+        return self.entry(b, heads, i - self.grid.first, j)
+
+    def all_rows(self) -> Tensor:
+        return self.grid.count(self.batch)[:, None, None, None]
+
+    def alike(self, branch: Branch, step: int) -> bool:
+        """Whether all that is so many positions further on sees the same."""
+        return branch.period is not None and step % branch.period == 0
+
+
+def hidden(where: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores to hide them: the lowest number but for a factor, so that sums are finite."""
+    return torch.zeros(where.shape, dtype=dtype, device=where.device).masked_fill_(where, torch.finfo(dtype).min / 2)
+
+
+def pieces_of(branch: Branch, cut: Cut) -> Iterator[Piece]:
+    """The pieces of a branch; each query is in at most one of them."""
+    layout = branch.layout
+    if isinstance(layout, Span):
+        return of_span(branch, layout, cut)
+    if isinstance(layout, Listed):
+        return of_lists(branch, layout, cut)
+    return of_columns(branch, layout.keys, cut) if isinstance(layout, Columns) else of_rows(branch, layout.queries, cut)
+
+
+def in_front(cut: Cut) -> Iterator[Piece]:
+    """All queries, and the keys in front."""
+    rows, mask = cut.grid.n - cut.grid.first, None
+    if cut.entry is not None:
+        i = cut.grid.count(rows)[:, None] + cut.grid.first
+        mask = cut.of_entry(i, cut.grid.count(cut.added), cut.all_rows())
+        mask = mask.to(cut.dtype) + torch.zeros(1, 1, rows, cut.added, dtype=cut.dtype)
+    yield Piece(Slice(0, rows), Slice(0, cut.added), mask)
+
+
+# neighbours
+
+
+def classes(stride: int, first: int, n: int) -> Iterator[tuple[int, int, int, int]]:
+    """Classes of positions mod the stride, from one up to another, that have queries from one up to another."""
+    begin, known = 0, None
+    for r in range(min(stride, n) + 1):
+        own = None if r == min(stride, n) else (max(divided(first - r, stride), 0), divided(n - r, stride))
+        if own != known:
+            if known is not None:
+                yield begin, r, *known
+            begin, known = r, own
+
+
+def of_span(branch: Branch, span: Span, cut: Cut) -> Iterator[Piece]:
+    for begin, end, first, last in classes(span.stride, cut.grid.first, cut.grid.n):
+        for own in families(span, first, last):
+            few = max(WINDOWS // (cut.heads * own.reads * cut.width * own.count), 1)
+            together = end - begin if own.count == 1 else min(end - begin, few)
+            for residue in range(begin, end, together):
+                yield from of_chunks(branch, own, cut, residue, min(together, end - residue), span.stride)
+
+
+def of_chunks(branch: Branch, own: Family, cut: Cut, residue: int, together: int, stride: int) -> Iterator[Piece]:
+    """Chunks of some classes, some at a time."""
+    grid, jump = cut.grid, stride * own.size
+    start, first = residue + own.start * stride, residue + own.first * stride
+    queries, keys = grid.count(own.size) * stride, grid.count(own.reads) * stride
+    alike = (own.count == 1 or cut.alike(branch, jump)) and (together == 1 or cut.alike(branch, 1))
+    alike = alike and cut.grid.marks is None and (cut.entry is None or cut.alone)
+    one = own.reads * together
+    some = max(WINDOWS // (cut.heads * cut.width * one), 1)
+    if not alike:
+        some = min(some, max(MASK // (own.size * one * (1 if cut.entry is None else cut.heads)), 1))
+    some = min(some, own.count)
+    rows = min(max(WINDOWS // (cut.heads * cut.width * one * some), 1), cut.batch)
+    if not alike:
+        rows = min(rows, max(MASK // (own.size * one * some * (1 if cut.entry is None else cut.heads)), 1))
+    if own.count == together == 1:
+        rows = cut.batch
+    mask = None
+    for at in range(0, own.count, some):
+        chunks = min(some, own.count - at)
+        places = grid.count(together)[:, None] + (grid.count(chunks) + at) * jump  # r N
+        for row in range(0, cut.batch, rows):
+            several = min(rows, cut.batch - row)
+            if mask is None or not alike:
+                further = (places[:1, :1] if alike else places.expand(several, -1, -1)).reshape(-1, 1, 1, 1)
+                b = (grid.count(several) + row).repeat_interleave(together * chunks)[: len(further), None, None, None]
+                mask = cut.mask(branch, queries[:, None] + (start + further), keys + (first + further), b)
+            shape = (row, row + several), together, chunks, jump
+            yield Piece(
+                Slab(shape[0], start - grid.first + at * jump, *shape[1:], own.size, stride),
+                Slab(shape[0], first + cut.added + at * jump, *shape[1:], own.reads, stride),
+                mask,
+            )
+
+
+# gathered rows
+
+
+def of_lists(branch: Branch, layout: Listed, cut: Cut) -> Iterator[Piece]:
+    grid, size = cut.grid, layout.size
+    keys = layout.keys.to(grid.device)
+    keys = (keys if keys.ndim == 3 else keys[None]).masked_fill(keys >= grid.n, -1)  # h|1 N s
+    reads = keys.shape[-1]
+    some = max(WINDOWS // (cut.heads * reads * cut.width), 1)
+    masks = keys.shape[0] if cut.entry is None else cut.heads
+    some = min(some, max(MASK // (size * reads * masks), 1))
+    alike = grid.marks is None and (cut.entry is None or cut.alone)
+    start = grid.first
+    while start < grid.n:
+        chunk = start // size
+        whole = start % size == 0 and start + size <= grid.n
+        chunks = min(some, grid.n // size - chunk) if whole else 1
+        stop = min((chunk + chunks) * size, grid.n)
+        length = size if whole else stop - start
+        own = keys[:, chunk : chunk + chunks]
+        i = (grid.count(chunks)[:, None] * size + grid.count(length) + start)[:, None, :, None]
+        j = own.transpose(0, 1)[:, :, None]
+        each = WINDOWS // (cut.heads * reads * cut.width * chunks), MASK // (length * reads * chunks * masks)
+        rows, mask = min(max(min(each), 1), cut.batch), None
+        for row in range(0, cut.batch, rows):
+            several = min(rows, cut.batch - row)
+            if mask is None or not alike or several < rows:
+                b = (grid.count(1 if alike else several) + row).repeat_interleave(chunks)[:, None, None, None]
+                times = 1 if alike else several, 1, 1, 1
+                mask = cut.mask(branch, i.repeat(times), j.clamp(min=0).repeat(times), b, (j >= 0).repeat(times))
+                mask = mask.repeat(several // times[0], 1, 1, 1)
+            shape = row, row + several
+            yield Piece(
+                Slab(shape, start - grid.first, 1, chunks, size, length),
+                Lists(shape, own.clamp(min=0) + cut.added),
+                mask,
+            )
+        start = stop
+
+
+def chosen(positions: Tensor | None, cut: Cut, first: int) -> tuple[Tensor, Tensor | None]:
+    """Some positions from the first on, k; or those that are marked, b k, and which of these are any, b 1 1 k."""
+    if positions is not None:
+        positions = positions.to(cut.grid.device)
+        return positions[(positions >= first) & (positions < cut.grid.n)], None
+    marks = cut.grid.marks[:, first:]
+    counts = marks.sum(dim=-1, keepdim=True)
+    most = int(counts.max()) if marks.numel() else 0
+    order = marks.byte().topk(most, dim=-1).indices
+    return order + first, (cut.grid.count(most) < counts)[:, None, None]
+
+
+def of_columns(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[Piece]:
+    grid = cut.grid
+    keys, real = chosen(positions, cut, 0)
+    if keys.shape[-1] == 0:
+        return
+    entries = keys.shape[-1] * (1 if real is None else cut.batch) * (1 if cut.entry is None else cut.heads)
+    some = max(MASK // entries, 64)
+    for start in range(grid.first, grid.n, some):
+        stop, own = min(start + some, grid.n), keys
+        if cut.causal and real is None:
+            own = keys[keys < stop]
+        if own.shape[-1] == 0:
+            continue
+        i, j = (grid.count(stop - start) + start)[:, None], own if real is None else own[:, None, None]
+        mask = cut.mask(branch, i, j, cut.all_rows(), real)
+        mask = mask.reshape(*[1] * (4 - mask.ndim), *mask.shape)
+        yield Piece(Slice(start - grid.first, stop - grid.first), Some(own + cut.added), mask)
+
+
+def of_rows(branch: Branch, positions: Tensor | None, cut: Cut) -> Iterator[Piece]:
+    grid = cut.grid
+    queries, real = chosen(positions, cut, grid.first)
+    j = grid.count(grid.n)
+    entries = grid.n * (1 if real is None else cut.batch) * (1 if cut.entry is None else cut.heads)
+    some = max(MASK // entries, 16)
+    for at in range(0, queries.shape[-1], some):
+        own = queries[..., at : at + some]
+        i = own[:, None] if real is None else own[:, None, :, None]
+        mask = cut.mask(branch, i, j, cut.all_rows(), None if real is None else real[..., at : at + some].mT)
+        mask = mask.reshape(*[1] * (4 - mask.ndim), *mask.shape)
+        yield Piece(Some(own - grid.first), Slice(cut.added, cut.added + grid.n), mask)

@@ -1,0 +1,310 @@
+"""Patterns of blocks that depend on the length of the call: permutations of them, and blocks at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.flags.checks import ConfigError, is_int
+from x_transformers.patterns.base import Pattern, divided, pattern
+from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
+
+
+@pattern('block_permutation')
+class BlockPermutation(Pattern):
+    """One block of keys for each block of queries, the sequence being cut into `blocks` of them: that `shift` blocks
+    further on, around.  Qiu et al. 2019, arXiv:1911.02972
+
+        block(j) = (block(i) + shift) mod blocks
+
+    A length that is no multiple of `blocks` is padded, so that the last block is shorter. Where a Mix does not say
+    how many heads each has, every shift gets a sixth of them, at least one, and the identity the rest.
+    """
+
+    blocks: int
+    shift: int = 0
+    length: int | None = None  # of the call
+
+    looks_ahead = 'queries of its first blocks would see later ones'
+    cannot_cache = 'its blocks are those of the length of a call'
+
+    def check(self) -> None:
+        self.size_of('blocks')
+        self.size_of('shift', least=0)
+        if self.shift >= self.blocks:
+            self.refuse('shift', f'less than the number of blocks, {self.blocks}')
+
+    def of_length(self, n: int) -> Pattern:
+        return replace(self, length=n)
+
+    @staticmethod
+    def share(patterns: Sequence[Any], heads: int) -> tuple[int, ...] | None:
+        others = [one.shift != 0 for one in patterns]
+        least = max(1, heads // 6)
+        if all(others) or sum(others) < len(others) - 1 or heads <= least * sum(others):
+            return None
+        return tuple([least if other else heads - least * sum(others) for other in others])
+
+    @property
+    def block(self) -> int:
+        if self.length is None:
+            raise ConfigError('`length` of BlockPermutation got None: ask `of_length(n)`')
+        return max(divided(self.length, self.blocks), 1)
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        return j // self.block == (i // self.block + self.shift) % self.blocks
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        return divided(n, self.blocks)
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        block = self.block
+        if self.shift == 0:
+            return (Branch(Span(block, 0, 0), self.visible, block),)
+        first = (torch.arange(self.blocks) + self.shift) % self.blocks * block
+        return (Branch(Listed(block, first.unsqueeze(-1) + torch.arange(block)), self.visible),)
+
+    @property
+    def of_differences(self) -> bool:
+        return False
+
+
+# blocks at random
+
+WORD = 0xFFFFFFFF
+
+
+def mixed(state: Tensor, more: Tensor | int) -> Tensor:
+    """A word of 32 bits from two, such that all bits depend on all: the same on every device, with no state."""
+    state = (state ^ (more + 0x9E3779B9 + (state << 6) + (state >> 2))) & WORD
+    for _ in range(2):
+        state = ((state >> 16) ^ state) * 0x45D9F3B & WORD
+    return (state >> 16) ^ state
+
+
+@dataclass(frozen=True)
+class AtRandom(Pattern):
+    """What patterns have in common whose blocks are drawn. Their fields `length`, `layer`, `head` and `table` say for
+    which call, layer and heads they are, and which blocks are stored with the weights."""
+
+    length: int | None = field(default=None, repr=False, kw_only=True)
+    layer: int = field(default=0, repr=False, kw_only=True)
+    head: int | tuple[int, ...] | None = field(default=None, repr=False, kw_only=True)
+    table: Any = field(default=None, compare=False, repr=False, kw_only=True)
+
+    if TYPE_CHECKING:
+        block: int
+        max_len: int
+
+    looks_ahead = 'its blocks stand on both sides; there is Sliding(...) | Global(...)'
+    cannot_cache = 'its blocks are those of the length of a call'
+
+    @property
+    def most(self) -> int:
+        """How many blocks a query may see."""
+        raise NotImplementedError
+
+    def enough(self, n: int, what: str) -> None:
+        blocks = divided(n, self.block)
+        if blocks < self.most:
+            kind = type(self).__name__
+            raise ConfigError(f'{what}, {blocks} blocks of {self.block}, but {kind} needs {self.most}: attend to all')
+
+    def of_length(self, n: int) -> Pattern:
+        self.enough(n, f'`sparse_pattern` got {n} tokens')
+        return replace(self, length=n)
+
+    def of_layer(self, layer: int) -> Pattern:
+        return replace(self, layer=layer)
+
+    def of_head(self, head: int, heads: int) -> Pattern:
+        return replace(self, head=head)
+
+    def any_head(self) -> Pattern:
+        return replace(self, head=None)
+
+    def joined(self, patterns: Sequence[Any]) -> Pattern:
+        return replace(self, head=tuple([one.head for one in patterns]))
+
+    def stored(self, table: Tensor) -> Pattern:
+        return replace(self, table=table)
+
+    @property
+    def of_differences(self) -> bool:
+        return False
+
+
+@pattern('random_blocks')
+class RandomBlocks(AtRandom):
+    """Some blocks of keys for each block of queries, at random: others for each head and each layer.  Zaheer et al.
+    2020, arXiv:2007.14062
+
+    block     tokens of a block
+    k         how many blocks
+    seed      of the draw, which is a function of it, of the layer, the head, and the number of blocks
+    exclude   blocks that are not drawn: so many around the own one, the first, the last; a query in one of the first
+              or last ones sees none of these blocks
+    max_len   the length whose blocks are stored with the weights, as `random_blocks`; others are drawn when needed
+    """
+
+    block: int
+    k: int
+    seed: int = 0
+    exclude: tuple[int, int, int] = (0, 0, 0)
+    max_len: int = 4096
+
+    def check(self) -> None:
+        self.size_of('block', 'k', 'max_len')
+        self.size_of('seed', least=0)
+        whole = isinstance(self.exclude, tuple) and len(self.exclude) == 3
+        if not whole or not all(is_int(one) and one >= 0 for one in self.exclude):
+            self.refuse('exclude', 'three integers of at least 0')
+        if self.exclude[0] and self.exclude[0] % 2 == 0:
+            self.refuse('exclude', 'an odd number of blocks around the own one, or none of them')
+        self.enough(self.max_len, f'`max_len` of {type(self).__name__} got {self.max_len}')
+
+    @property
+    def most(self) -> int:
+        return sum(self.exclude) + self.k
+
+    def drawn(self, heads: int, layer: int) -> Tensor:
+        return replace(self, layer=layer).draws(tuple(range(heads)), divided(self.max_len, self.block))
+
+    def draws(self, heads: tuple[int, ...], blocks: int) -> Tensor:
+        """The blocks that each block of queries sees, h N k, none twice; -1 where it sees none."""
+        window, first, last = self.exclude
+        own, end = torch.arange(blocks), blocks - last
+        # candidates stand before the window, and behind it
+        start = (own - window // 2).clamp(max=end) if window else torch.full_like(own, end)
+        behind = (own + window // 2 + 1).clamp(min=first) if window else torch.full_like(own, end)
+        before = (start - first).clamp(min=0)
+        count = before + (end - behind).clamp(min=0)
+        head = torch.tensor(heads).unsqueeze(-1)
+        state = mixed(mixed(torch.full_like(head, self.seed), self.layer), head)
+        state = mixed(mixed(state, blocks), own)  # h N
+        found = state.new_zeros(*state.shape, 0)
+        for at in range(self.k):  # Bentley and Floyd 1987: one of t + 1, or the last of them if it is there already
+            most = count - self.k + at
+            state = mixed(state, at)
+            one = state % (most + 1).clamp(min=1)
+            one = torch.where((found == one.unsqueeze(-1)).any(dim=-1), most, one)
+            found = torch.cat((found, one.unsqueeze(-1)), dim=-1)
+        before, behind = before.unsqueeze(-1), behind.unsqueeze(-1)
+        found = torch.where(found < before, first + found, behind + found - before)
+        return found.masked_fill(((own < first) | (own >= end)).unsqueeze(-1), -1)
+
+    def listed(self) -> Tensor:
+        """The blocks of its heads, h N k."""
+        if self.length is None:
+            raise ConfigError(f'`length` of {type(self).__name__} got None: ask `of_length(n)`')
+        heads = self.head if isinstance(self.head, tuple) else (self.head or 0,)
+        blocks = divided(self.length, self.block)
+        if self.table is not None and self.table.shape[1] == blocks:
+            return self.table[list(heads)]
+        return self.draws(heads, blocks)
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        listed = self.listed().to(i.device)
+        own = (i // self.block).clamp(0, listed.shape[1] - 1)
+        head: Any = 0
+        if isinstance(self.head, tuple):  # heads are the second axis of what the engine asks
+            head = torch.arange(len(self.head), device=i.device).view(-1, *[1] * (i.ndim - 2))
+        return (listed[head, own] == (j // self.block).unsqueeze(-1)).any(dim=-1)
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        return min(n, self.k * self.block)
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        listed = self.listed().unsqueeze(-1)
+        keys = listed * self.block + torch.arange(self.block, device=listed.device)
+        keys = keys.masked_fill(listed < 0, -1).flatten(2)
+        return (Branch(Listed(self.block, keys), lambda i, j, marks=None: (i >= 0) & (j >= 0)),)
+
+
+@pattern('bigbird')
+class BigBird(AtRandom):
+    """Blocks around the own one, blocks that see all and that all see, and blocks at random.  Zaheer et al. 2020,
+    arXiv:2007.14062
+
+    window_blocks   how many around the own one, itself included, an odd number
+    global_blocks   'itc': the first and the last ones, half of them each, the first one more; 'etc': the first ones,
+                    of tokens that were put there for this
+    random_blocks   others for each block of queries, head and layer, as `RandomBlocks` draws them
+    seed, max_len   those of `RandomBlocks`
+    """
+
+    block: int = 64
+    window_blocks: int = 3
+    global_blocks: int = 2
+    random_blocks: int = 3
+    seed: int = 0
+    variant: str = 'itc'
+    max_len: int = 4096
+
+    def check(self) -> None:
+        self.size_of('block', 'window_blocks', 'max_len')
+        self.size_of('global_blocks', 'random_blocks', 'seed', least=0)
+        if self.window_blocks % 2 == 0:
+            self.refuse('window_blocks', 'an odd number')
+        if self.variant not in ('itc', 'etc'):
+            self.refuse('variant', "'itc' or 'etc'")
+        self.enough(self.max_len, f'`max_len` of {type(self).__name__} got {self.max_len}')
+
+    @property
+    def most(self) -> int:
+        return self.window_blocks + self.global_blocks + self.random_blocks
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """How many blocks are global, in front and at the end."""
+        last = self.global_blocks // 2 if self.variant == 'itc' else 0
+        return self.global_blocks - last, last
+
+    @property
+    def others(self) -> RandomBlocks | None:
+        """The blocks at random."""
+        if not self.random_blocks:
+            return None
+        own = dict(length=self.length, layer=self.layer, head=self.head, table=self.table)
+        exclude = (self.window_blocks, *self.ends)
+        return RandomBlocks(self.block, self.random_blocks, self.seed, exclude, self.max_len, **own)
+
+    def drawn(self, heads: int, layer: int) -> Tensor | None:
+        return None if self.others is None else self.others.drawn(heads, layer)
+
+    def is_global(self, at: Tensor) -> Tensor:
+        if self.length is None:
+            raise ConfigError('`length` of BigBird got None: ask `of_length(n)`')
+        (first, last), own = self.ends, at // self.block
+        return (own < first) | (own >= divided(self.length, self.block) - last)
+
+    def near(self, i: Tensor, j: Tensor) -> Tensor:
+        return (i // self.block - j // self.block).abs() <= self.window_blocks // 2
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        seen = self.is_global(i) | self.is_global(j) | self.near(i, j)
+        return seen if self.others is None else seen | self.others.visible(i, j)
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        return n if self.global_blocks else min(n, self.most * self.block)
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        first, last = self.ends
+        beside = self.window_blocks // 2 * self.block
+        found = [Branch(Span(self.block, beside, beside), self.sees_near)]
+        if first or last:
+            end = (divided(n, self.block) - last) * self.block
+            own = torch.cat((torch.arange(first * self.block), torch.arange(end, max(n, end))))
+            found.append(Branch(Columns(own), lambda i, j, marks=None: ~self.is_global(i) & (j >= 0)))
+            found.append(Branch(Rows(own), lambda i, j, marks=None: (i >= 0) & (j >= 0)))
+        if self.others is not None:
+            (drawn,) = self.others.branches(n, causal)
+            found.append(drawn)
+        return tuple(found)
+
+    def sees_near(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        return self.near(i, j) & ~self.is_global(i) & ~self.is_global(j)

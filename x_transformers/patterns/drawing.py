@@ -1,0 +1,54 @@
+"""Pictures of patterns: as text, and as PNG files written by hand, without any further library."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SEEN, AHEAD, HIDDEN = (38, 70, 140), (205, 205, 205), (245, 245, 245)
+PIXELS = 512  # about, of a side
+
+
+def dense(patterns: Sequence[Any], n: int, causal: bool, marks: Any = None) -> Tensor:
+    """Which of n tokens each one sees:  h n n."""
+    place = torch.arange(n)
+    i, j = place.unsqueeze(-1), place
+    seen = torch.stack([one.visible(i, j, marks).expand(n, n) for one in patterns])
+    return seen & (j <= i) if causal else seen
+
+
+def as_text(seen: Tensor) -> str:
+    return '\n'.join(''.join('#' if one else '.' for one in row) for row in seen.tolist())
+
+
+def png(pixels: Tensor) -> bytes:
+    """h w 3, of bytes."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', zlib.crc32(kind + content))
+
+    height, width = pixels.shape[:2]
+    rows = torch.cat((pixels.new_zeros(height, 1), pixels.flatten(1)), dim=1)
+    head = struct.pack('>IIBBBBB', width, height, 8, 2, 0, 0, 0)
+    content = zlib.compress(bytes(rows.flatten().tolist()), 9)
+    return b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', head) + chunk(b'IDAT', content) + chunk(b'IEND', b'')
+
+
+def draw(patterns: Sequence[Any], n: int, causal: bool, path: Any, marks: Any) -> str:
+    seen = dense(patterns, n, causal, marks)
+    if path is not None:
+        side = max(PIXELS // max(n, 1), 1)
+        ahead = torch.ones(n, n, dtype=torch.bool).triu(1) if causal else torch.zeros(n, n, dtype=torch.bool)
+        colours = torch.tensor([HIDDEN, AHEAD, SEEN], dtype=torch.uint8)
+        index = torch.where(seen, 2, ahead.long())  # h n n
+        wide = index.repeat_interleave(side, 1).repeat_interleave(side, 2)
+        gap = torch.zeros(wide.shape[1], max(side, 4), dtype=torch.long)
+        parts = [part for one in wide for part in (one, gap)][:-1]
+        Path(path).write_bytes(png(colours[torch.cat(parts, dim=1)]))
+    return '\n\n'.join(map(as_text, seen))

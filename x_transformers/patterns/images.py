@@ -1,0 +1,186 @@
+"""Patterns of images, whose pixels are the tokens: tiles, and what stands around a pixel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.flags.checks import ConfigError, is_int, shown
+from x_transformers.patterns.base import Pattern, divided, pattern
+from x_transformers.patterns.branches import Branch, Listed
+
+# queries of a row that read the pixels around them at once
+RUN = 32
+
+Pair = tuple[int, int]
+
+
+def is_pair(value: Any, least: int) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(is_int(one) and one >= least for one in value)
+
+
+def in_blocks(at: Tensor, image: Pair, block: Pair) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the pixels at places in block raster order: block after block, inside each row after row."""
+    (height, width), (rows, columns) = image, block
+    top = at // (rows * width) * rows
+    tall = (height - top).clamp(max=rows)
+    rest = at - top * width
+    left = rest // (columns * tall) * columns
+    wide = (width - left).clamp(max=columns)
+    rest = rest - left * tall
+    return top + rest // wide, left + rest % wide
+
+
+def place_in_blocks(row: Tensor, column: Tensor, image: Pair, block: Pair) -> Tensor:
+    """The way back: the place of a pixel in block raster order."""
+    (height, width), (rows, columns) = image, block
+    top, left = row // rows * rows, column // columns * columns
+    tall, wide = (height - top).clamp(max=rows), (width - left).clamp(max=columns)
+    return top * width + left * tall + (row - top) * wide + column - left
+
+
+def block_raster_order(image: Pair, block: Pair) -> Tensor:
+    """Where in raster order the pixels stand that come one after the other in block raster order:  (h w)
+
+    pixels[:, order] are in block raster order, blocks[:, order.argsort()] in raster order again. Blocks at the right
+    and at the bottom are smaller where they do not fit.
+
+    raises    ConfigError for what is no pair of sizes
+    """
+    for name, value in (('image', image), ('block', block)):
+        if not is_pair(value, 1):
+            raise ConfigError(f'`{name}` got {shown(value)}, it must be a pair of integers of at least 1')
+    row, column = in_blocks(torch.arange(image[0] * image[1]), tuple(image), tuple(block))
+    return row * image[1] + column
+
+
+def around(first: Tensor, count: int, limit: int) -> Tensor:
+    """So many numbers from each first one on:  N -> N count, -1 for those that are not below the limit."""
+    found = first.unsqueeze(-1) + torch.arange(count)
+    return torch.where((found >= 0) & (found < limit), found, -1)
+
+
+@pattern('local2d')
+class Local2D(Pattern):
+    """Pixels of the own tile, and of a flange around it: rows above it and columns on both sides; if it is not causal,
+    rows below it too.  Parmar et al. 2018, arXiv:1802.05751
+
+    image         rows and columns; the sequence is all of its pixels, in a causal stack as many as there are yet
+    query_block   rows and columns of a tile
+    flange        rows above, columns on each side
+    order         of the tokens: 'block', tile after tile (`block_raster_order`), or 'raster', row after row
+    """
+
+    image: Pair
+    query_block: Pair = (8, 16)
+    flange: Pair = (8, 16)
+    order: str = 'block'
+
+    def check(self) -> None:
+        for name, least in (('image', 1), ('query_block', 1), ('flange', 0)):
+            if not is_pair(getattr(self, name), least):
+                self.refuse(name, f'a pair of integers of at least {least}')
+        if self.order not in ('block', 'raster'):
+            self.refuse('order', "'block' or 'raster'")
+
+    def pixel(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Its row and column."""
+        if self.order == 'raster':
+            return at // self.image[1], at % self.image[1]
+        return in_blocks(at, self.image, self.query_block)
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        (row, column), (key_row, key_column) = self.pixel(i), self.pixel(j)
+        (rows, columns), (above, beside) = self.query_block, self.flange
+        top, left = row // rows * rows, column // columns * columns
+        seen = (key_row >= top - above) & (key_row < top + rows + above)
+        return seen & (key_column >= left - beside) & (key_column < left + columns + beside)
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        (rows, columns), (above, beside) = self.query_block, self.flange
+        return min(n, (rows + above * (1 if causal else 2)) * (columns + 2 * beside))
+
+    @property
+    def run(self) -> int:
+        """Queries that stand side by side in one tile, wherever they begin with a multiple of it."""
+        (height, width), (rows, columns) = self.image, self.query_block
+        rows, columns = min(rows, height), min(columns, width)
+        if self.order == 'raster':
+            return math.gcd(columns, width)
+        return math.gcd(
+            *(tall * wide for tall in {rows, height % rows or rows} for wide in {columns, width % columns or columns})
+        )
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        (height, width), (rows, columns), (above, beside) = self.image, self.query_block, self.flange
+        run = self.run
+        row, column = self.pixel(torch.arange(divided(n, run)) * run)
+        top, left = row // rows * rows, column // columns * columns
+        key_rows = around(top - above, min(rows + above * (1 if causal else 2), height + above), height)
+        key_columns = around(left - beside, min(columns + 2 * beside, width + beside), width)
+        key_rows, key_columns = key_rows.unsqueeze(-1), key_columns.unsqueeze(-2)
+        if self.order == 'raster':
+            keys = key_rows * width + key_columns
+        else:
+            keys = place_in_blocks(key_rows, key_columns, self.image, self.query_block)
+        keys = torch.where((key_rows >= 0) & (key_columns >= 0), keys, -1).flatten(1)
+        return (Branch(Listed(run, keys), self.visible),)
+
+    @property
+    def of_differences(self) -> bool:
+        return False
+
+    @property
+    def size(self) -> int:
+        return self.image[0] * self.image[1]
+
+
+@pattern('conv2d')
+class Conv2D(Pattern):
+    """Of an image in raster order, the pixels before the own one in a square around it, and itself:
+
+    |r - r'|, |c - c'| <= floor(kernel / 2)
+    """
+
+    image: Pair
+    kernel: int = 11
+
+    def check(self) -> None:
+        if not is_pair(self.image, 1):
+            self.refuse('image', 'a pair of integers of at least 1')
+        self.size_of('kernel')
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        width, half = self.image[1], self.kernel // 2
+        rows, columns = i // width - j // width, i % width - j % width
+        return (rows <= half) & (columns.abs() <= half) & (j <= i)
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        half = self.kernel // 2
+        return min(n, half * (2 * half + 1) + half + 1)
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        width, half = self.image[1], self.kernel // 2
+        # the longest part of a row that is not too long; a whole row, if its length has no such divisor
+        run = max((one for one in range(4, RUN + 1) if width % one == 0), default=width)
+        first = torch.arange(divided(n, run)) * run
+        key_rows = around(first // width - half, half + 1, self.image[0]).unsqueeze(-1)
+        key_columns = around(first % width - half, min(run + 2 * half, width + half), width).unsqueeze(-2)
+        keys = torch.where((key_rows >= 0) & (key_columns >= 0), key_rows * width + key_columns, -1)
+        return (Branch(Listed(run, keys.flatten(1)), self.visible),)
+
+    @property
+    def of_differences(self) -> bool:
+        return False
+
+    @property
+    def reach(self) -> int:
+        half = self.kernel // 2
+        return half * self.image[1] + half
+
+    @property
+    def size(self) -> int:
+        return self.image[0] * self.image[1]

@@ -1,0 +1,113 @@
+"""Patterns of tokens that all others see."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.flags.checks import is_int
+from x_transformers.patterns.base import Pattern, Several, pattern
+from x_transformers.patterns.branches import Branch, Columns, Rows
+
+
+@pattern('global')
+class Global(Pattern):
+    """Some tokens see all, and are seen by all: the first ones, those at some positions, or Global('mask'), those that
+    the input `global_mask` (b n) marks.  Beltagy et al. 2020, arXiv:2004.05150"""
+
+    first: int = 0
+    positions: tuple[int, ...] = ()
+    mask: bool = False
+
+    def check(self) -> None:
+        if self.first == 'mask':
+            object.__setattr__(self, 'first', 0)
+            object.__setattr__(self, 'mask', True)
+        self.size_of('first', least=0)
+        if not isinstance(self.positions, tuple) or not all(is_int(one) and one >= 0 for one in self.positions):
+            self.refuse('positions', 'a tuple of integers of at least 0')
+        if not isinstance(self.mask, bool):
+            self.refuse('mask', 'True or False')
+        if not (self.first or self.positions or self.mask):
+            self.refuse('first', "at least 1, unless there are `positions`, or it is 'mask'")
+        if self.mask and (self.first or self.positions):
+            self.refuse('mask', 'alone: put them together by `|`')
+
+    def chosen(self, at: Tensor, marks: Any = None) -> Tensor:
+        """Whether tokens at these positions are global."""
+        if self.mask:
+            if marks is None:
+                raise ValueError("`visible` of Global('mask') needs `marks`: which positions are marked")
+            return marks(at)
+        own = (at < self.first) & (at >= 0)
+        return functools.reduce(Tensor.__or__, [at == place for place in self.positions], own)
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        return self.chosen(i, marks) | self.chosen(j, marks)
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        return n
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        own = None
+        if not self.mask:
+            own = torch.tensor(sorted({*range(self.first), *self.positions}), dtype=torch.long)
+        return (
+            Branch(Columns(own), lambda i, j, marks=None: self.chosen(j, marks) | (i != i)),
+            Branch(Rows(own), lambda i, j, marks=None: self.chosen(i, marks) & ~self.chosen(j, marks)),
+        )
+
+    @property
+    def marked(self) -> bool:
+        return self.mask
+
+    @property
+    def of_differences(self) -> bool:
+        return self.mask
+
+
+# the halves of Global('mask'), for what treats marked queries apart
+
+
+@dataclass(frozen=True)
+class MarkedKeys(Pattern):
+    """All queries see the tokens that are marked."""
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        return marks(j) | (i != i)
+
+    def keys_bound(self, n: int, causal: bool) -> int:
+        return n
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        return (Branch(Columns(None), self.visible),)
+
+    @property
+    def marked(self) -> bool:
+        return True
+
+    @property
+    def of_differences(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class MarkedQueries(MarkedKeys):
+    """Marked queries see all tokens."""
+
+    def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
+        return marks(i) | (j != j)
+
+    def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
+        return (Branch(Rows(None), self.visible),)
+
+
+def without_marked_queries(pattern: Pattern) -> Pattern:
+    """The same, for queries that are not marked."""
+    if isinstance(pattern, Several):
+        return type(pattern)(tuple(map(without_marked_queries, pattern.patterns)))
+    return MarkedKeys() if isinstance(pattern, Global) and pattern.mask else pattern

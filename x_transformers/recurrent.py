@@ -1,0 +1,321 @@
+"""Recurrent modules: what they make of a token follows from it and a state of fixed size, which the past leaves.
+
+    RWKVTimeMix       sums of values by their keys, that fade at a rate of each channel
+    RWKVChannelMix    a feedforward that also reads the token before
+    DiagonalSSM       a linear state-space model with a diagonal matrix
+
+Each maps x (b n dim) and a state, None at the beginning, to a pair of its output (b n dim_out) and the state that it
+leaves. `mask` (b n) says which tokens are real: others are passed over. `document_ids` (b n) which tokens belong
+together: others know nothing of one another. They stand beside attention as `attn_hybrid_module`, or in place of it as
+layers of kind 'r':  Decoder(dim=64, custom_layers=('r', 'f') * 6, recurrent_module='rwkv').
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_mask, as_precise, check_documents, check_vectors
+from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.rows import taken
+from x_transformers.flags import ConfigError, positive, shown, size
+from x_transformers.kernels.recurrences import peaks, scan_from
+
+State = list[Tensor]
+
+
+class Recurrent(nn.Module):
+    """A module that runs along the tokens: `run(x, state, begins, count)` sees real ones alone, in front.
+
+    begins   b n, where a document begins; None if there is one
+    count    b, how many of the tokens are real; None for all
+    """
+
+    cuts_documents = state_batch_first = True
+
+    def __init__(self, dim: int, dim_out: int | None = None) -> None:
+        super().__init__()
+        check_size('dim', dim)
+        check_size('dim_out', dim if dim_out is None else dim_out)
+        self.dim, self.dim_out = dim, dim if dim_out is None else dim_out
+
+    @checked
+    def forward(
+        self, x: Tensor, state: State | None = None, mask: Tensor | None = None, document_ids: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        x = as_precise(check_vectors(x, 'x', 'b', 'n', self.dim), self)
+        mask = as_mask(mask, 'mask', *x.shape[:2], like=x)
+        if document_ids is not None:
+            check_documents(document_ids, x)
+        if state is not None:
+            self.check_state(state, x)
+        if document_ids is not None and state is not None:
+            raise ValueError('`document_ids` does not go with a state: documents are whole')
+        if x.shape[1] == 0:
+            return self.nothing(x), self.state_of(x) if state is None else state
+        if mask is None and document_ids is None:
+            return self.run(x, state, None, None)
+        # documents side by side, padding behind them
+        order = (~mask).to(torch.uint8) if document_ids is None else document_ids
+        order, begins = order.argsort(dim=-1, stable=True), None
+        if document_ids is not None:
+            if mask is not None:
+                order = order.gather(-1, (~mask.gather(-1, order)).to(torch.uint8).argsort(dim=-1, stable=True))
+            ids = document_ids.gather(-1, order)
+            begins = F.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)
+        count = None if mask is None else mask.sum(dim=-1)
+        out, state = self.run(taken(x, order, -2), state, begins, count)
+        return taken(out, order.argsort(dim=-1), -2), state
+
+    def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
+        raise NotImplementedError
+
+    def state_of(self, x: Tensor) -> State:
+        """That before the first token."""
+        raise NotImplementedError
+
+    def check_state(self, state: State, x: Tensor) -> None:
+        wanted = [tuple(t.shape) for t in self.state_of(x)]
+        listed = state if isinstance(state, (list, tuple)) else [state]
+        given = [tuple(t.shape) if torch.is_tensor(t) and t.is_floating_point() else t for t in listed]
+        if given != wanted:
+            raise ValueError(f'`state` got {shown(given)}, it must be what the part before left, tensors of {wanted}')
+
+    def nothing(self, x: Tensor) -> Tensor:
+        return x.new_zeros(*x.shape[:2], self.dim_out)
+
+
+def check_size(name: str, value: object) -> None:
+    if not size.test(value):
+        raise ConfigError(f'`{name}` got {shown(value)}, it must be {size.words}')
+
+
+def shifted(x: Tensor, last: Tensor, begins: Tensor | None) -> Tensor:
+    """The token before each, zeros where a document begins."""
+    before = torch.cat((last.to(x.dtype).unsqueeze(1), x[:, :-1]), dim=1)
+    return before if begins is None else before.masked_fill(begins.unsqueeze(-1), 0.0)
+
+
+def last_real(x: Tensor, last: Tensor, count: Tensor | None) -> Tensor:
+    """The last of the first `count` tokens, that from before if there are none."""
+    if count is None:
+        return x[:, -1].clone()
+    every = torch.cat((last.to(x.dtype).unsqueeze(1), x), dim=1)
+    return taken(every, count.unsqueeze(-1), -2).squeeze(1)
+
+
+def mixed(before: Tensor, new: Tensor, share: Tensor) -> Tensor:
+    """Of the token before, and a share of what is new in each; made once, it is held once."""
+    return torch.addcmul(before, share.to(new.dtype), new)
+
+
+class RWKVTimeMix(Recurrent):
+    """Means of the values so far by their keys, which fade with distance:
+
+        out = W_o (sigmoid(r) wkv)
+        wkv_t = (sum_{i<t} e^(k_i - (t-1-i) w) v_i + e^(u + k_t) v_t) / (the same with v = 1)
+
+    w = exp(time_decay) > 0 and u = time_first of each channel; r, k and v are made from the token and the one before,
+    in shares of each channel. Levels run along, so that keys of any size stay finite.  RWKV, arXiv:2305.13048
+    """
+
+    def __init__(self, dim: int, dim_out: int | None = None) -> None:
+        super().__init__(dim, dim_out)
+        self.time_decay = nn.Parameter(torch.linspace(-6.0, -1.0, dim))
+        self.time_first = nn.Parameter(torch.full((dim,), math.log(0.3)))
+        for letter in 'rkv':
+            setattr(self, f'mix_{letter}', nn.Parameter(torch.arange(dim) / dim))
+            setattr(self, f'to_{letter}', nn.Linear(dim, dim, bias=False))
+        self.to_out = nn.Linear(dim, self.dim_out, bias=False)
+
+    def state_of(self, x: Tensor) -> State:
+        """Sums (b 2 d) of values and weights, their level (b d), and the last token (b d)."""
+        b, like = x.shape[0], accurate(x[:, :0])
+        level = like.new_full((b, self.dim), torch.finfo(like.dtype).min / 8)
+        return [like.new_zeros(b, 2, self.dim), level, x.new_zeros(b, self.dim)]
+
+    def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
+        sums, level, last = self.state_of(x) if state is None else state
+        before = shifted(x, last, begins)
+        new = x - before
+        r, k, v = (getattr(self, f'to_{n}')(mixed(before, new, getattr(self, f'mix_{n}'))) for n in 'rkv')
+        k, v = accurate(k), accurate(v)
+        w = accurate(self.time_decay).exp().expand_as(k)
+        if count is not None:
+            padding = (torch.arange(x.shape[1], device=x.device) >= count.unsqueeze(-1)).unsqueeze(-1)
+            k, w = k.masked_fill(padding, torch.finfo(k.dtype).min / 8), w.masked_fill(padding, 0.0)
+        begins = None if begins is None else begins.t().unsqueeze(-1)
+        k, v, w = (t.transpose(0, 1) for t in (k, v, w))  # n b d
+        tops = peaks(w.detach(), k.detach(), level, begins)
+        found, left = self.wkv(k, v, w, tops, (sums, level), begins)
+        out = self.to_out(r.sigmoid() * found.transpose(0, 1).to(r.dtype))
+        return out, [left, tops[-1].clone(), last_real(x, last, count)]
+
+    def wkv(
+        self, k: Tensor, v: Tensor, w: Tensor, tops: Tensor, past: tuple[Tensor, Tensor], begins: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The means (n b d), and the sums of all tokens (b 2 d), at the levels `tops` (n b d)."""
+        n, (sums, level) = k.shape[0], past
+        earlier = torch.cat((level.unsqueeze(0), tops)).narrow(0, 0, n)
+        decay = (earlier - w - tops).exp()
+        decay = decay if begins is None else decay.masked_fill(begins, 0.0)
+        e = (k - tops).exp()
+        every = scan_from(sums, decay.unsqueeze(-2), torch.stack((e * v, e), dim=-2))
+        own = k + accurate(self.time_first)
+        top = torch.maximum(earlier, own.detach())
+        kept = (earlier - top).exp()
+        kept = kept if begins is None else kept.masked_fill(begins, 0.0)
+        e = (own - top).exp()
+        num, den = every[:-1].unbind(-2)
+        return (num * kept + e * v) / (den * kept + e), every[-1].clone()
+
+
+class RWKVChannelMix(Recurrent):
+    """A feedforward of a token and the one before:  sigmoid(r) W_v relu(k)^2.  RWKV, arXiv:2305.13048"""
+
+    def __init__(self, dim: int, mult: float = 4) -> None:
+        super().__init__(dim)
+        if not positive.test(mult):
+            raise ConfigError(f'`mult` got {shown(mult)}, it must be {positive.words}')
+        inner = max(int(dim * mult), 1)
+        self.mix_r, self.mix_k = (nn.Parameter(torch.arange(dim) / dim) for _ in 'rk')
+        self.to_r, self.to_k = nn.Linear(dim, dim, bias=False), nn.Linear(dim, inner, bias=False)
+        self.to_v = nn.Linear(inner, dim, bias=False)
+
+    def state_of(self, x: Tensor) -> State:
+        return [x.new_zeros(x.shape[0], self.dim)]
+
+    def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
+        (last,) = self.state_of(x) if state is None else state
+        before = shifted(x, last, begins)
+        new = x - before
+        k = self.to_k(mixed(before, new, self.mix_k)).relu().square()
+        out = self.to_r(mixed(before, new, self.mix_r)).sigmoid() * self.to_v(k)
+        return out, [last_real(x, last, count)]
+
+
+class DiagonalSSM(Recurrent):
+    """A linear state-space model of each channel, with `state` complex numbers, held from token to token:
+
+        x_t = A' x_{t-1} + B' u_t,   y_t = Re(C x_t) + D u_t,   A' = e^(dt A),  B' = (A' - 1) / A B
+
+    A is diagonal, with real parts below zero. Chunks are products of matrices, and a scan runs from chunk to chunk.
+    S4D, arXiv:2206.11893; diagonal state spaces, arXiv:2203.14343
+    """
+
+    chunk = 128
+
+    def __init__(self, dim: int, state: int = 64, dim_out: int | None = None) -> None:
+        super().__init__(dim, dim_out)
+        check_size('state', state)
+        self.size = state
+        self.log_a_real = nn.Parameter(torch.full((dim, state), math.log(0.5)))
+        self.a_imag = nn.Parameter(torch.linspace(0.0, math.pi * (state - 1), state).repeat(dim, 1))
+        self.b = nn.Parameter(torch.stack((torch.ones(dim, state), torch.zeros(dim, state)), dim=-1))
+        self.c = nn.Parameter(torch.randn(dim, state, 2) * 0.5**0.5)
+        self.d = nn.Parameter(torch.ones(dim))
+        low, high = math.log(1e-3), math.log(0.1)
+        self.log_dt = nn.Parameter(low + (high - low) * torch.rand(dim))
+        self.to_out = nn.Identity() if self.dim_out == dim else nn.Linear(dim, self.dim_out, bias=False)
+
+    def state_of(self, x: Tensor) -> State:
+        """Real and imaginary parts, b d 2s."""
+        return [accurate(x[:, :0]).new_zeros(x.shape[0], self.dim, 2 * self.size)]
+
+    def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """log A', B' and C as complex numbers (d s)."""
+        real, imag, dt = (accurate(t) for t in (self.log_a_real, self.a_imag, self.log_dt))
+        a = torch.complex(-real.exp(), imag)
+        log_a = a * dt.exp().unsqueeze(-1)
+        b, c = (torch.view_as_complex(accurate(t).contiguous()) for t in (self.b, self.c))
+        return log_a, torch.expm1(log_a) / a * b, c
+
+    def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
+        with without_autocast(x):
+            y, left = self.outputs(accurate(x), self.state_of(x) if state is None else state, begins, count)
+        return self.to_out(y.to(x.dtype)), [left]
+
+    def outputs(self, u: Tensor, state: State, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, Tensor]:
+        (held,) = state
+        log_a, b, c = self.discrete()
+        if count is not None:
+            real = torch.arange(u.shape[1], device=u.device) < count.unsqueeze(-1)
+            u = u.masked_fill(~real.unsqueeze(-1), 0.0)
+        y, left = self.in_chunks(u, held, log_a, b, c, begins)
+        if count is not None:
+            # tokens that are passed over let nothing fade: those that are real end the row
+            order = (torch.arange(u.shape[1], device=u.device) + count.unsqueeze(-1)) % u.shape[1]
+            _, left = self.in_chunks(taken(u, order, -2), torch.zeros_like(held), log_a, b, c, None)
+            kept = (log_a * count.view(-1, 1, 1)).exp()
+            left = left + parts(kept * whole(held))
+        return y + accurate(self.d) * u, left.contiguous()  # steps that are compiled find one layout
+
+    def in_chunks(
+        self, u: Tensor, held: Tensor, log_a: Tensor, b: Tensor, c: Tensor, begins: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs without D (b n d), and what is left (b d 2s)."""
+        n, compiled = u.shape[1], torch.compiler.is_compiling()
+        size = 16 if compiled or begins is not None else min(self.chunk, n)
+        chunks = n // size + 2 if compiled else -(-n // size)  # a graph does not ask whether there are several
+        rows = F.pad(u, (0, 0, 0, chunks * size - n)).unflatten(1, (chunks, size))  # b N c d
+        at = torch.arange(size + 1, device=u.device)
+        powers = powers_of(log_a, size)  # d s 1+c
+        kernel = torch.einsum('ds,dsl->dl', b * c, powers[..., :-1]).real
+        into = parts(b.unsqueeze(-1) * powers[..., :-1].flip(-1), 1)  # d 2s c
+        out_of = c.unsqueeze(-1) * powers[..., 1:]
+        out_of = torch.cat((out_of.real, -out_of.imag), dim=1)
+        decay, own, reads = powers[..., -1].expand(chunks, 1, -1, -1), rows, None
+        if begins is None:
+            near = at[:-1].unsqueeze(-1) - at[:-1]
+            inside = torch.einsum('bnjd,dij->bnid', rows, torch.where(near >= 0, kernel[:, near.clamp(min=0)], 0.0))
+        else:
+            document = F.pad(begins.cumsum(dim=-1), (0, chunks * size - n)).unflatten(1, (chunks, size))
+            ends = document[..., -1:]
+            earlier = torch.cat((torch.zeros_like(ends[:, :1]), ends), dim=1).narrow(1, 0, chunks)
+            inside = in_documents(rows, kernel, document)
+            own, reads = rows * (document == ends).unsqueeze(-1), (document == earlier).unsqueeze(-1)
+            decay = decay * (ends == earlier).transpose(0, 1).unsqueeze(-1)
+        start = whole(held)
+        states = scan_from(start, decay, whole(torch.einsum('bnjd,dxj->nbdx', own, into)))
+        known = states[:-1]
+        found = torch.einsum('nbdx,dxi->bnid', parts(known), out_of)
+        y = (inside + (found if reads is None else found * reads)).flatten(1, 2).narrow(1, 0, n)
+        if not compiled and n == chunks * size:
+            return y, parts(states[-1])
+        # the last chunk ends with fillers, and may be of fillers alone in a graph
+        last = -2 if compiled else -1
+        count = n - (chunks + last) * size
+        left = count - 1 - at[:-1]
+        weights = b.unsqueeze(-1) * torch.where(left >= 0, powers[..., left.clamp(min=0)], 0.0)
+        new = torch.einsum('bjd,dxj->bdx', rows[:, last], parts(weights, 1))
+        return y, new + parts(known[last] * (log_a * count).exp())
+
+
+def powers_of(log: Tensor, most: int) -> Tensor:
+    """e^(i log), i = 0 .. most:  ... -> ... 1+most. As products of few, since exponentials take time."""
+    steps = math.isqrt(most) + 1
+    at = torch.arange(steps, device=log.device)
+    few, apart = (log.unsqueeze(-1) * at).exp(), (log.unsqueeze(-1) * (at * steps)).exp()
+    return (apart.unsqueeze(-1) * few.unsqueeze(-2)).flatten(-2)[..., : most + 1]
+
+
+def in_documents(rows: Tensor, kernel: Tensor, document: Tensor) -> Tensor:
+    """Convolutions inside of chunks (b N c d) that end where a document (b N c) begins, by one distance each."""
+    found, size = rows * kernel[:, 0], rows.shape[2]
+    for by in range(1, size):
+        same = (document[..., by:] == document[..., :-by]).unsqueeze(-1)
+        found = found + F.pad(rows[:, :, :-by] * same * kernel[:, by], (0, 0, by, 0))
+    return found
+
+
+def parts(t: Tensor, dim: int = -1) -> Tensor:
+    """Complex numbers as their real and imaginary parts, side by side."""
+    return torch.cat((t.real, t.imag), dim=dim)
+
+
+def whole(t: Tensor) -> Tensor:
+    return torch.complex(*t.chunk(2, dim=-1))
