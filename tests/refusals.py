@@ -78,7 +78,7 @@ KNOWN = {
 # what a call refuses
 COUNTED = 'inputs of the user are those of the tokens, without what a model puts in front'
 IN_CALLS = {
-    r'`cluster` does not go with `(polar_pos_emb|kv_input_residual|mems)`: .*': 'as it says',
+    r'`cluster` does not go with `(polar_pos_emb|kv_input_residual|mems|attn_bias)`: .*': 'as it says',
     r'`cluster` does not go with (keys that other flags put in front|`\w+`, which has no form.*)': 'it has clusters',
     r'`kernel` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'it has no scores, and no turned keys',
     r'`linformer_k` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',
@@ -115,11 +115,11 @@ def is_declared(words):
         both = [FEATURES[name.removeprefix('cross_')] for name in names]
         return all(cls.stages[stage] == 'choice' and stage in cls.runs_at() for cls in both) and both[0] is not both[1]
     match = re.fullmatch(r'`(\w+)` (does not go with|needs) `(\w+)`: (.*)', words)
-    if match is None or match[1] not in FEATURES:
+    if match is None or (title := match[1].removeprefix('cross_')) not in FEATURES:
         return False
-    one, other, reason = FEATURES[match[1]], match[3], match[4]
-    if one.not_across and reason.startswith(one.not_across):
-        return other in ('cross_attend', 'causal')
+    one, other, reason = FEATURES[title], match[3], match[4]
+    if other in ('cross_attend', 'causal') and any(reason.startswith(words) for words in not_across(one)):
+        return True
     if found := re.fullmatch(r'it takes the place of (\w+), at `(\w+)`', reason):
         gone, stage = found.groups()
         return gone in one.replaces[stage] and stage in one.runs_at() and gone in FEATURES[other].runs_at()
@@ -130,6 +130,14 @@ def is_declared(words):
         other == 'causal' and match[1] in NEED_ORDER
     )
 
+
+def not_across(one):
+    """Why a feature, or a kind of it, is not for cross-attention; some say so by what they are built with."""
+    kinds = (one, *getattr(one, 'kinds', {}).values())
+    return [NEARBY, *(words for kind in kinds if isinstance(words := kind.not_across, str) and words)]
+
+
+NEARBY = 'its local heads see nearby tokens, `local_heads=0` has none'
 
 NEED_ORDER = ('rotary_xpos', 'attn_data_dependent_alibi', 'attn_data_dependent_alibi_per_row')
 
