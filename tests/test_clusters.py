@@ -6,14 +6,17 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+import toy_tasks
 from costs import grows
 from law_cases import randomise
 from oracles import assert_close, in_rounds, randn, routed_in_balance, seen_by_chunk, seen_by_rank
+from toy_tasks import SEEDS, learned, net_for, recall
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import clusters
 from x_transformers.kernels.clusters import SELF, attend, by_chunk, by_formula, by_rank
+from x_transformers.patterns import Sliding
 
 B, N, HEADS, E = 2, 23, 2, 6
 HIDDEN = torch.rand(B, N, generator=torch.Generator().manual_seed(3)) < 0.25
@@ -478,3 +481,39 @@ def test_generation():
     wanted = model.generate(prompts, 9, temperature=0.0, cache_kv=False)
     assert torch.equal(model.generate(prompts, 9, temperature=0.0), wanted)
     assert torch.equal(model.speculative(prompts[1], 9, temperature=0.0), wanted[1])
+
+
+# what they learn
+
+
+@pytest.mark.slow
+@SEEDS
+def test_a_word_is_copied_by_hashes(seed):
+    """And more rounds of hashes find no less."""
+    torch.manual_seed(seed)
+    task = toy_tasks.copy(128)
+    flags = dict(attn_cluster='lsh', attn_cluster_size=32, attn_lsh_buckets=4, attn_lsh_scale=4.0)
+    net = net_for(task, Decoder, **flags)
+    assert learned(net, task, steps=600, b=12, lr=6e-3) > 0.9
+
+    def right_with(rounds):
+        other = net_for(task, Decoder, **flags, attn_lsh_rounds=rounds)
+        other.load_state_dict(net.state_dict())
+        return toy_tasks.right(other, task)
+
+    assert right_with(8) >= right_with(1)
+
+
+@pytest.mark.slow
+@SEEDS
+def test_keys_are_recalled_by_routes(seed):
+    """Beside a layer that sees nearby tokens, which alone finds nothing."""
+    torch.manual_seed(seed)
+    task = recall(256)
+    flags = dict(heads=2, attn_dim_head=32, around=dict(use_abs_pos_emb=False))
+    routed = dict(attn_cluster=('routing', None), attn_num_clusters=8, attn_cluster_size=64, attn_local_heads=0)
+    near = Sliding(16)
+    net = net_for(task, Encoder, attn_sparse_pattern=(None, near), **routed, **flags)
+    assert learned(net, task, steps=700, b=16, lr=6e-3, after=net.stepped) > 0.85
+    local = net_for(task, Encoder, attn_sparse_pattern=near, **flags)
+    assert learned(local, task, steps=150, b=16, lr=6e-3) < 0.25
