@@ -688,7 +688,8 @@ MASKED = {'attn_max_attend_past', 'rel_pos_bias', 'attn_pre_talking_heads', 'rot
     [
         pytest.param(case, marks=() if case.name in MASKED else pytest.mark.nightly)
         for case in LINEAR
-        if case.flag != 'attn_flash_pack_seq'
+        # places of 64 keys for each query, in whole numbers: their growth is counted in test_patterns
+        if case.flag not in ('attn_flash_pack_seq', 'attn_sparse_pattern', 'attn_global_separate_qkv')
     ],
     ids=str,
 )

@@ -14,6 +14,7 @@ from x_transformers.core.rows import taken
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, Running, flag, none, one_of, size, warn_once
 from x_transformers.kernels.dense import tile_heads
+from x_transformers.kernels.derivatives import differentiable_sdpa
 from x_transformers.kernels.linear import in_chunks
 
 OF_ALL = 'its slots are of all tokens'
@@ -123,7 +124,7 @@ class Slots(AttentionFeature):
         mask = None if self.all_seen(call) else seen | ~any_seen
         width = q.shape[-1], v.shape[-1]
         q, k, v = (F.pad(t, (0, max(width) - t.shape[-1])) for t in (q, k, v)) if width[0] != width[1] else (q, k, v)
-        out = F.scaled_dot_product_attention(q, k, v, mask, call.dropout, scale=float(call.scale))
+        out = differentiable_sdpa(q, k, v, attn_mask=mask, dropout_p=call.dropout, scale=float(call.scale))
         out = out[..., : width[1]]
         return (out if mask is None else out.masked_fill(~any_seen, 0.0)), None
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from x_transformers.core.again import batched, differentiated
 from x_transformers.core.checks import can_look
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import transformed
 from x_transformers.kernels.derivatives import differentiable_sdpa
@@ -347,23 +347,30 @@ class Clustered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, log_sums = ctx.saved_tensors
-        grad = torch.zeros_like(out) if grad is None else grad
-        if torch.is_grad_enabled() or batched(grad):
+        saved = ctx.saved_tensors  # in a checkpoint they are handed out once
+        grad = torch.zeros_like(saved[3]) if grad is None else grad
+        with without_autocast(grad):
+            return *gradients_of(ctx, saved, grad, of_sums), None, None
 
-            def formula(*qkv: Tensor) -> Tensor:
-                found, sums = by_formula(*qkv, ctx.orders, ctx.last_resort)
-                return found if of_sums is None else torch.cat((found, sums.unsqueeze(-1)), dim=-1)
 
-            both = grad if of_sums is None else torch.cat((grad, of_sums.unsqueeze(-1)), dim=-1)
-            return *differentiated(formula, (q, k, v), ctx.needs_input_grad[:3], both), None, None
-        # ds = P (dP - d),  d = sum(P dP) less the gradient of the log-sum
-        level = (grad * out).sum(dim=-1, keepdim=True)
-        level = level if of_sums is None else level - of_sums.unsqueeze(-1)
-        log_sums = (log_sums * LOG2).masked_fill(log_sums == -math.inf, math.inf)  # exp(s - inf) is nothing
-        of_queries = torch.cat((q * LOG2, grad, level, log_sums.unsqueeze(-1)), dim=-1)
-        of_q, of_k, of_v = pieces_backward(ctx.blocks, of_queries, torch.cat((k, v), dim=-1), q.shape[-1])
-        return of_q, of_k / LOG2, of_v, None, None
+def gradients_of(ctx: Any, saved: Sequence[Tensor], grad: Tensor, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Of queries, keys and values."""
+    q, k, v, out, log_sums = saved
+    if torch.is_grad_enabled() or batched(grad):
+
+        def formula(*qkv: Tensor) -> Tensor:
+            found, sums = by_formula(*qkv, ctx.orders, ctx.last_resort)
+            return found if of_sums is None else torch.cat((found, sums.unsqueeze(-1)), dim=-1)
+
+        both = grad if of_sums is None else torch.cat((grad, of_sums.unsqueeze(-1)), dim=-1)
+        return differentiated(formula, (q, k, v), ctx.needs_input_grad[:3], both)
+    # ds = P (dP - d),  d = sum(P dP) less the gradient of the log-sum
+    level = (grad * out).sum(dim=-1, keepdim=True)
+    level = level if of_sums is None else level - of_sums.unsqueeze(-1)
+    log_sums = (log_sums * LOG2).masked_fill(log_sums == -math.inf, math.inf)  # exp(s - inf) is nothing
+    of_queries = torch.cat((q * LOG2, grad, level, log_sums.unsqueeze(-1)), dim=-1)
+    of_q, of_k, of_v = pieces_backward(ctx.blocks, of_queries, torch.cat((k, v), dim=-1), q.shape[-1])
+    return of_q, of_k / LOG2, of_v
 
 
 class Piece(NamedTuple):
