@@ -165,7 +165,8 @@ def measured(options: argparse.Namespace, known: Collection[tuple[str, str]] = (
                 if not all((f'{name}; {n}', unit) in known for n in lengths for unit in units):
                     yield from grown(sides, name, case, lengths, lambda n: DENSE)
             for name, way in ways.items():
-                case = {'way': name, 'causal': way.causal, 'depth': way.depth, 'sizes': sizes}
+                wide = {**sizes, 'wide': way.wide and way.wide // sizes['scale']}
+                case = {'way': name, 'causal': way.causal, 'depth': way.depth, 'sizes': wide}
                 own = ['ours', *(['peer'] if way.peer else [])]
                 all_lengths = lengths + (longer if way.linear else [])
                 yield from grown(sides, name, case, all_lengths, lambda n, own=own: own + beside(n))

@@ -23,13 +23,14 @@ class Sizes:
     dim: int = 256
     heads: int = 8
     scale: int = 1
+    wide: int | None = None  # of a head, if not `dim / heads`
 
     def of(self, number: int) -> int:
         return max(1, number // self.scale)
 
     @property
     def head(self) -> int:
-        return self.dim // self.heads
+        return self.wide or self.dim // self.heads
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Way:
     peer       the package beside it, of PEERS, which must be slower by `goal`
     linear     its time grows with the length, so that longer ones are measured, too
     depth      a whole stack of so many layers is measured, beside the same stack without the way
+    wide       the width of heads that the package has of itself, for both
     inputs     what a call gets beside the tokens
     decoder    flags of a stack that decodes, where `build` makes the layer
     """
@@ -53,6 +55,7 @@ class Way:
     depth: int = 0
     decodes: bool = False
     build: Callable[[int, Sizes], nn.Module] | None = None
+    wide: int | None = None
     inputs: Callable[[int], dict[str, Any]] = field(default=lambda n: {})
     decoder: dict[str, Any] = field(default_factory=dict)
 
@@ -203,6 +206,12 @@ WAYS: dict[str, Way] = {
     'RFA with gates, causal': Way('sums', features('rff', kernel_update='gate'), **LINEAR),
     'Performer, causal': Way('sums', features('favor'), peer='performer-pytorch', goal=10, **LINEAR),
     'Performer': Way('sums', features('favor'), False, peer='performer-pytorch', goal=1.3, linear=True),
+    'Performer, causal, heads of 64': Way(
+        'sums', features('favor'), peer='performer-pytorch', goal=10, linear=True, wide=64
+    ),
+    'Performer, heads of 64': Way(
+        'sums', features('favor'), False, peer='performer-pytorch', goal=1.3, linear=True, wide=64
+    ),
     'linear, causal': Way('sums', features('elu'), peer='linear-attention-transformer', goal=10, **LINEAR),
     'linear': Way('sums', features('elu'), False, peer='linear-attention-transformer', linear=True),
     'delta rule, causal': Way('sums', features('elu', kernel_update='delta'), **LINEAR),

@@ -583,8 +583,9 @@ class CPCLoss(nn.Module):
         chosen = as_mask(chosen, 'chosen', *predicted.shape[:-1], like=predicted)
         chosen = torch.ones_like(predicted[..., 0], dtype=torch.bool) if chosen is None else chosen
         u, t = (x.masked_fill(~chosen.unsqueeze(-1), 0.0).flatten(0, -2) for x in (predicted, target.detach()))
+        u, t = accurate(u), accurate(t)
         with without_autocast(u):
-            logits = accurate(u) @ accurate(t).mT / self.temperature
+            logits = u @ t.to(u.dtype).mT / self.temperature
         chosen = chosen.flatten()
         logits = logits.masked_fill(~chosen, torch.finfo(logits.dtype).min)
         found = logits.log_softmax(dim=-1).diagonal().masked_fill(~chosen, 0.0)
