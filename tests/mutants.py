@@ -658,7 +658,10 @@ BUGS = {
     ]),
     'kernels/aft.py': ('test_aft.py', [
         ('a level is that of the whole chunk', 'level = k.detach().cummax(dim=-2).values', 'level = k.detach().amax(dim=-2, keepdim=True).expand_as(k)'),
-        ('the chunk before is forgotten', 'found = within(chunks.k, chunks.v, near(0, size)).plus(met(last.k, last.v, near(-1, size)))', 'found = within(chunks.k, chunks.v, near(0, size))'),
+        ('the chunk before is forgotten', '.plus(met(k[0], v[0], logits[0])).plus(far)', '.plus(far)'),
+        ('spans stand alone', 'parts = (before[:, :, -1:], own, after[:, :, :1])', 'parts = (0 * before[:, :, -1:], own, after[:, :, :1])'),
+        ('numbers of any size are at one level', 'DEPTH = 60.0', 'DEPTH = 1e30'),
+        ('chunks far ahead are forgotten', 'far = far.plus(backwards(delayed(running(backwards(totals)), 2, None)))', 'far = far'),
         ('chunks far behind are counted twice', 'far = delayed(running(totals, past), 2, past)', 'far = delayed(running(totals, past), 1, past)'),
         ('far keys are near', 'return torch.where(distance.abs() < window, table[:, index], 0.0)', 'return torch.where(distance.abs() < 99, table[:, index], 0.0)'),
         ('weights are computed again from others', 'grads[0][:, at] = weights @ v', 'grads[0][:, at] = weights @ u'),

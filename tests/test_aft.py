@@ -21,6 +21,7 @@ EACH = pytest.mark.parametrize('kind', KINDS)
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
     monkeypatch.setattr(sums, 'CHUNK', 4)
+    monkeypatch.setattr(sums, 'SPAN', 4)
     monkeypatch.setattr(sums, 'SCORES', 64)
 
 

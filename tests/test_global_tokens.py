@@ -4,6 +4,7 @@ import pytest
 import torch
 from law_cases import randomise
 from oracles import assert_close
+from torch._subclasses import FakeTensorMode
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError
@@ -140,6 +141,17 @@ def test_layers_without_global_tokens():
     x = stream(3, N, 16)
     assert_close(stack(x[:1], global_mask=MARKS[:1])[0], stack(x, global_mask=MARKS)[0], tolerance=TIGHT)
     assert (stack(x, global_mask=MARKS)[:2] - stack(x)[:2]).abs().max() > 1e-3
+
+
+def test_marks_of_which_nobody_can_tell_how_many_there_are():
+    """Inside of `vmap`, and of tensors without values."""
+    stack = Encoder(dim=16, depth=2, heads=4, attn_sparse_pattern=WINDOW).double()
+    x = stream(3, N, 16)
+    each = torch.func.vmap(lambda x, marks: stack(x[None], global_mask=marks[None])[0])
+    assert_close(each(x, MARKS), stack(x, global_mask=MARKS), tolerance=TIGHT)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        marks = torch.ones(3, N, dtype=torch.bool)
+        assert stack(torch.ones(3, N, 16, dtype=x.dtype), global_mask=marks).shape == (3, N, 16)
 
 
 REFUSED = [

@@ -12,7 +12,7 @@ What belongs here: these sums. Values are b h n 2 d, of which the second part is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from x_transformers.core.again import batched, differentiated
 from x_transformers.core.transforms import transformed
-from x_transformers.kernels.linear import Scaled, in_chunks, least
+from x_transformers.kernels.linear import Scaled, by_spans, in_chunks, least, triangle
 from x_transformers.kernels.linear import first as up_to
 from x_transformers.kernels.recurrences import scan
 
@@ -29,6 +29,8 @@ from x_transformers.kernels.recurrences import scan
 CHUNK = 64
 COMPILED_CHUNK = 64
 COMPILED_ROWS = 512
+# tokens whose chunks are computed at once
+SPAN = 1024
 # logits that are held at once: products of few rows are slow
 SCORES = 2**22
 
@@ -80,6 +82,30 @@ def within(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
     return Scaled(value, level)
 
 
+# how far logits of a chunk may lie below its largest ones, and still have digits beside them
+DEPTH = 60.0
+
+
+def at_once(k: Tensor, v: Tensor, w: Tensor | None) -> Scaled:
+    """The same by one product, at one level of the chunk, where that leaves each query digits of its largest key; that
+    needs a look at the numbers."""
+    ordinary = type(k) is Tensor and k.device.type == 'cpu' and w is not None
+    if not ordinary or torch.compiler.is_compiling() or transformed() or not is_flat(k.detach(), w.detach()):
+        return within(k, v, w)
+    later = ~triangle(w.shape[-1], w)
+    return met(k, v, w.masked_fill(later, -torch.inf))
+
+
+def is_flat(k: Tensor, w: Tensor) -> bool:
+    """Whether no query's largest key is too far below the largest one of its chunk."""
+    seen = k.cummax(dim=-2).values
+    below = torch.where(seen > least(k) / 2, k.amax(dim=-2, keepdim=True) - seen, 0.0).amax()
+    visible = triangle(w.shape[-1], w)
+    lowest, highest = (torch.where(visible, w, none) for none in (torch.inf, -torch.inf))
+    spread = (highest.amax(dim=-1) - lowest.amin(dim=-1)).amax()
+    return bool(below + spread < DEPTH)
+
+
 # chunks
 
 
@@ -97,10 +123,6 @@ class Chunks(NamedTuple):
     @property
     def size(self) -> int:
         return self.k.shape[-2]
-
-    def moved(self, by: int) -> Chunks:
-        """The keys of the chunk so many behind each."""
-        return self._replace(k=moved(self.k, by, 2, least(self.k)), v=moved(self.v, by, 2))
 
     def joined(self, found: Scaled) -> Scaled:
         """What queries of each chunk find, for all tokens."""
@@ -203,15 +225,49 @@ def local(k: Tensor, v: Tensor, near: Near, window: int, causal: bool, past: Sca
     chunks, past = Chunks.of(k, v, size_of(k, window)), past_of(past)
     size, totals = chunks.size, met(chunks.k, chunks.v, None)
     far = delayed(running(totals, past), 2, past)
-    if causal:
-        last = chunks.moved(-1)
-        found = within(chunks.k, chunks.v, near(0, size)).plus(met(last.k, last.v, near(-1, size)))
-        return chunks.joined(found.plus(far))
-    around = [chunks.moved(by) for by in (-1, 0, 1)]
-    k, v = (torch.cat([getattr(one, name) for one in around], dim=-2) for name in 'kv')
-    found = met(k, v, torch.cat([near(by, size) for by in (-1, 0, 1)], dim=-1))
-    behind = backwards(delayed(running(backwards(totals)), 2, None))
-    return chunks.joined(found.plus(far).plus(behind))
+    if not causal:
+        far = far.plus(backwards(delayed(running(backwards(totals)), 2, None)))
+    around = (-1, 0) if causal else (-1, 0, 1)
+
+    def step(k: list[Tensor], v: list[Tensor], logits: list[Tensor], far: Scaled) -> Scaled:
+        """Of some chunks; keys and values of spans, the middle one theirs."""
+        k, v = (beside(t, around) for t in (k, v))
+        if causal:
+            return at_once(k[1], v[1], logits[1]).plus(met(k[0], v[0], logits[0])).plus(far)
+        return met(*(torch.cat(t, dim=-2) for t in (k, v)), torch.cat(logits, dim=-1)).plus(far)
+
+    ks, vs = (spans_of(t, size) for t in (chunks.k, chunks.v))
+    logits = zip(*(same_or_spans(near(by, size), size, len(ks)) for by in around), strict=True)
+    fars = [Scaled(*t) for t in zip(*(spans_of(t, size) for t in far), strict=True)]
+    step = by_spans(step, len(ks), ())
+    sides = (three(ks, least(k)), three(vs, 0.0), logits, fars)
+    parts = [step(*part) for part in zip(*sides, strict=True)]
+    found = parts[0] if len(parts) == 1 else Scaled(*(torch.cat(t, dim=2) for t in zip(*parts, strict=True)))
+    return chunks.joined(found)
+
+
+def spans_of(t: Tensor, size: int) -> Sequence[Tensor]:
+    """Chunks (b h N ...) that are computed at once. A compiled graph has one way for all lengths."""
+    return (t,) if torch.compiler.is_compiling() else t.split(max(SPAN // size, 1), 2)
+
+
+def same_or_spans(t: Tensor, size: int, count: int) -> Sequence[Tensor]:
+    """The same of logits, which may be those of any chunk."""
+    return spans_of(t, size) if t.shape[2] > 1 else (t,) * count
+
+
+def three(spans: Sequence[Tensor], filler: float) -> list[list[Tensor]]:
+    """Each span behind the one before it and before the one after it."""
+    end = torch.full_like(spans[0][:, :, :1], filler)
+    return [list(each) for each in zip((end, *spans), spans, (*spans[1:], end), strict=False)]
+
+
+def beside(spans: list[Tensor], around: Sequence[int]) -> list[Tensor]:
+    """The chunks that stand so far from each of the middle span."""
+    before, own, after = spans
+    parts = (before[:, :, -1:], own, after[:, :, :1])
+    every = torch.cat(parts if around[-1] else parts[:2], dim=2)
+    return [every.narrow(2, 1 + by, own.shape[2]) for by in around]
 
 
 def by_distance(table: Tensor, window: int) -> Near:
@@ -254,7 +310,7 @@ def full(k: Tensor, v: Tensor, of_query: Tensor, of_key: Tensor, causal: bool, m
     compiled = torch.compiler.is_compiling()
     size = min(power_of_two(most), COMPILED_ROWS) if compiled else min(CHUNK, power_of_two(n))
     own = Chunks.of(k, v, size)
-    inside = own.joined(within(own.k, own.v, in_chunks(of_query, size) @ in_chunks(of_key, size).mT))
+    inside = own.joined(at_once(own.k, own.v, in_chunks(of_query, size) @ in_chunks(of_key, size).mT))
 
     def between(found: Scaled, *tokens: Tensor) -> Scaled:
         """What some queries find in their keys, from what they find in their chunks. In halves: the second one sees

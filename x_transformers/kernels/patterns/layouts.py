@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
+from x_transformers.core.again import batched
 from x_transformers.patterns.base import divided
 from x_transformers.patterns.branches import Columns, Listed, Rows, Span
 
@@ -72,7 +74,8 @@ def chosen(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
 
 def most_of(marks: Tensor) -> int:
     """The most that are marked in a row, one at least."""
-    if marks.device.type == 'meta' or not marks.numel():
+    unknown = batched(marks) or (isinstance(marks, FakeTensor) and not torch.compiler.is_compiling())
+    if unknown or marks.device.type == 'meta' or not marks.numel():
         return marks.shape[-1]
     most = marks.sum(dim=-1).max().clamp(min=1).item()
     torch._check(1 <= most)
