@@ -638,7 +638,7 @@ BUGS = {
         ('padding lets sums fade', 'w.masked_fill(padding, 0.0)', 'w'),
         ('sums have no level', 'tops = peaks(w.detach(), k.detach(), level, begins)', 'tops = torch.zeros_like(k)'),
         ('a document sees the token before it', 'return before if begins is None else before.masked_fill(begins.unsqueeze(-1), 0.0)', 'return before'),
-        ('padding lets states fade', 'kept = (log_a * count.view(-1, 1, 1)).exp()', 'kept = (log_a * u.shape[1]).exp()'),
+        ('padding lets states fade', 'kept = exp(log_a * count.view(-1, 1, 1))', 'kept = exp(log_a * u.shape[1])'),
         ('a chunk begins with the state of another document', '(document == earlier).unsqueeze(-1)', '(document >= earlier).unsqueeze(-1)'),
         ('fillers of a chunk count', 'left = count - 1 - at[:-1]', 'left = count - at[:-1]'),
     ]),

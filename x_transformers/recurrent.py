@@ -232,7 +232,7 @@ class DiagonalSSM(Recurrent):
         a = torch.complex(-real.exp(), imag)
         log_a = a * dt.exp().unsqueeze(-1)
         b, c = (torch.view_as_complex(accurate(t).contiguous()) for t in (self.b, self.c))
-        return log_a, torch.expm1(log_a) / a * b, c
+        return log_a, expm1(log_a) / a * b, c
 
     def run(self, x: Tensor, state: State | None, begins: Tensor | None, count: Tensor | None) -> tuple[Tensor, State]:
         with without_autocast(x):
@@ -250,7 +250,7 @@ class DiagonalSSM(Recurrent):
             # tokens that are passed over let nothing fade: those that are real end the row
             order = (torch.arange(u.shape[1], device=u.device) + count.unsqueeze(-1)) % u.shape[1]
             _, left = self.in_chunks(taken(u, order, -2), torch.zeros_like(held), log_a, b, c, None)
-            kept = (log_a * count.view(-1, 1, 1)).exp()
+            kept = exp(log_a * count.view(-1, 1, 1))
             left = left + parts(kept * whole(held))
         return y + accurate(self.d) * u, left.contiguous()  # steps that are compiled find one layout
 
@@ -259,7 +259,10 @@ class DiagonalSSM(Recurrent):
     ) -> tuple[Tensor, Tensor]:
         """Outputs without D (b n d), and what is left (b d 2s)."""
         n, compiled = u.shape[1], torch.compiler.is_compiling()
-        size = 16 if compiled or begins is not None else min(self.chunk, n)
+        if n == 1 and begins is None and not compiled:
+            state = exp(log_a) * whole(held) + b * u.mT
+            return (c * state).real.sum(dim=-1).unsqueeze(1), parts(state)
+        size = 16 if compiled or begins is not None else min(size_of(n), self.chunk, n)
         chunks = n // size + 2 if compiled else -(-n // size)  # a graph does not ask whether there are several
         rows = F.pad(u, (0, 0, 0, chunks * size - n)).unflatten(1, (chunks, size))  # b N c d
         at = torch.arange(size + 1, device=u.device)
@@ -292,15 +295,32 @@ class DiagonalSSM(Recurrent):
         left = count - 1 - at[:-1]
         weights = b.unsqueeze(-1) * torch.where(left >= 0, powers[..., left.clamp(min=0)], 0.0)
         new = torch.einsum('bjd,dxj->bdx', rows[:, last], parts(weights, 1))
-        return y, new + parts(known[last] * (log_a * count).exp())
+        return y, new + parts(known[last] * exp(log_a * count))
+
+
+def size_of(n: int) -> int:
+    """Tokens of a chunk: longer ones take longer tables, shorter ones more steps from chunk to chunk."""
+    return max(1 << (math.isqrt(n) - 1).bit_length(), 16) if n else 1
 
 
 def powers_of(log: Tensor, most: int) -> Tensor:
     """e^(i log), i = 0 .. most:  ... -> ... 1+most. As products of few, since exponentials take time."""
     steps = math.isqrt(most) + 1
     at = torch.arange(steps, device=log.device)
-    few, apart = (log.unsqueeze(-1) * at).exp(), (log.unsqueeze(-1) * (at * steps)).exp()
+    few, apart = exp(log.unsqueeze(-1) * at), exp(log.unsqueeze(-1) * (at * steps))
     return (apart.unsqueeze(-1) * few.unsqueeze(-2)).flatten(-2)[..., : most + 1]
+
+
+def exp(t: Tensor) -> Tensor:
+    """Of complex numbers, by functions of real ones, which take less time."""
+    size = t.real.exp()
+    return torch.complex(size * t.imag.cos(), size * t.imag.sin())
+
+
+def expm1(t: Tensor) -> Tensor:
+    """e^t - 1 of complex numbers, also of small ones."""
+    x, y = t.real, t.imag
+    return torch.complex(torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), x.exp() * y.sin())
 
 
 def in_documents(rows: Tensor, kernel: Tensor, document: Tensor) -> Tensor:
