@@ -13,6 +13,7 @@ from oracles import assert_close, in_rounds, randn, routed_in_balance, seen_by_c
 from toy_tasks import SEEDS, learned, net_for, recall
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers.features.clusters import clusters as all_clusters
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import clusters
 from x_transformers.kernels.clusters import SELF, attend, by_chunk, by_formula, by_rank
@@ -225,9 +226,12 @@ def test_later_tokens_change_no_earlier_one():
             assert (grad[:, t + 1 :] == 0).all() and (grad[:, t] != 0).any()
 
 
+@pytest.mark.parametrize('many', [1, 1024])
 @pytest.mark.parametrize('make', [lsh, routing])
-def test_a_cache_of_any_length(make):
-    """Token by token and in parts, and again after some tokens are taken back; hidden keys in it too."""
+def test_a_cache_of_any_length(make, many, monkeypatch):
+    """Token by token and in parts, and again after some tokens are taken back; hidden keys in it too. Single queries
+    meet all keys, or look for theirs."""
+    monkeypatch.setattr(all_clusters, 'MANY', many)
     attn, x = make(), randn(B, N, 16)
     real = ~HIDDEN
     for inputs in ({}, dict(context_mask=real)):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.precision import accurate
+from x_transformers.core.transforms import transformed
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.sparse.pattern import a_pattern
@@ -32,6 +33,8 @@ from x_transformers.flags import (
 from x_transformers.kernels.clusters import SELF, Extra
 
 even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0)
+# keys from which a single query looks for those that it sees before it meets them
+MANY = 1024
 NO_SCORES = 'it has no scores of all keys to hand on'
 
 
@@ -186,6 +189,9 @@ class Clusters(AttentionFeature):
         ids       b h n r   the clusters of all tokens, in each round
         """
         rows, keys, heads = q.shape[2], k.shape[2], q.shape[1]
+        ordinary = type(q) is Tensor and not torch.compiler.is_compiling() and not transformed()
+        if rows == 1 and keys >= MANY and ordinary:
+            return self.of_one(q, k, v, ids, width, call, head, resort)
         place = torch.arange(keys, device=q.device)
         own = place[keys - rows :]
         same = ids[:, :, keys - rows :].unsqueeze(3) == ids.unsqueeze(2)
@@ -204,6 +210,36 @@ class Clusters(AttentionFeature):
         blind = ~seen.any(dim=-1, keepdim=True)
         weights = scores.masked_fill(~seen & ~blind, -torch.inf).softmax(dim=-1).masked_fill(blind, 0.0)
         return weights @ accurate(v)
+
+    def of_one(
+        self, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, width: int, call: Any, head: int, resort: bool
+    ) -> Tensor:
+        """The same of a single query, which meets nothing but the keys that it sees."""
+        (batch, heads), keys, rounds = q.shape[:2], k.shape[2], ids.shape[-1]
+        same = (ids == ids[:, :, -1:]).movedim(-1, 2)
+        if (hidden := self.hidden(call, heads)) is not None:
+            shown = ~hidden.view(-1, heads, 1, keys)
+            same = same & shown & shown[..., -1:]
+        row, rank, place, count = listed(same.flatten(0, 2))
+        near = rank.div(width, rounding_mode='floor') >= (count - 1).div(width, rounding_mode='floor')[row] - 1
+        seen = torch.zeros(batch * heads, keys, dtype=torch.bool, device=q.device)
+        seen[row[near] // rounds, place[near]] = True
+        row, rank, place, count = listed(seen)  # once, of keys that several rounds show
+        most = max(int(count.amax()), 1)
+        at = torch.zeros(batch * heads, most, dtype=torch.long, device=q.device)
+        at[row, rank] = place
+        at, visible = (t.view(batch, heads, most) for t in (at, torch.arange(most, device=q.device) < count[:, None]))
+        b, h = (torch.arange(m, device=q.device).view(-1, *[1] * (2 - a)) for a, m in enumerate(q.shape[:2]))
+        k, v = (accurate(t[b, h, at]) for t in (k, v))
+        scores = accurate(q) @ k.mT
+        at, visible = at.unsqueeze(2), visible.unsqueeze(2)
+        if resort:
+            scores = scores + torch.where(at == keys - 1, SELF, 0.0)
+        if (extra := self.extra(call, head)) is not None:
+            own = torch.full((1, 1), keys - 1, device=q.device)
+            scores = scores + extra(b.unsqueeze(-1), h.unsqueeze(-1), own, at)
+        blind = ~visible.any(dim=-1, keepdim=True)
+        return scores.masked_fill(~visible & ~blind, -torch.inf).softmax(dim=-1).masked_fill(blind, 0.0) @ v
 
     @staticmethod
     def hidden(call: Any, heads: int) -> Tensor | None:
@@ -233,3 +269,11 @@ class Clusters(AttentionFeature):
             return None
         bias, behind = call.bias_entry(), 0 if call.context is not None else call.keys - call.rows
         return lambda b, h, i, j: bias(b, h + head, (i - behind).clamp(min=0), j)
+
+
+def listed(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of rows r n: of what is chosen the row, how many before it, and the place; and the number in each row."""
+    row, place = chosen.nonzero().unbind(-1)
+    count = torch.bincount(row, minlength=chosen.shape[0])
+    first = count.cumsum(dim=0) - count
+    return row, torch.arange(row.shape[0], device=row.device) - first[row], place, count
