@@ -654,6 +654,8 @@ BUGS = {
         ('places are counted from the padding', 'order = (torch.arange(n, device=k.device) + first) % max(n, 1)', 'order = torch.arange(n, device=k.device) + 0 * first'),
         ('empty slots count', 'mask = None if self.all_seen(call) else seen | ~any_seen', 'mask = None'),
         ('means divide by the stride', 'count = torch.ones_like(t[:, :1, :, :1]) if seen is None else seen.to(t.dtype)', 'count = torch.ones_like(t[:, :1, :, :1])'),
+        ('slots are made before a module of ones own sees keys', 'plainly = all(is_plainly(to, nn.Linear) and', 'plainly = all('),
+        ('slots are made of what an intermediate holds', 'ends = not call.keeps and call.past is None', 'ends = call.past is None'),
         ('values share the matrix of keys', "self.of_keys if self.linformer_share == 'kv' else self.of_values", 'self.of_keys'),
     ]),
     'kernels/aft.py': ('test_aft.py', [
@@ -700,7 +702,7 @@ BUGS = {
     'features/linear/maps.py': ('test_linear_attention.py', [
         ('directions are not uniform', 'square = square * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)', 'square = square * 1.0'),
         ('vectors are of unit length', '.flatten(0, 1)[:count] * lengths', '.flatten(0, 1)[:count]'),
-        ('features are biased by the norm', '(squares + math.log(along.shape[-1])) / 2', '(squares * 2 + math.log(along.shape[-1])) / 2'),
+        ('features are biased by the norm', '(squares + math.log(features.shape[-1])) / 2', '(squares * 2 + math.log(features.shape[-1])) / 2'),
         ('products with the nearest neighbour alone', 'r * r.roll(by, -1)', 'r * r.roll(1, -1)', 'test_linear_updates.py'),
         ('waves of long vectors are too small', 'None if unit else x.square().sum(dim=-1, keepdim=True) / 2', 'None', 'test_linear_updates.py'),
     ]),
@@ -719,7 +721,7 @@ BUGS = {
         ('the past is left out', 'total = summed(own, features, chunk).plus(past)', 'total = summed(own, features, chunk)'),
         ('memories are not written', 'past = past or self.in_order(before.k.unsqueeze(2), before, features)[1]', 'pass', 'test_linear_updates.py'),
         ('negative sums of weights are none', 'torch.where(weights < 0, weights.clamp(max=-1e-4), weights.clamp(min=1e-4))', 'weights.clamp(min=1e-4)', 'test_linear_updates.py'),
-        ('sigma multiplies', 'waves(x / sigma, w, self.unit)', 'waves(x * sigma, w, self.unit)', 'test_linear_updates.py'),
+        ('sigma multiplies', 'waves(x / sigma, w,', 'waves(x * sigma, w,', 'test_linear_updates.py'),
         ('signed features have a sum', "'l2' if self.kernel in SIGNED else 'sum')", "'sum')", 'test_linear_updates.py'),
     ]),
     'features/differential.py': ('test_differential.py', [

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from law_cases import randomise
 from oracles import assert_close
 from test_toy_tasks import taught
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
-from x_transformers.features.linear.maps import elu_features, favor, orthogonal_normals, relu_features
+from x_transformers.features.linear.maps import favor, orthogonal_normals, relu_features
 from x_transformers.flags import ConfigError
 from x_transformers.kernels.linear import CHUNKS
 
@@ -43,7 +44,7 @@ def layer(causal=True, scale=0.4, **flags):
 
 def features_of(attn, t, root):
     if attn.kernel_features is None and not hasattr(attn, 'features_w'):
-        return elu_features(t * root)
+        return F.elu(t * root) + 1
     feature = attn.features.at['attend'][0]
     if feature.kernel == 'relu':
         return relu_features(t * root, attn.features_w)

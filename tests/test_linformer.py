@@ -3,9 +3,10 @@
 import pytest
 import torch
 import toy_tasks
-from costs import grows
+from costs import costs_of, grows
 from law_cases import randomise
 from oracles import assert_close, linformer, randn
+from torch import nn
 from toy_tasks import SEEDS, Task, ids, learned, net_for, nothing_asked
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder
@@ -189,3 +190,35 @@ def test_a_majority_in_512_noisy_tokens(proj, seed):
     flags = dict(attn_linformer_k=32, attn_linformer_max_len=512, attn_linformer_proj=proj)
     net = net_for(task, Encoder, dict(use_abs_pos_emb=False), **flags)
     assert learned(net, task, steps=steps, b=16) > 0.95
+
+
+def test_slots_of_the_input():
+    """Projected are the slots of the input, where that is less work and nobody sees keys and values on their way."""
+    plain, x = layer('headwise'), randn(2, 12, 8)
+    seen = layer('headwise')
+    seen.load_state_dict(plain.state_dict())
+    rows = []
+    seen.to_k.register_forward_hook(lambda module, args, out: rows.append(out.shape[1]))
+    assert_close(plain(x), seen(x), tolerance=1e-12)
+    assert rows == [12]
+    assert costs_of(lambda n: plain(x), 12).flops < costs_of(lambda n: seen(x), 12).flops
+
+    class Squared(nn.Linear):
+        def forward(self, t):
+            return super().forward(t).square()
+
+    changed, wanted = layer('headwise'), layer('headwise')
+    changed.to_v = Squared(8, 12, bias=False).double()
+    wanted.load_state_dict(changed.state_dict())
+    wanted.to_v.register_forward_hook(lambda module, args, out: out.square())
+    assert_close(changed(x), wanted(x), tolerance=1e-12)
+    kept, inside = plain(x, return_intermediates=True)
+    assert_close(kept, plain(x), tolerance=1e-12)
+    assert inside.values.shape[2] == 12
+
+    flags = dict(attn_linformer_k=3, attn_linformer_max_len=12, attn_linformer_share='kv', add_value_residual=True)
+    stack = randomise(Encoder(dim=8, depth=2, heads=4, attn_dim_head=3, **flags).double())
+    out = stack(x)
+    for attn in (stack.layers[0][1], stack.layers[2][1]):
+        attn.to_k.register_forward_hook(lambda module, args, out: out)
+    assert_close(stack(x), out, tolerance=1e-12)

@@ -242,7 +242,8 @@ class Attention(Configurable, ChoosesKernel):
         self.refuse_unfused(inputs)
         views = views if context is None else (views[0], context, context)
         attn_mask = None if attn_mask is None else self.own_mask(attn_mask)
-        if not inputs.get('clean') and not (mask is context_mask is attn_mask is None):
+        call.unmasked = mask is context_mask is attn_mask is None
+        if not inputs.get('clean') and not call.unmasked:
             views = call.clear(views, mask if context_mask is context is None else context_mask, attn_mask)
         q_in, k_in, v_in = on.chain('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)

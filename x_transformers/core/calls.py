@@ -474,12 +474,12 @@ class Call(AddsLosses, HasStates, InBlocks):
     and one `bias` of them, when a kernel runs. `may_be_blind` says that some query may see no key.
 
     `keeps` says that the caller wants what the call leaves behind; `rebuilds_values` that the cache holds what keys and
-    values are made from, so that those of all tokens are made again in every call; `hides_added` that keys which
-    features put in front may be hidden; `changed_by` is the feature that changes keys before they are cached; `summed`
-    how many earlier tokens are no keys any more, since a feature at `past` has summed them up, `all_real` which of
-    these and of the keys are real; `shown` says which of the new keys any query may see (b n); `tokens` is the input of
-    the keys; `many` that the scores are too many to be held at once; `maps` how many query heads there are for each
-    head.
+    values are made from, so that those of all tokens are made again in every call; `unmasked` that the caller hides
+    nothing; `hides_added` that keys which features put in front may be hidden; `changed_by` is the feature that changes
+    keys before they are cached; `summed` how many earlier tokens are no keys any more, since a feature at `past` has
+    summed them up, `all_real` which of these and of the keys are real; `shown` says which of the new keys any query may
+    see (b n); `tokens` is the input of the keys; `many` that the scores are too many to be held at once; `maps` how
+    many query heads there are for each head.
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -500,6 +500,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     changed_by: Feature | None = None
     rebuilds_values: bool = False
+    unmasked: bool = False
     hides_added: bool = False
     tokens: Tensor | None = None
     keys: int = 0

@@ -25,3 +25,13 @@ def is_watched(branch: nn.Module, kind: type[nn.Module]) -> bool:
         if is_hooked(module) or isinstance(module, kind):
             return is_hooked(module)
     return False
+
+
+def is_plainly(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a module is of exactly this class, runs its `forward` and nothing else."""
+    return (
+        type(module) is kind
+        and 'forward' not in vars(module)
+        and not module._forward_pre_hooks
+        and not is_hooked(module)
+    )

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.hooks import is_plainly
 from x_transformers.core.rows import taken
+from x_transformers.core.transforms import is_exporting
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, Running, flag, none, one_of, size, warn_once
 from x_transformers.kernels.dense import tile_heads
@@ -105,6 +107,33 @@ class Slots(AttentionFeature):
             return ('`mems`' if call.memories else '`cache`') + f': {OF_ALL}'
         return super().unsupported(call)
 
+    def sources(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Slots of what keys and values are projected from, where that is less work:  E^T (x W) = (E^T x) W"""
+        call.own(self).ready = ready = self.commutes(views, call)
+        if not ready:
+            return views
+        of_keys, of_values = (own.reshape(own.shape[-2:]) for own in self.matrices(call))
+        return views[0], summed(views[1], of_keys), summed(views[2], of_values)
+
+    def commutes(self, views: tuple[Tensor, Tensor, Tensor], call: Any) -> bool:
+        """Whether nobody but this feature sees keys and values between the projections and the slots."""
+        host, (_, n, width), k = self.host, views[1].shape, self.linformer_k
+        one_matrix = self.linformer_proj == 'linear' and (self.linformer_share != 'none' or host.kv_heads == 1)
+        ends = not call.keeps and call.past is None and call.unmasked and not is_exporting()
+        plainly = all(is_plainly(to, nn.Linear) and to.bias is None for to in (host.to_k, host.to_v))
+        if not (one_matrix and ends and plainly and views[1].shape == views[2].shape) or self.others(call):
+            return False
+        made = host.to_k.out_features + host.to_v.out_features
+        pays = n * k * 2 * width + k * width * made < n * width * made + n * k * made
+        return pays and n <= self.linformer_max_len and vars(type(host)).get('plain') is True
+
+    def others(self, call: Any) -> bool:
+        """Whether other features of the attention act in a call."""
+        waiting = {name for name, value in call.inputs.items() if value is not None}
+        return any(
+            not f.waits or not f.takes.keys().isdisjoint(waiting) for f in self.host.features.active if f is not self
+        )
+
     def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         """Of a context the cache counts the tokens alone, in rows of no width, beside its slots."""
         if call.context is None:
@@ -116,6 +145,8 @@ class Slots(AttentionFeature):
         across, held = call.context is not None, None
         if across and call.past is not None:
             held = call.state('slots').value
+        if call.own(self).ready:
+            held = k, v, torch.ones(k.shape[0], 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
         k, v, seen = self.slots(k, v, call) if held is None else held
         if across and (call.keeps or call.past is not None):
             call.state('slots').keep([k, v, seen])
@@ -177,7 +208,7 @@ class Slots(AttentionFeature):
             own = own[..., : t.shape[-2], :]
             if own.ndim == 3 and len(own) > 1:
                 return torch.einsum('hnk,bhnd->bhkd', own, t)
-            rows = torch.einsum('nk,bnd->bkd', own.reshape(own.shape[-2:]), t.transpose(1, 2).flatten(2))
+            rows = summed(t.transpose(1, 2).flatten(2), own.reshape(own.shape[-2:]))
             return rows.unflatten(-1, (t.shape[1], -1)).transpose(1, 2)
         if kind == 'conv':
             weights = own.unflatten(0, (-1, t.shape[-1])).mT  # of heads, or one for all: h stride d
@@ -185,6 +216,11 @@ class Slots(AttentionFeature):
         count = torch.ones_like(t[:, :1, :, :1]) if seen is None else seen.to(t.dtype)
         count = in_chunks(count, self.stride).sum(dim=-2).clamp(min=1)
         return in_chunks(t, self.stride).sum(dim=-2) / count
+
+
+def summed(rows: Tensor, own: Tensor) -> Tensor:
+    """Slots (b k d) of rows (b n d), by the first rows of a matrix (n k)."""
+    return torch.einsum('nk,bnd->bkd', own[: rows.shape[1]], rows)
 
 
 SAME_WIDTH = '`linformer_share` of keys and values needs `value_dim_head` to be the width of keys: they share weights'

@@ -286,37 +286,38 @@ class LinearAttention(AttentionFeature):
         return Scaled(found), Scaled(state)
 
     def phi(self, like: Tensor, scale: Any) -> Phi:
-        """(... e) -> features (... m), and the logarithms (... 1) of what they are to be multiplied with, or None."""
+        """What makes features of vectors."""
         root, w = scale**0.5, self.w.to(like.dtype) if self.kernel in RANDOM else None
         if self.kernel == 'elu':
-            return lambda x: (elu_features(x * root), None)
+            return lambda x, _: (elu_features(x, root), None)
         if self.kernel == 'favor':
-            return lambda x: favor(x, w, bool(self.kernel_hyperbolic), scale)
+            return lambda x, leveled: favor(x, w, bool(self.kernel_hyperbolic), scale, leveled)
         if self.kernel == 'relu':
-            return lambda x: (relu_features(x * root, w), None)
+            return lambda x, _: (relu_features(x * root, w), None)
         if self.kernel == 'dpfp':
-            return lambda x: (dpfp(x, self.dpfp_nu), None)
+            return lambda x, _: (dpfp(x, self.dpfp_nu), None)
         if self.kernel == 'arccos':
-            return lambda x: (half_waves(x, w), None)
+            return lambda x, _: (half_waves(x, w), None)
         if self.kernel == 'rff':
             sigma = F.softplus(self.sigma).to(like.dtype) if self.rff_sigma == 'learned' else self.rff_sigma
-            return lambda x: waves(x / sigma, w, self.unit)
-        return lambda x: (x, None)
+            return lambda x, leveled: waves(x / sigma, w, self.unit or not leveled)
+        return lambda x, _: (x, None)
 
     def features_of(self, q: Tensor, scale: Any) -> FeatureMap:
         """What makes features of queries like `q`, and of keys."""
         phi, unit, norm, divides = self.phi(q, scale), self.unit, self.norm, self.divides
 
-        def features(x: Tensor) -> tuple[Tensor, Tensor | None]:
+        def features(x: Tensor, leveled: bool) -> tuple[Tensor, Tensor | None]:
             if not torch.compiler.is_compiling():  # else each product of the engine copies its features
                 x = x.contiguous()
-            found, up = phi(of_unit_length(x) if unit else x)
+            found, up = phi(of_unit_length(x) if unit else x, leveled and norm is None)
             if norm is not None:
                 return of_unit_sum(found) if norm == 'sum' else of_unit_length(found), None
             return (found, up) if up is None or divides else (found * up.exp(), None)
 
         reads = [getattr(self, name) for name in ('w', 'sigma') if name in self.owned]
-        return FeatureMap(lambda q: features(q)[0], features, divides, tuple(reads))  # levels of queries divide out
+        # levels of queries divide out
+        return FeatureMap(lambda q: features(q, not divides)[0], lambda k: features(k, True), divides, tuple(reads))
 
     def quotient(self, found: Tensor) -> Tensor:
         """The sums of values by those of weights; nothing of no key."""

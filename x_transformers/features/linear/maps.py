@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Phi = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+# of vectors (... e), and whether levels are wanted: features (... m), and levels (... 1) or None, as in `FeatureMap`
+Phi = Callable[[Tensor, bool], tuple[Tensor, Tensor | None]]
 
 
 def orthogonal_normals(count: int, width: int, like: Tensor | None = None) -> Tensor:
@@ -22,8 +24,11 @@ def orthogonal_normals(count: int, width: int, like: Tensor | None = None) -> Te
     return square.mT.flatten(0, 1)[:count] * lengths
 
 
-def favor(x: Tensor, w: Tensor, hyperbolic: bool = False, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Positive features (... e) -> (... m), at most 1, and logarithms (... 1) of what they are to be multiplied with:
+def favor(
+    x: Tensor, w: Tensor, hyperbolic: bool = False, scale: float = 1.0, leveled: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """Positive features (... e) -> (... m), at most 1, and logarithms (... 1) of what they are to be multiplied with,
+    if these are wanted:
 
     E sum_m exp(f_m(x) + f_m(y)) = exp(scale x . y),   f(x) = r w x - |r x|^2 / 2 - log(m) / 2,  r = scale^1/2;
     hyperbolic: for w and -w
@@ -31,8 +36,11 @@ def favor(x: Tensor, w: Tensor, hyperbolic: bool = False, scale: float = 1.0) ->
     along = x @ (w * scale**0.5).mT
     along = torch.cat((along, -along), dim=-1) if hyperbolic else along
     top = along.detach().amax(dim=-1, keepdim=True)  # what it does not matter by how much it is
+    features = along.sub_(top).exp_()
+    if not leveled:
+        return features, None
     squares = x.square().sum(dim=-1, keepdim=True) * scale
-    return along.sub_(top).exp_(), top - (squares + math.log(along.shape[-1])) / 2
+    return features, top - (squares + math.log(features.shape[-1])) / 2
 
 
 def dpfp(x: Tensor, nu: int) -> Tensor:
@@ -75,6 +83,10 @@ def relu_features(x: Tensor, w: Tensor) -> Tensor:
     return (x @ w.mT).relu() * len(w) ** -0.5 + 1e-3
 
 
-def elu_features(x: Tensor) -> Tensor:
+def elu_features(x: Tensor, root: Any) -> Tensor:
+    """elu(root x) + 1"""
     # a compiled graph takes the strides of x to be those of its gradient, which they are not in general
-    return F.elu(x.contiguous() if torch.compiler.is_compiling() else x).add_(1)
+    x = x.contiguous() if torch.compiler.is_compiling() else x
+    if isinstance(root, Tensor):
+        return F.elu(x * root).add_(1)
+    return torch.ops.aten.elu(x, 1 / root, root, root).add_(1)  # alpha, factor of all, factor inside of exp
