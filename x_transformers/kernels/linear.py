@@ -185,10 +185,32 @@ def read(q: Tensor, sums: Scaled, features: FeatureMap, chunk: int) -> Scaled:
 # keys up to each query
 
 
-class Carry(NamedTuple):
-    """The sum of the keys so far, level b k 1 1, and of which document the last one is, b 1."""
+class Transposed(torch.autograd.Function):
+    """a @ b.mT, both of the same leading axes: gradients are laid out as a and b are, which what made these reads
+    several times as fast. By torch's own formula that of b is laid out as b.mT."""
 
-    sums: Scaled
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return grad @ b, grad.mT @ a
+
+
+def met(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b.mT"""
+    plainly = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not transformed()
+    return Transposed.apply(a, b) if plainly else a @ b.mT
+
+
+class Carry(NamedTuple):
+    """The sum of the keys so far, None for nothing, its level b k 1 1, and of which document the last one is, b 1."""
+
+    sums: Tensor | None
+    level: Tensor | None
     document: Tensor | None
 
 
@@ -202,7 +224,7 @@ def causal(
 
     def go_on(q: Tensor, part: Tokens, carry: Carry | None) -> tuple[Scaled, Carry]:
         k, up, v = features.of_tokens(part)
-        carry = before_all(k, v, up, part, past) if carry is None else carry
+        carry = before_all(up, part, past) if carry is None else carry
         v = v if part.rate is None else v * part.rate
         return of_span(features.of_queries(q), part._replace(k=k, v=v), up, carry, chunk, before)
 
@@ -211,16 +233,15 @@ def causal(
     for own, part in zip(in_spans(q, n, chunk), spans, strict=True):
         found, carry = step(own, part, carry)
         parts.append(found)
-    return joined(parts), carry.sums
+    return joined(parts), Scaled(carry.sums, carry.level)
 
 
-def before_all(k: Tensor, v: Tensor, up: Tensor | None, tokens: Tokens, past: Scaled | None) -> Carry:
+def before_all(up: Tensor | None, tokens: Tokens, past: Scaled | None) -> Carry:
     """What stands before the first key."""
     document = None if tokens.document is None else torch.full_like(tokens.document[:, :1], -1)
-    if past is None:
-        level = None if up is None else torch.full_like(up[:, :, :1], least(up))
-        past = Scaled(k.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), level)
-    return Carry(past, document)
+    if past is not None:
+        return Carry(*past, document)
+    return Carry(None, None if up is None else torch.full_like(up[:, :, :1], least(up)), document)
 
 
 def in_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
@@ -236,11 +257,20 @@ def in_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
 
 def first(t: Tensor, n: int) -> Tensor:
     """... m d -> ... n d. That n is at most m, a graph for all lengths cannot know."""
+    if not torch.compiler.is_compiling() and n == t.shape[-2]:
+        return t
     return t.index_select(-2, torch.arange(n, device=t.device)) if is_exporting() else t.narrow(-2, 0, n)
 
 
 def triangle(n: int, like: Tensor, diagonal: int = 0) -> Tensor:
     return torch.ones(n, n, dtype=torch.bool, device=like.device).tril(diagonal)
+
+
+def lower(weights: Tensor, groups: int, diagonal: int) -> Tensor:
+    """Those of keys up to their query, ... (g c) c, which are changed."""
+    if groups == 1:
+        return weights.tril_(diagonal)
+    return weights.unflatten(-2, (groups, -1)).tril(diagonal).flatten(-3, -2)  # in place its gradient copies all
 
 
 def of_span(
@@ -250,26 +280,34 @@ def of_span(
     groups, n = q.shape[2:4]
     q, k, v = (in_chunks(t, chunk) for t in (q, tokens.k, tokens.v))
     q = q.transpose(2, 3).flatten(3, 4)  # b k N (g c) m
-    weights = (q @ k.mT).unflatten(3, (groups, chunk))  # b k N g c c
-    start, diagonal = carry.sums.value.unsqueeze(2), -int(before)
-    if up is None and tokens.fade is None and tokens.document is None:
-        weights, level = weights.tril_(diagonal), Levels()
-        sums = torch.cat((start, k.mT @ v), dim=2).cumsum(dim=2)  # b k 1+N m d
+    weights, plain = met(q, k), up is None and tokens.fade is None and tokens.document is None
+    if plain:
+        level, weights = Levels(between=triangle(k.shape[2] + 1, k).to(k.dtype)), lower(weights, groups, -int(before))
     else:
-        level = Levels.of(up, tokens, carry, k, diagonal)
-        weights = weights * level.near.unsqueeze(3)
-        sums = torch.cat((start, k.mT @ (v if level.goes_on is None else v * level.goes_on)), dim=2)
-        sums = (level.between @ sums.flatten(3)).unflatten(3, sums.shape[3:])
-    earlier = (q @ sums[:, :, :-1]).unflatten(3, (groups, chunk))
+        level = Levels.of(up, tokens, carry, k, -int(before))
+        weights = (weights.unflatten(3, (groups, chunk)) * level.near.unsqueeze(3)).flatten(3, 4)
+    sums, last = chunk_sums(k, v if level.goes_on is None else v * level.goes_on, level.between, carry.sums)
+    earlier = met(q, sums).unflatten(3, (groups, chunk))
     if level.read is not None:
         earlier = earlier * level.read.unsqueeze(3)
-    found = (weights.flatten(3, 4) @ v).unflatten(3, (groups, chunk)) + earlier  # b k N g c d
+    found = (weights @ v).unflatten(3, (groups, chunk)) + earlier  # b k N g c d
     found = first(found.transpose(2, 3).flatten(3, 4), n)
-    last, document = sums[:, :, -1], None if tokens.document is None else tokens.document[:, -1:]
+    document = None if tokens.document is None else tokens.document[:, -1:]
     if level.of_queries is None:
-        return Scaled(found), Carry(Scaled(last), document)
+        return Scaled(found), Carry(last, None, document)
     levels = first(level.of_queries.flatten(2, 3), n).unsqueeze(2)
-    return Scaled(found, levels), Carry(Scaled(last, level.last), document)
+    return Scaled(found, levels), Carry(last, level.last, document)
+
+
+def chunk_sums(k: Tensor, v: Tensor, between: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Of keys and values of chunks, the sums before each of them (b k N d m), and that of all (b k m d)."""
+    own = v.mT @ k  # d m, so that the gradient of k is laid out as k is
+    shape, own = own.shape[3:], own.flatten(3)
+    earlier, last = between[..., :-1, 1:] @ own, between[..., -1:, 1:] @ own
+    if start is not None:
+        start = start.mT.flatten(2).unsqueeze(2)
+        earlier, last = earlier + between[..., :-1, :1] * start, last + between[..., -1:, :1] * start
+    return earlier.unflatten(3, shape), last.squeeze(2).unflatten(2, shape).mT
 
 
 class Levels(NamedTuple):
@@ -307,7 +345,7 @@ class Levels(NamedTuple):
         none, up = least(up), in_chunks(up, chunk, least(up))
         near, goes_on = plus(up.mT, near), plus(up, goes_on)
         tops = highest(goes_on, sight.goes_on, none, 3).squeeze(3)
-        tops = torch.cat((carry.sums.level, tops), dim=2)  # b k 1+N 1
+        tops = torch.cat((carry.level, tops), dim=2)  # b k 1+N 1
         between = plus(tops.mT, between)
         ends = highest(between, sight.between, none, -1)
         start = ends[:, :, :-1].unsqueeze(-1)
