@@ -121,6 +121,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--limit-seconds', type=float, default=60, help='what a step may take')
     parser.add_argument('--results', type=Path, help='keep the rows in this file, beside those that it has')
     parser.add_argument('--show', action='store_true', help='measure nothing, show what `--results` holds')
+    parser.add_argument('--summary', action='store_true', help='one table, with a line for each way')
     parser.add_argument('--markdown', type=Path, help='write the tables to this file')
     parser.add_argument('--plot', type=Path, help='draw time and memory over length into this folder, by matplotlib')
     return parser
@@ -307,7 +308,7 @@ def costs(found: Found, unit: str, head: str) -> str:
     for name in found.ways(unit):
         own, peer = found.curve(name, unit, 'ours'), found.curve(name, unit, 'peer')
         shown, goal = over(found, name, unit, 'peer'), WAYS[name].goal
-        shown += f' (>= {goal:g})' if peer and goal and unit == TIME else ''
+        shown = goal_beside(shown, goal) if peer and unit == TIME else shown
         last = found.crossing(name) if unit == TIME else over(found, name, unit, 'ours flash')
         lines.append([name, *cells(own, lengths), WAYS[name].peer or '-', *cells(peer, lengths), shown, last])
     last = 'faster than flash from' if unit == TIME else 'flash over ours'
@@ -333,6 +334,49 @@ def show(rows: Sequence[Row]) -> str:
     parts += [tokens(found)] if found.lengths(DECODING) else []
     words = [f'- {name}: {why}' for name, why in found.refusals().items()]
     return '\n\n'.join(parts + (['Left out:\n' + '\n'.join(words)] if words else []))
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One table of all that decides between ways, a line for each; lengths stand side by side."""
+    found = Found(rows)
+    lengths = found.lengths(TIME)
+    heads = {
+        TIME: f'ms at {words(lengths)}',
+        'crossing': 'faster than dense from',
+        'peer': 'package',
+        'over': 'package over ours',
+        MEMORY: f'MiB at {words(found.lengths(MEMORY))}',
+        DECODING: f'ms a token behind {words(found.lengths(DECODING))}',
+    }
+    lines = []
+    for name in dict.fromkeys([*(name for name, *_ in found.rows if name not in WAYS), *found.ways(TIME)]):
+        way, column = WAYS.get(name), 'ours' if name in WAYS else 'ours flash'
+        own = {unit: ' / '.join(cells(found.curve(name, unit, column), found.lengths(unit))) for unit in UNITS.values()}
+        own[DECODING] = ' / '.join(cells(found.curve(name, DECODING, 'ours'), found.lengths(DECODING)))
+        if way:
+            shown = over(found, name, TIME, 'peer')
+            own |= {'crossing': found.crossing(name), 'peer': way.peer, 'over': goal_beside(shown, way.goal)}
+        lines.append([name, *(shorter(own.get(key, '')) for key in heads)])
+    decoded = found.ways(DECODING)
+    if decoded:
+        dense = found.curve(decoded[0], DECODING, 'ours flash')
+        lines[0][-1] = ' / '.join(cells(dense, found.lengths(DECODING)))
+    return markdown(['', *heads.values()], lines)
+
+
+def words(lengths: Sequence[int]) -> str:
+    return ' / '.join(f'{n // 1024}k' if n % 1024 == 0 else str(n) for n in lengths)
+
+
+def goal_beside(shown: str, goal: float | None) -> str:
+    return f'{shown} (>= {goal:g})' if goal and shown != '-' else shown
+
+
+def shorter(cell: str) -> str:
+    """Without lengths at the end at which nothing was measured."""
+    while cell.endswith(' / -'):
+        cell = cell[: -len(' / -')]
+    return cell or '-'
 
 
 # pictures
@@ -396,7 +440,7 @@ def main() -> None:
         for path in files:
             path.write_text(json.dumps([asdict(one) for one in rows_of_all.values()], indent=1))
     filled = list(rows_of_all.values())
-    text = show(filled)
+    text = (summary if options.summary else show)(filled)
     print(text)
     if options.markdown:
         options.markdown.write_text(text + '\n')

@@ -193,6 +193,10 @@ def test_tables_of_ways(scripts, tmp_path):
     assert lines['Linformer, k 256'].endswith('| - | < 100 |') and lines['BigBird'].endswith('| - | > 100 |')
     assert lines['linear, causal'] == '| linear, causal | 2 | 2 | 1 | 8 | 0.5 / 4 | 1.00 |'
     assert lines['dense (ours, flash)'].startswith('| dense (ours, flash) | 100 | 1600 | 25600 | - |')
+    short = {line.split(' | ')[0].strip('| '): line for line in efficient.summary(made).splitlines()}
+    cells = '200 / 800 / 3200 / 12800 | 200 | linear-attention-transformer | 1.5 / 1.5 / 1.5 | - | -'
+    assert short['linear'] == f'| linear | {cells} |'
+    assert short['dense'] == '| dense | 100 / 1600 / 25600 | - | - | - | - | 1 / 8 |'
     left = ["- linformer: No module named 'linformer'", '- LSH: ConfigError: unknown']
     assert text.splitlines()[-2:] == left
 
