@@ -154,6 +154,16 @@ def test_marks_of_which_nobody_can_tell_how_many_there_are():
         assert stack(torch.ones(3, N, 16, dtype=x.dtype), global_mask=marks).shape == (3, N, 16)
 
 
+@pytest.mark.slow
+def test_one_graph():
+    """Whose number of global tokens is that of a call."""
+    stack = randomise(Encoder(dim=8, depth=1, heads=2, attn_dim_head=4, attn_sparse_pattern=WINDOW).double()).eval()
+    torch._dynamo.reset()
+    compiled, x = torch.compile(stack, fullgraph=True, backend='aot_eager'), stream(3, N, 8)
+    for marks in (MARKS, MARKS.flip(1), MARKS | (torch.arange(N) > 9)):
+        assert_close(compiled(x, global_mask=marks), stack(x, global_mask=marks), tolerance=TIGHT)
+
+
 REFUSED = [
     (lambda: Attention(8, sparse_pattern=Sliding(2), global_separate_qkv=True), "`sparse_pattern` with Global('mask')"),
     (lambda: Encoder(dim=8, depth=1, attn_sparse_pattern=Sliding(2))(torch.zeros(1, 3, 8), global_mask=MARKS[:1, :3]),

@@ -165,7 +165,7 @@ class Conv2D(Pattern):
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         width, half = self.image[1], self.kernel // 2
         # the longest part of a row that is not too long; a whole row, if its length has no such divisor
-        run = max((one for one in range(4, RUN + 1) if width % one == 0), default=width)
+        run = max([one for one in range(4, RUN + 1) if width % one == 0] or [width])
         first = torch.arange(divided(n, run)) * run
         key_rows = around(first // width - half, half + 1, self.image[0]).unsqueeze(-1)
         key_columns = around(first % width - half, min(run + 2 * half, width + half), width).unsqueeze(-2)

@@ -82,6 +82,8 @@ class Summary(Pattern):
         self.size_of('stride', 'c')
         if self.c > self.stride:
             self.refuse('c', f'at most the stride, {self.stride}')
+        if not isinstance(self.per_head, bool):
+            self.refuse('per_head', 'True or False')
         self.size_of('back', least=0)
         if (self.back + 1) * self.c > self.stride:
             self.refuse('back', f'less than {self.stride // self.c}: there are no more in a stride')
@@ -102,9 +104,9 @@ class Summary(Pattern):
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
         first = torch.arange(0, n, self.stride) + (self.stride - (self.back + 1) * self.c)
-        keys = (first.unsqueeze(-1) + torch.arange(self.c)).flatten()
+        keys = (first.unsqueeze(-1) + torch.arange(self.c)).flatten()  # the last ones may be none, in graphs too
         return (
-            Branch(Columns(keys[keys < n]), lambda i, j, marks=None: self.sums_up(j) & (i != j), self.stride),
+            Branch(Columns(keys), lambda i, j, marks=None: self.sums_up(j) & (i != j), self.stride),
             Branch(Span(ITSELF, 0, 0), lambda i, j, marks=None: i == j, 1),
         )
 

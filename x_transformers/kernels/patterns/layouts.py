@@ -74,7 +74,8 @@ def chosen(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
 
 def most_of(marks: Tensor) -> int:
     """The most that are marked in a row, one at least."""
-    unknown = batched(marks) or (isinstance(marks, FakeTensor) and not torch.compiler.is_compiling())
+    # a compiler does not trace the question, and knows the number as a symbol
+    unknown = not torch.compiler.is_compiling() and (batched(marks) or isinstance(marks, FakeTensor))
     if unknown or marks.device.type == 'meta' or not marks.numel():
         return marks.shape[-1]
     most = marks.sum(dim=-1).max().clamp(min=1).item()
