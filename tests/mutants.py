@@ -858,7 +858,7 @@ BUGS = {
         ('layers draw the same blocks', 'feature.draw(module.layer_number)', 'feature.draw(0)'),
     ]),
     'features/sparse/converting.py': ('test_sparsify.py', [
-        ('weights are drawn anew', 'kept[own] = tensors[full] if full in tensors else fresh(', 'kept[own] = fresh('),
+        ('weights are drawn anew', 'kept[own] = tensors[full] if stays else fresh(', 'kept[own] = fresh('),
         ('the table ends', '.repeat(-(-length // len(weight)), 1)[:length]', '.repeat_interleave(-(-length // len(weight)), 0)[:length]'),
         ('the config is that of the dense model', "stack.__dict__.update(new.__dict__)", "stack.__dict__.update({**new.__dict__, '_given': stack.__dict__['_given']})"),
     ]),

@@ -8,7 +8,7 @@ from law_cases import randomise
 from oracles import assert_close
 
 from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, sparsify_
-from x_transformers.patterns import BigBird, Sliding
+from x_transformers.patterns import BigBird, Global, Sliding
 
 STACK = dict(dim=16, depth=2, heads=2, attn_dim_head=8, ff_mult=1)
 IDS = torch.randint(0, 20, (2, 8), generator=torch.Generator().manual_seed(0))
@@ -65,6 +65,24 @@ def test_what_a_pattern_brings():
     assert unexpected == [] and missing == [f'attn_layers.layers.{at}.1.random_blocks' for at in (0, 2)]
     net.load_state_dict({**dense, **{name: net.state_dict()[name] for name in missing}})
     assert net(IDS).dtype == torch.bfloat16 and net.attn_layers.layers[0][1].random_blocks.dtype == torch.long
+
+
+def test_another_pattern_and_back():
+    """What an earlier pattern had is gone, what was drawn is drawn anew; the same pattern keeps what it has."""
+    for first in (Sliding(2) | Global('mask'), BigBird(1, 3, 2, 2, max_len=8)):
+        net = model(Encoder)
+        expected, names = net(IDS), net.state_dict().keys()
+        sparsify_(net, first)
+        assert names < net.state_dict().keys()
+        assert_close(sparsify_(net, None)(IDS), expected, tolerance=1e-12)
+        assert net.state_dict().keys() == names
+    net, name = model(Encoder), 'attn_layers.layers.2.1.random_blocks'
+    for pattern in (BigBird(1, 3, 2, 2, max_len=8), BigBird(1, 3, 2, 1, seed=3, max_len=8)):
+        sparsify_(net, pattern)
+        assert torch.equal(net.state_dict()[name], pattern.drawn(2, 1))
+    net.state_dict()[name].add_(-1)
+    table = net.state_dict()[name].clone()
+    assert torch.equal(sparsify_(net, pattern).state_dict()[name], table)
 
 
 def test_refusals():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.features.positions import AbsolutePositionalEmbedding
+from x_transformers.features.sparse.pattern import SparsePattern
 from x_transformers.flags import ConfigError, Configurable, is_int, shown
 
 Net = TypeVar('Net', bound=nn.Module)
@@ -18,7 +19,7 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
     arXiv:2004.05150
 
     Parameters stay what they are, the same tensors under the same names; those that the pattern brings are copies, such
-    as projections of global tokens. `model.config` changes along.
+    as projections of global tokens, and those that only an earlier pattern had are gone. `model.config` changes along.
 
     pattern       a pattern, its name or dict, one for each layer; None for none
     max_seq_len   a longer one: the table of absolute positions is repeated, P'[p] = P[p mod n]
@@ -48,7 +49,10 @@ def adopt(new: nn.Module, old: nn.Module) -> None:
     tensors = {**dict(old.named_parameters(remove_duplicate=False)), **dict(old.named_buffers(remove_duplicate=False))}
     like = next(old.parameters())
     for name, module in theirs.items():
+        if name not in ours and name.rpartition('.')[2] in SparsePattern.brings:
+            continue
         held = {*module._parameters, *(module._buffers.keys() - module._non_persistent_buffers_set)}
+        held.difference_update(SparsePattern.brings)
         other = ours.get(name)
         lost = None if other is None else next((one for one in held if not hasattr(other, one)), None)
         if type(other) is not type(module) or lost is not None:
@@ -57,20 +61,29 @@ def adopt(new: nn.Module, old: nn.Module) -> None:
                 f'`{part}` was changed after it was built: a new stack has no such {type(module).__name__}'
             )
     for name, module in ours.items():
+        redrawn = pattern_of(module) != pattern_of(theirs.get(name))
         for kept in (module._parameters, module._buffers):
             for own, tensor in kept.items():
                 full = f'{name}.{own}' if name else own
-                kept[own] = tensors[full] if full in tensors else fresh(tensor, full, tensors, like)
+                stays = full in tensors and not (redrawn and own == 'random_blocks')
+                kept[own] = tensors[full] if stays else fresh(tensor, full, tensors, like)
         if name in theirs:
             state = vars(theirs[name])
             vars(module).update({key: value for key, value in state.items() if 'hooks' in key or key == 'training'})
+
+
+def pattern_of(module: nn.Module | None) -> Any:
+    """The pattern of a layer, None for none."""
+    found = getattr(module, 'features', None)
+    feature = None if found is None else found.find(SparsePattern)
+    return None if feature is None else feature.pattern
 
 
 def fresh(tensor: Tensor | None, name: str, tensors: dict[str, Tensor], like: Tensor) -> Tensor | None:
     """What only the new one has: a copy of what it stands beside, or as it was made."""
     if tensor is None:
         return None
-    beside = tensors.get(name.replace('_global.', '.'))
+    beside = tensors.get(name.replace('_global.', '.')) if '_global.' in name else None
     value = tensor.detach() if beside is None else beside.detach().clone()
     value = value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
     return nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value

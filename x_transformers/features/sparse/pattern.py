@@ -83,6 +83,7 @@ class SparsePattern(AttentionFeature):
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores of all keys to hand on'),
     }
     stored_as = {'random_blocks': 'random_blocks'}
+    brings = ('to_q_global', 'to_k_global', 'to_v_global', 'random_blocks')  # what a layer has for a pattern alone
     cuts = {}
 
     @classmethod
