@@ -1,7 +1,9 @@
 """Sparse patterns: the engine against dense attention with the mask of `visible`, their forms, and what is refused."""
 
 import itertools
+import json
 
+import numpy as np
 import pytest
 import torch
 from costs import grows
@@ -389,11 +391,22 @@ def test_a_class_of_ones_own():
         del KNOWN['farther']
 
 
-def test_layers_take_turns():
+def test_integers_of_calculations_and_names_on_both_sides():
+    """A config is data that JSON can hold."""
+    pattern = Sliding(np.int64(3), np.array([1, 2]).tolist()) | Global(positions=(np.int32(4),))
+    net = Decoder(dim=8, depth=1, heads=2, attn_sparse_pattern=pattern)
+    assert Decoder.from_config(json.loads(json.dumps(net.config))).config == net.config
+    assert 'strided' | Sliding(2) == Strided(128) | Sliding(2) and 'strided' & Sliding(2) == Strided(128) & Sliding(2)
+
+
+def test_layers_take_turns(logged):
     pattern = Mix((Sliding(1), Strided(3)), how='interleave')
     net = Decoder(dim=8, depth=3, heads=2, attn_sparse_pattern=pattern)
     own = [layer[1].features.at['attend'][0].of_heads(2, 9)[0] for layer in net.layers if layer.kind == 'a']
     assert own == [Sliding(1), Strided(3), Sliding(1)]
+    assert not logged
+    Decoder(dim=8, depth=1, heads=2, attn_sparse_pattern=pattern)
+    assert len(logged) == 1 and "2 patterns by how='interleave', for 1 layers" in logged[0]
     net = Decoder(dim=8, depth=2, heads=2, attn_sparse_pattern=(Sliding(2), None))
     assert ['attend' in layer[1].features.at for layer in net.layers if layer.kind == 'a'] == [True, False]
 
@@ -415,6 +428,16 @@ def test_two_hops():
     assert (dense(Local1D(5, n), n, 1)[0].tril() == full).all()
 
 
+@pytest.mark.slow
+def test_one_graph_of_sums_that_lie_behind_the_end():
+    """Of a stride that is longer than the sequence, none are left."""
+    stack = Encoder(dim=8, depth=1, heads=2, attn_dim_head=4, attn_sparse_pattern=Summary(16, 2)).double().eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(stack, fullgraph=True, backend='aot_eager')
+    for n in (9, 20):
+        assert_close(compiled(stream(1, n, 8)), stack(stream(1, n, 8)), tolerance=TIGHT)
+
+
 def test_pictures(tmp_path):
     text = (Sliding(1) | Global(1)).draw(4, causal=True, path=tmp_path / 'a.png')
     assert text == '#...\n##..\n###.\n#.##'
@@ -432,6 +455,12 @@ def test_pictures(tmp_path):
         (lambda: Mix((Sliding(2), Strided(2)), heads=(1, 2)).for_heads(4), 'numbers whose sum is that of the heads, 4'),
         (lambda: Mix((Sliding(2), Strided(2))).for_heads(1), 'they must be no more than the heads, 1'),
         (lambda: Sliding(2, (1, 2)).for_heads(3), 'one for each of the 3 heads'),
+        (lambda: Summary(4, 2, 'yes'), "`per_head` of Summary got 'yes', it must be True or False"),
+        (lambda: as_pattern({'union': []}), '`union` got no patterns'),
+        (lambda: as_pattern({'pattern': ['sliding']}), "`pattern` got ['sliding'], which is no pattern"),
+        (lambda: Sliding(2).draw(-1), '`n` got -1, it must be an integer of at least 0'),
+        (lambda: Sliding(2).draw(2.5), '`n` got 2.5, it must be an integer'),
+        (lambda: Sliding(2).draw(3, heads=0), '`heads` got 0, it must be an integer of at least 1'),
     ],
 )  # fmt: skip
 def test_refusals(make, words):

@@ -296,6 +296,8 @@ def test_costs():
         (lambda: Attention(8, sparse_pattern=RandomBlocks(2, 1) | BigBird()), 'one pattern at random is stored'),
         (lambda: Attention(8, causal=True, sparse_pattern='blockwise'), 'not for a causal stack: queries of its first'),
         (lambda: Mix((BlockPermutation(2), BlockPermutation(2, 1)), heads=(3, 2)).for_heads(4), 'that of the heads, 4'),
+        (lambda: Local2D((4, 4)) | Conv2D((3, 4)), '`image` got 12 and 16 pixels in patterns of one sequence'),
+        (lambda: Mix((Local2D((4, 4)), Conv2D((3, 4)))), '`image` got 12 and 16 pixels'),
         (lambda: twins(Local2D((4, 4)), False)[0](stream(1, 15, 8)), '15 tokens: its pattern is of 16'),
         (lambda: twins(Local2D((4, 4)))[0](stream(1, 17, 8)), '17 tokens: its pattern is of 16'),
     ],
@@ -307,7 +309,7 @@ def test_refusals(make, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', some('bigbird', 'tiles', 'blocks in another order'))
+@pytest.mark.parametrize('name', some('bigbird', 'tiles', 'squares', 'blocks in another order'))
 def test_one_graph_for_every_length(name):
     pattern, *lengths = PATTERNS[name]
     kind = Decoder if lengths[0] else Encoder

@@ -509,7 +509,12 @@ def make_etc_inputs(
 
     raises             TypeError or ValueError for inputs of other kinds or sizes
     """
+    if not torch.is_tensor(tokens):
+        raise TypeError(f'`tokens` got {shown(tokens)}, it must be a tensor')
     segment_ids = check_segments(segment_ids, num_segments)
+    for name, value in (('rel_max_distance', rel_max_distance), ('local_radius', local_radius)):
+        if not (count.test(value) or (value is None and name == 'local_radius')):
+            raise ValueError(f'`{name}` got {shown(value)}, it must be {count.words}')
     if tuple(tokens.shape[:2]) != tuple(segment_ids.shape):
         raise ValueError(f'`tokens` got shape {tuple(tokens.shape)}, it must begin with {tuple(segment_ids.shape)}')
     if num_segments is None:

@@ -43,10 +43,8 @@ class Pattern:
     cannot_cache: ClassVar[str] = ''
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # a config holds lists
-            value = getattr(self, field.name)
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, hashable(getattr(self, field.name)))
         self.check()
 
     # what it means
@@ -86,11 +84,6 @@ class Pattern:
     def of_differences(self) -> bool:
         """Whether it knows nothing of where a sequence begins, so that documents may stand side by side."""
         return self.period == 1
-
-    @property
-    def keeps(self) -> int | None:
-        """How far back any query of a sequence that goes on may still look."""
-        return self.reach
 
     def check(self) -> None:
         """Refuse what fields must not be."""
@@ -138,8 +131,14 @@ class Pattern:
     def __or__(self, other: Any) -> Pattern:
         return Union((self, as_pattern(other)))
 
+    def __ror__(self, other: Any) -> Pattern:
+        return Union((as_pattern(other), self))
+
     def __and__(self, other: Any) -> Pattern:
         return Intersection((self, as_pattern(other)))
+
+    def __rand__(self, other: Any) -> Pattern:
+        return Intersection((as_pattern(other), self))
 
     def parts(self) -> tuple[Pattern, ...]:
         """The patterns that it is made of."""
@@ -156,6 +155,9 @@ class Pattern:
 
     def draw(self, n: int, causal: bool = False, path: Any = None, heads: int = 1, marks: Any = None) -> str:
         """A picture of who sees whom, of n tokens: as text, and as a PNG file at `path` if it is given."""
+        for name, value, least in (('n', n, 0), ('heads', heads, 1)):
+            if not is_int(value) or value < least:
+                raise ConfigError(f'`{name}` got {shown(value)}, it must be an integer of at least {least}')
         return draw(self.of_length(n).for_heads(heads), n, causal, path, marks)
 
     # refusals
@@ -170,6 +172,13 @@ class Pattern:
             value = getattr(self, field)
             if not is_int(value) or value < least:
                 self.refuse(field, f'an integer of at least {least}')
+
+
+def hashable(value: Any) -> Any:
+    """A config holds lists, and calculations give integers that JSON does not know."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(hashable, value))
+    return int(value) if is_int(value) else value
 
 
 def as_data(value: Any) -> Any:
@@ -194,6 +203,9 @@ class Several(Pattern):
         for one in flat:
             if isinstance(one, Mix):
                 raise ConfigError(f'`{self.sign}` got {shown(one)}: a Mix is of whole patterns, not part of one')
+        if not flat:
+            raise ConfigError(f'`{self.name}` got no patterns, there must be at least one')
+        check_sizes(flat)
         object.__setattr__(self, 'patterns', tuple(flat))
 
     def __repr__(self) -> str:
@@ -315,6 +327,7 @@ class Mix(Pattern):
         object.__setattr__(self, 'patterns', tuple(map(as_pattern, self.patterns)))
         if any(isinstance(one, Mix) for one in self.patterns):
             self.refuse('patterns', 'patterns that are no Mix')
+        check_sizes(self.patterns)
         if self.how not in ('heads', 'interleave', 'merge'):
             self.refuse('how', "one of 'heads', 'interleave', 'merge'")
         counts = self.heads
@@ -411,6 +424,13 @@ class Mix(Pattern):
         return all(one.of_differences for one in self.patterns)
 
 
+def check_sizes(patterns: Sequence[Pattern]) -> None:
+    """Refuse patterns that need sequences of different lengths."""
+    sizes = sorted({one.size for one in patterns if one.size is not None})
+    if len(sizes) > 1:
+        raise ConfigError(f'`image` got {" and ".join(map(str, sizes))} pixels in patterns of one sequence')
+
+
 def only(patterns: Sequence[Pattern], tables: Sequence[Tensor | None]) -> Tensor | None:
     """What one of them has drawn."""
     known = [table for table in tables if table is not None]
@@ -448,7 +468,7 @@ def as_pattern(value: Any) -> Pattern:
         if rest.keys() == {several.name} and isinstance(rest[several.name], (list, tuple)):
             return several(tuple(map(as_pattern, rest[several.name])))
     name = rest.pop('pattern', None)
-    if name not in PATTERNS:
+    if not isinstance(name, str) or name not in PATTERNS:
         hint = did_you_mean(str(name), PATTERNS) or f', it must be one of {", ".join(map(repr, PATTERNS))}'
         raise ConfigError(f'`pattern` got {name!r}, which is no pattern{hint}')
     kind = PATTERNS[name]

@@ -1,4 +1,4 @@
-"""What patterns draw, for each layer of a stack."""
+"""What patterns of the layers of a stack have to do with each other."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from torch import nn
 
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.sparse.pattern import SparsePattern
+from x_transformers.flags import warn_once
+from x_transformers.patterns import Mix
 
 
 class DrawnInStack(StackFeature):
-    """Blocks at random are others in each layer."""
+    """Blocks at random are others in each layer; patterns that take turns need as many layers."""
 
     serves = ('sparse_pattern',)
 
@@ -21,4 +23,13 @@ class DrawnInStack(StackFeature):
             feature = None if found is None else found.find(SparsePattern)
             if feature is not None:
                 feature.draw(module.layer_number)
+                self.check_turns(feature.pattern)
         return branch
+
+    def check_turns(self, pattern: Any) -> None:
+        layers = self.host.layer_types.count('a')
+        if isinstance(pattern, Mix) and pattern.how == 'interleave' and layers < len(pattern.patterns):
+            warn_once(
+                f"`attn_sparse_pattern` has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "
+                'of self-attention: the last ones are never used'
+            )
