@@ -901,16 +901,20 @@ def in_rounds(q: Tensor, k: Tensor, v: Tensor, rounds: list[list[set[int]]], pen
     return out
 
 
-def routed_in_balance(q: Tensor, k: Tensor, v: Tensor, centroids: Tensor, width: int, real: Tensor) -> Tensor:
-    """Each centroid takes the `width` best queries and keys that are real; a token gets the mean of what it finds:
-    n e -> n e"""
+def routed_in_balance(
+    q: Tensor, k: Tensor, v: Tensor, centroids: Tensor, width: int, real: Tensor, pairs: Tensor | None = None
+) -> Tensor:
+    """Each centroid takes the `width` best queries and keys that are real; a token gets the mean of what it finds where
+    it sees any key, of all `pairs` n n:  n e -> n e"""
     total, count = torch.zeros(len(q), v.shape[-1], dtype=v.dtype), torch.zeros(len(q))
     for centroid in centroids:
         best = [(t @ centroid).masked_fill(~real, -math.inf).argsort(descending=True)[:width] for t in (q, k)]
         queries, keys = ([i for i in own.tolist() if real[i]] for own in best)
         for i in queries:
-            total[i] = total[i] + (k[keys] @ q[i] * q.shape[-1] ** -0.5).softmax(dim=0) @ v[keys]
-            count[i] += 1
+            seen = [j for j in keys if pairs is None or pairs[i, j]]
+            if seen:
+                total[i] = total[i] + (k[seen] @ q[i] * q.shape[-1] ** -0.5).softmax(dim=0) @ v[seen]
+                count[i] += 1
     return total / count.clamp(min=1)[:, None]
 
 

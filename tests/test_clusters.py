@@ -12,16 +12,21 @@ from law_cases import randomise
 from oracles import assert_close, in_rounds, randn, routed_in_balance, seen_by_chunk, seen_by_rank
 from toy_tasks import SEEDS, learned, net_for, recall
 
-from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.features.clusters import clusters as all_clusters
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import clusters
 from x_transformers.kernels.clusters import SELF, attend, by_chunk, by_formula, by_rank
-from x_transformers.patterns import Sliding
+from x_transformers.patterns import BigBird, Global, Mix, Sliding
 
 B, N, HEADS, E = 2, 23, 2, 6
 HIDDEN = torch.rand(B, N, generator=torch.Generator().manual_seed(3)) < 0.25
 DOCUMENTS = torch.tensor([[0] * 9 + [1] * 4 + [2] * 10, [5] * 3 + [1] * 20])
+PAIRS = torch.rand(B, HEADS, N, N, generator=torch.Generator().manual_seed(5)) < 0.6
+PAIRS[0, :, 7] = False
+INPUTS = [{}, dict(mask=~HIDDEN), dict(document_ids=DOCUMENTS)]
+INPUTS += [dict(attn_mask=PAIRS, **inputs) for inputs in INPUTS[:2]]
+of_inputs = pytest.mark.parametrize('inputs', INPUTS, ids=' '.join)
 
 
 def drawn(*shape, high, seed=0):
@@ -39,6 +44,12 @@ def lsh(causal=True, **flags):
 
 def routing(causal=True, **flags):
     return layer(causal, **{**dict(cluster='routing', num_clusters=3, cluster_size=3, local_heads=0), **flags})
+
+
+def shown(seen, inputs, b, h):
+    """Of what each token sees, what no mask of pairs hides."""
+    pairs = inputs.get('attn_mask', torch.ones_like(PAIRS))[b, h]
+    return [{j for j in keys if pairs[i, j]} for i, keys in enumerate(seen)]
 
 
 def heads_of(t):
@@ -137,9 +148,7 @@ def buckets_of(attn, x):
 
 
 @pytest.mark.parametrize('flags', [{}, dict(lsh_chunks='sorted'), dict(lsh_chunks='sorted', lsh_across_buckets=True)])
-@pytest.mark.parametrize(
-    'inputs', [{}, dict(mask=~HIDDEN), dict(document_ids=DOCUMENTS)], ids=['', 'mask', 'documents']
-)
+@of_inputs
 def test_hashes_against_loops(flags, inputs):
     causal = 'lsh_chunks' not in flags
     attn, x = lsh(causal, lsh_scale=1.5, **flags), randn(B, N, 16)
@@ -157,6 +166,7 @@ def test_hashes_against_loops(flags, inputs):
                 rounds.append(seen_by_rank(own.tolist(), 3, True))
             else:
                 rounds.append(seen_by_chunk(own.tolist(), 3, 'lsh_across_buckets' in flags, documents[b].tolist()))
+        rounds = [shown(seen, inputs, b, h) for seen in rounds]
         wanted[b, h] = in_rounds(q[b, h], k[b, h], v[b, h], rounds, SELF)
     out = merged(attn, wanted)
     assert_close(attn(x, **inputs), out * ~hidden[..., None])
@@ -229,17 +239,17 @@ def test_later_tokens_change_no_earlier_one():
 @pytest.mark.parametrize('many', [1, 1024])
 @pytest.mark.parametrize('make', [lsh, routing])
 def test_a_cache_of_any_length(make, many, monkeypatch):
-    """Token by token and in parts, and again after some tokens are taken back; hidden keys in it too. Single queries
-    meet all keys, or look for theirs."""
+    """Token by token and in parts, and again after some tokens are taken back; hidden keys and pairs in it too. Single
+    queries meet all keys, or look for theirs."""
     monkeypatch.setattr(all_clusters, 'MANY', many)
     attn, x = make(), randn(B, N, 16)
     real = ~HIDDEN
-    for inputs in ({}, dict(context_mask=real)):
+    for inputs in ({}, dict(context_mask=real), dict(attn_mask=PAIRS)):
         whole = attn(x, **inputs)
         for parts in ((3, *range(4, N + 1)), (9, 20, 22, N)):
             trace, outs = None, []
             for start, stop in itertools.pairwise((0, *parts)):
-                given = {name: t[:, :stop] for name, t in inputs.items()}
+                given = {n: t[:, :stop] if t.ndim == 2 else t[:, :, start:stop, :stop] for n, t in inputs.items()}
                 out, trace = attn(x[:, start:stop], cache=trace, return_intermediates=True, **given)
                 outs.append(out)
             assert_close(torch.cat(outs, dim=1), whole)
@@ -282,9 +292,7 @@ def routes(attn, x):
     return q, k, v, (q @ attn.centroids.mT).argmax(dim=-1)
 
 
-@pytest.mark.parametrize(
-    'inputs', [{}, dict(mask=~HIDDEN), dict(document_ids=DOCUMENTS)], ids=['', 'mask', 'documents']
-)
+@of_inputs
 @pytest.mark.parametrize('size', [3, N])
 def test_routes_against_loops(size, inputs):
     """Chunks as large as the largest cluster: all of one's own."""
@@ -298,7 +306,7 @@ def test_routes_against_loops(size, inputs):
         seen = seen_by_rank(ids[b, h].tolist(), size, True)
         if size == N:
             assert seen == [{j for j in range(i + 1) if ids[b, h, i] == ids[b, h, j] >= 0} for i in range(N)]
-        wanted[b, h] = in_rounds(q[b, h] * E**-0.5, k[b, h], v[b, h], [seen])
+        wanted[b, h] = in_rounds(q[b, h] * E**-0.5, k[b, h], v[b, h], [shown(seen, inputs, b, h)])
     assert_close(attn(x, **inputs), merged(attn, wanted) * ~hidden[..., None])
 
 
@@ -307,10 +315,12 @@ def test_balanced_routes_against_loops(size):
     attn, x = routing(False, cluster_size=size), randn(B, N, 16)
     q, k, v, _ = routes(attn, x)
     for real in (torch.ones_like(HIDDEN), ~HIDDEN):
-        wanted = torch.zeros_like(v)
-        for b, h in itertools.product(range(B), range(HEADS)):
-            wanted[b, h] = routed_in_balance(q[b, h], k[b, h], v[b, h], attn.centroids[h], size, real[b])
-        assert_close(attn(x, mask=real), merged(attn, wanted) * real[..., None])
+        for pairs in (None, PAIRS, torch.ones_like(PAIRS).tril()):  # the last one is causal routing as in the paper
+            wanted = torch.zeros_like(v)
+            for b, h in itertools.product(range(B), range(HEADS)):
+                seen = None if pairs is None else pairs[b, h]
+                wanted[b, h] = routed_in_balance(q[b, h], k[b, h], v[b, h], attn.centroids[h], size, real[b], seen)
+            assert_close(attn(x, mask=real, attn_mask=pairs), merged(attn, wanted) * real[..., None])
 
 
 @pytest.mark.parametrize('causal', [True, False])
@@ -328,6 +338,39 @@ def test_local_heads_see_a_window_or_a_pattern():
         attn, plain = routing(local_heads=HEADS, **flags), layer(sparse_pattern=own)
         plain.load_state_dict({n: t for n, t in attn.state_dict().items() if n != 'centroids'})
         assert_close(attn(x), plain(x))
+
+
+BLOCKS = Sliding(2) | Global(first=1)
+DRAWN = BigBird(block=2, random_blocks=1, global_blocks=1, max_len=30)
+OF_LAYERS = Mix((Sliding(1), Sliding(3)), how='interleave')
+
+
+@pytest.mark.parametrize('pattern', [BLOCKS, DRAWN, OF_LAYERS], ids=lambda pattern: type(pattern).__name__)
+def test_patterns_of_local_heads(pattern):
+    """As if all heads had them: counted from the first real token of each row, of the layer, drawn for each layer."""
+    sizes = dict(dim=16, depth=2, heads=HEADS, attn_dim_head=E, verbose=False)
+    net = Encoder(
+        **sizes, attn_cluster='routing', attn_num_clusters=3, attn_local_heads=HEADS, attn_local_pattern=pattern
+    )
+    net, twin, x = randomise(net.double()), Encoder(**sizes, attn_sparse_pattern=pattern).double(), randn(B, N, 16)
+    twin.load_state_dict({n: t for n, t in net.state_dict().items() if 'centroids' not in n})
+    for start in (None, torch.tensor([0, 4])):
+        wanted = twin(x, seq_start_pos=start)
+        assert_close(net(x, seq_start_pos=start)[:, 4:], wanted[:, 4:])
+
+
+@pytest.mark.parametrize(
+    'flags', [dict(attn_cluster='lsh', attn_lsh_chunks='bucket'), dict(attn_cluster='routing')], ids=str
+)
+def test_a_prefix_sees_all_of_itself(flags):
+    """And what follows it sees no later token."""
+    flags = dict(**flags, attn_num_clusters=2) if flags['attn_cluster'] == 'routing' else flags
+    flags |= dict(attn_routing_balanced=False) if 'attn_num_clusters' in flags else {}
+    net = PrefixDecoder(dim=16, depth=1, heads=2, attn_dim_head=E, attn_cluster_size=9, verbose=False, **flags)
+    net, x = randomise(net.double()), randn(1, 12, 16).requires_grad_()
+    out = net(x, prefix_attn_len=5).sum(dim=(0, 2))
+    sees = [torch.autograd.grad(each, x, retain_graph=True)[0][0].abs().sum(dim=-1) > 0 for each in out]
+    assert not any(seen[max(t + 1, 5) :].any() for t, seen in enumerate(sees)) and sees[0][1:5].any()
 
 
 def test_balanced_routes_of_a_context():
@@ -427,6 +470,11 @@ def test_costs_grow_with_the_length(flags):
 
 # refusals
 
+
+class Nameless(Sliding):
+    """Of which no config could tell."""
+
+
 BAD = [
     (dict(cluster='lsh', lsh_buckets=5), '`attn_lsh_buckets` got 5, it must be an even number of at least 2 or None'),
     (dict(cluster='lsh', kv_heads=1), '`attn_cluster` does not go with `attn_kv_heads`: keys are made of queries'),
@@ -442,6 +490,11 @@ BAD = [
     (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` does not go with `attn_shaw_rel'),
     (dict(cluster='lsh', dropout=0.1), '`attn_cluster` does not go with `attn_dropout`'),
     (dict(cluster='lsh', sparse_pattern='sliding'), 'both choose the attend, set only one'),
+    (dict(cluster='lsh', lsh_scale=float('nan')), '`attn_lsh_scale` got nan, it must be a positive number'),
+    (dict(cluster='routing', num_clusters=2, local_pattern='none'), "`attn_local_pattern` got 'none', which is no p"),
+    (dict(cluster='routing', num_clusters=2, local_pattern='bigbird'), '`attn_local_pattern` got bigbird, not for'),
+    (dict(cluster='routing', num_clusters=2, local_pattern='longformer'), '`attn_local_pattern` got longformer: no'),
+    (dict(cluster='routing', num_clusters=2, local_pattern=Nameless(2)), '`attn_local_pattern` got Nameless, which no'),
 ]
 
 
@@ -455,6 +508,14 @@ def test_what_is_refused(flags, words):
 def test_what_is_refused_of_a_stack_or_a_call():
     with pytest.raises(ConfigError, match='`attn_cluster` does not go with `cross_attend`: clusters are of the tokens'):
         Decoder(dim=16, depth=1, cross_attend=True, attn_cluster='lsh')
+    sizes = dict(dim=16, depth=1, attn_num_clusters=2, attn_local_heads=0)
+    for stack, flags, name in (
+        (PrefixDecoder, dict(attn_cluster='lsh', attn_lsh_buckets=4), 'attn_lsh_chunks'),
+        (PrefixDecoder, dict(attn_cluster='routing'), 'attn_routing_balanced'),
+        (Decoder, dict(cross_attend=True, attn_cluster='routing'), 'attn_routing_balanced'),
+    ):
+        with pytest.raises(ConfigError, match=f'`{name}` does not go with a causal stack'):
+            stack(**sizes, **flags)
     x = randn(B, N, 16)
     for attn in (lsh(lsh_buckets=None), routing(cluster_size=None)):  # which change with the length
         assert not attn.can_cache_kv
@@ -463,6 +524,8 @@ def test_what_is_refused_of_a_stack_or_a_call():
             attn(x[:, :1], cache=trace)
     with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters are of the tokens'):
         lsh()(x, mem=randn(B, 3, 16))
+    with pytest.raises(ValueError, match='`document_ids` does not go with `cluster`: its blocks are counted'):
+        routing(local_heads=1, local_pattern=BLOCKS)(x, document_ids=DOCUMENTS)
     with pytest.raises(ValueError, match='a centroid takes the best of all tokens'):
         routing(False)(x, document_ids=DOCUMENTS)
 

@@ -40,7 +40,8 @@ def check_order(stack: Any, attn: Any, kind: str) -> None:
     for feature in () if stack.sees_future else attn.features.active:
         if not feature.looks_ahead:
             continue
-        name = stack.written(kind, [n for n, f in feature.flags.items() if getattr(feature, n) != f.default][-1])
+        own = [name for name, declared in feature.flags.items() if getattr(feature, name) != declared.default]
+        name = stack.written(kind, feature.looks_ahead_by or own[-1])
         words = f'`{name}` does not go with a causal stack: {feature.looks_ahead}'
         if not name.startswith('cross_attn_'):
             raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')

@@ -87,7 +87,8 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
         if kind != 'masks' and kind in feature.handles:
             continue
         alike = ' but from all queries alike' if 'padding' in feature.handles else ''
-        yield 'masks', f'`{term.name or "mask"}`: it hides no keys{alike}'
+        given = 'mask' if term.of_keys else 'attn_mask'
+        yield 'masks', f'`{term.name or given}`: it hides no keys{alike}'
         if not term.by_entry:
             yield 'rows', f'`{term.name}`, which has no form for one query and one key'
     for term in call.biases:

@@ -95,6 +95,7 @@ class Feature:
         serves   flags of branches: a feature of a stack, without flags of its own, is there for any of them
         not_across    the reason why the feature has no meaning in cross-attention, if it has none
         looks_ahead   how a token comes to depend on later ones, if it does: not for a causal stack
+        looks_ahead_by   the flag that decides it; '' for the last one that is set
         joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
         needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`. Where this
                    or `joins_tokens` is not said, '' if there is none, a Running or Ring state is the reason
@@ -141,6 +142,7 @@ class Feature:
     serves: ClassVar[tuple[str, ...]] = ()
     not_across: ClassVar[str] = ''
     looks_ahead: ClassVar[str] = ''
+    looks_ahead_by: ClassVar[str] = ''
     joins_tokens: ClassVar[str | None] = None
     needs_all: ClassVar[str | None] = None
     takes: ClassVar[dict[str, str]] = {}

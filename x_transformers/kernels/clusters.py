@@ -28,6 +28,7 @@ MOST = 64  # queries of a block
 WHOLE = 128  # queries of a cluster that is not cut into blocks
 GRAIN = 16  # sizes of blocks are multiples of it
 FAR = 1e30  # what is taken off scores of keys that are not seen: with -inf exponentials take four times as long
+UNSEEN = -FAR / 4  # scores below are those of such keys
 LOG2 = math.log2(math.e)  # powers of two take a third of the time of those of e
 SELF = -1e5  # added to the score of a token with itself, if that is its last resort
 BLIND = SELF * LOG2 * 64  # less than any score of a key that is seen, to the base of 2; others are at twice that
@@ -279,7 +280,7 @@ def by_formula(
         scores = scores if penalty is None else scores + penalty
         scores = scores if extra is None else scores + own.extra(extra, heads)
         most = scores.detach().amax(dim=-1, keepdim=True)
-        blind = most < -FAR / 4
+        blind = most < UNSEEN
         weights = (scores - most.masked_fill(blind, 0.0)).exp()
         total = weights.sum(dim=-1, keepdim=True).masked_fill(blind, 1.0)  # whose logarithm has a gradient
         log_sums = (total.log() + most).masked_fill(blind, -math.inf)
@@ -291,7 +292,7 @@ def by_formula(
 def in_groups(
     q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, hidden: Tensor | None, extra: Extra | None
 ) -> Tensor:
-    """Attention inside of groups of any tokens: the mean over those that a token is in, zeros for none.
+    """Attention inside of groups of any tokens: the mean over those in which a token sees a key, zeros for none.
 
     q, k, v   b h n e, scaled; there may be other counts of keys than of queries
     queries   b h c w   those of each group, no query twice; `keys` alike
@@ -302,18 +303,20 @@ def in_groups(
     at, there = (row * n + queries).flatten(), (row * k.shape[2] + keys).flatten()
     own = q.flatten(0, 2).index_select(0, at).view(b, h * groups, -1, q.shape[-1])
     others = (t.flatten(0, 2).index_select(0, there).view(b, h * groups, -1, t.shape[-1]) for t in (k, v))
-    seen = None if hidden is None else ~taken(hidden, keys.flatten(1), -1).view(b, h * groups, 1, -1)
-    bias = None
+    bias = sighted = None
     if extra is not None:
         of = extra(*(torch.arange(m, device=q.device).view(-1, *[1] * (4 - a)) for a, m in ((0, b), (1, h))),
                    queries.unsqueeze(-1), keys.unsqueeze(-2))  # fmt: skip
         bias = of.flatten(1, 2).to(q.dtype)
-    if seen is not None:  # of a group without any key all are seen, and count nothing
-        any_key = seen.any(dim=-1, keepdim=True)
-        bias = torch.where(seen | ~any_key, 0.0 if bias is None else bias, -math.inf).to(q.dtype)
+    if hidden is not None:
+        unseen = taken(hidden, keys.flatten(1), -1).view(b, h * groups, 1, -1)
+        bias = torch.where(unseen, -FAR, q.new_zeros(()) if bias is None else bias)
+    if bias is not None:  # who sees no key sees all, which counts nothing
+        sighted = bias.amax(dim=-1, keepdim=True) > UNSEEN
+        bias = torch.where(sighted, bias, 0.0)
     out = differentiable_sdpa(own, *others, attn_mask=bias, scale=1.0)
-    out = out if seen is None else out * any_key
-    rows = F.pad(out, (0, 1), value=1.0).flatten(0, 2)
+    rows = F.pad(out, (0, 1), value=1.0)
+    rows = (rows if sighted is None else rows * sighted).flatten(0, 2)
     total = q.new_zeros(b * h * n, rows.shape[-1]).index_add(0, at, rows)
     return (total[:, :-1] / total[:, -1:].clamp(min=1)).view(b, h, n, -1)
 

@@ -448,8 +448,8 @@ def is_pattern(value: Any) -> bool:
     return isinstance(value, (Pattern, str, Mapping))
 
 
-def as_pattern(value: Any) -> Pattern:
-    """A pattern, from itself, its form in a config, or a name with its defaults.
+def as_pattern(value: Any, flag: str = 'sparse_pattern') -> Pattern:
+    """A pattern, from itself, its form in a config, or a name with its defaults; `flag` is what it was given as.
 
     {'pattern': 'sliding', 'window': 256},  {'union': [..]},  {'intersection': [..]},  'sliding'
     """
@@ -459,10 +459,10 @@ def as_pattern(value: Any) -> Pattern:
         if value not in NAMED:
             known = ', '.join(map(repr, NAMED))
             hint = did_you_mean(value, NAMED) or f', it must be one of {known}, or a pattern'
-            raise ConfigError(f'`sparse_pattern` got {value!r}, which is no pattern{hint}')
+            raise ConfigError(f'`{flag}` got {value!r}, which is no pattern{hint}')
         return NAMED[value]
     if not isinstance(value, Mapping):
-        raise ConfigError(f'`sparse_pattern` got {shown(value)}, it must be a pattern, its dict, or a name')
+        raise ConfigError(f'`{flag}` got {shown(value)}, it must be a pattern, its dict, or a name')
     rest = {str(name): one for name, one in value.items()}
     for several in (Union, Intersection):
         if rest.keys() == {several.name} and isinstance(rest[several.name], (list, tuple)):
@@ -483,14 +483,14 @@ def as_pattern(value: Any) -> Pattern:
         raise ConfigError(f'{kind.__name__} got {shown(rest)}, it needs {", ".join(missing)}') from None
 
 
-def check_known(pattern: Pattern) -> None:
+def check_known(pattern: Pattern, flag: str = 'sparse_pattern') -> None:
     """Refuse what a config could not bring back: a class that has no name of its own there."""
     for one in pattern.parts():
-        check_known(one)
+        check_known(one, flag)
     kind = type(pattern)
     if kind not in (Union, Intersection) and PATTERNS.get(kind.name) is not kind:
         raise ConfigError(
-            f'`sparse_pattern` got {kind.__name__}, which no config could bring back: decorate it with `@pattern(name)`'
+            f'`{flag}` got {kind.__name__}, which no config could bring back: decorate it with `@pattern(name)`'
         )
 
 

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.precision import accurate
+from x_transformers.core.rows import all_of
 from x_transformers.core.transforms import transformed
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature
-from x_transformers.features.sparse.pattern import a_pattern
+from x_transformers.features.sparse.held import a_pattern
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -23,14 +24,13 @@ from x_transformers.flags import (
     flag,
     is_int,
     none,
-    number,
     one_of,
     positive,
     probability,
     size,
     warn_once,
 )
-from x_transformers.kernels.clusters import SELF, Extra
+from x_transformers.kernels.clusters import FAR, SELF, UNSEEN, Extra
 
 even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0)
 # keys from which a single query looks for those that it sees before it meets them
@@ -76,7 +76,7 @@ class Clusters(AttentionFeature):
         example='bucket',
     )
     lsh_across_buckets = flag(False, "with 'sorted', a token sees all of the chunks around it")
-    lsh_scale = flag(1.0, 'factor of the products of queries and keys, which have length one', number, example=2.0)
+    lsh_scale = flag(1.0, 'factor of the products of queries and keys, which have length one', positive, example=2.0)
 
     num_clusters = flag(None, "how many centroids each head has, for 'routing'", size | none, example=2)
     local_heads = flag(None, 'how many heads see nearby tokens; None: half of them', count | none, example=1)
@@ -107,7 +107,7 @@ class Clusters(AttentionFeature):
     stored_as = {'sort': 'sinkhorn_sort'}  # where there is one, in place of the flag
     joins_tokens = ''  # clusters are those of a document
     not_across = 'clusters are of the tokens of one sequence'
-    handles = ('causal', 'padding', 'documents', 'biases', 'past')
+    handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'past')
     clashes = {
         **dict.fromkeys(('max_attend_future', 'max_attend_past'), 'a token sees those of its cluster'),
         **dict.fromkeys(('num_mem_kv', 'add_zero_kv'), 'what stands in front is of no cluster'),
@@ -207,6 +207,7 @@ class Clusters(AttentionFeature):
         if (extra := self.extra(call, head)) is not None:
             b, h = (torch.arange(m, device=q.device).view(-1, *[1] * (3 - a)) for a, m in enumerate(q.shape[:2]))
             scores = scores + extra(b, h, own.unsqueeze(-1), place)
+            seen = seen & (scores > UNSEEN)
         blind = ~seen.any(dim=-1, keepdim=True)
         weights = scores.masked_fill(~seen & ~blind, -torch.inf).softmax(dim=-1).masked_fill(blind, 0.0)
         return weights @ accurate(v)
@@ -238,6 +239,7 @@ class Clusters(AttentionFeature):
         if (extra := self.extra(call, head)) is not None:
             own = torch.full((1, 1), keys - 1, device=q.device)
             scores = scores + extra(b.unsqueeze(-1), h.unsqueeze(-1), own, at)
+            visible = visible & (scores > UNSEEN)
         blind = ~visible.any(dim=-1, keepdim=True)
         return scores.masked_fill(~visible & ~blind, -torch.inf).softmax(dim=-1).masked_fill(blind, 0.0) @ v
 
@@ -263,12 +265,20 @@ class Clusters(AttentionFeature):
 
     @staticmethod
     def extra(call: Any, head: int = 0) -> Extra | None:
-        """What biases add to the score of one query and one key, counted as keys, and of heads from `head` on; None for
-        nothing."""
-        if not call.biases:
+        """What biases add to the score of one query and one key, counted as keys, and of heads from `head` on, and what
+        masks of pairs take off; None for nothing."""
+        masks = tuple([t.pointwise(0, True) for t in call.masks if not t.of_keys and t.name != 'document_ids'])
+        if not call.biases and not masks:
             return None
-        bias, behind = call.bias_entry(), 0 if call.context is not None else call.keys - call.rows
-        return lambda b, h, i, j: bias(b, h + head, (i - behind).clamp(min=0), j)
+        bias, seen = call.bias_entry(), all_of(masks) if masks else None
+        behind = 0 if call.context is not None else call.keys - call.rows
+
+        def of(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            at = b, h + head, (i - behind).clamp(min=0), j
+            added = torch.zeros((), device=j.device) if bias is None else accurate(bias(*at))
+            return added if seen is None else torch.where(seen(*at), added, -FAR)
+
+        return of
 
 
 def listed(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ from x_transformers.kernels.clusters import Order, attend, by_chunk, by_rank, la
 
 Heads = tuple[Tensor, Tensor, Tensor]
 OF_QUERIES = 'keys are made of queries'
+LATER = 'chunks of all tokens end by later ones'
 # what has numbers of its own for keys, or makes keys otherwise
 MAKE_KEYS = (
     'use_latent_kv',
@@ -103,6 +104,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     options_of = ('lsh_rounds', 'lsh_buckets', 'lsh_chunks', 'lsh_across_buckets', 'lsh_scale')
     remembers = {'lsh_ids': PerToken()}
     stored_as = {'seed': 'lsh_seed'}
+    looks_ahead_by = 'lsh_chunks'
     settles = ('logit_scale',)
     clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
 
@@ -110,13 +112,17 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     def sorts(self) -> bool:
         return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.host.causal)
 
+    @property
+    def looks_ahead(self) -> str:
+        return LATER if self.sorts else ''
+
     def setup(self, host: Any) -> None:
         super().setup(host)
         self.without_keys(host)
         if self.lsh_across_buckets and not self.sorts:
             raise ConfigError("`lsh_across_buckets` needs `lsh_chunks='sorted'`: chunks are those of a bucket")
         if self.sorts and host.causal:
-            raise ConfigError("`lsh_chunks='sorted'` does not go with `causal`: chunks of all tokens end by later ones")
+            raise ConfigError(f"`lsh_chunks='sorted'` does not go with `causal`: {LATER}")
         self.width = self.cluster_size or 64
         host.logit_scale = float(self.lsh_scale)
         # else the number of buckets, and so all of them, changes with the length

@@ -11,17 +11,18 @@ from torch import Tensor, distributed
 from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.clusters import Clusters
-from x_transformers.flags import ConfigError, PerToken
+from x_transformers.features.sparse.held import HoldsPattern
+from x_transformers.flags import ConfigError, PerToken, warn_once
 from x_transformers.kernels.clusters import attend, by_rank, in_groups
 from x_transformers.kernels.patterns.engine import attended
-from x_transformers.patterns import Sliding, as_pattern
+from x_transformers.patterns import Sliding
 
 Heads = tuple[Tensor, Tensor, Tensor]
 BEST = 'a centroid takes the best of all tokens'
 UNITS = 2**24  # in which sums are counted: whole numbers add up to the same in every order
 
 
-class Routing(Clusters, kind='routing'):
+class Routing(HoldsPattern, Clusters, kind='routing'):
     """Tokens of the same centroid m see each other, in the last heads; the first ones see nearby tokens.
 
         q, k = layer_norm(q), layer_norm(k)        without gain and bias
@@ -35,7 +36,8 @@ class Routing(Clusters, kind='routing'):
 
     paper = 'Routing Transformer, arXiv:2003.05997'
     options_of = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
-    stored_as = {'centroids': 'centroids'}
+    stored_as = {'centroids': 'centroids', 'random_blocks': 'random_blocks'}
+    looks_ahead_by = 'routing_balanced'
     clashes = {
         **Clusters.clashes,
         **dict.fromkeys(
@@ -55,18 +57,29 @@ class Routing(Clusters, kind='routing'):
         self.balanced = not host.causal if self.routing_balanced is None else bool(self.routing_balanced)
         if self.balanced and host.causal:
             raise ConfigError(f'`routing_balanced` does not go with `causal`: {BEST}')
-        self.pattern = None if self.local_pattern is None else as_pattern(self.local_pattern)
-        if self.pattern is not None and host.causal and self.pattern.looks_ahead:
-            raise ConfigError(f'`local_pattern` is not for a causal stack: {self.pattern.looks_ahead}')
+        self.hold_local()
         if self.balanced:
             self.handles = (*Clusters.handles, 'context')
         else:
             self.remembers = {'cluster': PerToken()}
+        # a call's own size would change clusters with the length
         self.can_cache = host.causal and self.cluster_size is not None
+        if self.holds and self.pattern.cannot_cache:
+            self.can_cache = False
         routed, width = host.heads - self.local, host.dim_key
         self.centroids = F.normalize(torch.randn(routed, self.num_clusters, width), dim=-1)
         # no buffer, as those of one replica are sent to all
         self.tally = [torch.zeros(2, routed, self.num_clusters, width + 1, dtype=torch.long)]
+
+    def hold_local(self) -> None:
+        """The pattern of local heads, if there is one."""
+        self.holds = self.local > 0 and self.local_pattern is not None
+        if self.holds:
+            self.hold(self.local_pattern, 'local_pattern', self.local)
+            if self.pattern.marked:
+                raise ConfigError(f'`local_pattern` got {self.name}: no one marks tokens, as for `sparse_pattern`')
+        elif self.local_pattern is not None:
+            warn_once('`local_pattern` has no effect with `local_heads=0`')
 
     # what a balanced form is not for
 
@@ -82,14 +95,12 @@ class Routing(Clusters, kind='routing'):
 
     @property
     def joins_tokens(self) -> str:
-        return BEST if self.balanced else ''
+        return BEST if self.balanced else self.not_by_differences if self.holds else ''
 
     def unsupported(self, call: Any) -> str | None:
         if call.context is not None and self.not_across:
             return f'`context`: {self.not_across}'
-        if self.balanced and call.inputs.get('document_ids') is not None:
-            return f'`document_ids`: {BEST}'
-        return super().unsupported(call)
+        return (self.wrong_size(call) if self.holds else None) or super().unsupported(call)
 
     # routes
 
@@ -122,8 +133,8 @@ class Routing(Clusters, kind='routing'):
             return v.new_zeros(*q.shape[:-1], v.shape[-1]), None
         parts, at = [], self.local
         if at:
-            pattern = self.pattern or Sliding(self.size_of(call.keys))
-            near, _ = attended(q[:, :at], k[:, :at], v[:, :at], call, pattern.of_length(call.keys).for_heads(at))
+            own = self.of_heads(at, call.keys) if self.holds else Sliding(self.size_of(call.keys)).for_heads(at)
+            near, _ = attended(q[:, :at], k[:, :at], v[:, :at], call, own)
             parts.append(near.to(v.dtype))
         if at < q.shape[1]:
             self.count(call)

@@ -1,6 +1,7 @@
 """Attention to some keys of each query, by their positions: what runs the patterns of `x_transformers.patterns`.
 
     pattern    `attn_sparse_pattern`, on the engine of `kernels/patterns`
+    held       what all that hold a pattern read of it
     drawn      what is drawn for each layer
     converting `sparsify_`, which gives a built model a pattern
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from x_transformers.features.levels import StackFeature
-from x_transformers.features.sparse.pattern import SparsePattern
+from x_transformers.features.sparse.held import HoldsPattern
 from x_transformers.flags import warn_once
 from x_transformers.patterns import Mix
 
@@ -15,12 +15,12 @@ from x_transformers.patterns import Mix
 class DrawnInStack(StackFeature):
     """Blocks at random are others in each layer; patterns that take turns need as many layers."""
 
-    serves = ('sparse_pattern',)
+    serves = ('sparse_pattern', 'local_pattern')
 
     def wrap(self, branch: nn.Module, kind: Any, index: int) -> nn.Module:
         for module in branch.modules():
             found = getattr(module, 'features', None)
-            feature = None if found is None else found.find(SparsePattern)
+            feature = None if found is None else found.find(HoldsPattern)
             if feature is not None:
                 feature.draw(module.layer_number)
                 self.check_turns(feature.pattern)
@@ -30,6 +30,6 @@ class DrawnInStack(StackFeature):
         layers = self.host.layer_types.count('a')
         if isinstance(pattern, Mix) and pattern.how == 'interleave' and layers < len(pattern.patterns):
             warn_once(
-                f"`attn_sparse_pattern` has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "
+                f"a pattern has {len(pattern.patterns)} patterns by how='interleave', for {layers} layers "
                 'of self-attention: the last ones are never used'
             )

@@ -12,17 +12,15 @@ from torch import Tensor
 
 from x_transformers.core.checks import as_mask
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.features.sparse.held import HoldsPattern, a_pattern
 from x_transformers.flags import ConfigError, PerToken, boolean, flag, none
-from x_transformers.flags.checks import Check
 from x_transformers.kernels.dense import heads_of, lowest, softmax, tile_heads
 from x_transformers.kernels.patterns.engine import attended
 from x_transformers.kernels.patterns.formula import none_marked
-from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
+from x_transformers.patterns import Pattern
 from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
 
 Views = tuple[Tensor, Tensor, Tensor]
-
-a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern)
 
 
 class Apart:
@@ -59,7 +57,7 @@ class Apart:
         return call.own(feature).apart
 
 
-class SparsePattern(AttentionFeature):
+class SparsePattern(HoldsPattern, AttentionFeature):
     """A query sees the keys that a pattern shows it, and no score is formed for others:  x_transformers.patterns
 
     Positions are places in the sequence, counted from its first real token, whatever `pos` says. Time and memory grow
@@ -91,17 +89,15 @@ class SparsePattern(AttentionFeature):
         return values['sparse_pattern'] is not None
 
     def setup(self, host: Any) -> None:
-        self.pattern: Pattern = as_pattern(self.sparse_pattern)
-        check_known(self.pattern)
-        self.name = self.sparse_pattern if isinstance(self.sparse_pattern, str) else repr(self.pattern)
-        if host.causal and self.pattern.looks_ahead:
-            raise ConfigError(f'`sparse_pattern` got {self.name}, not for a causal stack: {self.pattern.looks_ahead}')
+        self.hold(
+            self.sparse_pattern,
+            'sparse_pattern',
+            host.query_heads if hasattr(host, 'query_heads') else host.shape.heads,
+        )
         if self.pattern.cannot_cache:
             self.can_cache = False
-        if not self.pattern.of_differences:
-            self.joins_tokens = 'its blocks are counted from where a row begins'
-        self.heads = host.query_heads if hasattr(host, 'query_heads') else host.shape.heads
-        self.pattern.for_heads(self.heads)
+        if self.not_by_differences:
+            self.joins_tokens = self.not_by_differences
         marked, wanted = self.pattern.marked, self.global_separate_qkv
         if wanted and not marked:
             raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
@@ -111,33 +107,15 @@ class SparsePattern(AttentionFeature):
             self.remembers |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
-        self.is_drawn = False
-        table = self.pattern.drawn(self.heads, 0)
-        if table is not None:
-            self.is_drawn, self.random_blocks = True, table
-
-    def draw(self, layer: int) -> None:
-        """Blocks at random are those of the layer."""
-        if self.is_drawn:
-            self.random_blocks.copy_(self.pattern.drawn(self.heads, layer))
-
-    def of_heads(self, heads: int, n: int) -> tuple[Pattern, ...]:
-        """The patterns of all heads, in a call of n positions."""
-        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0)).of_length(n)
-        own = own.stored(self.random_blocks) if self.is_drawn else own
-        return own.for_heads(heads)
 
     def unsupported(self, call: Any) -> str | None:
         if call.context is not None:
             return f'a context: {self.not_across}'
-        if call.memories and not self.pattern.of_differences:
-            return '`mems`: its blocks are counted from where a row begins'
+        if call.memories and self.not_by_differences:
+            return f'`mems`: {self.not_by_differences}'
         if call.memories and call.inputs.get('index') is not None:
             return '`mems` and padding on the left: memories stand next to the first token'
-        size = self.pattern.size
-        if size is not None and (call.keys > size or (call.keys < size and not call.causal)):
-            return f'{call.keys} tokens: its pattern is of {self.pattern.size}'
-        return super().unsupported(call)
+        return self.wrong_size(call) or super().unsupported(call)
 
     def sources(self, inputs: Views, call: Any) -> Views:
         if self.apart is not None:
@@ -213,7 +191,7 @@ class SparsePattern(AttentionFeature):
 class PatternsInStack(StackFeature):
     """Tells layers with a pattern where rows with padding on the left begin."""
 
-    serves = ('sparse_pattern',)
+    serves = ('sparse_pattern', 'local_pattern')
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.start is not None:

@@ -1,0 +1,62 @@
+"""What holds a pattern: the ways in which all features with one read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from x_transformers.flags import ConfigError
+from x_transformers.flags.checks import Check
+from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
+
+a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern)
+
+
+class HoldsPattern:
+    """A part of an attention feature, whose heads, or some of them, see what a pattern shows them.
+
+    pattern         a subclass calls `hold` where it is set up
+    random_blocks   what is drawn for the pattern, if anything is, a buffer: `stored_as` must name it
+    """
+
+    host: Any
+    random_blocks: Tensor
+    is_drawn = False
+
+    def hold(self, given: Any, name: str, heads: int) -> None:
+        """Of the flag `name`, for so many heads."""
+        self.pattern: Pattern = as_pattern(given, name)
+        check_known(self.pattern, name)
+        self.name = given if isinstance(given, str) else repr(self.pattern)
+        if self.host.causal and self.pattern.looks_ahead:
+            raise ConfigError(f'`{name}` got {self.name}, not for a causal stack: {self.pattern.looks_ahead}')
+        self.heads_of_pattern = heads
+        self.pattern.for_heads(heads)
+        table = self.pattern.drawn(heads, 0)
+        self.is_drawn = table is not None
+        if table is not None:
+            self.random_blocks = table
+
+    @property
+    def not_by_differences(self) -> str:
+        """Why its documents cannot be told apart, if they cannot."""
+        return '' if self.pattern.of_differences else 'its blocks are counted from where a row begins'
+
+    def draw(self, layer: int) -> None:
+        """Blocks at random are those of the layer."""
+        if self.is_drawn:
+            self.random_blocks.copy_(self.pattern.drawn(self.heads_of_pattern, layer))
+
+    def of_heads(self, heads: int, n: int) -> tuple[Pattern, ...]:
+        """The patterns of all heads, in a call of n positions."""
+        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0)).of_length(n)
+        own = own.stored(self.random_blocks) if self.is_drawn else own
+        return own.for_heads(heads)
+
+    def wrong_size(self, call: Any) -> str | None:
+        """Why a call has too many or too few tokens, if it has."""
+        size = self.pattern.size
+        if size is not None and (call.keys > size or (call.keys < size and not call.causal)):
+            return f'{call.keys} tokens: its pattern is of {size}'
+        return None
