@@ -651,11 +651,13 @@ BUGS = {
         ('a graph lets what is new fade', 'later = (at.unsqueeze(-1) > at)', 'later = (at.unsqueeze(-1) >= at)'),
     ]),
     'features/linformer.py': ('test_linformer.py', [
-        ('places are counted from the padding', 'order = (torch.arange(n, device=k.device) + first) % max(n, 1)', 'order = torch.arange(n, device=k.device) + 0 * first'),
+        ('places are counted from the padding', 'order = (torch.arange(n, device=k.device) + first) % n', 'order = torch.arange(n, device=k.device) + 0 * first'),
         ('empty slots count', 'mask = None if self.all_seen(call) else seen | ~any_seen', 'mask = None'),
-        ('means divide by the stride', 'count = torch.ones_like(t[:, :1, :, :1]) if seen is None else seen.to(t.dtype)', 'count = torch.ones_like(t[:, :1, :, :1])'),
         ('slots are made before a module of ones own sees keys', 'plainly = all(is_plainly(to, nn.Linear) and', 'plainly = all('),
         ('slots are made of what an intermediate holds', 'ends = not call.keeps and call.past is None', 'ends = call.past is None'),
+        ('means divide by the stride', 't.sum(dim=-2) / count.clamp(min=1)', 't.sum(dim=-2) / at.shape[-1]'),
+        ('shares are as long as in the longest sequence', 'start, stop = number * lengths // slots, -((number + 1) * -lengths // slots)', 'start, stop = number * self.stride, (number + 1) * self.stride'),
+        ('padding has a share', 'n if known else n - seen.flip(-2).to(torch.uint8).argmax(dim=-2)', 'n'),
         ('values share the matrix of keys', "self.of_keys if self.linformer_share == 'kv' else self.of_values", 'self.of_keys'),
     ]),
     'kernels/aft.py': ('test_aft.py', [

@@ -810,7 +810,8 @@ def aft(attn, x, kind, causal, window, mask=None):
 
 
 def linformer(attn, x, proj, k, most, mask=None):
-    """Linformer: slots of keys and values, places being counted from the first real token."""
+    """Linformer: slots of keys and values, places being counted from the first real token, and by means and maxima
+    shared out up to the last one."""
     b, n, _ = x.shape
     heads, kv_heads, stride = attn.heads, attn.kv_heads, -(-most // k)
     mask = torch.ones(b, n, dtype=torch.bool) if mask is None else mask
@@ -821,6 +822,9 @@ def linformer(attn, x, proj, k, most, mask=None):
         places = [(s - mask[row].long().argmax().item(), s) for s in range(n) if mask[row, s]]
         for slot in range(k):
             own = [(p, s) for p, s in places if proj == 'linear' or p // stride == slot]
+            if proj in ('mean', 'max'):
+                length = max(p for p, _ in places) + 1
+                own = [(p, s) for p, s in places if slot * length // k <= p < -(-(slot + 1) * length // k)]
             if not own:
                 continue
             some = torch.stack([rows[row, s, head] for _, s in own])

@@ -7,6 +7,7 @@ from costs import costs_of, grows
 from law_cases import randomise
 from oracles import assert_close, linformer, randn
 from torch import nn
+from torch.nn import functional as F
 from toy_tasks import SEEDS, Task, ids, learned, net_for, nothing_asked
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder
@@ -47,15 +48,26 @@ def test_as_many_slots_as_tokens():
 
 
 def test_convolutions_of_equal_weights_are_means():
-    x, mean = randn(2, 11, 8), layer(proj='mean')
+    x, mean = randn(2, 12, 8), layer(proj='mean')
     for share in SHARES[:3]:
         conv = layer(share, 'conv')
         conv.load_state_dict(mean.state_dict(), strict=False)
         with torch.no_grad():
             for name in ('lin_k', 'lin_v')[: 1 + (share != 'kv')]:
                 getattr(conv, name).weight.fill_(1 / 4)
-        x[:, 8:] = 0  # a mean has a share of what is there
-        assert_close(conv(x[:, :8]), mean(x[:, :8]), tolerance=1e-12)
+        assert_close(conv(x), mean(x), tolerance=1e-12)
+
+
+@pytest.mark.parametrize('n', [1, 2, 3, 5, 12])
+@pytest.mark.parametrize('proj', ['mean', 'max'])
+def test_shares_are_those_of_adaptive_pooling(proj, n):
+    """Of the tokens that there are, not of the places that it knows."""
+    attn, x = layer(proj=proj), randn(2, n, 8)
+    pool = F.adaptive_avg_pool1d if proj == 'mean' else F.adaptive_max_pool1d
+    q, k, v = (to(x).unflatten(-1, (4, 3)).transpose(1, 2) for to in (attn.to_q, attn.to_k, attn.to_v))
+    k, v = (pool(t.transpose(2, 3).flatten(0, 1), 3).unflatten(0, (2, 4)).mT for t in (k, v))
+    wanted = F.scaled_dot_product_attention(q, k, v)
+    assert_close(attn(x), attn.to_out(wanted.transpose(1, 2).flatten(2)), tolerance=1e-12)
 
 
 def test_what_is_shared():
@@ -99,6 +111,8 @@ def test_rows_without_keys_give_zeros():
         out = layer(proj=proj)(randn(2, 9, 8), context_mask=HOLES & torch.tensor([[True], [False]]))
         assert (out[1] == 0).all() and (out[0] != 0).any(dim=-1).all()
         assert (layer(proj=proj)(randn(2, 2, 8), context=randn(2, 0, 8)) == 0).all()
+        for b, n in ((2, 0), (0, 5)):
+            assert layer(proj=proj)(randn(b, n, 8), mask=torch.ones(b, n).bool()).shape == (b, n, 8)
 
 
 @pytest.mark.parametrize('proj', ['linear', *(pytest.param(p, marks=pytest.mark.nightly) for p in PROJECTIONS[1:])])

@@ -30,9 +30,11 @@ class Slots(AttentionFeature):
         head_h = softmax(scale Q_h (E_h^T K_h)^T) F_h^T V_h             E, F: n k
 
     linear   E and F are learned, a row for each place
-    mean     a slot is the mean of its share of the places, each as long; what is behind the last token is no slot
+    mean     a slot is the mean of its share of the places up to the last real token, as in adaptive pooling: shares
+             are as long as each other, and may have a place in common
     max      its largest numbers
-    conv     its sum, weighed by place in the share and by feature; learned
+    conv     the sum of as many places as make k slots of all that it knows, weighed by place among them and by feature;
+             learned. What is behind the last token is no slot
 
     Matrices are those of each head, or shared by heads, by keys and values too, or by all layers of a stack. Places
     count from the first real token of a row. Time and memory grow with the length.
@@ -170,14 +172,17 @@ class Slots(AttentionFeature):
             raise ValueError(f'`linformer_max_len={self.linformer_max_len}`: there are {n} keys')
         masks = [call.widened(term, True) for term in call.masks if term.of_keys]
         seen = functools.reduce(torch.logical_and, masks).mT if masks else None  # b 1 n 1
-        if seen is not None:
+        if seen is not None and n > 0:
             # places count from the first real token
             first = seen.to(torch.uint8).argmax(dim=-2).flatten(1)
-            order = (torch.arange(n, device=k.device) + first) % max(n, 1)
+            order = (torch.arange(n, device=k.device) + first) % n
             order = order.expand(k.shape[0], -1)
             k, v, seen = (taken(t, order, -2) for t in (k, v, seen.expand(k.shape[0], -1, -1, -1)))
-        of_keys, of_values = self.matrices(call)
         kept = torch.ones(k.shape[0], 1, n, 1, dtype=torch.bool, device=k.device) if seen is None else seen
+        if not self.learns:
+            known = seen is None or n == 0
+            return self.pooled(k, v, kept, n if known else n - seen.flip(-2).to(torch.uint8).argmax(dim=-2))
+        of_keys, of_values = self.matrices(call)
         if self.linformer_proj == 'linear':
             there = kept.any(dim=-2, keepdim=True).expand(-1, -1, -1, self.linformer_k)
         else:
@@ -185,9 +190,29 @@ class Slots(AttentionFeature):
         k, v = (self.projected_rows(t, seen, own) for t, own in ((k, of_keys), (v, of_values)))
         return k, v, there
 
-    def matrices(self, call: Any) -> tuple[Tensor | None, Tensor | None]:
-        if not self.learns:
-            return None, None
+    def pooled(self, k: Tensor, v: Tensor, seen: Tensor, lengths: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Means or largest numbers (b h k d) of the shares of rows, up to a length or one of each (b 1 1)."""
+        n, slots = k.shape[-2], self.linformer_k
+        number = torch.arange(slots, device=k.device)
+        start, stop = number * lengths // slots, -((number + 1) * -lengths // slots)  # rounded down, and up
+        at = start.unsqueeze(-1) + torch.arange((n + slots - 1) // slots + 1, device=k.device)
+        at = torch.where(at < stop.unsqueeze(-1), at, n)  # a filler behind all places
+        at = at if at.ndim == 2 else at.squeeze(1)
+        low = torch.finfo(k.dtype).min if self.linformer_proj == 'max' else 0.0
+
+        def shares(t: Tensor, filler: float) -> Tensor:
+            t = F.pad(t, (0, 0, 0, 1), value=filler)
+            return taken(t, at.flatten(-2), -2).unflatten(-2, at.shape[-2:])  # b h k places d
+
+        count = shares(seen.to(k.dtype), 0.0).sum(dim=-2)
+        k, v = (shares(t.masked_fill(~seen, low), low) for t in (k, v))
+        if self.linformer_proj == 'max':
+            k, v = (t.amax(dim=-2).masked_fill(count == 0, 0.0) for t in (k, v))
+        else:
+            k, v = (t.sum(dim=-2) / count.clamp(min=1) for t in (k, v))
+        return k, v, count.mT > 0
+
+    def matrices(self, call: Any) -> tuple[Tensor, Tensor]:
         if self.linformer_share == 'layerwise':
             table = call.inputs.get('linformer_table')
             if table is None:
@@ -196,26 +221,17 @@ class Slots(AttentionFeature):
         both = self.of_keys, self.of_keys if self.linformer_share == 'kv' else self.of_values
         return both if self.linformer_proj == 'linear' else tuple(conv.weight.squeeze(1) for conv in both)
 
-    def projected_rows(self, t: Tensor, seen: Tensor | None, own: Tensor | None) -> Tensor:
+    def projected_rows(self, t: Tensor, seen: Tensor | None, own: Tensor) -> Tensor:
         """Rows b h n d as slots b h k d."""
-        kind = self.linformer_proj
-        if kind == 'max':
-            low = torch.finfo(t.dtype).min
-            t = in_chunks(t if seen is None else t.masked_fill(~seen, low), self.stride, low).amax(dim=-2)
-            return t.masked_fill(t == low, 0.0)
         t = t if seen is None else t.masked_fill(~seen, 0.0)
-        if kind == 'linear':
+        if self.linformer_proj == 'linear':
             own = own[..., : t.shape[-2], :]
             if own.ndim == 3 and len(own) > 1:
                 return torch.einsum('hnk,bhnd->bhkd', own, t)
             rows = summed(t.transpose(1, 2).flatten(2), own.reshape(own.shape[-2:]))
             return rows.unflatten(-1, (t.shape[1], -1)).transpose(1, 2)
-        if kind == 'conv':
-            weights = own.unflatten(0, (-1, t.shape[-1])).mT  # of heads, or one for all: h stride d
-            return (in_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
-        count = torch.ones_like(t[:, :1, :, :1]) if seen is None else seen.to(t.dtype)
-        count = in_chunks(count, self.stride).sum(dim=-2).clamp(min=1)
-        return in_chunks(t, self.stride).sum(dim=-2) / count
+        weights = own.unflatten(0, (-1, t.shape[-1])).mT  # of heads, or one for all: h stride d
+        return (in_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
 
 
 def summed(rows: Tensor, own: Tensor) -> Tensor:
