@@ -116,6 +116,14 @@ def test_a_cache_of_any_length(kind):
 
 
 @EACH
+@pytest.mark.parametrize('causal', [True, False])
+def test_nothing_at_all(kind, causal):
+    for b, n in ((2, 0), (0, 5)):
+        attn, x = layer(kind, causal), randn(b, n, 8)
+        assert attn(x).shape == attn(x, mask=torch.ones(b, n).bool()).shape == x.shape
+
+
+@EACH
 def test_the_past_of_padded_rows(kind):
     """Keys hidden once stay so, and places are counted from the first real token."""
     attn, x = layer(kind, window=4), randn(2, 9, 8)

@@ -122,6 +122,19 @@ def test_a_context(kernel):
 
 
 @EACH
+@pytest.mark.parametrize('update', ['sum', 'gate', 'delta'])
+def test_nothing_at_all(kernel, update):
+    """No tokens, or no rows, with all that may be said of them."""
+    for b, n in ((2, 0), (0, 5)):
+        for causal in (True, False) if update == 'sum' else (True,):
+            attn = layer(causal, kernel_update=update, **kernel)
+            for inputs in ({}, dict(mask=torch.ones(b, n).bool()), dict(document_ids=torch.zeros(b, n).long())):
+                x = stream(b, n, 16).requires_grad_()
+                out = attn(x, **inputs)
+                assert out.shape == torch.autograd.grad(out.sum(), x)[0].shape == x.shape
+
+
+@EACH
 def test_many_spans(kernel, monkeypatch):
     """Of more chunks than are computed at once."""
     attn, x = layer(kernel_chunk=2, num_mem_kv=2, **kernel), stream(2, N, 16)

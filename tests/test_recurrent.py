@@ -161,6 +161,13 @@ def test_derivatives_of_derivatives(name):
     assert torch.autograd.gradgradcheck(lambda x: made(x)[0], x, fast_mode=True)
 
 
+@EACH
+def test_no_rows(name):
+    made, x = module(name), randn(0, 5, 6)
+    for inputs in ({}, dict(mask=torch.ones(0, 5).bool()), dict(document_ids=torch.zeros(0, 5).long())):
+        assert made(x, **inputs)[0].shape == x.shape
+
+
 def test_values_at_first():
     made, channels = RWKVTimeMix(8), RWKVChannelMix(8)
     assert made.time_decay[0] == -6 and made.time_decay[-1] == -1 and made.time_decay.diff().std() < 1e-6

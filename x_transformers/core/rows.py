@@ -257,8 +257,8 @@ def taken(t: Tensor, index: Tensor, dim: int) -> Tensor:
         return t.index_select(dim, index)
     if t.ndim == 1:
         return t[index]
-    between = t.ndim - 1 + dim
-    return torch.take_along_dim(t, index.reshape(index.shape[0], *[1] * between, -1, *[1] * (-1 - dim)), dim)
+    between, (rows, count) = t.ndim - 1 + dim, index.shape
+    return torch.take_along_dim(t, index.reshape(rows, *[1] * between, count, *[1] * (-1 - dim)), dim)
 
 
 class Diagonals(Rows):

@@ -116,8 +116,8 @@ class AttentionFree(AttentionFeature):
             k = k.masked_fill(~functools.reduce(torch.logical_and, masks).mT, -torch.inf)
         rows, heads = q.shape[-2], q.shape[1]
         k, v = (self.laid_out(t) for t in (k, v))
-        if rows == 0:
-            return q[..., :0, :].to(v.dtype), None
+        if q.numel() == 0:
+            return q.to(v.dtype), None
         found = self.found(k, v, rows, call)
         out = sums.quotient(found)
         if self.aft != 'conv':

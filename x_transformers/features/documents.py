@@ -22,7 +22,7 @@ from x_transformers.flags import Feature, Features
 
 def begins(ids: Tensor) -> Tensor:
     """Where documents begin, in rows of ids (... n):  0 0 4 4 4 -> 1 0 1 0 0"""
-    return F.pad(ids[..., 1:] != ids[..., :-1], (1, 0), value=True)
+    return F.pad(ids[..., 1:] != ids[..., :-1], (1, 0), value=True)[..., : ids.shape[-1]]  # there may be none
 
 
 def positions_within(ids: Tensor) -> Tensor:

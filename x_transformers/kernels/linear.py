@@ -238,10 +238,10 @@ def causal(
 
 def before_all(up: Tensor | None, tokens: Tokens, past: Scaled | None) -> Carry:
     """What stands before the first key."""
-    document = None if tokens.document is None else torch.full_like(tokens.document[:, :1], -1)
+    document = None if tokens.document is None else tokens.document.new_full((len(tokens.document), 1), -1)
     if past is not None:
         return Carry(*past, document)
-    return Carry(None, None if up is None else torch.full_like(up[:, :, :1], least(up)), document)
+    return Carry(None, None if up is None else up.new_full((*up.shape[:2], 1, 1), least(up)), document)
 
 
 def in_chunks(t: Tensor, chunk: int, filler: float = 0.0) -> Tensor:
