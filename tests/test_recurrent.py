@@ -11,7 +11,14 @@ from oracles import assert_close, bools, diagonal_ssm, randn, rwkv_channel_mix, 
 from torch import nn
 from toy_tasks import SEEDS
 
-from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
+from x_transformers import (
+    Attention,
+    AutoregressiveWrapper,
+    Decoder,
+    Encoder,
+    TransformerWrapper,
+    XLAutoregressiveWrapper,
+)
 from x_transformers.flags import ConfigError
 from x_transformers.kernels import recurrences
 from x_transformers.recurrent import DiagonalSSM, RWKVChannelMix, RWKVTimeMix
@@ -251,6 +258,47 @@ def test_modules_of_ones_own():
     assert_close(torch.cat((first, net(x, cache=trace)), dim=1), net(x), tolerance=TIGHT)
     with pytest.raises(ValueError, match='`document_ids` does not go with `recurrent_module`: a module of your own'):
         net(x, document_ids=torch.zeros(2, 7).long())
+
+
+class Gives(nn.Module):
+    def __init__(self, given):
+        super().__init__()
+        self.given = given
+
+    def forward(self, x, state=None):
+        return self.given(x)
+
+
+@pytest.mark.parametrize(
+    ('given', 'words'),
+    [
+        (lambda x: x, r'gave shape \(2, 3, 6\) and no state, it must be a pair of \(2, 3, 6\) and what it knows'),
+        (lambda x: (x[..., :2], None), r'gave shape \(2, 3, 2\), it must be a pair'),
+        (lambda x: (None, x), 'gave None, it must be a pair'),
+    ],
+)
+def test_modules_that_give_something_else(given, words):
+    """Two rows of a batch are no pair."""
+    with pytest.raises(ValueError, match=f'`recurrent_module` {words}'):
+        stack(recurrent_module=Gives(given))(randn(2, 3, 6))
+
+
+def test_segments():
+    """Memories are those of attention: states go on by a cache."""
+    for layers in (('r', 'f'), ('r', 'a')):
+        net = stack(layers=layers)
+        model = TransformerWrapper(num_tokens=9, max_seq_len=4, max_mem_len=4, attn_layers=net)
+        with pytest.raises(ValueError, match="`max_mem_len` does not go with layers of kind 'r': they see nothing"):
+            XLAutoregressiveWrapper(model.double())(torch.zeros(1, 9).long())
+
+
+@EACH
+def test_states_of_another_shape(name):
+    made, x = module(name), randn(1, 3, 6)
+    _, state = made(x)
+    for other in (state[0], [*state, state[0]], [t[..., :1] for t in state], ['a'], 3):
+        with pytest.raises(ValueError, match=r'`state` got .*, it must be what the part before left, a list of'):
+            made(x, other)
 
 
 @pytest.mark.parametrize('name', ['rwkv', 'ssm'])

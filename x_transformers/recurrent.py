@@ -79,11 +79,13 @@ class Recurrent(nn.Module):
         raise NotImplementedError
 
     def check_state(self, state: State, x: Tensor) -> None:
-        wanted = [tuple(t.shape) for t in self.state_of(x)]
-        listed = state if isinstance(state, (list, tuple)) else [state]
-        given = [tuple(t.shape) if torch.is_tensor(t) and t.is_floating_point() else t for t in listed]
-        if given != wanted:
-            raise ValueError(f'`state` got {shown(given)}, it must be what the part before left, tensors of {wanted}')
+        wanted, given = [tuple(t.shape) for t in self.state_of(x)], state
+        if isinstance(state, (list, tuple)):
+            given = [tuple(t.shape) if torch.is_tensor(t) and t.is_floating_point() else t for t in state]
+        if torch.is_tensor(given) or given != wanted:
+            raise ValueError(
+                f'`state` got {shown(given)}, it must be what the part before left, a list of tensors of {wanted}'
+            )
 
     def nothing(self, x: Tensor) -> Tensor:
         return x.new_zeros(*x.shape[:2], self.dim_out)

@@ -60,7 +60,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
-from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, remembered_with
+from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.routing import (
     Routing,
@@ -925,6 +925,7 @@ class Wrapper(UpdatesStack, Configurable):
     ) -> list[Tensor]:
         """What is kept of a segment: the last `max_mem_len` hidden states of each self-attention layer, earlier
         memories included, or as a feature chooses. Without a `call` the segment was read in several."""
+        refuse_memories('max_mem_len', self.attn_layers.layer_types if self.max_mem_len else ())
         kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
         return [t.detach() for t in kept] if detach else kept
 

@@ -38,7 +38,7 @@ from x_transformers.core.checks import (
     for_each_row,
 )
 from x_transformers.core.hosts import Layer, Stack
-from x_transformers.core.kinds import KINDS, attends
+from x_transformers.core.kinds import KINDS, attends, refuse_memories
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.some import OfTokens, refuse_some
@@ -126,9 +126,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         """Refuse a cache or memories of another model or batch."""
         self.batch = x.shape[0]
         check_memories(self.mems, self.mem_masks, x.shape[0], x.shape[-1], self.how_many('a'))
-        for kind in self.kinds if self.mems else ():
-            if KINDS[kind].joins_tokens:
-                raise ValueError(f'`mems` does not go with layers of kind {kind!r}: they see nothing of memories')
+        refuse_memories('mems', self.kinds if self.mems else ())
         for at, mem in enumerate(self.mems):
             if mem is not None:
                 check_digits(mem, f'mems[{at}]', x)

@@ -82,3 +82,10 @@ def check_kinds(kinds: list[str]) -> None:
                 f"`custom_layers` has layers of kind {kind!r}, it must be of 'a', 'c', 'f', or what you add to "
                 f'`KINDS`{did_you_mean(kind, KINDS)}'
             )
+
+
+def refuse_memories(name: str, kinds: Iterable[str]) -> None:
+    """Hidden states of earlier segments, of which only attention knows what to do; a cache holds all that is known."""
+    for kind in kinds:
+        if KINDS[kind].joins_tokens:
+            raise ValueError(f'`{name}` does not go with layers of kind {kind!r}: they see nothing of memories')

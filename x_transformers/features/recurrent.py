@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from x_transformers.core.kinds import KINDS, Kind
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import ConfigError, Running, an_instance, flag, none, one_of, warn_once
+from x_transformers.flags import ConfigError, Running, an_instance, flag, none, one_of, shown, warn_once
 from x_transformers.recurrent import DiagonalSSM, RWKVTimeMix
 
 MADE = {'rwkv': RWKVTimeMix, 'ssm': DiagonalSSM}
@@ -54,10 +55,18 @@ class RecurrentLayer(nn.Module):
                 '`document_ids` does not go with `recurrent_module`: a module of your own says by '
                 '`cuts_documents = True` that it takes them'
             )
-        out, state = self.module(x, None if held is None else held.value, **further)
+        given = self.module(x, None if held is None else held.value, **further)
+        pair = isinstance(given, (tuple, list)) and len(given) == 2  # a tensor of two rows has two parts, too
+        if not pair or not torch.is_tensor(given[0]) or given[0].shape != x.shape:
+            first = given[0] if pair else given
+            found = f'shape {tuple(first.shape)}' if torch.is_tensor(first) else shown(first)
+            raise ValueError(
+                f'`recurrent_module` gave {found}{"" if pair else " and no state"}, it must be a pair of '
+                f'{tuple(x.shape)} and what it knows of these tokens'
+            )
         if held is not None:
-            held.keep(state)
-        return out
+            held.keep(given[1])
+        return given[0]
 
 
 def build(stack: Any, index: int) -> RecurrentLayer:
