@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from toy_tasks import SEEDS, Task, ids, learned, net_for, nothing_asked
 
-from x_transformers import Attention, CrossAttender, Decoder, Encoder
+from x_transformers import Attention, AutoregressiveWrapper, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.flags import ConfigError
 
 SHARES, PROJECTIONS = ('none', 'headwise', 'kv', 'layerwise'), ('linear', 'mean', 'max', 'conv')
@@ -104,6 +104,25 @@ def test_a_context_is_projected_once(proj, monkeypatch):
     monkeypatch.setattr(type(attn.features.at['attend'][0]), 'slots', None)
     rest = attn(x[:, 3:], context=context[:, :0], cache=trace, **inputs)
     assert_close(torch.cat((out, rest), dim=1), whole, tolerance=1e-12)
+
+
+def test_a_context_stays_where_tokens_are_taken_back():
+    """Slots are those of the context: cut to any length, and read by guesses that are taken back."""
+    torch.manual_seed(0)
+    flags = {f'cross_{name}': value for name, value in FLAGS.items()}
+    stack = Decoder(dim=8, depth=2, heads=2, attn_dim_head=4, cross_attend=True, **flags)
+    net = randomise(TransformerWrapper(num_tokens=9, max_seq_len=32, attn_layers=stack).double()).eval()
+    ids, inputs = torch.randint(0, 9, (2, 8)), dict(context=randn(2, 9, 8), context_mask=HOLES)
+    whole, trace = net(ids, **inputs), None
+    for stop in (4, 5, 7):
+        _, trace = net(ids[:, :stop], cache=trace, return_intermediates=True, **inputs)
+    assert_close(net(ids, cache=trace.cache.crop(2), **inputs), whole[:, 2:], tolerance=1e-12)
+    rows = torch.tensor([1, 1, 0])
+    other = {name: t[rows] for name, t in inputs.items()}
+    assert_close(net(ids[rows], cache=trace.cache.reorder(rows), **other), whole[rows, 7:], tolerance=1e-12)
+    model, one = AutoregressiveWrapper(net), {name: t[:1] for name, t in inputs.items()}
+    found = model.speculative(ids[:1], 9, temperature=0.0, **one)
+    assert torch.equal(found, model.generate(ids[:1], 9, temperature=0.0, **one))
 
 
 def test_rows_without_keys_give_zeros():

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from x_transformers.core.buffers import Buffer, Derived, State
 from x_transformers.core.files import is_count
 from x_transformers.flags.resolved import did_you_mean
-from x_transformers.flags.states import Noted, PerToken, Remembered, Ring, Running
+from x_transformers.flags.states import Noted, OfContext, PerToken, Remembered, Ring, Running
 
 
 class Sum(State):
@@ -143,6 +143,32 @@ class Note(State):
         return {'kind': self.kind, 'value': self.value}
 
 
+class FromContext(State):
+    """A tree of tensors with the batch first, of no token."""
+
+    __slots__ = ('value',)
+    kind = 'context'
+    length = 0
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    @property
+    def batch(self) -> int:
+        return tensors_of(self.value)[0].shape[0]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> FromContext:
+        return FromContext(mapped(function, self.value))
+
+    def same(self, *_: Any) -> FromContext:
+        return self
+
+    each = crop = keep_last = caught_up = same
+
+    def content(self) -> dict[str, Any]:
+        return {'kind': self.kind, 'value': self.value}
+
+
 def tensors_of(tree: Any) -> list[Tensor]:
     return [t for t in tree_leaves(tree) if isinstance(t, Tensor)]
 
@@ -171,6 +197,7 @@ FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     'ring': {'rows': is_rows, 'width': lambda width: is_count(width) and width > 0, 'length': is_count},
     'running': {'value': anything, 'length': is_count, 'before': is_before, 'batch_first': lambda b: type(b) is bool},
     'noted': {'value': anything},
+    'context': {'value': lambda value: len(tensors_of(value)) > 0},
 }
 
 
@@ -189,7 +216,7 @@ def state_of(content: dict[str, Any]) -> State:
         return LastRows(Buffer(held['rows']), held['width'], held['length'])
     if kind == 'running':
         return Sum(**{**held, 'before': None if held['before'] is None else tuple(held['before'])})
-    return Note(**held)
+    return (FromContext if kind == 'context' else Note)(**held)
 
 
 # what a feature is handed
@@ -282,19 +309,32 @@ class OfRun(Handle):
         known = self.known
         return None if known is None else known.value
 
-    def keep(self, tree: Any) -> None:
-        """Leave this to the next call."""
-        batch_first, tensors, past = self.declared.batch_first, tensors_of(tree), self.known
-        batch = self.call.batch
+    def check(self, tree: Any, batch_first: bool = True) -> None:
+        tensors, batch = tensors_of(tree), self.call.batch
         if batch is None and tensors and tensors[0].ndim:
             batch = tensors[0].shape[0]
         if not tensors or (batch_first and any(t.ndim == 0 or t.shape[0] != batch for t in tensors)):
             shapes = ', '.join(str(tuple(t.shape)) for t in tensors) or type(tree).__name__
             rows = 'with the batch first' if batch is None else f'whose first axis is the batch, {batch}'
             raise ValueError(f'`{self.key}` got {shapes} to keep, it must be tensors {rows}')
+
+    def keep(self, tree: Any) -> None:
+        """Leave this to the next call."""
+        self.check(tree, self.declared.batch_first)
+        past = self.known
         length = 0 if past is None else past.length
         before = (None if past is None else past.value, length)
-        self.put(Sum(tree, length + self.call.count, before, batch_first))
+        self.put(Sum(tree, length + self.call.count, before, self.declared.batch_first))
+
+
+class OfWhole(OfRun):
+    """See `OfContext`."""
+
+    __slots__ = ()
+
+    def keep(self, tree: Any) -> None:
+        self.check(tree)
+        self.put(FromContext(tree))
 
 
 class OfNote(Handle):
@@ -310,7 +350,13 @@ class OfNote(Handle):
         self.put(Note(tree))
 
 
-HANDLES: dict[type[Remembered], type[Handle]] = {PerToken: OfTokens, Ring: OfRing, Running: OfRun, Noted: OfNote}
+HANDLES: dict[type[Remembered], type[Handle]] = {
+    PerToken: OfTokens,
+    Ring: OfRing,
+    Running: OfRun,
+    Noted: OfNote,
+    OfContext: OfWhole,
+}
 
 
 class HasStates:

@@ -14,7 +14,7 @@ from x_transformers.core.hooks import is_plainly
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import is_exporting
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.flags import ConfigError, Running, flag, none, one_of, size, warn_once
+from x_transformers.flags import ConfigError, OfContext, flag, none, one_of, size, warn_once
 from x_transformers.kernels.dense import tile_heads
 from x_transformers.kernels.derivatives import differentiable_sdpa
 from x_transformers.kernels.linear import in_chunks
@@ -55,7 +55,7 @@ class Slots(AttentionFeature):
     takes = {'linformer_table': 'n k, the matrix that all layers share'}
     stored_as = {'of_keys': 'lin_k', 'of_values': 'lin_v'}
     joins_tokens, needs_all = 'its slots are sums of all tokens of a row', ''
-    remembers = {'slots': Running()}  # of a context
+    remembers = {'slots': OfContext()}
     handles = ('padding', 'past', 'context', 'elsewhere', 'dropout', 'groups')
     clashes = {
         'laser': 'sums of exponentials of values may be negative',

@@ -64,4 +64,4 @@ from x_transformers.flags.resolved import (
     switch_of,
     warn_of_idle,
 )
-from x_transformers.flags.states import Noted, PerToken, Remembered, Ring, Running
+from x_transformers.flags.states import Noted, OfContext, PerToken, Remembered, Ring, Running

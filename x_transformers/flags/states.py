@@ -48,6 +48,12 @@ class Noted(Remembered):
     """A tree of tensors of no row and no token, such as a count of calls: nothing cuts it.  `.value`, `.keep(tree)`"""
 
 
+@dataclass(frozen=True)
+class OfContext(Remembered):
+    """A tree of tensors, batch first, that is made of a context: no number of tokens changes it.  `.value`, None at the
+    beginning, and `.keep(tree)`"""
+
+
 def kept_of_earlier(remembers: Mapping[str, Remembered]) -> str:
     """Which state joins the tokens of a row, in words: a sum, or the last rows. '' if none does."""
     name = next((name for name, kind in remembers.items() if isinstance(kind, (Running, Ring))), None)
