@@ -169,6 +169,19 @@ def test_derivatives_of_derivatives(name):
 
 
 @EACH
+def test_gradients_know_nothing_of_padding(name):
+    """Whatever stands there, of a module alone, too."""
+    made, x = module(name), randn(2, 9, 6)
+    found = []
+    for filler in (0.0, torch.nan):
+        given = x.masked_fill(~HOLES[..., None], filler).requires_grad_()
+        out = made(given, mask=HOLES)[0][HOLES]
+        found.append([out, *torch.autograd.grad(out.sin().sum(), [given, *made.parameters()])])
+    for one, other in zip(*found, strict=True):
+        assert_close(other, one, tolerance=TIGHT)
+
+
+@EACH
 def test_no_rows(name):
     made, x = module(name), randn(0, 5, 6)
     for inputs in ({}, dict(mask=torch.ones(0, 5).bool()), dict(document_ids=torch.zeros(0, 5).long())):

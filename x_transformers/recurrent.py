@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, as_precise, check_documents, check_vectors
+from x_transformers.core.checks import as_mask, as_precise, check_documents, check_vectors, cleared
 from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.core.rows import taken
 from x_transformers.flags import ConfigError, positive, shown, size
@@ -59,6 +59,7 @@ class Recurrent(nn.Module):
             return self.nothing(x), self.state_of(x) if state is None else state
         if mask is None and document_ids is None:
             return self.run(x, state, None, None)
+        x = cleared(x, mask)
         # documents side by side, padding behind them
         order = (~mask).to(torch.uint8) if document_ids is None else document_ids
         order, begins = order.argsort(dim=-1, stable=True), None
