@@ -176,7 +176,7 @@ CALLS = {
     'attn_mask': (
         dict(attn_mask=torch.ones(9, 9).bool()),
         9,
-        '`linformer_k` does not go with `mask`: it hides no keys',
+        '`linformer_k` does not go with `attn_mask`: it hides no keys',
     ),
     'attn_bias': (dict(attn_bias=torch.ones(9, 9)), 9, '`linformer_k` does not go with `attn_bias`: it hides no keys'),
 }
