@@ -107,7 +107,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def heads(self, qkv: Heads, call: Any) -> Heads:
         q, k, v = qkv
         call.full_precision = True
-        routed = [F.layer_norm(accurate(t[:, self.local :]), t.shape[-1:]) for t in (q, k)]
+        near, routed = zip(*(self.parts_of(t) for t in (q, k)), strict=True)
+        routed = [F.layer_norm(accurate(t), t.shape[-1:]) for t in routed]
         own = call.own(self)
         own.scores = [self.products(t) for t in routed]
         own.routed = [t.detach() for t in routed] if self.host.training else None
@@ -115,8 +116,12 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
             own.ids = own.scores[0].argmax(dim=-1, keepdim=True)
             if call.keeps or call.past is not None:
                 own.ids = call.state('cluster').append(own.ids)
-        q, k = (torch.cat((t[:, : self.local], new.to(t.dtype)), dim=1) for t, new in zip((q, k), routed, strict=True))
+        q, k = (torch.cat((t, new.to(t.dtype)), dim=1) for t, new in zip(near, routed, strict=True))
         return q, k, v
+
+    def parts_of(self, t: Tensor) -> tuple[Tensor, Tensor]:
+        """The local heads, and the routed ones. Of slices, each would fill up a gradient of its own."""
+        return t.split([self.local, t.shape[1] - self.local], dim=1)
 
     @torch.no_grad()
     def products(self, t: Tensor) -> Tensor:
@@ -132,14 +137,14 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         if v.numel() == 0 or q.numel() == 0:
             return v.new_zeros(*q.shape[:-1], v.shape[-1]), None
         parts, at = [], self.local
+        near, routed = zip(*(self.parts_of(t) for t in (q, k, v)), strict=True)
         if at:
             own = self.of_heads(at, call.keys) if self.holds else Sliding(self.size_of(call.keys)).for_heads(at)
-            near, _ = attended(q[:, :at], k[:, :at], v[:, :at], call, own)
-            parts.append(near.to(v.dtype))
+            parts.append(attended(*near, call, own)[0].to(v.dtype))
         if at < q.shape[1]:
             self.count(call)
             way = self.taken if self.balanced else self.ranked
-            parts.append(way(*(t[:, at:] for t in (q, k, v)), call).to(v.dtype))
+            parts.append(way(*routed, call).to(v.dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), None
 
     def ranked(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
