@@ -131,10 +131,9 @@ class Slots(AttentionFeature):
 
     def others(self, call: Any) -> bool:
         """Whether other features of the attention act in a call."""
-        waiting = {name for name, value in call.inputs.items() if value is not None}
-        return any(
-            not f.waits or not f.takes.keys().isdisjoint(waiting) for f in self.host.features.active if f is not self
-        )
+        given = [name for name, value in call.inputs.items() if value is not None]
+        features = [feature for feature in self.host.features.active if feature is not self]
+        return any(not feature.waits or any(name in feature.takes for name in given) for feature in features)
 
     def past(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         """Of a context the cache counts the tokens alone, in rows of no width, beside its slots."""
