@@ -134,6 +134,7 @@ ROUTING = dict(attn_cluster='routing', attn_num_clusters=2, attn_cluster_size=2)
 ROUTING_FLAGS = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
 EXPERTS = dict(ff_moe_experts=4, ff_glu=True, ff_swish=True, ff_no_bias=True)
 LATENT_KV = dict(attn_use_latent_kv=True, attn_dim_latent_kv=6)
+GLOBAL = {'pattern': 'global', 'first': 2, 'positions': (4,)}
 MARKED = {'pattern': 'global', 'mask': True}
 SINKHORN = dict(attn_cluster='sinkhorn', attn_cluster_size=2, attn_sinkhorn_gumbel=False)
 SORTING_NET = dict(**SINKHORN, attn_sinkhorn_sort='net', attn_cluster_blocks=16)
@@ -457,6 +458,7 @@ INPUT_CASES = (
         inputs=('context_mask',),
     ),
     Case('free of attention, near', stack=dict(attn_aft='conv', attn_aft_window=2, attn_gate_values=True)),
+    Case('global tokens, across', stack=dict(**CROSS, cross_attn_sparse_pattern=GLOBAL), inputs=('context_mask',)),
     Case('free of attention, across', stack=dict(**CROSS, cross_attn_aft='simple'), inputs=('context_mask',)),
     Case(
         'free of attention, memory tokens',

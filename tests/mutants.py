@@ -595,6 +595,9 @@ BUGS = {
     'kernels/patterns/engine.py': ('test_patterns.py', [
         ('heads come out in the order of their patterns', 'return out[:, torch.tensor(order, device=q.device).argsort()], None', 'return out, None'),
         ('blocks are counted from padding', 'pattern.of_differences else -index[:, 0]', 'True else -index[:, 0]'),
+        ('a global query counts global keys of a context twice', 'unsqueeze(-1) & ~pattern.chosen(keys)', 'unsqueeze(-1) & (keys >= 0)', 'test_patterns_across.py'),
+        ('keys behind the end of a context are its last one', 'seen = (places < call.keys).expand(', 'seen = (places >= 0).expand(', 'test_patterns_across.py'),
+        ('a global key of a context is one in front', 'places.clamp(max=call.keys - 1) + own.added', 'places.clamp(max=call.keys - 1)', 'test_patterns_across.py'),
     ]),
     'kernels/patterns/bands.py': ('test_patterns.py -kwindows', [
         ('a window sees one key less', 'return (i - j <= past) & (j - i <= ahead)', 'return (i - j < past) & (j - i <= ahead)'),
@@ -605,6 +608,10 @@ BUGS = {
         ('projections of global tokens are those of the others', 'parts = (feature.to_q_global, feature.to_k_global, feature.to_v_global)', 'parts = (host.to_q, host.to_k, host.to_v)', 'test_global_tokens.py'),
         ('all heads have global queries', 'marks[:, None] & heads[:, None]', 'marks[:, None] | ~heads[:, None]', 'test_global_tokens.py'),
         ('a mask counts from the first new token', "(0, call.tokens - marks.shape[1]))[:, call.held :]", "(0, call.tokens - marks.shape[1]))[:, : call.new]", 'test_global_tokens.py'),
+        ('a layer counts the queries of each call anew', 'torch.arange(seen - new, seen, device=call.x.device)', 'torch.arange(new, device=call.x.device)', 'test_patterns_across.py'),
+        ('a stack counts the queries of each call anew', 'torch.arange(call.held, call.tokens, device=x.device)', 'torch.arange(call.new, device=x.device)', 'test_patterns_across.py'),
+        ('queries of a context count from padding', 'places[None] if call.start is None else', 'places[None] if True else', 'test_patterns_across.py'),
+        ('some tokens stand side by side', 'call.own(self).places = places.unsqueeze(-1)', 'call.own(self).places = places[:, :, None, None]', 'test_patterns_across.py'),
         ('maps show all keys', "logits = logits.masked_fill(~seen, lowest(logits))", 'seen = seen | True'),
     ]),
     'kernels/linear.py': ('test_linear_attention.py', [

@@ -200,7 +200,10 @@ CALLS = {
     'aft_max_len': (dict(), '`aft_max_len=5`: there are 9 tokens'),
     'mems': (dict(mem=torch.zeros(2, 1, 8)), '`aft` does not go with `mems`: its keys are those of its queries'),
     'documents': (dict(document_ids=torch.zeros(2, 9).long()), '`document_ids` does not go with `aft`: its sums are'),
-    'attn_mask': (dict(attn_mask=torch.ones(9, 9).bool()), '`aft` does not go with `attn_mask`: it hides no keys but from'),
+    'attn_mask': (
+        dict(attn_mask=torch.ones(9, 9).bool()),
+        '`aft` does not go with `attn_mask`: it hides no keys but from',
+    ),
     'maps': (dict(keep_maps=True), '`aft` does not go with `return_attn`'),
     'context': (dict(context=torch.zeros(2, 3, 8)), '`aft` does not go with a context: its places are those of one'),
 }

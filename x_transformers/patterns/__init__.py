@@ -17,7 +17,8 @@
     p | q,  p & q                          what either sees, what both see
     Mix(patterns, how, heads)              several in one layer: for some heads each, layer by layer, or together
 
-Positions are places in the sequence, counted from its first real token. A causal stack leaves out what is ahead.
+Positions are places in the sequence, counted from its first real token. A causal stack leaves out what is ahead. In
+cross-attention, where queries and keys are of two sequences, Global alone has a meaning, by `first` and `positions`.
 
 What belongs here: patterns as frozen dataclasses, functions of positions without parameters. A new one derives from
 `Pattern`, is decorated with `@pattern`, stands in a file of its kind, and is imported below. It defines

@@ -17,7 +17,10 @@ from x_transformers.patterns.branches import Branch, Columns, Rows
 @pattern('global')
 class Global(Pattern):
     """Some tokens see all, and are seen by all: the first ones, those at some positions, or Global('mask'), those that
-    the input `global_mask` (b n) marks.  Beltagy et al. 2020, arXiv:2004.05150"""
+    the input `global_mask` (b n) marks.  Beltagy et al. 2020, arXiv:2004.05150
+
+    In cross-attention queries and keys count from their own beginning: all queries see the keys that are global, and
+    queries that are global see the whole context."""
 
     first: int = 0
     positions: tuple[int, ...] = ()
@@ -49,13 +52,15 @@ class Global(Pattern):
     def visible(self, i: Tensor, j: Tensor, marks: Any = None) -> Tensor:
         return self.chosen(i, marks) | self.chosen(j, marks)
 
+    def places(self) -> Tensor:
+        """The positions that are global, each once."""
+        return torch.tensor(sorted({*range(self.first), *self.positions}), dtype=torch.long)
+
     def keys_bound(self, n: int, causal: bool) -> int:
         return n
 
     def branches(self, n: int, causal: bool) -> tuple[Branch, ...]:
-        own = None
-        if not self.mask:
-            own = torch.tensor(sorted({*range(self.first), *self.positions}), dtype=torch.long)
+        own = None if self.mask else self.places()
         return (
             Branch(Columns(own), lambda i, j, marks=None: self.chosen(j, marks) | (i != i)),
             Branch(Rows(own), lambda i, j, marks=None: self.chosen(i, marks) & ~self.chosen(j, marks)),

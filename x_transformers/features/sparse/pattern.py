@@ -15,12 +15,13 @@ from x_transformers.features.levels import AttentionFeature, ModelFeature, Stack
 from x_transformers.features.sparse.held import HoldsPattern, a_pattern
 from x_transformers.flags import ConfigError, PerToken, boolean, flag, none
 from x_transformers.kernels.dense import heads_of, lowest, softmax, tile_heads
-from x_transformers.kernels.patterns.engine import attended
+from x_transformers.kernels.patterns.engine import attended, over_context
 from x_transformers.kernels.patterns.formula import none_marked
-from x_transformers.patterns import Pattern
+from x_transformers.patterns import Global, Pattern
 from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
 
 Views = tuple[Tensor, Tensor, Tensor]
+MARKED_ACROSS = '`global_mask` marks tokens of the sequence, none of a context; `first` and `positions` count in both'
 
 
 class Apart:
@@ -75,8 +76,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         example=False,
     )
     takes = {'global_mask': "b n, which tokens see all and are seen by all, for Global('mask')"}
-    not_across = 'its places are those of one sequence'
-    handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'elsewhere', 'dropout')
+    not_across = 'its places are those of one sequence'  # unless it is Global
+    handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'context', 'elsewhere', 'dropout')
     not_in_stack = {
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores of all keys to hand on'),
     }
@@ -98,24 +99,26 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             self.can_cache = False
         if self.not_by_differences:
             self.joins_tokens = self.not_by_differences
+        if isinstance(self.pattern, Global):
+            self.not_across = MARKED_ACROSS if self.pattern.mask else ''
         marked, wanted = self.pattern.marked, self.global_separate_qkv
         if wanted and not marked:
             raise ConfigError(f"`global_separate_qkv` needs a `sparse_pattern` with Global('mask'), it got {self.name}")
         self.apart = Apart(host) if marked and (wanted is None or wanted) else None
-        self.remembers = {'global tokens': PerToken()} if marked else {}
+        self.remembers = {'global tokens': PerToken()} if marked else {} if self.not_across else {'queries': PerToken()}
         if self.apart is not None:
             self.remembers |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
 
     def unsupported(self, call: Any) -> str | None:
-        if call.context is not None:
-            return f'a context: {self.not_across}'
+        if call.context is not None and (call.causal or self.not_across):
+            return f'a context: {self.not_across or "where it is causal, its keys are those of its queries"}'
         if call.memories and self.not_by_differences:
             return f'`mems`: {self.not_by_differences}'
         if call.memories and call.inputs.get('index') is not None:
             return '`mems` and padding on the left: memories stand next to the first token'
-        return self.wrong_size(call) or super().unsupported(call)
+        return (self.wrong_size(call) if call.context is None else None) or super().unsupported(call)
 
     def sources(self, inputs: Views, call: Any) -> Views:
         if self.apart is not None:
@@ -124,6 +127,9 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor | None]:
         marks, new = self.marks(call), call.inputs.get('global_mask') is not None
+        if call.context is not None:
+            call.own(self).places = at = self.stand(call)
+            return over_context(q, k, v, call, self.pattern, at)
         call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call.keys)
         on = self.host.features
         if self.apart is None:
@@ -134,6 +140,17 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             return out, None
         own, _ = attended(*qkv, call, [MarkedQueries()] * q.shape[1], marks)
         return torch.where(self.chosen(call.of_queries(marks), patterns), own, out), None
+
+    def stand(self, call: Any) -> Tensor:
+        """Where queries that read a context stand, from their own beginning:  i, or b i."""
+        known, new = call.inputs.get('index'), call.count
+        if known is not None:
+            return known
+        seen = new
+        if call.keeps or call.past is not None:
+            # rows of no width: a layer alone counts by them
+            seen = call.state('queries').append(call.x.new_zeros(call.batch, new, 0)).shape[-2]
+        return torch.arange(seen - new, seen, device=call.x.device)
 
     @staticmethod
     def chosen(marks: Tensor, patterns: Sequence[Pattern]) -> Tensor:
@@ -163,15 +180,17 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
     def maps(self, q: Tensor, k: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The dense twin."""
-        call = call.combine()
-        marks, patterns = call.own(self).marks, self.of_heads(q.shape[1], call.keys)
+        call, across = call.combine(), call.context is not None
+        marks, patterns = None if across else call.own(self).marks, self.of_heads(q.shape[1], call.keys)
         sim = (q * call.scale) @ tile_heads(k, q.shape[1]).mT
         if self.apart is not None and marks is not None and call.inputs.get('global_mask') is not None:
             own_q, own_k, _ = call.own(self).apart
             own = (own_q * call.scale) @ tile_heads(own_k, q.shape[1]).mT
             sim = torch.where(self.chosen(call.of_queries(marks), patterns), own, sim)
         logits = sim if call.bias is None else sim + call.bias.to(sim.dtype)
-        i, j = call.q_at.unsqueeze(-1), call.k_at.unsqueeze(-2)
+        q_at = call.own(self).places if across else call.q_at
+        k_at = torch.arange(call.keys, device=q.device) if across else call.k_at
+        i, j = q_at.unsqueeze(-1), k_at.unsqueeze(-2)
         known = (
             none_marked
             if marks is None
@@ -189,14 +208,32 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
 
 class PatternsInStack(StackFeature):
-    """Tells layers with a pattern where rows with padding on the left begin."""
+    """Tells layers with a pattern where rows with padding on the left begin, and those of cross-attention where their
+    queries stand."""
 
     serves = ('sparse_pattern', 'local_pattern')
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.start is not None:
             call.shared['a'].setdefault('index', call.row_positions())
+        if any(map(reads_places, self.host.layers)):
+            if call.memories:
+                reason = 'its queries are counted from where a row begins'
+                raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
+            places = torch.arange(call.held, call.tokens, device=x.device)
+            places = places[None] if call.start is None else places - call.start.unsqueeze(-1)
+            call.own(self).places = places.unsqueeze(-1)  # rows of tokens, of which a pass may pick some
         return x
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        places = getattr(call.own(self), 'places', None)
+        return inputs if places is None or not reads_places(layer) else {**inputs, 'index': places.squeeze(-1)}
+
+
+def reads_places(layer: Any) -> bool:
+    """Whether a layer has a pattern over a context."""
+    on = getattr(layer[1], 'features', None) if layer.kind == 'c' else None
+    return on is not None and on.find(SparsePattern) is not None
 
 
 class GlobalTokensInStack(StackFeature):

@@ -13,9 +13,9 @@ from x_transformers.core.rows import Pointwise, Rows, all_of, taken
 from x_transformers.flags import Features
 from x_transformers.kernels.patterns.flash import by_flash, numbers_of, takes
 from x_transformers.kernels.patterns.flexed import by_flex
-from x_transformers.kernels.patterns.formula import Scores, by_formula
+from x_transformers.kernels.patterns.formula import Scores, by_formula, of_front, of_index, together
 from x_transformers.kernels.patterns.layouts import Grid
-from x_transformers.patterns import Branch, Pattern
+from x_transformers.patterns import Branch, Global, Pattern
 
 # Queries up to which each reads keys of its own: more share those of a chunk.
 FEW = 4
@@ -74,20 +74,42 @@ def of_branches(
     heads: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The same by branches, under some of the masks."""
-    added = call.total_keys - call.keys
-    each = tuple([one.pointwise(added, True) for one in masks])
-    mask, bias = all_of(each) if each else None, call.bias_entry()
-    own = Scores(call.scale, call.causal, mask, bias, added, call.dropout, heads, start)
+    own = scores_of(call, masks, heads, start)
     if grid.at is not None or start is not None or not takes(q, k, v, call):
         return by_formula(q, k, v, branches, grid, own)
-    entry = numbers_of(mask, bias, q.dtype)
+    entry = numbers_of(own.mask, own.bias, q.dtype)
     if entry is not None and heads is not None:
         entry = of_some(entry, heads)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return by_formula(q, k, v, branches, grid, own)[0]
 
-    return by_flash(q, k, v, call, branches, grid, bool(each), entry, formula), None
+    return by_flash(q, k, v, call, branches, grid, own.mask is not None, entry, formula), None
+
+
+def scores_of(call: Call, masks: Sequence[Rows], heads: Tensor | None = None, start: Tensor | None = None) -> Scores:
+    added = call.total_keys - call.keys
+    each = tuple([one.pointwise(added, True) for one in masks])
+    mask, bias = all_of(each) if each else None, call.bias_entry()
+    return Scores(call.scale, call.causal, mask, bias, added, call.dropout, heads, start)
+
+
+def over_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of queries (b h i e) at their places, i or b i, to the keys of a context (b h j e) and to those in
+    front: all see the keys that are global, and queries that are global see the others too. b h i d, log-sums b h i."""
+    own, rows = scores_of(call, call.masks), q.shape[2]
+    parts = [of_front(q, k, v, own)] if own.added else []
+    if rows and call.keys:
+        places, keys = pattern.places().to(q.device), torch.arange(call.keys, device=q.device)
+        # of_index:  axes of the batch, of heads, and of groups come first
+        seen = (places < call.keys).expand(1, 1, 1, rows, -1)
+        each, j = torch.arange(rows, device=q.device), places.clamp(max=call.keys - 1) + own.added
+        parts.append(of_index(q, k, v, each[None, None, None], j[None, None, None], seen, own))
+        is_at = (at if at.ndim == 2 else at[None]).unsqueeze(-1) == places  # b|1 i g
+        row = torch.where(is_at.any(dim=-2), is_at.to(torch.uint8).argmax(dim=-2), rows)[:, None, None]
+        seen = (row < rows).unsqueeze(-1) & ~pattern.chosen(keys)
+        parts.append(of_index(q, k, v, row, (keys + own.added)[None, None, None], seen, own))
+    return together(parts, q, v)
 
 
 def of_some(entry: Pointwise, heads: Tensor) -> Pointwise:

@@ -133,10 +133,20 @@ def by_formula(
             continue
         parts.append(of_group(q, k, v, group, lambda i, j, b=branch: b.sees(i, j, marks), grid, own))
     if own.added:
-        row = torch.arange(q.shape[2], device=q.device)[None, None, None]
-        front = torch.arange(own.added, device=q.device)[None, None, None]
-        seen = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, 1, q.shape[2], own.added)
-        parts.append(of_index(q, k, v, row, front, seen, own))
+        parts.append(of_front(q, k, v, own))
+    return together(parts, q, v)
+
+
+def of_front(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
+    """What all queries find among the keys in front."""
+    row = torch.arange(q.shape[2], device=q.device)[None, None, None]
+    front = torch.arange(own.added, device=q.device)[None, None, None]
+    seen = torch.ones((), dtype=torch.bool, device=q.device).expand(1, 1, 1, q.shape[2], own.added)
+    return of_index(q, k, v, row, front, seen, own)
+
+
+def together(parts: list[tuple[Tensor, Tensor]], q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """What is found in all parts, zeros and -inf of none."""
     if not parts:
         nothing = v.new_zeros(*q.shape[:-1], v.shape[-1])
         return nothing, torch.full(q.shape[:-1], -torch.inf, device=q.device)
