@@ -584,3 +584,9 @@ def test_keys_are_recalled_by_routes(seed):
     assert learned(net, task, steps=700, b=16, lr=6e-3, after=net.stepped) > 0.85
     local = net_for(task, Encoder, attn_sparse_pattern=near, **flags)
     assert learned(local, task, steps=150, b=16, lr=6e-3) < 0.25
+
+
+def test_routes_and_a_pattern_in_turns():
+    flags = dict(attn_cluster=('routing', None), attn_num_clusters=2, attn_sparse_pattern=(None, Sliding(2)))
+    net = Encoder(dim=16, depth=2, heads=2, **flags)
+    assert net(torch.randn(1, 9, 16)).isfinite().all()

@@ -22,11 +22,12 @@ class HoldsPattern:
 
     host: Any
     random_blocks: Tensor
+    pattern: Pattern | None = None
     is_drawn = False
 
     def hold(self, given: Any, name: str, heads: int) -> None:
         """Of the flag `name`, for so many heads."""
-        self.pattern: Pattern = as_pattern(given, name)
+        self.pattern = as_pattern(given, name)
         check_known(self.pattern, name)
         self.name = given if isinstance(given, str) else repr(self.pattern)
         if self.host.causal and self.pattern.looks_ahead:
