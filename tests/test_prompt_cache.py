@@ -146,7 +146,7 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     with pytest.raises(ValueError, match='or without a checksum'):
         PromptCache.load(path)
     cache.cache.save(path)
-    with pytest.raises(ValueError, match="is not a prompt cache of this version: 'x-transformers cache 3'"):
+    with pytest.raises(ValueError, match="is not a prompt cache of this version: 'x-transformers cache 4'"):
         PromptCache.load(path)
     with pytest.raises(FileNotFoundError):
         PromptCache.load(tmp_path / 'nothing')

@@ -16,16 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.buffers import Buffer, KeysValues, State, lasting
+from x_transformers.core.buffers import Buffer, KeysValues, State, Tail, lasting
 from x_transformers.core.checks import a_tensor, check_range
 from x_transformers.core.files import all_are, check_fields, is_count, read_content, write_content
 from x_transformers.core.notes import own_copy
-from x_transformers.core.old_caches import of_format_2
+from x_transformers.core.old_caches import of_format_2, of_format_3
+from x_transformers.core.sight import Sight
 from x_transformers.core.state import is_content, is_rows, state_of
 from x_transformers.core.traces import Intermediates
 
-FORMAT = 'x-transformers cache 3'
-OLDER = {'x-transformers cache 2': of_format_2}
+FORMAT = 'x-transformers cache 4'
+OLDER = {'x-transformers cache 2': of_format_2, 'x-transformers cache 3': of_format_3}
 
 
 @dataclass
@@ -84,6 +85,22 @@ class Cache:
             yield from () if layer is None else (buffer for buffer in layer.buffers if buffer is not None)
         for _, state in self.named():
             yield from state.buffers()
+
+    def trimmed(self) -> Cache:
+        """Without keys and values that no later token can see, in layers whose reach is bounded."""
+        if not any(layer is not None and isinstance(layer.buffers[0], Tail) for layer in self.layers):
+            return self
+        return replace(self, layers=[None if layer is None else layer.trimmed() for layer in self.layers])
+
+    def check_lengths(self) -> None:
+        """Refuse layers that were cut by hand where some have let go of keys, which those that are left cannot tell."""
+        own = [(layer.length, layer.gone) for layer, kind in zip(self.layers, self.kinds, strict=True)
+               if kind == 'a' and layer is not None]  # fmt: skip
+        if any(gone for _, gone in own) and len({length for length, _ in own}) > 1:
+            raise ValueError(
+                f'`cache` has layers of {sorted({length for length, _ in own})} tokens: those whose reach is bounded '
+                'hold the last ones alone, and cannot be cut by hand; see `Cache.crop`'
+            )
 
     def intermediates(self, index: int) -> Intermediates:
         """The past of one executed attention, as that layer takes it."""
@@ -202,6 +219,10 @@ class Cache:
         for name, state in self.named():
             if reason := state.cannot(operation, count):
                 return f'the {state.kind} state `{name}`, {reason}'
+        for at, layer in enumerate(self.layers):
+            reason = None if layer is None else layer.buffers[0].cannot(operation, count)
+            if reason:
+                return f'the keys of attention {at}, {reason}'
         return None
 
     def refuse(self, operation: str, count: int = 0) -> None:
@@ -227,6 +248,7 @@ class Cache:
                 None if layer is None else [None if t is None else t.contiguous() for t in layer.pair]
                 for layer in whole.layers
             ],
+            'tails': [None if layer is None else tail_of(layer) for layer in self.layers],
             'remembered': [{} if layer is None else contents(layer.states) for layer in whole.layers],
             'states': contents(whole.states),
             'model_states': contents(whole.model_states),
@@ -242,9 +264,12 @@ class Cache:
             return {name: state_of(one) for name, one in contents.items()}
 
         layers = [None if pair is None else KeysValues.of(pair) for pair in content['layers']]
-        for layer, remembered in zip(layers, content['remembered'], strict=True):
-            if layer is not None:
-                layer.states = states_of(remembered)
+        for at, (tail, remembered) in enumerate(zip(content['tails'], content['remembered'], strict=True)):
+            if layers[at] is not None and tail is not None:
+                buffers = [None if b is None else Tail.of(b, tail[0], Sight(*tail[1:])) for b in layers[at].buffers]
+                layers[at] = KeysValues(tuple(buffers))
+            if layers[at] is not None:
+                layers[at].states = states_of(remembered)
         of_model = states_of(content['model_states'])
         held = layers, content['kinds'], states_of(content['states']), content['seen'], content['leading']
         cache = cls(*held, of_model, content['made_by'])
@@ -270,11 +295,25 @@ def is_pair(value: Any) -> bool:
     return one and (value[1] is None or (is_rows(value[1]) and value[0].shape[-2] == value[1].shape[-2]))
 
 
+def tail_of(layer: KeysValues) -> list[Any] | None:
+    """What tells how many tokens have left a layer, and what must be left in it."""
+    keys = layer.buffers[0]
+    return [keys.gone, *keys.sight] if isinstance(keys, Tail) else None
+
+
+def is_tail(value: Any) -> bool:
+    if value is None:
+        return True
+    whole = isinstance(value, list) and len(value) == 4 and all(map(is_count, value[:3]))
+    return whole and value[2] > 0 and isinstance(value[3], str)
+
+
 CONTENT: dict[str, Callable[[Any], bool]] = {
     'seen': is_count,
     'leading': is_count,
     'kinds': all_are(lambda kind: kind in ('a', 'c')),
     'layers': all_are(lambda pair: pair is None or is_pair(pair)),
+    'tails': all_are(is_tail),
     'remembered': all_are(all_are(is_content)),
     'states': all_are(is_content),
     'model_states': all_are(is_content),
@@ -285,7 +324,7 @@ CONTENT: dict[str, Callable[[Any], bool]] = {
 def check_content(content: dict[str, Any]) -> None:
     """Refuse what `Cache.content` cannot have given.  Raises ValueError."""
     layers = check_fields(content, CONTENT, 'cache')['layers']
-    of_layers = {name: len(content[name]) for name in ('layers', 'kinds', 'remembered')}
+    of_layers = {name: len(content[name]) for name in ('layers', 'kinds', 'tails', 'remembered')}
     if {*of_layers.values()} - {len(layers)}:
         raise ValueError(f'the cache holds so many of each, which must be the same: {of_layers}')
 
@@ -334,10 +373,16 @@ class LayerIntermediates:
 
     @property
     def cache(self) -> Cache:
-        """The state that continues this sequence, including keys and values that were edited in place.
+        """The state that continues this sequence, including keys and values that were edited in place. Those that no
+        later token can see are left out of it.
 
         Raises ValueError if nothing can follow.
         """
+        return self.everything.trimmed()
+
+    @property
+    def everything(self) -> Cache:
+        """The same with all keys and values that are there."""
         if self.whole:
             raise ValueError(f'`cache` cannot be continued: {self.whole}')
         if self.passes:

@@ -71,6 +71,7 @@ from x_transformers.core.routing import (
     split_model_flags,
 )
 from x_transformers.core.rows import taken, to_4d
+from x_transformers.core.sight import Limits
 from x_transformers.core.some import refuse_kind, refuse_some
 from x_transformers.core.traces import Intermediates
 from x_transformers.core.widths import Shape, Widths
@@ -184,6 +185,7 @@ class Attention(Configurable, ChoosesKernel):
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend.of(self)
         self.features.setup()
+        self.limits = Limits.of(self.features.active)
         self.to_out = self.features.pick('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
@@ -289,6 +291,7 @@ class Attention(Configurable, ChoosesKernel):
         call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads
         call.tokens, call.places = views[1], places if context is None else None
         call.old_states, call.declared = None if cache is None else cache.states, self.features.remembers
+        call.sight = None if self.limits is None else self.limits.sight(call)
         trace.loose = call.new_states
         return call
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from x_transformers.core.sight import Sight
 from x_transformers.core.transforms import is_exporting
 
 CLAIMING = threading.Lock()
@@ -90,6 +91,7 @@ class Buffer(State):
 
     __slots__ = ('length', 'start', 'storage')
     kind = 'rows'
+    gone: int = 0  # tokens in front whose rows have left
 
     def __init__(self, tensor: Tensor) -> None:
         self.storage, self.start, self.length = Storage(tensor, tensor.shape[-2]), 0, tensor.shape[-2]
@@ -129,8 +131,7 @@ class Buffer(State):
     def batch(self) -> int:
         return self.storage.tensor.shape[0]
 
-    @staticmethod
-    def like(tensor: Tensor) -> Buffer:
+    def like(self, tensor: Tensor) -> Buffer:
         """Other rows of this kind."""
         return Buffer(tensor)
 
@@ -155,6 +156,14 @@ class Buffer(State):
         kept = min(count, self.length)
         return self.part(self.length - kept, kept)
 
+    def without_first(self, count: int) -> Buffer:
+        """Without the first `count` tokens, so that the others are counted from there."""
+        return self.part(count, self.length - count)
+
+    def out_of_sight(self, count: int) -> Buffer:
+        """Where the first rows have left, without the first `count` of those that are held."""
+        return self
+
     def caught_up(self, other: Buffer, new: int) -> Buffer:
         return self.append(other.tensor[..., other.length - new :, :])
 
@@ -170,13 +179,81 @@ class Derived(Buffer):
 
     __slots__ = ()
 
-    @staticmethod
-    def like(tensor: Tensor) -> Derived:
+    def like(self, tensor: Tensor) -> Derived:
         return Derived(tensor)
 
     def part(self, start: int, length: int) -> Derived:
         new = object.__new__(Derived)
         new.storage, new.start, new.length = self.storage, self.start + start, length
+        return new
+
+
+class Tail(Buffer):
+    """Rows of which later queries see none but the last ones, `sight`: the first `gone` tokens have left theirs."""
+
+    __slots__ = ('gone', 'sight')
+
+    def __init__(self, tensor: Tensor, gone: int, sight: Sight) -> None:
+        super().__init__(tensor)
+        self.gone, self.sight = gone, sight
+
+    @classmethod
+    def of(cls, rows: Buffer, gone: int, sight: Sight) -> Tail:
+        """On the same memory."""
+        new = object.__new__(cls)
+        new.storage, new.start, new.length, new.gone, new.sight = rows.storage, rows.start, rows.length, gone, sight
+        return new
+
+    def like(self, tensor: Tensor) -> Tail:
+        return Tail(tensor, self.gone, self.sight)
+
+    def part(self, start: int, length: int) -> Tail:
+        return Tail.of(super().part(start, length), self.gone, self.sight)
+
+    def trimmed(self) -> Tail:
+        """Without what cannot be seen, but for some rows, so that tokens can be taken back."""
+        left = self.length - self.sight.kept
+        if left <= 0:
+            return self
+        kept = self.out_of(left)
+        held = kept.storage.tensor
+        if torch.compiler.is_compiling() or held.requires_grad or held.shape[-2] <= 4 * kept.length:
+            return kept
+        return kept.moved(2 * kept.length)  # lets go of memory that holds much else
+
+    def out_of(self, count: int) -> Tail:
+        new = self.part(count, self.length - count)
+        new.gone += count
+        return new
+
+    def out_of_sight(self, count: int) -> Tail:
+        return self.out_of(count) if self.gone else self
+
+    def without_first(self, count: int) -> Tail:
+        new = self.part(max(count - self.gone, 0), self.length - max(count - self.gone, 0))
+        new.gone = max(self.gone - count, 0)
+        return new
+
+    def cannot(self, operation: str, count: int = 0) -> str | None:
+        tokens = self.gone + self.length - (count if operation == 'crop' else 0)
+        if operation not in ('crop', 'shift') or self.gone == 0 or tokens == 0:
+            return None
+        if self.length - count >= min(tokens, self.sight.rows):
+            return None
+        return (
+            f'of which `{self.sight.name}` has left the last {self.length} of {self.gone + self.length} tokens: '
+            f'{min(tokens, self.sight.rows)} must stay for those that follow'
+        )
+
+    def crop(self, count: int) -> Tail:
+        new = self.part(0, max(self.length - count, 0))
+        new.gone = self.gone if count < self.gone + self.length else 0
+        return new
+
+    def keep_last(self, count: int) -> Tail:
+        kept = min(count, self.length)
+        new = self.part(self.length - kept, kept)
+        new.gone = min(count, self.gone + self.length) - kept
         return new
 
 
@@ -219,7 +296,29 @@ class KeysValues:
 
     @property
     def length(self) -> int:
-        return self.buffers[0].length
+        return self.buffers[0].length + self.buffers[0].gone
+
+    @property
+    def gone(self) -> int:
+        """Of how many tokens keys and values have left."""
+        return self.buffers[0].gone
+
+    def seen_by(self, sight: Sight | None) -> KeysValues:
+        """With keys and values that may leave where later queries have no more than this in sight."""
+        if sight is None and not any(isinstance(b, Tail) for b in self.buffers):
+            return self
+        if sight is None:
+            buffers = tuple(None if b is None else Buffer.part(b, 0, b.length) for b in self.buffers)
+        else:
+            buffers = tuple(None if b is None else Tail.of(b, b.gone, sight) for b in self.buffers)
+        return KeysValues(buffers, self.states, self.changed_by)
+
+    def trimmed(self) -> KeysValues:
+        """Without what cannot be seen any more."""
+        if not isinstance(self.buffers[0], Tail):
+            return self
+        buffers = tuple(None if b is None else b.trimmed() for b in self.buffers)
+        return KeysValues(buffers, self.states, self.changed_by)
 
     def append(self, *new: Tensor | None) -> KeysValues:
         buffers = tuple(None if b is None else b.append(t) for b, t in zip(self.buffers, new, strict=True))
@@ -236,7 +335,7 @@ class KeysValues:
         if self.changed_by is None:
             return self
         k = self.changed_by.restored(self.buffers[0].tensor, self.states)
-        return KeysValues((Buffer(k), *self.buffers[1:]), lasting(self.states))
+        return KeysValues((self.buffers[0].like(k), *self.buffers[1:]), lasting(self.states))
 
 
 def lasting(states: Mapping[str, State]) -> dict[str, State]:

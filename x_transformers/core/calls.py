@@ -41,6 +41,7 @@ from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
+from x_transformers.core.sight import Sight, in_sight
 from x_transformers.core.some import OfTokens, refuse_some
 from x_transformers.core.state import HasStates
 from x_transformers.core.traces import Intermediates, is_read, log_prob_from_hard_attend
@@ -135,6 +136,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         for layer in self.cache.layers if self.cache else ():
             if layer is not None and layer.buffers[0].sizes[0] != x.shape[0]:
                 raise ValueError(f'`cache` holds {layer.buffers[0].sizes[0]} rows, the input has {x.shape[0]}')
+        if self.cache is not None:
+            self.cache.check_lengths()
 
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:
@@ -475,9 +478,9 @@ class Call(AddsLosses, HasStates, InBlocks):
     values are made from, so that those of all tokens are made again in every call; `unmasked` that the caller hides
     nothing; `hides_added` that keys which features put in front may be hidden; `changed_by` is the feature that changes
     keys before they are cached; `summed` how many earlier tokens are no keys any more, since a feature at `past` has
-    summed them up, `all_real` which of these and of the keys are real; `shown` says which of the new keys any query may
-    see (b n); `tokens` is the input of the keys; `many` that the scores are too many to be held at once; `maps` how
-    many query heads there are for each head.
+    summed them up, or they are out of `sight`, which is None where all keys are needed; `all_real` which of these and
+    of the keys are real; `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys;
+    `many` that the scores are too many to be held at once; `maps` how many query heads there are for each head.
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -504,6 +507,7 @@ class Call(AddsLosses, HasStates, InBlocks):
     keys: int = 0
     total_keys: int = 0
     summed: int = 0
+    sight: Sight | None = None
     shown: Tensor | None = None
     real: Tensor | None = None
     all_real: Tensor | None = None
@@ -583,10 +587,13 @@ class Call(AddsLosses, HasStates, InBlocks):
         if self.past is not None:
             check_past(new, self.past.buffers)
         past = KeysValues.of(new) if self.past is None else self.past.append(*new)
+        past = past.seen_by(self.sight)
         past.states, past.changed_by = self.new_states, self.changed_by
         self.trace.past = past
         if self.past is None:
             return rows
+        if self.sight is not None or self.past.gone:
+            return in_sight(self, past, self.past)
         if self.memories == 0:
             return past.pair
         return tuple(None if t is None else self.behind(t, kept) for t, kept in zip(rows, past.pair, strict=True))

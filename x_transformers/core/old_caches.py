@@ -47,4 +47,10 @@ def of_format_2(content: Any) -> dict[str, Any]:
         if name != 'real' and not re.search(r'(^|: )(positions|angles)$', name)
         if not of_passes or name.startswith('pass ')
     }
-    return {**content, 'remembered': remembered, 'states': lasting, 'model_states': of_model}
+    return of_format_3({**content, 'remembered': remembered, 'states': lasting, 'model_states': of_model})
+
+
+def of_format_3(content: Any) -> dict[str, Any]:
+    """All layers held all tokens."""
+    layers = content.get('layers') if isinstance(content, dict) else None
+    return {**content, 'tails': [None] * len(layers)} if isinstance(layers, list) else content

@@ -129,7 +129,10 @@ class Intermediates:
     @cached_kv.setter
     def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
         states = {} if self.past is None else self.past.plain().states
-        self.past = KeysValues.of(pair)
+        old, self.past = self.past, KeysValues.of(pair)
+        if old is not None and self.past is not None and old.gone and old.buffers[0].length == self.past.length:
+            both = zip(old.buffers, self.past.buffers, strict=True)
+            self.past = KeysValues(tuple(None if new is None else own.like(new.tensor) for own, new in both))
         if self.past is not None:  # of another length, they no longer fit, and the layer says so when it needs them
             self.past.states = {n: state for n, state in states.items() if state.length == self.past.length}
 

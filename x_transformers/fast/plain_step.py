@@ -200,7 +200,7 @@ class PlainStep:
         """Whether this step can go on from there. Hooks want to see modules called."""
         if ids.shape[0] == 0 or ids.shape[1] != 1 or torch.compiler.is_compiling():
             return False
-        if cache.leading or cache.model_states:
+        if cache.leading or cache.model_states or any(past is not None and past.gone for past in cache.layers):
             return False
         known = {'positions', *self.angles} if self.rotary is not None else set()
         if cache.states.keys() != known or not all(past is not None for past in cache.layers):

@@ -249,6 +249,7 @@ class RelativeBias(AttentionFeature):
     """A bias from the positions of queries and keys, by a module shared between layers."""
 
     takes = {'rel_pos': 'module (i, j) -> h i j', 'pos': 'j | b j | b h j, of the keys; the last are the queries'}
+    keys_may_leave = True
     must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
     waits = True
     plain = True
@@ -270,6 +271,7 @@ class AttnBias(AttentionFeature):
     """A bias given by the caller."""
 
     takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+    keys_may_leave = True
     must_be = {'attn_bias': tensor_of()}
     waits = True
 

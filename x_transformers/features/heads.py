@@ -26,6 +26,7 @@ class QKNorm(AttentionFeature):
     qk_norm_dim_scale = flag(False, 'learned scales per feature instead')
     stored_as = {'q_scale': 'qk_norm_q_scale', 'k_scale': 'qk_norm_k_scale'}
     idle_beside = {'qk_norm_scale': 'qk_norm_dim_scale'}
+    keys_may_leave = True
     plain = True
     settles = ('logit_scale',)
     cuts = {'q_scale': (0, 'heads'), 'k_scale': (0, 'kv_heads')}

@@ -140,6 +140,7 @@ class Window(AttentionFeature):
     switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
     is_band = True
+    keys_may_leave = limits_sight = True
     cuts = {}
 
     @classmethod
@@ -150,6 +151,9 @@ class Window(AttentionFeature):
         if host.causal and self.max_attend_future is not None:
             raise ConfigError('`max_attend_future` does not go with `causal`: no query sees what is ahead')
         host.max_attend_past = self.max_attend_past
+
+    def reach_and_step(self) -> tuple[int, int] | None:
+        return None if self.max_attend_past is None else (self.max_attend_past, 1)
 
     def mask(self, call: Any) -> Rows:
         if call.context is not None:

@@ -201,6 +201,7 @@ class Rotary(AttentionFeature):
         'context_rotary_pos_emb': '(angles (1 or b) j r, scale), of the keys of a context',
         'kept_angles': 'a Buffer of the angles of all cached and new tokens: the cache keeps turned keys',
     }
+    keys_may_leave = True
     must_be = {
         'rotary_pos_emb': rotary_angles,
         'context_rotary_pos_emb': rotary_angles,

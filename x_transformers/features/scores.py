@@ -216,6 +216,7 @@ class SoftclampLogits(AttentionFeature):
     """Bound every attention logit, so that no single pair can saturate the softmax:  c tanh(sim / c)."""
 
     paper = 'Gemma 2, arXiv:2408.00118, section 2'
+    keys_may_leave = True
     row_wise = True
     softclamp_logits = flag(False, 'bound the attention logits smoothly')
     logit_softclamp_value = flag(50.0, 'the bound c, in logits', positive, example=2.0)
@@ -353,6 +354,7 @@ class LearnedSink(AttentionFeature):
     """
 
     paper = 'gpt-oss, arXiv:2508.10925; Efficient Streaming Language Models with Attention Sinks, arXiv:2309.17453'
+    keys_may_leave = True
     row_wise = True
     head_learned_sink = flag(False, 'a learned sink per head')
     stored_as = {'sink': 'attend.head_attn_sink'}

@@ -160,6 +160,7 @@ class MemoryKV(AttentionFeature):
     paper = 'Augmenting Self-attention with Persistent Memory, arXiv:1907.01470'
     num_mem_kv = flag(0, 'number of learned key/value pairs', count, example=2)
     stored_as = {'k': 'mem_k', 'v': 'mem_v'}
+    keys_may_leave = True
     cuts = {'k': (0, 'kv_heads'), 'v': (0, 'kv_heads')}
 
     def setup(self, host: Any) -> None:
@@ -179,6 +180,7 @@ class AdditionalKV(AttentionFeature):
         'additional_key_values': '(k, v), b k m d each, the heads divide those of the layer',
         'additional_key_value_mask': 'b m',
     }
+    keys_may_leave = True
     waits = True
 
     def keys(self, call: Any) -> tuple[Tensor, Tensor] | None:
@@ -224,6 +226,7 @@ class ZeroKV(AttentionFeature):
 
     paper = 'Attention Is Off By One, evanmiller.org/attention-is-off-by-one.html'
     add_zero_kv = flag(False, 'one key and value of zero in front')
+    keys_may_leave = True
     cuts = {}
 
     def bare_keys(self, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:

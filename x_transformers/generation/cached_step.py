@@ -43,8 +43,8 @@ class CachedStep(nn.Module):
             inputs |= dict(cache=self.filled(past), input_not_include_cache=True)
         logits, left = self.net(x, return_intermediates=True, **inputs)
         if past is None and not torch.compiler.is_compiling():
-            self.form = Form(form_of(left.cache))
-        return logits, [rows.tensor.contiguous() for rows in named_rows(left.cache).values()]
+            self.form = Form(form_of(left.everything))
+        return logits, [rows.tensor.contiguous() for rows in named_rows(left.everything).values()]
 
     @property
     def known(self) -> Cache:

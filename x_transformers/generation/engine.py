@@ -200,10 +200,10 @@ class Reader:
             return 'what stands in front of the tokens stays while they leave'
         return self.cache_cannot('keep_last')
 
-    def cache_cannot(self, operation: str) -> str | None:
+    def cache_cannot(self, operation: str, count: int = 0) -> str | None:
         """What the cache holds that stands against an operation, or None. A cache of the user's own may not say."""
         cannot = getattr(self.cache, 'cannot', None)
-        return None if cannot is None else cannot(operation)
+        return None if cannot is None else cannot(operation, count)
 
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
         """Whether tokens that were read must be read again, now that there are `count` more."""

@@ -24,19 +24,27 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from x_transformers.cache import Cache
+from x_transformers.core import old_caches
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
-from x_transformers.core.old_caches import of_format_2 as caches_of_format_2
 from x_transformers.generation.engine import Reader, evaluating, rows_of
 
-FORMAT = 'x-transformers prompt 3'
+FORMAT = 'x-transformers prompt 4'
 
 
 def of_format_2(content: Any) -> dict[str, Any]:
     """The cache inside had another form."""
-    return {**content, 'cache': caches_of_format_2(content.get('cache'))} if isinstance(content, dict) else content
+    return of_cache(content, old_caches.of_format_2)
 
 
-OLDER = {'x-transformers prompt 2': of_format_2}
+def of_format_3(content: Any) -> dict[str, Any]:
+    return of_cache(content, old_caches.of_format_3)
+
+
+def of_cache(content: Any, brought: Callable[[Any], dict[str, Any]]) -> Any:
+    return {**content, 'cache': brought(content.get('cache'))} if isinstance(content, dict) else content
+
+
+OLDER = {'x-transformers prompt 2': of_format_2, 'x-transformers prompt 3': of_format_3}
 
 
 def checksum(t: Tensor) -> list[Tensor]:

@@ -80,11 +80,11 @@ def shifted(cache: Cache, places: Tensor, most: int) -> Cache:
         source = (place - places[:, None]).clamp(min=0, max=length - 1) + buffer.start
         first = torch.arange(math.prod(leading), device=whole.device).reshape(len(places), -1, 1) * capacity
         rows = (first + source[:, None]).flatten()
-        moved = Buffer(whole.reshape(-1, width).index_select(0, rows).reshape(*leading, length + ROOM, width))
+        moved = buffer.like(whole.reshape(-1, width).index_select(0, rows).reshape(*leading, length + ROOM, width))
         moved.storage.filled, front = length, min(most, length)
         empty = (place[:front] < places[:, None]).reshape(len(places), *[1] * (len(leading) - 1), front, 1)
         moved.storage.tensor.narrow(-2, 0, front).masked_fill_(empty, 0)
-        return moved.part(0, length)
+        return moved.part(0, length).out_of_sight(most)
 
     moved = cache.each_own(shift)
     moved.seen, moved.leading = cache.seen, cache.leading
@@ -93,7 +93,7 @@ def shifted(cache: Cache, places: Tensor, most: int) -> Cache:
 
 def without_front(cache: Cache, count: int) -> Cache:
     """The cache without its first `count` places, which are padding in every row."""
-    kept = cache.each_own(lambda buffer: buffer.part(count, buffer.length - count))
+    kept = cache.each_own(lambda buffer: buffer.without_first(count))
     kept.seen = cache.seen - count
     return kept
 
@@ -121,11 +121,15 @@ class Rewinder(Reader):
 
     def back_to(self, length: int) -> None:
         """Keep what was read of the first `length` tokens."""
+        if self.cache is not None and self.cache_cannot('crop', self.seen - length):
+            self.forget()  # more than was kept for this
         if self.cache is not None and length < self.seen:
             self.cache, self.seen, self.intermediates = rewound(self.cache, self.seen - length), length, None
 
     def shift(self, places: Tensor, most: int, length: int) -> None:
         """Move the rows of a sequence of `length` to the right by so many places, at most `most`."""
+        if self.cache is not None and self.cache_cannot('shift', most):
+            self.forget()
         if self.cache is not None:
             self.cache, self.intermediates = shifted(self.cache, places, most), None
         if self.inputs.get('mask') is not None:

@@ -82,6 +82,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), 'it forms no scores of all keys to hand on'),
     }
     stored_as = {'random_blocks': 'random_blocks'}
+    keys_may_leave = limits_sight = True
     brings = ('to_q_global', 'to_k_global', 'to_v_global', 'random_blocks')  # what a layer has for a pattern alone
     cuts = {}
 
@@ -110,6 +111,11 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             self.remembers |= {'global keys': PerToken(), 'global values': PerToken()}
             for name in ('to_q', 'to_k', 'to_v'):
                 setattr(self, f'{name}_global', copy.deepcopy(getattr(host, name)))
+
+    def reach_and_step(self) -> tuple[int, int] | None:
+        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+        known = own.reach is not None and own.period is not None and own.size is None and not own.marked
+        return (own.reach, own.period) if known else None
 
     def unsupported(self, call: Any) -> str | None:
         if call.context is not None and (call.causal or self.not_across):

@@ -124,4 +124,8 @@ def is_few(call: Call) -> bool:
 def start_of(call: Call, pattern: Pattern) -> Tensor | None:
     """The padding on the left of each row (b), if the pattern is not one of differences alone."""
     index = call.inputs.get('index')
-    return None if index is None or pattern.of_differences else -index[:, 0]
+    if index is None or pattern.of_differences:
+        return None
+    start = -index[:, 0]
+    # where first keys have left, rows may have begun before: then only blocks must stay where they are
+    return torch.where(start < 0, start % pattern.period, start) if call.summed else start
