@@ -359,7 +359,9 @@ def summary(rows: Sequence[Row]) -> str:
         lines.append([name, *(shorter(own.get(key, '')) for key in heads)])
     decoded = found.ways(DECODING)
     if decoded:
-        dense = found.curve(decoded[0], DECODING, 'ours flash')
+        curves = [found.curve(name, DECODING, 'ours flash') for name in decoded]
+        each = {n: [curve[n] for curve in curves if n in curve] for n in found.lengths(DECODING)}
+        dense = {n: median(values) for n, values in each.items() if values}  # it was measured beside each of them
         lines[0][-1] = ' / '.join(cells(dense, found.lengths(DECODING)))
     return markdown(['', *heads.values()], lines)
 
@@ -417,10 +419,12 @@ def plot(rows: Sequence[Row], folder: Path) -> list[Path]:
                 axes.set_xticks(found.lengths(unit), [str(n) for n in found.lengths(unit)], minor=False)
                 axes.minorticks_off()
                 axes.grid(alpha=0.3)
-                axes.legend(fontsize=7)
+                axes.legend(fontsize=6.5, ncols=2, loc='lower right')
             across[0].set_ylabel(f'forward and backward, {unit}')
         for axes in panels[-1]:
             axes.set_xlabel('tokens')
+        low, high = panels[0, 0].get_ylim()
+        panels[0, 0].set_ylim(low / 30, high)  # legends stand below all lines
         written.append(folder / f'efficient_{words}.png')
         figure.savefig(written[-1], dpi=110)
     return written

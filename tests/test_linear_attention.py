@@ -488,3 +488,12 @@ def test_a_majority_in_a_long_noisy_sequence(kernel):
     taught(net, loss, steps=150)
     ids, wanted = task(1000)
     assert (net(ids).argmax(dim=-1) == wanted).float().mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    'flags', [dict(kernel='identity'), dict(kernel='rff'), dict(kernel='elu', kernel_update='delta')]
+)
+def test_exponentials_of_values_have_no_negative_sums(flags):
+    with pytest.raises(ConfigError, match='does not go with `laser`: sums of exponentials'):
+        Attention(16, heads=2, causal=True, laser=True, **flags)
+    assert Attention(16, heads=2, causal=True, laser=True, kernel='elu')(torch.randn(1, 5, 16)).isfinite().all()

@@ -171,6 +171,10 @@ class LinearAttention(AttentionFeature):
                 '' if self.kernel_l2norm else f': set `kernel_l2norm=False`, which is on with `kernel={self.kernel!r}`'
             )
             raise ConfigError(f'`kernel_l2norm` does not go with `qk_norm`, which norms queries and keys already{way}')
+        signed = 'kernel_update' if self.kernel_update == 'delta' else 'kernel' if self.kernel in SIGNED else ''
+        if signed and 'laser' in on:
+            reason = 'sums of exponentials of values may be negative'
+            raise ConfigError(f'`{signed}={getattr(self, signed)!r}` does not go with `laser`: {reason}')
         if self.kernel not in OF_SCALE and 'softmax_scale' in on:
             raise ConfigError(f'`kernel` got {self.kernel!r}, which has no scale: it does not go with `softmax_scale`')
 
