@@ -601,7 +601,7 @@ NOT_IN_MEMORIES = (
     'shift_tokens mv_split_residual reinject_input in_attn_cond in_attn_cond_per_row integrate_layers'
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
     ' recycling looped attn_cluster'
-    ' attn_aft cross_attn_aft cross_attn_linformer_k'
+    ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern'
 ).split()
 WITH_MEMORIES = [
     case for case in DIVISIBLE if not set(NOT_IN_MEMORIES) & set(case.keywords) and case.flag != 'shift_mem_down'
