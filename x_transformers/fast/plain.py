@@ -406,7 +406,9 @@ def is_plain(stack: Stack) -> bool:
             return False
         if layer.kind == 'f':
             return of_core(branch, 'FeedForward') and type(branch.ff) is nn.Sequential and branch.dim == stack.dim
-        if layer.kind != 'a' or not of_core(branch, 'Attention') or branch.sdp_backends is not None:
+        if layer.kind != 'a' or not of_core(branch, 'Attention'):
+            return False
+        if branch.sdp_backends is not None or branch.limits is not None:
             return False
         own = type(branch.attend) is attend.Attend and branch.attend.layer is branch
         return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
