@@ -18,6 +18,7 @@ from x_transformers import (
     Attention,
     AutoregressiveWrapper,
     ContinuousTransformerWrapper,
+    CrossAttender,
     Decoder,
     Encoder,
     FeedForward,
@@ -200,6 +201,14 @@ def test_what_a_tuple_means_does_not_depend_on_the_depth(depth):
         message = f'`attn_plain_number` got {depth + 1} values, it must have one, or one per layer, {depth}'
         with pytest.raises(ConfigError, match=message):
             values_of(depth, 'plain_number', plain_number=given)
+
+
+def test_values_of_cross_attention_alone():
+    """Without self-attention `attn_` counts the layers that there are."""
+    net = CrossAttender(**SIZES, depth=2, attn_qk_norm=(True, False))
+    assert [layer[1].qk_norm for layer in net.layers if layer.kind == 'c'] == [True, False]
+    with pytest.raises(ConfigError, match='`attn_qk_norm` got 1 values, it must have one, or one per layer, 2'):
+        CrossAttender(**SIZES, depth=2, attn_qk_norm=(True,))
 
 
 def test_one_value_per_layer_of_the_library():

@@ -7,7 +7,7 @@ import torch
 from law_cases import randomise
 from oracles import assert_close
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, sparsify_
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper, XTransformer, sparsify_
 from x_transformers.patterns import BigBird, Global, Sliding
 
 STACK = dict(dim=16, depth=2, heads=2, attn_dim_head=8, ff_mult=1)
@@ -85,6 +85,18 @@ def test_another_pattern_and_back():
     assert torch.equal(sparsify_(net, pattern).state_dict()[name], table)
 
 
+def translator():
+    sizes = {f'{side}_{name}': 8 for side in ('enc', 'dec') for name in ('num_tokens', 'max_seq_len')}
+    return XTransformer(dim=16, enc_depth=1, dec_depth=1, **sizes)
+
+
+def test_what_is_frozen_stays_frozen():
+    for net in (model(Encoder), model(Encoder).requires_grad_(False)):
+        learns = net.attn_layers.layers[0][1].to_q.weight.requires_grad
+        sparsify_(net, Sliding(2) | Global('mask'))
+        assert {p.requires_grad for p in net.parameters()} == {learns}
+
+
 def test_refusals():
     net = model(stack=dict(attn_talking_heads=True))
     before = net.config
@@ -95,6 +107,8 @@ def test_refusals():
         ('`axial_abs_pos_emb`', ValueError, lambda: sparsify_(model(axial_abs_pos_emb=(2, 4)), None, max_seq_len=9)),
         ('is no argument of a Decoder', ValueError, lambda: sparsify_(Decoder(**STACK), None, max_seq_len=9)),
         ('of its `net`', TypeError, lambda: sparsify_(AutoregressiveWrapper(model()), None)),
+        ('ask it of its `encoder` and its `decoder.net`', TypeError, lambda: sparsify_(translator(), None)),
+        ('`net` got 3, it must be a stack, or a model around one$', TypeError, lambda: sparsify_(3, None)),
         ('`max_seq_len` got 2.5', TypeError, lambda: sparsify_(model(), None, max_seq_len=2.5)),
     ):
         with pytest.raises(error, match=words):

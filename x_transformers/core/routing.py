@@ -2,7 +2,8 @@
 
 `ff_` addresses every feedforward, `attn_` every self-attention and, as defaults, every cross-attention, which
 `cross_attn_` addresses alone. `PerLayer(...)`, with one value per layer of a kind, gives each layer its own; so does a
-tuple, where the flag itself takes no tuple.
+tuple, where the flag itself takes no tuple. Values of the layers of self-attention are no defaults for those of
+cross-attention, unless there are no others.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ class Routing(Configurable):
         level = self.branches[kind].catalogue
         declared = {**self.branches[kind].accepted(), **flags_of(catalogue_for(level, self.given_features))}
         if kind == 'c':
-            own = self.branch_flags['a'].items()
-            flags = {**{n: v for n, v in own if per_layer(v, declared.get(n)) is None}, **flags}
+            own, alone = self.branch_flags['a'].items(), 'a' not in self.layer_types
+            flags = {**{n: v for n, v in own if alone or per_layer(v, declared.get(n)) is None}, **flags}
         values = {}
         for name, value in flags.items():
             shares = per_layer(value, declared.get(name))

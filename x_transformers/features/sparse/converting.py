@@ -28,8 +28,7 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
     """
     stack = getattr(net, 'attn_layers', net)
     if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
-        inner = ' or of its `net`' if hasattr(net, 'net') else ''
-        raise TypeError(f'`net` got {shown(net)}, it must be a stack, or a model around one: ask it of that{inner}')
+        raise TypeError(f'`net` got {shown(net)}, it must be a stack, or a model around one{inner_models(net)}')
     if max_seq_len is not None:
         check_length(net, max_seq_len)
     with torch.random.fork_rng(devices=[]):
@@ -40,6 +39,14 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
     if max_seq_len is not None:
         lengthen(net, max_seq_len)
     return net
+
+
+def inner_models(net: Any) -> str:
+    """Which parts of a model are what is asked for."""
+    parts = net.named_modules() if isinstance(net, nn.Module) else ()
+    around = [name for name, part in parts if isinstance(getattr(part, 'attn_layers', None), nn.Module)]
+    outer = [name for name in around if not any(name.startswith(f'{other}.') for other in around)]
+    return f': ask it of its {" and its ".join(f"`{name}`" for name in outer)}' if outer else ''
 
 
 def adopt(new: nn.Module, old: nn.Module) -> None:
@@ -86,7 +93,8 @@ def fresh(tensor: Tensor | None, name: str, tensors: dict[str, Tensor], like: Te
     beside = tensors.get(name.replace('_global.', '.')) if '_global.' in name else None
     value = tensor.detach() if beside is None else beside.detach().clone()
     value = value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
-    return nn.Parameter(value, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else value
+    learns = (tensor if beside is None else beside).requires_grad
+    return nn.Parameter(value, learns) if isinstance(tensor, nn.Parameter) else value
 
 
 def check_length(net: Any, length: Any) -> None:
