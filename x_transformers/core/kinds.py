@@ -88,4 +88,7 @@ def refuse_memories(name: str, kinds: Iterable[str]) -> None:
     """Hidden states of earlier segments, of which only attention knows what to do; a cache holds all that is known."""
     for kind in kinds:
         if KINDS[kind].joins_tokens:
-            raise ValueError(f'`{name}` does not go with layers of kind {kind!r}: they see nothing of memories')
+            raise ValueError(
+                f'`{name}` does not go with layers of kind {kind!r}: they see nothing of memories. Their state is in '
+                'the `cache` of the segment before: pass that on, detached'
+            )

@@ -62,7 +62,7 @@ class Hybrid(AttentionFeature):
     The module maps b n dim to b n (h d), or to a pair with its state; the cache hands the state back to it as a second
     argument. `state_batch_first = True` of the module says that rows of its state can be chosen. A module without a
     state, or beside padding, reads all tokens again. Where padding is known it stands behind the real tokens and is
-    zero, unless the module takes the mask.  Hymba, arXiv:2411.13676
+    zero, unless the module takes the mask. `mems` it does not see: a cache hands its state on.  Hymba, arXiv:2411.13676
     """
 
     paper = 'Hymba, arXiv:2411.13676'
