@@ -235,7 +235,7 @@ def test_directions_that_there_are_not():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'kind', ['simple', 'local', *(pytest.param(k, marks=pytest.mark.nightly) for k in ('conv', 'full'))]
+    'kind', ['simple', *(pytest.param(k, marks=pytest.mark.nightly) for k in ('local', 'conv', 'full'))]
 )
 @toy_tasks.SEEDS
 def test_a_majority_of_a_few_in_many_noisy_tokens(kind, seed):

@@ -249,7 +249,7 @@ def test_gallery_of_patterns(tmp_path):
     assert sparse[30, 23:31].tolist() == [3, 1, 1, 1, 1, 1, 1, 3] and sparse[30, 16] == 2 and sparse[30, 31] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ways_as_a_program(tmp_path):
     """Rows add up in a file; what a package or a folder lacks is named, the tables and pictures are drawn."""
     file, absent = tmp_path / 'rows.json', tmp_path / 'empty'
@@ -266,7 +266,7 @@ def test_ways_as_a_program(tmp_path):
     assert run('efficient', '--show', '--results', file) == tables
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_table_adds_up(scripts, tmp_path, monkeypatch, capsys):
     """`table.py` measures the groups that are asked for, and prints those that were measured before, too."""
     results = tmp_path / 'results.json'

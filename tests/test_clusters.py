@@ -553,7 +553,7 @@ def test_generation():
 # what they learn
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_a_word_is_copied_by_hashes(seed):
     """And more rounds of hashes find no less."""
@@ -571,7 +571,7 @@ def test_a_word_is_copied_by_hashes(seed):
     assert right_with(8) >= right_with(1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_keys_are_recalled_by_routes(seed):
     """Beside a layer that sees nearby tokens, which alone finds nothing."""

@@ -360,7 +360,7 @@ def test_what_does_not_go_together():
 # toy tasks
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_the_latest_mark(seed):
     """T-latest: sums that fade tell the latest from those before, sums that do not barely."""
@@ -372,7 +372,7 @@ def test_the_latest_mark(seed):
     assert found['gate'] > 0.95 and found['gate'] > found['sum'] + 0.03, found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_values_that_are_overwritten(seed):
     """T-overwrite, in one layer of one head: the delta rule takes off what a key had, a sum keeps all."""

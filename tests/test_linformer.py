@@ -214,7 +214,7 @@ def leaning(n=512, marked=0.3, share=0.8):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('proj', ['linear', 'mean'])
+@pytest.mark.parametrize('proj', ['linear', pytest.param('mean', marks=pytest.mark.nightly)])
 @SEEDS
 def test_a_majority_in_512_noisy_tokens(proj, seed):
     """By 32 slots; means find a few marked tokens, and matrices, which learn each place by itself, many."""

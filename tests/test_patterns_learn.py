@@ -24,7 +24,7 @@ def test_a_window_reaches_so_far(seed):
 
 @pytest.mark.slow
 @SEEDS
-@pytest.mark.parametrize('how', ['merge', 'interleave'])
+@pytest.mark.parametrize('how', [pytest.param('merge', marks=pytest.mark.nightly), 'interleave'])
 def test_two_hops_reach_far(how, seed):
     """A needle that is far away, through a window and strides."""
     task = far(n=96)
@@ -45,7 +45,7 @@ class FirstIsGlobal(nn.Module):
         return self.net(x, global_mask=(torch.arange(x.shape[1]) == 0).expand(len(x), -1))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_a_global_token_counts_what_no_window_shows_it(seed):
     task, window = marked_class(256, apart=20), Sliding(4)
@@ -54,7 +54,7 @@ def test_a_global_token_counts_what_no_window_shows_it(seed):
     assert score(task, window, 60, **flags) < 0.65
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_blocks_of_bigbird_bring_a_needle_near(seed):
     task, flags = far(n=128), dict(seed=seed, b=32, kind=Encoder)

@@ -251,7 +251,7 @@ def test_refusals_of_calls():
         net(torch.zeros(1, 4, dtype=torch.long), document_ids=torch.zeros(1, 4, dtype=torch.long))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @SEEDS
 def test_a_word_is_copied_from_far_blocks(seed):
     """No token of a word is nearer than two blocks to where it stands again."""
