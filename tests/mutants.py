@@ -1011,7 +1011,8 @@ BUGS = {
         ('a loss counts once for every token', 'aux.take(of_token, 1 / x.shape[1])', 'aux.take(of_token)', 'test_aux_losses.py test_recirculation.py'),
     ]),
     'core/routing.py': ('test_flags.py test_layouts.py', [
-        ('cross-attention does not inherit', 'if per_layer(v, declared.get(n)) is None}, **flags}', 'if False}, **flags}'),
+        ('cross-attention does not inherit', 'if alone or per_layer(v, declared.get(n)) is None}, **flags}', 'if False}, **flags}'),
+        ('values of cross-attention alone are lost', 'if alone or per_layer(', 'if per_layer(', 'test_own_features.py'),
         ('a tuple of another length is one value', 'if shares is not None and len(shares) != layers:', 'if shares is not None and len(shares) < layers:'),
     ]),
     'generation/sampling.py': ('test_sampling.py', [
