@@ -167,7 +167,8 @@ def test_a_token_that_goes_on_reads_what_others_kept():
         net = TransformerWrapper(num_tokens=20, max_seq_len=12, attn_layers=stack).double()
         net = undecided(randomise(net), bias).eval()
         ids = torch.randint(0, 20, (2, 9))
-        assert_close(continued(net, ids, 4, return_intermediates=True), net(ids))
+        for rows in (ids, ids[:1]):  # of one row all tokens may have halted long before the last step
+            assert_close(continued(net, rows, 4, return_intermediates=True), net(rows))
 
 
 def test_later_tokens_read_the_keys_of_a_prompt_that_halted_at_once():

@@ -482,7 +482,9 @@ class Layer(ModuleList):
     def fill(self, x: Tensor, call: 'StackCall', on: Features) -> None:
         """Leave keys and values for the cache, and change no token."""
         if attends(self.kind):
-            self.change(x, call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device)), on)
+            none = call.of_tokens(torch.zeros(x.shape[0], 0, dtype=torch.long, device=x.device))
+            self.change(x, none, on)
+            call.adopt(none)  # the next layer finds its own past
 
 
 # the stack
