@@ -1,11 +1,13 @@
 """What ways of attention learn in the same time: bits per byte of long text, read at 4,096 bytes of context.
 
     python benchmarks/long_text.py [--minutes 10] [--seeds 3] [--ways 'dense;LSH'] [--results FILE]
+    python benchmarks/long_text.py --ways 'segments;Transformer-XL;Compressive'
 
 The text is the source of Python's standard library, of the interpreter that runs this; every tenth file is held out.
 All models are equal but for their attention, and train for the same processor time, on the same sequences, with a rate
-that falls with that time; evaluation does not count. `--results` keeps every run that has ended, and leaves out what
-the file already has; `--show` trains nothing, and shows what it holds.
+that falls with that time; evaluation does not count. Models of segments read the same sequences an eighth at a time,
+alone or with memories of those before. `--results` keeps every run that has ended, and leaves out what the file already
+has; `--show` trains nothing, and shows what it holds.
 """
 
 from __future__ import annotations
@@ -40,6 +42,12 @@ MODELS = {
     'Performer': 'Performer, causal',
     'delta rule': 'delta rule, causal',
 }
+# those that read segments, an eighth of the context each: flags of the model, by the length of a segment
+SEGMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
+    'segments': lambda n: {},
+    'Transformer-XL': lambda n: dict(max_mem_len=n),
+    'Compressive': lambda n: dict(max_mem_len=n, cmem_len=n // 2, cmem_ratio=4),
+}
 PARTS = 4  # of the time, after each of which the model is evaluated
 
 
@@ -57,11 +65,37 @@ class Run:
     refused: str = ''
 
 
+class Segments(nn.Module):
+    """A model that reads segments one after the other, and hands on its memories."""
+
+    def __init__(self, net: nn.Module, length: int) -> None:
+        super().__init__()
+        self.net, self.length, self.aux = net, length, 0.0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits of all bytes; `aux` holds what the memories want to learn."""
+        mems, found, self.aux = None, [], 0.0
+        for part in ids.split(self.length, dim=1):
+            logits, seen = self.net(part, mems=mems, return_mems=self.net.max_mem_len > 0, return_intermediates=True)
+            mems, self.aux = seen.mems, self.aux + sum(seen.aux_losses.values())
+            found.append(logits)
+        return torch.cat(found, dim=1)
+
+    def stepped(self, progress: float) -> None:
+        self.net.stepped(progress)
+
+
 def model_of(name: str, settings: dict[str, Any]) -> nn.Module:
     """Bytes to logits."""
     from x_transformers import Decoder, TransformerWrapper
 
     n, sizes = settings['context'], Sizes(settings['dim'], settings['heads'], settings['scale'])
+    if name in SEGMENTS:
+        options = dict(dim=sizes.dim, depth=settings['depth'], heads=sizes.heads, attn_dim_head=sizes.head)
+        stack = Decoder(**options, rotary_pos_emb=True)
+        flags = SEGMENTS[name](n // 8)
+        net = TransformerWrapper(num_tokens=256, max_seq_len=n // 8, use_abs_pos_emb=False, attn_layers=stack, **flags)
+        return Segments(net, n // 8)
     flags = WAYS[MODELS[name]].flags(n, sizes) if MODELS[name] else {}
     flags = {f'attn_{flag}': value for flag, value in flags.items()}
     stack = Decoder(dim=sizes.dim, depth=settings['depth'], heads=sizes.heads, attn_dim_head=sizes.head, **flags)
@@ -96,7 +130,7 @@ def train(run: Run, draw: Callable[[torch.Generator], Tensor], held_out: Tensor)
         start, rows = time.process_time(), draw(generator)
         for group in optimiser.param_groups:
             group['lr'] = settings['rate'] * min(1.0, 20 * used / budget + 0.05) * (1 - used / budget)
-        loss_of(model, rows).backward()
+        (loss_of(model, rows) + getattr(model, 'aux', 0.0)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
@@ -130,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--minutes', type=float, default=10, help='processor time of training, of each model and seed')
     parser.add_argument('--seeds', type=int, default=3, help='runs of each model')
-    parser.add_argument('--ways', help=f'only these, with semicolons: {"; ".join(MODELS)}')
+    parser.add_argument('--ways', help=f'only these, with semicolons: {"; ".join((*MODELS, *SEGMENTS))}')
     parser.add_argument('--context', type=int, default=4096, help='bytes that a model reads at once')
     parser.add_argument('--dim', type=int, default=128)
     parser.add_argument('--depth', type=int, default=4)
@@ -159,8 +193,8 @@ def runs(options: argparse.Namespace, settings: dict[str, Any], kept: Sequence[R
     """What is not there yet, seed by seed; a model that cannot be built says why."""
     wanted = [name.strip() for name in options.ways.split(';')] if options.ways else list(MODELS)
     for name in wanted:
-        if name not in MODELS:
-            raise SystemExit(f'--ways: {name!r} is none of {"; ".join(MODELS)}')
+        if name not in (*MODELS, *SEGMENTS):
+            raise SystemExit(f'--ways: {name!r} is none of {"; ".join((*MODELS, *SEGMENTS))}')
     done = {(run.model, run.seed) for run in kept if run.settings == settings and not run.refused}
     made = None
     for seed in range(options.seeds):

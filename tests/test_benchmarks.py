@@ -204,9 +204,9 @@ def test_tables_of_ways(scripts, tmp_path):
 def test_long_text(scripts):
     """Models train for their time and are evaluated four times; a table has the best first, and says what it lacks."""
     long_text = scripts('long_text')
-    options = long_text.parser().parse_args(['--tiny', '--ways', 'dense;window 256', '--seeds', '1'])
+    options = long_text.parser().parse_args(['--tiny', '--ways', 'dense;window 256;Transformer-XL', '--seeds', '1'])
     made = list(long_text.runs(options, long_text.settings_of(options), []))
-    assert [(run.model, len(run.bits)) for run in made] == [('dense', 4), ('window 256', 4)]
+    assert [(run.model, len(run.bits)) for run in made] == [('dense', 4), ('window 256', 4), ('Transformer-XL', 4)]
     assert all(run.steps > 1 and 4 < run.bits[-1] < 12 and 4 < run.late < 12 for run in made)
     assert list(long_text.runs(options, made[0].settings, made)) == []
     own = {**made[0].settings, 'minutes': 2, 'context': 1000}
