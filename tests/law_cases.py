@@ -141,6 +141,7 @@ SORTING_NET = dict(**SINKHORN, attn_sinkhorn_sort='net', attn_cluster_blocks=16)
 # what a flag needs beyond the switch of its own feature
 SETTINGS: dict[str, Values] = {
     'squeeze_out_last_dim': dict(logits_dim=1),
+    'mem_same_length': dict(max_mem_len=3),
     'tie_embedding_normed': dict(l2norm_embed=True),
     'dim_condition': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),
@@ -550,6 +551,8 @@ GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table'}
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
 GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}
 GIVEN_BY_THE_STACK |= {'attn_delta', 'flash_pack_seq_kwargs', 'flash_pack_seq_context_kwargs'}
+# how far back queries see in segments: see test_segments
+GIVEN_BY_THE_STACK |= {'mem_same_length'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what a call of a model does, rather than what it reads: see test_model_features

@@ -751,6 +751,11 @@ BUGS = {
         ('shared keys of both maps are mixed up', 'for t in k.chunk(2, dim=1)], dim=1)', 'for t in (k[:, ::2], k[:, 1::2])], dim=1)'),
         ('heads keep their size', ', 1e-5) * (1 - self.least)', ', 1e-5)'),
     ]),
+    'features/segments.py': ('test_segments.py', [
+        ('queries see a key less of those before', 'window(call, past, None)', 'window(call, past - 1, None)'),
+        ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
+        ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
+    ]),
     'features/relative.py': ('test_relative.py', [
         ('distances count backwards', '(-distances(q_pos, k_pos))', '(distances(q_pos, k_pos))'),
         ('far ones are not clipped alike', '.clamp(-most, most) + most\n    return', '.clamp(-most, most - 1) + most\n    return'),
@@ -843,6 +848,7 @@ BUGS = {
         ('the share of real tokens is rounded down', '.ceil()\n', '.floor()\n', 'test_layouts.py test_known_defects_of_wrappers.py'),
     ]),
     'core/model_calls.py': ('test_model_features.py', [
+        ('memories beside absolute positions pass in silence', 'if given and not model', 'if False and not model', 'test_segments.py'),
         ('tokens in front stay in front of the padding', 'moved = torch.where(place < start, place + self.leading, place - start)', 'moved = place + 0 * start', 'test_laws.py::test_left_padding test_model_features.py'),
         ('the mask of cached tokens is forgotten', 'return torch.cat((known, new), dim=1)', 'return torch.cat((torch.ones_like(known), new), dim=1)', 'test_laws.py::test_cache_with_padding'),
         ('what was taken off in front still stands there', 'start = self.leading - behind - count - self.taken', 'start = self.leading - behind - count'),

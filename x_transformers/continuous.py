@@ -30,6 +30,7 @@ from x_transformers.features.embeddings import (
     PrependInputs,
     SumEmbeds,
 )
+from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -52,6 +53,7 @@ __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
 CONTINUOUS: tuple[type[Feature], ...] = (
     DocumentsInModel,
+    MemSameLength,
     AbsolutePositions,
     SumEmbeds,
     PostEmbNorm,

@@ -27,6 +27,7 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
     sizes,
 )
+from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -52,6 +53,7 @@ from x_transformers.x_transformers import AttentionLayers, Wrapper
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 
 MULTI_INPUT: tuple[type[Feature], ...] = (
+    MemSameLength,
     AbsolutePositions,
     SumEmbeds,
     PostEmbNorm,

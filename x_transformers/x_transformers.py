@@ -866,6 +866,7 @@ class Wrapper(UpdatesStack, Configurable):
         """
         on = call.on
         check_model_inputs(self, kwargs)
+        call.check_memories(self, mems)
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or is_hooked(self.attn_layers)

@@ -28,6 +28,7 @@ from x_transformers.features.embeddings import (
     TokenEmbedding,
 )
 from x_transformers.features.readouts import TieEmbedding
+from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -63,6 +64,7 @@ from x_transformers.x_transformers import AttentionLayers, Wrapper
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
 XVAL: tuple[type[Feature], ...] = (
+    MemSameLength,
     AbsolutePositions,
     SumEmbeds,
     MemoryTokens,

@@ -52,3 +52,4 @@ class Model(Protocol):
     training: bool
     features: Features
     attn_layers: Any
+    can_cache_kv_outside_max_seq_len: bool

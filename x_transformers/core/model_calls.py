@@ -16,7 +16,7 @@ from x_transformers.core.buffers import State
 from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared
 from x_transformers.core.hosts import Model
 from x_transformers.core.state import HasStates
-from x_transformers.flags import Remembered
+from x_transformers.flags import Remembered, warn_once
 
 
 @dataclass
@@ -101,6 +101,15 @@ class ModelCall(AddsLosses, HasStates):
             return super().add_loss(name, value)
 
     add_loss.__doc__ = AddsLosses.add_loss.__doc__
+
+    def check_memories(self, model: Model, mems: Any) -> None:
+        """Warn where every segment counts its positions from the start again."""
+        given = isinstance(mems, (list, tuple)) and any(mem is not None for mem in mems)
+        if given and not model.can_cache_kv_outside_max_seq_len and self.inputs.get('pos') is None:
+            warn_once(
+                '`mems` beside absolute positions: every segment has the same ones, as if none had been before, unless '
+                '`pos` says where it stands. Positions of distances (rotary, T5, ALiBi) need nothing'
+            )
 
     def with_values(self, **values: Any) -> ModelCall:
         """The same call with other values. torch 2.5 does not compile `dataclasses.replace`."""

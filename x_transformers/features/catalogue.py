@@ -170,6 +170,7 @@ from x_transformers.features.scores import (
     SparseTopk,
     TalkingHeads,
 )
+from x_transformers.features.segments import MemSameLength, SameLength, SameLengthInStack
 from x_transformers.features.sources import (
     AdditionalKV,
     AdditionalKVs,
@@ -255,6 +256,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     ShawValues,
     Disentangled,
     Window,
+    SameLength,
     Documents,
     PackedDocuments,
     CollabHeads,
@@ -341,6 +343,7 @@ STACK: tuple[type[Feature], ...] = (
     ParallelBlock,
     ResiDual,
     DocumentsInStack,
+    SameLengthInStack,
     PackedInStack,
     PatternsInStack,
     GlobalTokensInStack,
@@ -391,6 +394,7 @@ STACK: tuple[type[Feature], ...] = (
 MODEL: tuple[type[Feature], ...] = (
     DocumentsInModel,
     GlobalTokensInModel,
+    MemSameLength,
     AbsolutePositions,
     AxialPositions,
     ExtraIds,

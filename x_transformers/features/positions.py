@@ -159,23 +159,28 @@ class Window(AttentionFeature):
         if call.context is not None:
             name = next(name for name in self.switches if getattr(self, name) is not None)
             raise ValueError(f'`{name}` does not go with a context: {self.not_across}')
-        index, own, past, ahead = call.k_at, call.q_at, self.max_attend_past, self.max_attend_future
-        # with positions of its own per row, memories are nearer than they stand
-        in_order = call.in_order('index')
-        reach, reach_ahead = (past, ahead) if in_order else (None, None)
+        return window(call, self.max_attend_past, self.max_attend_future)
 
-        def near(rows: slice, keys: slice) -> Tensor:
-            behind = distances(own[..., rows], index[..., keys])
-            mask = behind <= past if past is not None else behind >= -ahead
-            mask = mask if past is None or ahead is None else mask & (behind >= -ahead)
-            return mask if mask.ndim == 2 else mask.unsqueeze(1)
 
-        def entry() -> Pointwise:
-            first, last = (None if past is None else own - past), (None if ahead is None else own + ahead)
-            return between(of_each(index), first, last)
+def window(call: Any, past: int | None, ahead: int | None) -> Rows:
+    """Queries see no keys further back than `past`, and none further ahead than `ahead`; None is no bound."""
+    index, own = call.k_at, call.q_at
+    # with positions of its own per row, memories are nearer than they stand
+    in_order = call.in_order('index')
+    reach, reach_ahead = (past, ahead) if in_order else (None, None)
 
-        made_of = (past, ahead) if in_order else (past, ahead, index, own)
-        return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
+    def near(rows: slice, keys: slice) -> Tensor:
+        behind = distances(own[..., rows], index[..., keys])
+        mask = behind <= past if past is not None else behind >= -ahead
+        mask = mask if past is None or ahead is None else mask & (behind >= -ahead)
+        return mask if mask.ndim == 2 else mask.unsqueeze(1)
+
+    def entry() -> Pointwise:
+        first, last = (None if past is None else own - past), (None if ahead is None else own + ahead)
+        return between(of_each(index), first, last)
+
+    made_of = (past, ahead) if in_order else (past, ahead, index, own)
+    return Rows(near, reach=reach, reach_ahead=reach_ahead, band=in_order, entry=entry, made_of=made_of)
 
 
 def between(of_key: Callable[[Tensor, Tensor], Tensor], first: Tensor | None, last: Tensor | None) -> Pointwise:
