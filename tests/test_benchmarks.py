@@ -225,6 +225,62 @@ def test_long_text(scripts):
     ]
 
 
+def test_effects_of_flags(scripts):
+    """Paired differences, what the baseline reaches in the same time, and which flags go together."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    rows = [Row('single', 'plain', '', seed, 100, 1e-3, 3.0 + seed) for seed in range(3)]
+    rows += [Row('baselines', 'plain', '', seed, 400, 1e-3, 2.0 + seed) for seed in range(3)]
+    for name, gains, step in (('use_rezero', (-0.5, -0.6, -0.7), 2.0), ('macaron', (0.0, 0.3, -0.3), 1.0)):
+        rows += [Row('single', 'plain', name, s, 100, 1e-3, 3.0 + s + gain) for s, gain in enumerate(gains)]
+        rows += [Row('costs', 'plain', name, step=step, memory=1.5, token=1.0)]
+    found = effects.effects(rows, 'plain')
+    one, other = found['use_rezero'], found['macaron']
+    # in twice the steps the baseline is halfway, by logarithms, to what it reaches in four times as many
+    assert one.mean == pytest.approx(-0.6) and one.equal_time == pytest.approx(-0.1)
+    assert one.half == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4) and one.p == pytest.approx(0.0091, rel=1e-2)
+    assert one.shown and not other.shown and other.p == pytest.approx(1.0) and one.memory == 1.5
+    assert effects.effects(rows, 'modern') == {}
+    assert effects.chosen(rows, 'plain', ['use_rezero', 'macaron'], 1) == []
+    rounds = {'': 3.0, 'use_rezero': 2.4, 'macaron': 2.9, 'use_rezero + macaron': 2.3}
+    rows += [Row('forward', 'plain', name, 0, 100, 1e-3, bits) for name, bits in rounds.items()]
+    # alone both gain 0.1 in equal time, together 0.2
+    assert effects.chosen(rows, 'plain', ['use_rezero', 'macaron'], 1) == ['use_rezero', 'macaron']
+    rows[-1].bits = 2.45
+    assert effects.chosen(rows, 'plain', ['use_rezero', 'macaron'], 1) == ['use_rezero']
+    assert 'use_rezero' in effects.table(rows, 'plain')
+
+
+@pytest.mark.slow
+def test_which_flag_helps(scripts, tmp_path, monkeypatch):
+    """Every stage runs, writes rows, and does nothing twice."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    script = scripts('which_flag_helps')
+    few = [script.BY_NAME[name] for name in ('alibi_pos_bias', 'macaron', 'attn_qk_norm')]
+    for module in (script, sys.modules['flag_variants']):
+        monkeypatch.setattr(module, 'VARIANTS', few)
+    arguments = ['--tiny', '--jobs', '1', '--seeds', '2', '--results', str(tmp_path)]
+    script.main(arguments)
+    rows = script.read(tmp_path)
+    assert {row.stage for row in rows} | {'final'} == {*script.STAGES}  # there may be nothing that helps
+    assert not any(row.refused for row in rows)
+    assert sum(row.stage == 'single' for row in rows) == 2 * 2 * 4
+    assert {row.length for row in rows if row.stage == 'lengths'} == set(script.LENGTHS)
+    script.main(arguments)
+    assert script.read(tmp_path) == rows or len(script.read(tmp_path)) == len(rows)
+    with pytest.raises(SystemExit, match="--stages: 'x' is none of"):
+        script.main([*arguments, '--stages', 'x'])
+
+
+@pytest.mark.slow
+def test_every_variant_is_a_model(scripts):
+    script = scripts('which_flag_helps')
+    sizes, ids = script.Sizes(), torch.zeros(1, 33, dtype=torch.long)
+    for baseline in script.BASELINES:
+        for name in script.BY_NAME:
+            script.model_of(script.keywords_of(baseline, name), sizes)(ids)
+
+
 @pytest.mark.slow
 def test_long_text_as_a_program(tmp_path):
     """Runs add up in a file."""

@@ -1,0 +1,452 @@
+"""Which flags help: every flag alone, on two baselines, on real text; then the best of them together.
+
+    python benchmarks/which_flag_helps.py [--stages rates,single] [--hours 5] [--jobs 2]
+    python benchmarks/which_flag_helps.py --left            what there is to do
+
+Bytes of the source of Python's standard library are foretold by a small decoder. Within a seed all variants see the
+same batches, so that differences to the baseline of that seed are what counts. A run is a row of a file in
+`benchmarks/results/`, written when it ends: what is there is not run again, so that an interruption costs one run for
+each job. `flag_effects.py` reads the rows, and tells what they say.
+
+Stages, each of which reads what those before it have found:
+
+    rates      a grid of learning rates, for each baseline
+    costs      of every variant beside its baseline, in turns: time of a step, memory, time of a generated token
+    baselines  each baseline for more and fewer steps: what it reaches in the time that a variant takes
+    single     every variant, alone
+    second     variants of the top and the bottom tenth, at another learning rate
+    forward    the best variants one after the other, as long as they help in equal time
+    pairs      the best variants, two at once
+    final      what `forward` has chosen, and its baseline, for four times as long
+    lengths    positions: trained at 256 bytes, read at up to 2,048
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import multiprocessing
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from flag_variants import BASELINES, SEQ_LEN, VARIANTS, Variant
+from measure import ROOT, Settings, bytes_of
+from torch import Tensor, nn
+
+sys.path[:0] = [str(ROOT), str(ROOT / 'examples')]
+
+RESULTS = ROOT / 'benchmarks' / 'results'
+RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+MORE = (0.5, 0.7, 1.4, 2.0, 2.8, 4.0)  # times the steps of a run
+LENGTHS = (256, 512, 1024, 2048)
+BY_NAME = {variant.name: variant for variant in VARIANTS}
+FIRST = {'rates': 2, 'second': 3, 'forward': 3, 'pairs': 3}  # so many seeds, where not all are run
+
+
+@dataclass
+class Row:
+    """One run: a model that was trained once, or whose costs were measured."""
+
+    stage: str
+    baseline: str
+    variant: str = ''  # names, with ` + ` between them; nothing for the baseline itself
+    seed: int = 0
+    steps: int = 0
+    rate: float = 0.0
+    bits: float = math.nan  # per held-out byte, at the end
+    length: int = SEQ_LEN  # of the sequences that `bits` is of
+    seconds: float = math.nan  # of the processor, for training
+    step_ms: float = math.nan  # these four times and sizes beside those of the baseline, as ratios
+    step: float = math.nan
+    memory: float = math.nan
+    token: float = math.nan
+    parameters: int = 0
+    refused: str = ''
+    version: str = ''
+    torch: str = torch.__version__
+    machine: str = ''
+    day: str = field(default_factory=lambda: time.strftime('%Y-%m-%d'))
+
+
+# rows on disk
+
+
+def read(folder: Path) -> list[Row]:
+    """All rows of all files."""
+    kinds = {one.name: type(one.default) for one in fields(Row) if one.name not in ('stage', 'baseline', 'day')}
+    found = []
+    for file in sorted(folder.glob('*.csv')):
+        with file.open(newline='') as lines:
+            for line in csv.DictReader(lines):
+                found.append(Row(**{name: kinds.get(name, str)(text) for name, text in line.items()}))
+    return found
+
+
+def append(folder: Path, row: Row) -> None:
+    """Add a row to the file of its stage; a row is a line, so that what was cut off while writing is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file, names = folder / f'{row.stage}.csv', [one.name for one in fields(Row)]
+    new = not file.exists()
+    with file.open('a', newline='') as lines:
+        writer = csv.DictWriter(lines, names, lineterminator='\n')
+        if new:
+            writer.writeheader()
+        writer.writerow(
+            {name: f'{value:.6g}' if isinstance(value, float) else value for name, value in asdict(row).items()}
+        )
+
+
+# models
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of all models, and of their training."""
+
+    dim: int = 64
+    depth: int = 4
+    heads: int = 2
+    batch: int = 8
+    steps: int = 400
+    held_out: int = 128
+    bytes: int = 20_000_000
+    seq_len: int = SEQ_LEN
+
+
+def keywords_of(baseline: str, names: str) -> dict[str, Any]:
+    """The keywords of a baseline with some variants."""
+    found = dict(BASELINES[baseline])
+    for name in filter(None, names.split(' + ')):
+        found.update(BY_NAME[name].flags)
+    return found
+
+
+def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = None) -> nn.Module:
+    """A language model of bytes."""
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+    parts: dict[str, dict[str, Any]] = {'': {}, 'model': {}, 'train': {}}
+    for name, value in keywords.items():
+        part, _, own = name.rpartition('.')
+        parts[part][own] = value
+    shape = dict(dim=sizes.dim, depth=sizes.depth, heads=sizes.heads, attn_dim_head=sizes.dim // sizes.heads)
+    stack = Decoder(**shape, verbose=False, **parts[''])
+    net = TransformerWrapper(
+        num_tokens=256, max_seq_len=max_seq_len or sizes.seq_len, attn_layers=stack, **parts['model']
+    )
+    return AutoregressiveWrapper(net, **parts['train'])
+
+
+class Text:
+    """Batches to train on, and sequences that are held out."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        from common.texts import read_corpus
+
+        self.sizes = sizes
+        wishes = self.wishes(sizes.seq_len)
+        with redirect_stdout(io.StringIO()):
+            self.train, self.valid = read_corpus(wishes)
+
+    def wishes(self, length: int) -> SimpleNamespace:
+        own = dict(data=None, max_bytes=self.sizes.bytes, seq_len=length, batch_size=self.sizes.batch)
+        return SimpleNamespace(**own, val_windows=max(4, self.sizes.held_out * SEQ_LEN // length))
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        from common.texts import random_crops
+
+        return random_crops(self.train, self.wishes(self.sizes.seq_len), generator)
+
+    def held_out(self, length: int) -> Tensor:
+        from common.texts import fixed_windows
+
+        return fixed_windows(self.valid, self.wishes(length))
+
+
+# runs
+
+
+def optimiser_of(model: nn.Module, rate: float) -> torch.optim.Optimizer:
+    decayed = [weight for weight in model.parameters() if weight.ndim > 1]
+    others = [weight for weight in model.parameters() if weight.ndim < 2]
+    groups = [{'params': decayed, 'weight_decay': 0.1}, {'params': others, 'weight_decay': 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
+
+
+def step_of(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Tensor) -> None:
+    model(batch).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()
+    optimiser.zero_grad()
+
+
+@torch.no_grad()
+def bits_of(model: nn.Module, held_out: Tensor) -> float:
+    """Bits per byte, of the plain loss."""
+    net = model.net.eval()
+    total = 0.0
+    for rows in held_out.split(16):
+        logits = net(rows[:, :-1])
+        logits = logits[0] if logits.ndim == 4 else logits  # of several heads the first
+        total += nn.functional.cross_entropy(logits.mT, rows[:, 1:], reduction='sum').item()
+    model.train()
+    return total / held_out[:, 1:].numel() / math.log(2)
+
+
+def trained(row: Row, sizes: Sizes, text: Text) -> Iterator[Row]:
+    """Fill in what a model learns; one row for each length that is read."""
+    torch.manual_seed(row.seed)
+    lengths = LENGTHS if row.stage == 'lengths' else (sizes.seq_len,)
+    model = model_of(keywords_of(row.baseline, row.variant), sizes, max(lengths))
+    optimiser, generator = optimiser_of(model, row.rate), torch.Generator().manual_seed(row.seed)
+    used = 0.0
+    for step in range(row.steps):
+        batch, start = text.draw(generator), time.process_time()
+        for group in optimiser.param_groups:
+            group['lr'] = row.rate * min(1.0, (step + 1) / max(1, row.steps // 20)) * (1 - step / row.steps)
+        step_of(model, optimiser, batch)
+        model.stepped((step + 1) / row.steps)
+        used += time.process_time() - start
+    row.seconds, row.parameters = used, sum(weight.numel() for weight in model.parameters())
+    for length in lengths:
+        yield Row(**{**asdict(row), 'bits': bits_of(model, text.held_out(length)), 'length': length})
+
+
+def costs(row: Row, sizes: Sizes, text: Text, rounds: int = 5) -> Iterator[Row]:
+    """Fill in what a variant costs, as ratios: medians over rounds in which both take turns."""
+    models = [model_of(keywords_of(row.baseline, name), sizes) for name in (row.variant, '')]
+    optimisers = [optimiser_of(model, 1e-3) for model in models]
+    batch = text.draw(torch.Generator().manual_seed(0))
+    steps: list[Callable[[], None]] = [
+        lambda own=own: step_of(*own, batch) for own in zip(models, optimisers, strict=True)
+    ]
+
+    def seconds(work: Callable[[], Any]) -> float:
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+
+    def token(model: nn.Module) -> None:
+        model.eval().generate(batch[:1, :32], 32, temperature=0.0)
+        model.train()
+
+    for step in steps:
+        step()
+    taken = [[seconds(lambda step=step: (step(), step(), step())) for step in steps] for _ in range(rounds)]
+    row.step_ms = 1e3 / 3 * statistics.median(own for own, _ in taken)
+    row.step = statistics.median(own / base for own, base in taken)
+    row.memory = bytes_of(steps[0], Settings()) / bytes_of(steps[1], Settings())
+    for model in models:
+        token(model)
+    said = [[seconds(lambda model=model: token(model)) for model in models] for _ in range(rounds)]
+    row.token = statistics.median(own / base for own, base in said)
+    row.parameters = sum(weight.numel() for weight in models[0].parameters())
+    yield row
+
+
+# what there is to do
+
+
+@dataclass
+class Plan:
+    """The rows that a stage needs, by what the stages before it have found."""
+
+    rows: Sequence[Row]
+    sizes: Sizes
+    seeds: int
+
+    def seeds_of(self, stage: str) -> range:
+        return range(min(self.seeds, FIRST.get(stage, self.seeds)))
+
+    def rows_of(self, stage: str, **values: Any) -> list[Row]:
+        found = [row for row in self.rows if row.stage == stage and not row.refused]
+        return [row for row in found if all(getattr(row, name) == value for name, value in values.items())]
+
+    def rate(self, baseline: str) -> float | None:
+        """The rate of the grid that is best on the mean of its seeds."""
+        by_rate = {rate: [row.bits for row in self.rows_of('rates', baseline=baseline, rate=rate)] for rate in RATES}
+        if any(len(found) < len(self.seeds_of('rates')) for found in by_rate.values()):
+            return None
+        return min(RATES, key=lambda rate: statistics.fmean(by_rate[rate]))
+
+    def each(
+        self, stage: str, of: Callable[[str], Sequence[str]], rate: float = 1.0, steps: float = 1.0
+    ) -> Iterator[Row]:
+        """A row for each baseline and seed, and the variants that `of(baseline)` names."""
+        for seed in self.seeds_of(stage):
+            for baseline in BASELINES:
+                best = self.rate(baseline)
+                for name in of(baseline) if best is not None else ():
+                    yield Row(stage, baseline, name, seed, round(self.sizes.steps * steps), best * rate)
+
+    def rates(self) -> Iterator[Row]:
+        for seed in self.seeds_of('rates'):
+            for baseline in BASELINES:
+                for rate in RATES:
+                    yield Row('rates', baseline, '', seed, self.sizes.steps, rate)
+
+    def costs(self) -> Iterator[Row]:
+        for baseline in BASELINES:
+            yield from (Row('costs', baseline, name) for name in self.variants(baseline))
+
+    def variants(self, baseline: str) -> list[str]:
+        """Those that change this baseline."""
+        own = keywords_of(baseline, '')
+        return [v.name for v in VARIANTS if v.only in (None, baseline) and changes(v, own)]
+
+    def baselines(self) -> Iterator[Row]:
+        for times in MORE:
+            yield from self.each('baselines', lambda baseline: [''], steps=times)
+
+    def single(self) -> Iterator[Row]:
+        return self.each('single', lambda baseline: ['', *self.variants(baseline)])
+
+    def ranked(self, baseline: str, stage: str = 'single') -> list[str]:
+        """Variants of a baseline by what they gain in equal steps, the best first; nothing while some are missing."""
+        from flag_effects import effects
+
+        wanted = self.variants(baseline)
+        found = effects(self.rows, baseline, stage)
+        refused = {row.variant for row in self.rows if row.stage == stage and row.refused}
+        if any(name not in found and name not in refused for name in wanted):
+            return []
+        return sorted(found, key=lambda name: found[name].equal_time)
+
+    def second(self) -> Iterator[Row]:
+        def of(baseline: str) -> list[str]:
+            ranked = self.ranked(baseline)
+            tenth = max(1, len(ranked) // 10)
+            return [*ranked[:tenth], *ranked[-tenth:]] if ranked else []
+
+        for rate in (0.5, 2.0):
+            yield from self.each('second', of, rate=rate)
+
+    def forward(self) -> Iterator[Row]:
+        """One round at a time: every variant that is left, beside those that were chosen."""
+        from flag_effects import chosen
+
+        def of(baseline: str) -> list[str]:
+            best = self.ranked(baseline)[:20]
+            names = chosen(self.rows, baseline, best, len(self.seeds_of('forward')))
+            start = ' + '.join(names)
+            taken = {BY_NAME[name].family for name in names}
+            left = [name for name in best if name not in names and BY_NAME[name].family not in taken]
+            return [start, *(f'{start} + {name}' if start else name for name in left)] if left else []
+
+        return self.each('forward', of)
+
+    def pairs(self) -> Iterator[Row]:
+        def of(baseline: str) -> list[str]:
+            best = self.ranked(baseline)[:20]
+            pairs = [(one, other) for at, one in enumerate(best) for other in best[at + 1 :]]
+            return [f'{one} + {other}' for one, other in pairs if BY_NAME[one].family != BY_NAME[other].family]
+
+        return self.each('pairs', of)
+
+    def final(self) -> Iterator[Row]:
+        from flag_effects import chosen
+
+        def of(baseline: str) -> list[str]:
+            names = chosen(self.rows, baseline, self.ranked(baseline)[:20], len(self.seeds_of('forward')))
+            return ['', ' + '.join(names)] if names else []
+
+        return self.each('final', of, steps=4.0)
+
+    def lengths(self) -> Iterator[Row]:
+        return self.each('lengths', lambda baseline: [v.name for v in VARIANTS if v.family == 'positions'])
+
+
+STAGES = ('rates', 'costs', 'baselines', 'single', 'second', 'forward', 'pairs', 'final', 'lengths')
+
+
+def changes(variant: Variant, own: dict[str, Any]) -> bool:
+    """Whether a variant is not what a baseline is already."""
+    return any(own.get(name, False if value is False else None) != value for name, value in variant.flags.items())
+
+
+def missing(plan: Plan, stage: str) -> Iterator[Row]:
+    """What a stage has not run yet, without what is refused."""
+    done = {(row.stage, row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}') for row in plan.rows}
+    refused = {(row.baseline, row.variant) for row in plan.rows if row.refused}
+    for row in getattr(plan, stage)():
+        key = (row.stage, row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}')
+        if key not in done and (row.baseline, row.variant) not in refused:
+            yield row
+
+
+TEXTS: dict[Sizes, Text] = {}  # of a process that works
+
+
+def work(given: tuple[Row, Sizes]) -> list[Row]:
+    """What one process does; what a model refuses is a row, too."""
+    import x_transformers
+
+    row, sizes = given
+    torch.set_num_threads(1)
+    row.version, row.machine = x_transformers.__version__, f'{platform.machine()}, {torch.get_num_threads()} thread'
+    text = TEXTS.get(sizes) or TEXTS.setdefault(sizes, Text(sizes))
+    try:
+        return list((costs if row.stage == 'costs' else trained)(row, sizes, text))
+    except (ValueError, TypeError) as error:
+        row.refused = f'{type(error).__name__}: {error}'.split('\n')[0]
+        return [row]
+
+
+@contextmanager
+def several(jobs: int) -> Iterator[Callable[..., Iterator[list[Row]]]]:
+    """A `map` over processes; of one job, here."""
+    if jobs == 1:
+        yield map
+        return
+    with multiprocessing.get_context('spawn').Pool(jobs) as pool:
+        yield pool.imap_unordered
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+    parser.add_argument('--stages', help=f'only these, with commas: {",".join(STAGES)}')
+    parser.add_argument('--hours', type=float, help='begin no run after so many hours')
+    parser.add_argument('--jobs', type=int, default=2, help='processes, of one thread each (2)')
+    parser.add_argument('--seeds', type=int, default=5)
+    parser.add_argument('--results', type=Path, default=RESULTS, help='folder of the rows')
+    parser.add_argument('--left', action='store_true', help='run nothing, say what there is to do')
+    parser.add_argument('--tiny', action='store_true', help='tiny sizes: whether it runs, not what helps')
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    stages = options.stages.split(',') if options.stages else STAGES
+    for name in stages:
+        if name not in STAGES:
+            raise SystemExit(f'--stages: {name!r} is none of {", ".join(STAGES)}')
+    sizes = Sizes(dim=32, depth=1, heads=1, batch=2, steps=4, held_out=4, bytes=10**5) if options.tiny else Sizes()
+    end = math.inf if options.hours is None else time.monotonic() + 3600 * options.hours
+    with several(options.jobs) as spread:
+        for stage in stages:
+            while time.monotonic() < end:  # a stage of rounds has more to do when one has ended
+                todo = list(missing(Plan(read(options.results), sizes, options.seeds), stage))
+                if options.left:
+                    print(f'{stage}: {len(todo)} runs')
+                if options.left or not todo:
+                    break
+                for found in spread(work, ((row, sizes) for row in todo if time.monotonic() < end)):
+                    for row in found:
+                        append(options.results, row)
+                        told = row.refused or (f'{row.step:.2f} x' if stage == 'costs' else f'{row.bits:.4f} bits')
+                        print(f'{stage} {row.baseline} [{row.variant}] seed {row.seed}: {told}', flush=True)
+
+
+if __name__ == '__main__':
+    main()
