@@ -11,6 +11,7 @@ data_positions  biases of scores by their positions and by what tokens say
 relative        vectors for distances, which queries see and values get
 disentangled    relative positions with queries and keys of their own
 tables          what positions are made of: tables that keep their digits
+segments        how far back queries see in segments with memories
 sources         what becomes queries, keys and values: memories, extra keys, value residuals
 projections     their projections: biases, bounds, norms, and the scale of their products
 latents         queries, keys and values from narrow latents
