@@ -553,6 +553,8 @@ GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}
 GIVEN_BY_THE_STACK |= {'attn_delta', 'flash_pack_seq_kwargs', 'flash_pack_seq_context_kwargs'}
 # how far back queries see in segments: see test_segments
 GIVEN_BY_THE_STACK |= {'mem_same_length'}
+# what the model tells its stack: see test_layer_positions
+GIVEN_BY_THE_STACK |= {'token_pos'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what a call of a model does, rather than what it reads: see test_model_features

@@ -751,6 +751,14 @@ BUGS = {
         ('shared keys of both maps are mixed up', 'for t in k.chunk(2, dim=1)], dim=1)', 'for t in (k[:, ::2], k[:, 1::2])], dim=1)'),
         ('heads keep their size', ', 1e-5) * (1 - self.least)', ', 1e-5)'),
     ]),
+    'features/layer_positions.py': ('test_layer_positions.py', [
+        ('every branch gets the vectors', 'return None if call.step % block else call.step // block', 'return call.step // block'),
+        ('every run gets those of its layer', 'if tuple(call.order) == tuple(order):', 'if False:'),
+        ('tokens in front have the first position', 'vectors.masked_fill((own.pos < 0).unsqueeze(-1), 0.0)', 'vectors'),
+        ('tokens in front count', 'F.pad(pos, (call.leading, 0), value=-1)', 'F.pad(pos, (call.leading, 0), value=0)'),
+        ('positions begin anew in each call', 'torch.arange(call.offset, call.offset + call.new, device', 'torch.arange(0, call.new, device'),
+        ('streams are not counted', 'if vectors.ndim == 3 and len(vectors) not in (1, len(x)):', 'if False:'),
+    ]),
     'features/segments.py': ('test_segments.py', [
         ('queries see a key less of those before', 'window(call, past, None)', 'window(call, past - 1, None)'),
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),

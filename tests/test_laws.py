@@ -575,6 +575,7 @@ DIVISIBLE = [
 NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
 NOT_IN_WINDOWS |= {'attn_cluster'}  # whose chunks are counted from the start
 NOT_IN_WINDOWS |= {'attn_aft'}
+NOT_IN_WINDOWS |= {'per_layer_abs_pos_emb'}  # which is for no model with memories, as those here are
 
 
 @each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)], share=4)
@@ -601,7 +602,7 @@ NOT_IN_MEMORIES = (
     'shift_tokens mv_split_residual reinject_input in_attn_cond in_attn_cond_per_row integrate_layers'
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
     ' recycling looped attn_cluster'
-    ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern'
+    ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb'
 ).split()
 WITH_MEMORIES = [
     case for case in DIVISIBLE if not set(NOT_IN_MEMORIES) & set(case.keywords) and case.flag != 'shift_mem_down'

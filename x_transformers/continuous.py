@@ -30,6 +30,7 @@ from x_transformers.features.embeddings import (
     PrependInputs,
     SumEmbeds,
 )
+from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     ConfigError,
@@ -54,6 +55,7 @@ __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 CONTINUOUS: tuple[type[Feature], ...] = (
     DocumentsInModel,
     MemSameLength,
+    LayerPositionsInModel,
     AbsolutePositions,
     SumEmbeds,
     PostEmbNorm,

@@ -27,6 +27,7 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
     sizes,
 )
+from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     Check,
@@ -54,6 +55,7 @@ __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 
 MULTI_INPUT: tuple[type[Feature], ...] = (
     MemSameLength,
+    LayerPositionsInModel,
     AbsolutePositions,
     SumEmbeds,
     PostEmbNorm,

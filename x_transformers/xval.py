@@ -27,6 +27,7 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
     TokenEmbedding,
 )
+from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.readouts import TieEmbedding
 from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
@@ -65,6 +66,7 @@ __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
 XVAL: tuple[type[Feature], ...] = (
     MemSameLength,
+    LayerPositionsInModel,
     AbsolutePositions,
     SumEmbeds,
     MemoryTokens,

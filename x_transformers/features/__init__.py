@@ -3,6 +3,7 @@
 levels          the stages of each level, and what a feature may do there
 catalogue       all features, in the order in which they run
 positions       where tokens are: vectors added to the input, windows
+layer_positions   absolute positions in every layer
 rotary          rotations of queries and keys by their positions
 frequencies     how fast these turn, and how that is stretched for longer contexts
 polar           positions as angles of a complex number per feature

@@ -60,6 +60,7 @@ from x_transformers.features.latents import (
     LatentRope,
     RopeSubheads,
 )
+from x_transformers.features.layer_positions import LayerPositions, LayerPositionsInModel
 from x_transformers.features.layouts import (
     CustomLayers,
     DropContextTokens,
@@ -324,6 +325,7 @@ STACK: tuple[type[Feature], ...] = (
     SandwichCoef,
     WeightTying,
     ExecuteOrder,
+    LayerPositions,
     UnetSkips,
     Condition,
     UseScaleNorm,
@@ -395,6 +397,7 @@ MODEL: tuple[type[Feature], ...] = (
     DocumentsInModel,
     GlobalTokensInModel,
     MemSameLength,
+    LayerPositionsInModel,
     AbsolutePositions,
     AxialPositions,
     ExtraIds,

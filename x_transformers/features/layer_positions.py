@@ -1,0 +1,130 @@
+"""Absolute positions in every layer, each with a table of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.checks import check_range
+from x_transformers.features.embeddings import check_rows
+from x_transformers.features.levels import ModelFeature, StackFeature
+from x_transformers.flags import ConfigError, flag, none, size
+from x_transformers.flags.inputs import tensor_of
+
+
+class LayerPositions(StackFeature):
+    """A learned vector for its position joins every token before each layer, in place of one below the first layer.
+
+    x <- x + P_l[pos],   l = 1 ... depth             P: depth, positions, dim
+
+    A layer is a block: attention and feedforward, or a single branch where `custom_layers` are no blocks. Where layers
+    run several times, each run has a table of its own. Tokens in front of the sequence have no position.
+    """
+
+    paper = 'Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444'
+    per_layer_abs_pos_emb = flag(
+        None, 'how many positions have a vector in each layer, added to the stream before it', size | none, example=40
+    )
+    takes = {'token_pos': 'n | b n, positions of the new tokens, below 0 of those that have none'}
+    must_be = {'token_pos': tensor_of('n | b n', floats=False)}
+    stored_as = {'tables': 'per_layer_pos'}
+    gives_positions = True
+    needs_all = 'it changes every token before each layer'
+    clashes = {'reversible': 'the stream changes between layers, which is not computed back'}
+
+    def setup(self, host: Any) -> None:
+        self.runs = len(host.layers_execute_order) // host.len_default_block
+        self.tables = nn.Parameter(torch.randn(self.runs, self.per_layer_abs_pos_emb, host.dim) * 0.02)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if call.memories:
+            raise ValueError('`per_layer_abs_pos_emb` does not go with `mems`, which have no position in a table')
+        return x
+
+    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        run = self.run_of(call)
+        if run is None:
+            return x
+        own = call.own(self)
+        if not hasattr(own, 'pos'):  # settled at the first layer, when other features have said where documents begin
+            own.pos = self.positions(x, call)
+        vectors = F.embedding(own.pos.clamp(min=0), self.tables[run])
+        vectors = vectors.masked_fill((own.pos < 0).unsqueeze(-1), 0.0).to(x.dtype)
+        if vectors.ndim == 3 and len(vectors) not in (1, len(x)):  # streams stand in the batch of x
+            vectors = vectors.repeat_interleave(len(x) // len(vectors), dim=0)
+        return x + vectors
+
+    def run_of(self, call: Any) -> int | None:
+        """Which table joins before the step, if a block begins with it: that of its run, or of its layer."""
+        block, index, order = self.host.len_default_block, call.order[call.step], self.host.layers_execute_order
+        if tuple(call.order) == tuple(order):
+            return None if call.step % block else call.step // block
+        if len(set(order)) < len(order):
+            raise ValueError(
+                '`per_layer_abs_pos_emb` has a table for each run of a layer that runs several times: a call cannot '
+                'say by `layers_execute_order` or `repeat_blocks` how often it runs'
+            )
+        return None if index % block else order.index(index) // block
+
+    def positions(self, x: Tensor, call: Any) -> Tensor:
+        """Those of the new tokens, n or b n; below 0 for tokens that have none, as padding on the left."""
+        pos, name = call.inputs.get('token_pos'), 'token_pos'
+        if pos is not None and (pos.shape[-1] != call.new or pos.shape[:-1] not in ((), (1,), (call.batch,))):
+            raise ValueError(f'`token_pos` got shape {tuple(pos.shape)}, it must be ({call.new},) or (b, {call.new})')
+        if pos is None:
+            if call.shared['a'].get('pos') is None:
+                check_length(call.seen + call.new, self.per_layer_abs_pos_emb)
+            pos, name = call.key_positions(x)[..., -call.new :], 'pos'
+        if pos.is_floating_point():
+            raise ValueError(f'`pos` got {pos.dtype}, it must be whole numbers: `per_layer_abs_pos_emb` has a table')
+        check_range(pos.clamp(min=0), name, 0, self.per_layer_abs_pos_emb - 1, 'positions')
+        return pos
+
+
+def check_length(length: int, most: int) -> None:
+    if length > most:
+        raise ValueError(
+            f'the sequence has {length} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
+        )
+
+
+class LayerPositionsInModel(ModelFeature):
+    """Tells a stack whose layers have tables of positions where the tokens stand behind those in front of them."""
+
+    serves = ('per_layer_abs_pos_emb',)
+    plain = True  # with such a stack there are no short cuts
+
+    def setup(self, host: Any) -> None:
+        tables = host.attn_layers.features.find(LayerPositions)
+        self.most = None if tables is None else tables.per_layer_abs_pos_emb
+        self.bounded = tables is not None
+        if self.bounded and getattr(host, 'max_mem_len', 0):
+            raise ConfigError(
+                '`per_layer_abs_pos_emb` does not go with `max_mem_len`: memories have no position in a table'
+            )
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        given, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')
+        if self.most is None:
+            return inputs
+        tokens = call.like_tokens
+        pos = torch.arange(call.offset, call.offset + call.new, device=tokens.device)
+        if given is None:
+            check_length(call.offset + call.new, self.most)
+        elif given.is_floating_point():
+            raise ValueError(f'`pos` got {given.dtype}, it must be whole numbers: `per_layer_abs_pos_emb` has a table')
+        else:
+            check_rows(given, len(tokens))
+            pos = call.only_new(given, 'pos').long()
+            if start is None:
+                check_range(pos, 'pos', 0, self.most - 1, 'positions')
+        if not (call.leading or call.spread or (given is not None and start is not None)):
+            return inputs  # the stack counts as the model does
+        pos = pos.expand(len(tokens), -1)
+        pos = pos if start is None else pos - start.unsqueeze(-1)
+        if not call.continues:
+            pos = call.behind_padding(F.pad(pos, (call.leading, 0), value=-1))
+        return {**inputs, 'token_pos': pos if call.spread is None else call.spread(pos, -1)}
