@@ -1078,7 +1078,16 @@ BUGS = {
         ('conditions are seeds', 'condition=buffer[rows].to(self.device)', 'condition=buffer[: len(rows)].to(self.device)'),
         ('weights are scaled up to two', 'MOST_SCALE = 1.1', 'MOST_SCALE = 2.0'),
     ]),
+    'presets.py': ('test_presets.py', [
+        ('tables are not scaled', "'emb_scale': dim**0.5,", "'emb_scale': 1.0,"),
+        ('tables start as wide as others', 'module.embedding_dim**-0.5 if xavier', 'std if xavier'),
+        ('what features own is drawn anew', 'if id(weight) in kept:', 'if False:'),
+        ('silent branches speak', 'feature.initialise()', 'pass'),
+        ('gains are zero', 'value - (norm.unit_offset if value else 0.0)', '0.0'),
+        ('weights from a file are lost', "if not force and getattr(model, 'pretrained', None) is not None:", 'if False:'),
+    ]),
     'encoder_decoder.py': ('test_model_features.py', [
+        ('targets are not smoothed', 'label_smoothing=label_smoothing)', 'label_smoothing=0.0)', 'test_presets.py'),
         ('the prefix of the encoder is hidden', 'mask = F.pad(mask, (prefix.shape[1], 0), value=True)', 'mask = F.pad(mask, (prefix.shape[1], 0), value=False)', 'test_model_features.py'),
         ('the context is dropped in evaluation', 'if self.training and self.cross_attn_tokens_dropout > 0:', 'if self.cross_attn_tokens_dropout > 0:', 'test_model_features.py'),
         ('the decoder reads padding of sounds', 'stem is None else stem.real(mask)', 'stem is None else stem.real(mask) | True', 'test_wrapper_laws.py'),

@@ -31,6 +31,9 @@ class XTransformer(Configurable):
         ignore_index: Annotated[int, 'target id without a loss'] = -100,
         pad_value: Annotated[int, 'id that fills up sequences'] = 0,
         cross_attn_tokens_dropout: Annotated[float, 'fraction of encoder tokens hidden in training', probability] = 0.0,
+        label_smoothing: Annotated[
+            float, 'e: the target has probability 1 - e, and all tokens share e, arXiv:1512.00567', probability
+        ] = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__()
@@ -49,7 +52,8 @@ class XTransformer(Configurable):
         if tie_token_emb:
             dec_wrapper['token_emb'] = self.encoder.token_emb
         net = TransformerWrapper(**dec_wrapper, attn_layers=stack)
-        self.decoder = AutoregressiveWrapper(net, ignore_index=ignore_index, pad_value=pad_value)
+        loss = dict(ignore_index=ignore_index, pad_value=pad_value, label_smoothing=label_smoothing)
+        self.decoder = AutoregressiveWrapper(net, **loss)
 
     @classmethod
     def accepted(cls) -> dict[str, Any]:
