@@ -28,6 +28,16 @@ def check_causal(call: Any, name: str, reason: str) -> None:
         raise ValueError(f'`context` does not go with `{name}`: {reason}')
 
 
+class HeadMixer(nn.Conv2d):
+    """A mix over heads:  b h i j -> b h i j, also of no rows at all."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__(heads, heads, 1, bias=False)
+
+    def forward(self, t: Tensor) -> Tensor:
+        return super().forward(t) if t.shape[-2] else t
+
+
 class ContextualPositions(nn.Module):
     """Positions counted by gates:  p_ij = sum of sigmoid(sim) over the keys j .. i,  sim + q . e(p)
 
@@ -42,7 +52,7 @@ class ContextualPositions(nn.Module):
         super().__init__()
         self.max_pos, self.soft, self.temperature = max_pos, soft, 0.05
         self.pos_emb = nn.Parameter(torch.zeros(max_pos, dim))
-        self.talking_heads = nn.Conv2d(heads, heads, 1, bias=False) if talking_heads else None
+        self.talking_heads = HeadMixer(heads) if talking_heads else None
         if soft:
             self.register_buffer('positions', torch.arange(max_pos))
 

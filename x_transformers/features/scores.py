@@ -18,6 +18,7 @@ from x_transformers.core.checks import check_scores
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.rows import noise_state, replayed, to_4d
 from x_transformers.core.transforms import transformed
+from x_transformers.features.contextual import HeadMixer
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, positive, probability, size, warn_once
 from x_transformers.flags.inputs import floating
@@ -80,9 +81,9 @@ def entmax15(sim: Tensor) -> Tensor:
     return Entmax15Function.apply(sim)
 
 
-def head_mixer(heads: int) -> nn.Conv2d:
+def head_mixer(heads: int) -> HeadMixer:
     """A learned mix over heads, the identity at first."""
-    mixer = nn.Conv2d(heads, heads, 1, bias=False)
+    mixer = HeadMixer(heads)
     nn.init.dirac_(mixer.weight)
     return mixer
 
