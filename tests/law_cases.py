@@ -557,6 +557,8 @@ GIVEN_BY_THE_STACK |= {'mem_same_length'}
 GIVEN_BY_THE_STACK |= {'token_pos'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
+# who leaves early: see test_exits
+GIVEN_BY_THE_STACK |= {'exits'}
 # what a call of a model does, rather than what it reads: see test_model_features
 GIVEN_BY_THE_STACK |= {'recycle_steps', 'looped_steps', 'max_looped_steps', 'looped_pred_all_logits'}
 GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred', 'return_pooled'}

@@ -17,6 +17,7 @@ from x_transformers import (
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     Decoder,
+    EarlyExitWrapper,
     Encoder,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
@@ -180,6 +181,10 @@ WRAPPERS = {
     'language, smoothed': (lambda: on_ids(language(net_of(), label_smoothing=0.1)), 1, 1, 1),
     'language, cross-attention': (lambda: (language(net_of(stack=dict(cross_attend=True))), lambda model: model(
         ids_of(2, LENGTH), context=vectors())), 1, 1, 1),
+    'early exits': (lambda: on_ids(EarlyExitWrapper(
+        net_of(stack=dict(depth=2)), exit_classifier='geometric')), 1, 1, 1),
+    'early exits, drawn': (lambda: on_ids(EarlyExitWrapper(net_of(stack=dict(depth=2)), exit_train='mixed',
+                                                           mixed_samples=2)), 1, 1, 1),
     'weights tied': (lambda: on_ids(language(net_of(stack=dict(weight_tie_layers=True, depth=3)))), 3, 1, 1),
     'recomputed': (lambda: on_ids(language(net_of(stack=dict(checkpoint_layers=True, depth=2)))), 1, 1, 1),
     'segments recomputed': (lambda: on_ids(language(net_of(stack=dict(checkpoint_layers=3, depth=2)))), 1, 1, 1),

@@ -11,6 +11,7 @@ from x_transformers import (
     AutoregressiveWrapper,
     ContinuousTransformerWrapper,
     Decoder,
+    EarlyExitWrapper,
     Encoder,
     EntropyBasedTokenizer,
     MultiInputTransformerWrapper,
@@ -33,7 +34,7 @@ OTHER = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int3
 
 
 def net(kind=Decoder, length=8, **flags):
-    return TransformerWrapper(num_tokens=11, max_seq_len=length, attn_layers=kind(**SIZES, **flags))
+    return TransformerWrapper(num_tokens=11, max_seq_len=length, attn_layers=kind(**{**SIZES, **flags}))
 
 
 def xval():
@@ -69,6 +70,7 @@ READ = {
     'one prompt': (lambda: AutoregressiveWrapper(net()), lambda m, t: m.generate(t[0], 2, **GREEDY)),
     'list': (lambda: AutoregressiveWrapper(net()), lambda m, t: m.generate([t[0], t[1, :4]], 2, **GREEDY)),
     'beams': (lambda: AutoregressiveWrapper(net()), lambda m, t: m.beam_search(t, 2, beams=2)),
+    'early exits': (lambda: EarlyExitWrapper(net(depth=2)), lambda m, t: m(t)),
     'segments': (lambda: XLAutoregressiveWrapper(net(length=3, rel_pos_bias=True)), lambda m, t: m(t)),
     'masked': (lambda: NonAutoregressiveWrapper(net(Encoder, length=6), mask_id=10), lambda m, t: m(t).loss),
     'belief': (lambda: BeliefStateWrapper(net(), net()), lambda m, t: m(t)),

@@ -18,6 +18,7 @@ from x_transformers import (
     DPO,
     AutoregressiveWrapper,
     Decoder,
+    EarlyExitWrapper,
     Encoder,
     NonAutoregressiveWrapper,
     TransformerWrapper,
@@ -403,6 +404,10 @@ CASES = {
     'next embedding': lambda: language(net_of(add_continuous_pred_head=True)),
     'memory tokens': lambda: language(net_of(num_memory_tokens=2)),
     'attention z-loss': lambda: language(net_of(), add_attn_z_loss=True),
+    'early exits': lambda: wrapped(
+        EarlyExitWrapper, net_of(stack=dict(depth=2)), exit_classifier='geometric', layer_loss_weights='linear'
+    ),
+    'early exits, drawn': lambda: wrapped(EarlyExitWrapper, net_of(stack=dict(depth=2)), exit_train='mixed'),
     'segments': lambda: wrapped(XLAutoregressiveWrapper, net_of(max_seq_len=8, max_mem_len=8)),
     'hidden tokens': hidden_tokens,
     'beliefs': beliefs,

@@ -38,6 +38,7 @@ from x_transformers import (
     ContinuousTransformerWrapper,
     Decoder,
     DMOLHead,
+    EarlyExitWrapper,
     Encoder,
     EncoderDecoder,
     FeedForward,
@@ -224,6 +225,12 @@ OF_VECTORS = dict(by='lens', fills=dict(x=9.0))
 
 SUBJECTS = {
     'language': of_text(lambda: AutoregressiveWrapper(net_of(), label_smoothing=0.1)),
+    'early exits': of_text(lambda: EarlyExitWrapper(
+        net_of(), exit_heads='per_layer', exit_classifier='geometric', exit_rbf_sigma=2.0),
+        generate=lambda m, x: m.generate(x, 4, temperature=0.0, exit='classifier', exit_threshold=0.5)),
+    'early exits, drawn': of_text(lambda: EarlyExitWrapper(
+        net_of(num_memory_tokens=2), exit_train='mixed', exit_classifier='multinomial'),
+        generate=lambda m, x: m.generate(x, 4, temperature=0.0, exit='confidence', exit_threshold=0.2)),
     'segments': of_text(segments(), length=13),
     'segments, learning': of_text(learning(ttt_module_paths=INNER[:1]), length=13),
     'segments, learning by muon': of_text(learning(ttt_module_paths=(INNER,), ttt_use_muon=True), length=13),
@@ -315,6 +322,7 @@ SUBJECTS = {
 HIDDEN, LATENTS = 'what is hidden is drawn for the whole batch', 'latents are drawn for the whole batch'
 NORMAL = 'SIGReg looks at all states of a batch together'
 ROWS_MEET = {
+    'early exits, drawn': 'blocks are drawn for the whole batch',
     'hidden tokens': HIDDEN,
     'vectors, rolled out': 'one start is drawn for all rows',
     'autoencoder, variational': LATENTS,

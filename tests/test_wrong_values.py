@@ -25,6 +25,7 @@ from x_transformers import (
     CrossAttender,
     Decoder,
     DMOLHead,
+    EarlyExitWrapper,
     Encoder,
     EntropyBasedTokenizer,
     FeedForward,
@@ -147,6 +148,9 @@ case(
 bs = BeliefStateWrapper(lm(max_seq_len=9))
 case('Belief', bs, 'forward', seq=ids)
 case('Belief.gen', bs, 'generate_with_suffix_cond', prompts=ids[:, :3], seq_len=2)
+early = EarlyExitWrapper(lm(stack=dict(depth=2)))
+case('EarlyExit', early, 'forward', x=ids)
+case('EarlyExit.generate', early, 'generate', prompts=ids[:, :3], seq_len=2)
 case('NextLatent', NextLatentWrapper(lm(), dim=16), 'forward', x=ids)
 case('LeJEPA', LatentAutoregressive(lm(), dim=16), 'forward', x=ids)
 vae = GPTVAE(num_tokens=10, dim=16, depth=1, enc_depth=1, max_seq_len=8, heads=2, attn_dim_head=8)

@@ -9,6 +9,7 @@ from x_transformers.classifier import Classifier
 from x_transformers.compat.helpers import default_device
 from x_transformers.continuous import ContinuousAutoregressiveWrapper, ContinuousTransformerWrapper
 from x_transformers.dpo import DPO
+from x_transformers.early_exit import EarlyExitWrapper
 from x_transformers.encoder_decoder import EncoderDecoder, XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
@@ -58,6 +59,7 @@ __all__ = [
     'CrossAttender',
     'DMOLHead',
     'Decoder',
+    'EarlyExitWrapper',
     'Encoder',
     'EncoderDecoder',
     'EntropyBasedTokenizer',

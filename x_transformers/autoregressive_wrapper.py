@@ -50,6 +50,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice, Endings, vocabulary_of
 from x_transformers.generation.engine import Beams, Decoding, Generated, Reader, evaluating
+from x_transformers.generation.exits import blocks_of_draft
 from x_transformers.generation.prompt_cache import PromptCache
 from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
@@ -532,7 +533,7 @@ class AutoregressiveWrapper(Configurable):
         self,
         prompts: Tensor | Sequence[Tensor],
         seq_len: int,
-        draft: nn.Module | None = None,
+        draft: nn.Module | int | str | None = None,
         num_draft_tokens: int = 4,
         *,
         max_ngram: int = 3,
@@ -543,8 +544,9 @@ class AutoregressiveWrapper(Configurable):
         """Continue the prompts as `generate` does, reading several guessed tokens at once. See `speculative.py`.
 
         prompts           ... n   as in `generate`, like the keywords that are not named here
-        draft                     a model with the same vocabulary that guesses the tokens, or None: what followed
-                                  the last tokens earlier in the row
+        draft                     a model with the same vocabulary that guesses the tokens; a number of blocks of the
+                                  net itself, which it runs to guess; or None: what followed the last tokens earlier in
+                                  the row
         num_draft_tokens  1 ..    tokens guessed at a time
         max_ngram         1 ..    without a draft: at most so many last tokens are looked up
         draft_kwargs              keywords of the draft's calls; those of the net if None
@@ -552,10 +554,17 @@ class AutoregressiveWrapper(Configurable):
         returns           ... s   at temperature 0 the tokens of `generate`, else tokens with the same distribution
         raises                    ValueError or TypeError for arguments out of range
         """
-        state = speculation(self, prompts, seq_len, draft, num_draft_tokens, max_ngram, draft_kwargs, options)
+        exits = None
+        if draft is not None and not isinstance(draft, nn.Module):
+            draft, exits = self.net, self.exits_of_draft(draft, options)
+        state = speculation(self, prompts, seq_len, draft, num_draft_tokens, max_ngram, draft_kwargs, options, exits)
         with evaluating(state.modules):
             tokens = state.run()
         return (tokens, state.stats) if return_stats else tokens
+
+    def exits_of_draft(self, draft: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """The keywords by which the net drafts for itself, from the `options` of `speculative`."""
+        return blocks_of_draft(self.net, draft)
 
     @with_old_spellings
     @checked

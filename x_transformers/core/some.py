@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,18 @@ def refuse_some(on: Features) -> None:
             raise ValueError(f'`{feature.title}` does not go with `of_tokens`: {reason}')
 
 
+class RowsOfLayers(list):
+    """The past of each attention, of some rows alone: copied when it is asked for."""
+
+    def __init__(self, layers: list[Any], rows: Tensor) -> None:
+        super().__init__(layers)
+        self.rows = rows
+
+    def __getitem__(self, at: Any) -> Any:
+        layer = super().__getitem__(at)
+        return layer and layer.each(lambda state: state.map(lambda t: t.index_select(0, self.rows)))
+
+
 @dataclass(kw_only=True)
 class OfTokens:
     """What the call of a stack needs to be run for some tokens.
@@ -41,6 +54,13 @@ class OfTokens:
     whole: Any = None
 
     if TYPE_CHECKING:
+        batch: int | None
+        start: Tensor | None
+        cache: Any
+        trace: Any
+        inputs: dict[str, Any]
+        norm_inputs: dict[str, Tensor]
+        condition: Tensor | None
         new: int
         real: Tensor | None
         shared: dict[str, dict[str, Any]]
@@ -94,6 +114,32 @@ class OfTokens:
             real = self.runs if real is None else real & self.runs
         own['new'] = self.only.shape[1]
         return replace(self, only=None, runs=None, whole=self, real=real, shared={**self.shared, 'c': across}, **own)
+
+    def of_rows(self, rows: Tensor) -> Any:
+        """The same call for some rows (k) of the batch alone. What its layers leave behind is no part of this one."""
+        batch = self.batch
+
+        def each(t: Any, name: str = '') -> Any:
+            if hasattr(t, 'with_beside'):
+                return t.with_beside({id(own): each(own, name) for own in t.beside()})
+            if not torch.is_tensor(t) or t.ndim < 2 or t.shape[0] != batch or isinstance(t, torch.nn.Parameter):
+                return t
+            of_pairs = name in ('attn_mask', 'attn_bias')
+            counts = t.ndim == 4 if of_pairs else t.ndim > 2 or name == 'pos' or not t.is_floating_point()
+            return t.index_select(0, rows) if counts else t
+
+        def named(table: dict[str, Any]) -> dict[str, Any]:
+            return {name: tree_map(partial(each, name=name), value) for name, value in table.items()}
+
+        own: dict[str, Any] = {name: named(getattr(self, name)) for name in ('inputs', 'norm_inputs')}
+        own['shared'] = {kind: named(table) for kind, table in self.shared.items()}
+        own['condition'], own['real'] = each(self.condition), each(self.real)
+        own['start'] = None if self.start is None else self.start.index_select(0, rows)
+        own['notes'] = {kind: notes.each(each) for kind, notes in self.notes.items()}
+        if self.cache is not None:
+            states = {name: state.map(lambda t: t.index_select(0, rows)) for name, state in self.cache.states.items()}
+            own['cache'] = replace(self.cache, layers=RowsOfLayers(self.cache.layers, rows), states=states)
+        return replace(self, trace=self.trace.fork(), keeps=False, batch=len(rows), **own)
 
     def turns(self, t: Any) -> Any:
         """Angles or scales of tokens (... n d) for those of `of_tokens`."""

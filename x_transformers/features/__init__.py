@@ -37,6 +37,7 @@ residuals       how a branch joins the stream
 streams         several streams, and how layers read and write them
 integrators     what a branch reads besides its stream
 feedforward     activations and gated units
+exits           tokens that leave a stack after one of its blocks
 experts         feedforwards of which each token goes through a few
 recompute       what is computed again in the backward pass
 reversible      layers that are computed back in the backward pass

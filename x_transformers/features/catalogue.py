@@ -27,6 +27,7 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
     TransformTokens,
 )
+from x_transformers.features.exits import ExitsInModel, ExitsInStack
 from x_transformers.features.experts import MixtureOfExperts
 from x_transformers.features.feedforward import (
     CustomActivation,
@@ -391,6 +392,7 @@ STACK: tuple[type[Feature], ...] = (
     CheckpointLayers,
     Reversible,
     ACT,
+    ExitsInStack,
 )
 
 MODEL: tuple[type[Feature], ...] = (
@@ -424,4 +426,5 @@ MODEL: tuple[type[Feature], ...] = (
     SqueezeLogits,
     NextEmbedHead,
     Pooler,
+    ExitsInModel,
 )

@@ -388,8 +388,10 @@ def speculation(
     max_ngram: int,
     draft_kwargs: dict[str, Any] | None,
     options: dict[str, Any],
+    exits: dict[str, Any] | None = None,
 ) -> Speculation:
-    """The state of a speculative generation before its first step, with all that is checked before."""
+    """The state of a speculative generation before its first step, with all that is checked before. A net that drafts
+    for itself is called with `exits` too."""
     for name, value in (('num_draft_tokens', num_draft_tokens), ('max_ngram', max_ngram)):
         require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
     vocabulary, inputs = vocabulary_of(wrapper.net), dict(options)
@@ -415,7 +417,7 @@ def speculation(
         require(same, 'draft', f'{others} tokens', f'a model of {vocabulary} tokens')
         modules += list(draft.modules())
         of_draft = inputs if draft_kwargs is None else draft_kwargs
-        guesser = Draft(Rewinder(draft, dict(of_draft), **reading))
+        guesser = Draft(Rewinder(draft, {**of_draft, **(exits or {})}, **reading))
     if getattr(wrapper.net, 'follows_length', False):
         warn_once('nothing is guessed for a net whose rotary scaling depends on how many tokens are read')
         num_draft_tokens = 0

@@ -1,0 +1,522 @@
+"""Language models whose tokens leave the stack when they are sure: training, generation, and how sure they must be.
+
+What belongs here: `EarlyExitWrapper`, and what its classifiers are taught. The rules by which tokens leave stand in
+`generation/exits.py`, `grid_search_exit` and `calibrate_exit`, which find a threshold on data, in
+`generation/calibration.py`.
+
+Elbayad et al. 2019, arXiv:1910.10073; Schuster et al. 2022, arXiv:2207.07061
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_documents, check_ids
+from x_transformers.core.model_calls import model_call
+from x_transformers.core.nets import SET_BY_LOSS, refuse_own
+from x_transformers.core.precision import accurate, at_least_float
+from x_transformers.features.embeddings import MemoryTokens
+from x_transformers.features.exits import AllStates, Exits, ExitsInStack
+from x_transformers.features.readouts import OutputHeads, linear_head
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    an_instance,
+    boolean,
+    integer,
+    is_int,
+    is_number,
+    none,
+    not_negative,
+    one_of,
+    positive,
+    size,
+    warn_once,
+)
+from x_transformers.generation.calibration import (
+    calibrate_exit,
+    exit_p_value,
+    grid_search_exit,
+    learn_then_test,
+    token_f1_distance,
+)
+from x_transformers.generation.engine import Decoding
+from x_transformers.generation.exits import (
+    ByConfidence,
+    ByDepth,
+    ByEachState,
+    ByFirstState,
+    BySequence,
+    ExitStats,
+    Watched,
+    blocks_of,
+    blocks_of_draft,
+    check_threshold,
+    confidence_by,
+    first_blocks,
+    mean_context,
+)
+from x_transformers.generation.sampling import require
+from x_transformers.training.token_loss import Terms, later, single_losses
+
+__all__ = [
+    'EarlyExitWrapper',
+    'ExitStats',
+    'calibrate_exit',
+    'exit_oracle',
+    'exit_p_value',
+    'grid_search_exit',
+    'learn_then_test',
+    'token_f1_distance',
+]
+
+weights_of_blocks = Check(
+    'numbers of at least 0, one for each block',
+    lambda v: isinstance(v, (list, tuple)) and all(is_number(w) and w >= 0 for w in v) and sum(v) > 0,
+)
+
+# what classifiers are taught
+
+
+def exit_oracle(
+    scores: Tensor,
+    real: Tensor | None = None,
+    *,
+    penalty: float = 0.0,
+    sigma: float | None = None,
+    sequence: bool = False,
+    document_ids: Tensor | None = None,
+) -> Tensor:
+    """After which block it is best to leave, from what each block gets right:  the first argmax over blocks n.
+
+    token        sum_t' exp(-(t - t')^2 / sigma) score_n(t') - penalty n
+    sequence     sum_t' score_n(t') - penalty n
+
+    scores   b n N   log likelihoods of the targets, or 1 where the target is the most probable token
+    real     b n     which tokens have a target; others count for none
+    sigma            how far neighbours count; None for not at all
+    document_ids     neighbours count within their document
+    returns  b n     numbers of blocks from 1, or (b) of rows
+    """
+    n, blocks = scores.shape[1:]
+    if real is not None:
+        scores = scores.masked_fill(~real.unsqueeze(-1), 0.0)
+    cost = penalty * torch.arange(1, blocks + 1, device=scores.device, dtype=scores.dtype)
+    if sequence:
+        return (scores.sum(dim=1) - cost).argmax(dim=-1) + 1
+    if sigma is not None:
+        place = torch.arange(n, device=scores.device, dtype=scores.dtype)
+        near = (-(place.unsqueeze(-1) - place).square() / sigma).exp()
+        if document_ids is not None:
+            near = near * (document_ids.unsqueeze(-1) == document_ids.unsqueeze(-2))
+        scores = near @ scores
+    return (scores - cost).argmax(dim=-1) + 1
+
+
+def stick_breaking(logits: Tensor) -> Tensor:
+    """Log probabilities (... N) of leaving at n, from logits (... N - 1) of leaving if still there.
+
+    q_n = s(z_n) prod_{k<n} s(-z_k),  q_N = prod_k s(-z_k)
+    """
+    stays = F.pad(F.logsigmoid(-logits).cumsum(dim=-1), (1, 0))
+    return stays + F.pad(F.logsigmoid(logits), (0, 1))
+
+
+def balanced(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
+    """The mean over the classes that there are of their mean losses (b n)."""
+    means, there = [], []
+    for own in (real & positive, real & ~positive):
+        count = own.sum()
+        means.append((losses * own).sum() / count.clamp(min=1))
+        there.append((count > 0).to(losses.dtype))
+    return torch.stack(means).sum() / torch.stack(there).sum().clamp(min=1)
+
+
+# the wrapper
+
+
+class EarlyExitWrapper(AutoregressiveWrapper):
+    """A model of tokens that each leave after the block that is enough for them:  ids b n -> loss, and generation.
+
+    All N blocks learn to say the next token, by heads of their own or that of the net.
+
+        aligned    sum_n w_n loss_n / sum_n w_n           w_n = 1 or n
+        mixed      the loss where each token leaves after a block that is drawn; later ones copy its state
+
+    A classifier may learn when to leave, from what leaving would have cost (`exit_oracle`):
+
+        sequence      q = softmax(W mean(context) + b)               one depth for a row
+        multinomial   q_t = softmax(W h_1 + b)                       known after the first block
+        geometric     q_t(n) = s(w_n h_n + b_n) prod_{k<n} (1 - s(w_k h_k + b_k))
+
+        loss + exit_loss_weight mean(-log q(oracle))
+
+    h_n is the state behind block n, normed as at the end of the stack. Losses are sums over targets divided by their
+    number. Parameters of the model are stored under `net.`.
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        exit_heads: Annotated[str, 'one head for all, or one for each block', one_of('shared', 'per_layer')] = 'shared',
+        exit_train: Annotated[
+            str, 'all tokens run all blocks, or leave at random', one_of('aligned', 'mixed')
+        ] = 'aligned',
+        mixed_samples: Annotated[int, 'how often the blocks are drawn for each step', size] = 1,
+        layer_loss_weights: Annotated[
+            str | Sequence[float], 'w_n of aligned training', one_of('uniform', 'linear') | weights_of_blocks
+        ] = 'uniform',
+        exit_classifier: Annotated[
+            str | None, 'what learns when to leave', one_of('sequence', 'multinomial', 'geometric') | none
+        ] = None,
+        exit_oracle: Annotated[str, 'what it is worth to stay', one_of('likelihood', 'correctness')] = 'likelihood',
+        exit_penalty: Annotated[float, 'what each block costs', not_negative] = 0.0,
+        exit_rbf_sigma: Annotated[float | None, 'how far neighbours count for the oracle', positive | none] = None,
+        exit_loss_weight: Annotated[float, 'weight of the loss of the classifier', not_negative] = 1.0,
+        exit_detach: Annotated[bool, 'the net does not learn from that loss', boolean] = False,
+        exit_confidence: Annotated[
+            str,
+            "what `exit='confidence'` compares: p_(1) - p_(2), p_(1), cos(h_n, h_(n-1)), or a classifier that "
+            '`confidence_loss` trains',
+            one_of('softmax', 'max_prob', 'state', 'classifier'),
+        ] = 'softmax',
+        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        pad_value: Annotated[int, 'id for padding: before prompts, after the end', integer] = 0,
+    ) -> None:
+        super().__init__(net, ignore_index, pad_value)
+        self.blocks = blocks = self.checked_blocks(net, exit_heads)
+        stack = net.attn_layers
+        if not isinstance(layer_loss_weights, str) and len(layer_loss_weights) != blocks:
+            raise ConfigError(f'`layer_loss_weights` got {len(layer_loss_weights)} numbers, there are {blocks} blocks')
+        if exit_classifier == 'sequence' and not stack.cross_attend:
+            raise ConfigError("`exit_classifier='sequence'` needs `cross_attend` of the stack: it reads the context")
+        if mixed_samples != 1 and exit_train != 'mixed':
+            warn_once("`mixed_samples` has no effect unless `exit_train='mixed'`")
+        self.mixed, self.mixed_samples = exit_train == 'mixed', mixed_samples
+        self.kind, self.confidence, self.oracle_of = exit_classifier, exit_confidence, exit_oracle
+        self.exit_penalty, self.exit_rbf_sigma = exit_penalty, exit_rbf_sigma
+        self.exit_loss_weight, self.exit_detach = exit_loss_weight, bool(exit_detach)
+        named = {'uniform': [1.0] * blocks, 'linear': [float(n) for n in range(1, blocks + 1)]}
+        weights = named[layer_loss_weights] if isinstance(layer_loss_weights, str) else layer_loss_weights
+        self.layer_weights = [weight / sum(weights) for weight in weights]
+        if exit_heads == 'per_layer':
+            classes = net.logits_dim or net.num_tokens
+            self.exit_heads = nn.ModuleList(linear_head(net.dim, classes, False) for _ in range(blocks - 1))
+        else:
+            self.exit_heads = None
+        self.exit_classifier = None
+        if exit_classifier is not None:
+            width = stack.dim_context if exit_classifier == 'sequence' else stack.dim
+            self.exit_classifier = nn.Linear(width, blocks - (exit_classifier == 'geometric'))
+            nn.init.zeros_(self.exit_classifier.weight)
+            nn.init.constant_(self.exit_classifier.bias, -math.log(blocks - 1) if exit_classifier == 'geometric' else 0)
+        self.exit_confidence = None
+        if exit_confidence == 'classifier':
+            self.exit_confidence = nn.Linear(stack.dim, 1)
+            nn.init.zeros_(self.exit_confidence.weight)
+            nn.init.zeros_(self.exit_confidence.bias)
+
+    @classmethod
+    def settled(cls) -> dict[str, Any]:
+        names = (
+            'mask_prob', 'add_attn_z_loss', 'next_embed_loss_weight', 'looped_loss_threshold_exit',
+            'looped_loss_slope', 'looped_exit_loss_weight', 'label_smoothing', 'z_loss_weight',
+        )  # fmt: skip
+        return dict.fromkeys(names)
+
+    @staticmethod
+    def checked_blocks(net: Any, exit_heads: str) -> int:
+        """How many blocks a net has, of which tokens may leave each; or a refusal."""
+        try:
+            blocks = blocks_of(net)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        if blocks < 2:
+            raise ConfigError(f'`net` has {blocks} block, it must have at least 2: there is nothing to leave early')
+        feature = net.attn_layers.features.find(ExitsInStack)
+        if feature is None or (reason := feature.refusal()):
+            why = '`features`, which leaves out ExitsInStack' if feature is None else reason
+            raise ConfigError(f'early exits do not go with {why}')
+        if net.features.at.get('spread') and exit_heads == 'per_layer':
+            name = net.features.at['spread'][0].title
+            raise ConfigError(f"`exit_heads='per_layer'` does not go with `{name}`: it belongs to the head of the net")
+        if net.features.find(OutputHeads) is not None:
+            raise ConfigError('early exits do not go with `num_output_heads`: a token is said by one head')
+        memory = net.features.find(MemoryTokens)
+        if memory is not None and memory.every:
+            raise ConfigError(
+                'early exits do not go with `memory_tokens_interspersed_every`: tokens have no places there'
+            )
+        return blocks
+
+    # reading
+
+    def logits_of(self, state: Tensor, block: int) -> Tensor:
+        """The logits (... l) of states (... d) behind a block."""
+        return self.reading(state.unsqueeze(0), block, later=False).squeeze(0)
+
+    def reading(self, state: Tensor, block: int, later: bool = True) -> Any:
+        """What the loss of states (b n d) behind a block is computed of: logits, or a `Readout`."""
+        call = model_call(self.net, {}, state.shape[-2], None, False)
+        if self.exit_heads is not None and block < self.blocks:
+            return call.on.chain('logits', self.exit_heads[block - 1](state), call)
+        call.returns_readout = later and bool(getattr(self.net, 'can_return_readout', False))
+        return self.net.read_later(state, call, {}) if later else self.net.read_out(state, call, {})
+
+    def exit_inputs(
+        self, exit: Any = None, threshold: Any = 0.9, tau: float | None = None, log: list[Tensor] | None = None
+    ) -> dict[str, Any]:
+        """The keywords of the net's calls by which tokens leave; those of `generate`."""
+        allowed = exit is None or exit in ('classifier', 'confidence') if not is_int(exit) else 1 <= exit <= self.blocks
+        words = f"None, 'classifier', 'confidence', or a number of blocks from 1 to {self.blocks}"
+        require(allowed, 'exit', exit, words)
+        check_threshold(threshold, self.blocks)
+        if tau is not None:
+            require(is_number(tau) and tau >= 0, 'exit_decay_tau', tau, 'a number of at least 0, or None')
+            if exit != 'confidence':
+                raise ValueError(f"`exit_decay_tau` needs `exit='confidence'`, it got {exit!r}: no threshold falls")
+        if exit is None or (is_int(exit) and exit == self.blocks):
+            return {}
+        if is_int(exit):
+            rule = None if self.exit_heads is None else Exits()
+        elif exit == 'confidence':
+            rule = ByConfidence(confidence_by(self.confidence, self.logits_of, self.exit_confidence), threshold, tau)
+        elif self.kind is None:
+            raise ValueError("`exit='classifier'` needs an `exit_classifier`")
+        elif self.kind == 'geometric':
+            rule = ByEachState(self.exit_classifier, threshold)
+        else:
+            rule = {'sequence': BySequence, 'multinomial': ByFirstState}[self.kind](self.exit_classifier)
+        if rule is not None:
+            rule.heads, rule.log = self.exit_heads, log
+        return {**(first_blocks(self.net, exit) if is_int(exit) else {}), **({} if rule is None else {'exits': rule})}
+
+    # training
+
+    @checked
+    def forward(
+        self,
+        x: Tensor,
+        return_outputs: bool = False,
+        prepend_embeds: Tensor | None = None,
+        lens: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The loss of all blocks, and of the classifier, in nats.
+
+        x               b n     ids, as of `AutoregressiveWrapper`, like the keywords that are not named here
+        return_outputs          also return `(logits, intermediates)`, those of all blocks
+        returns                 scalar
+        raises                  ValueError or TypeError for inputs of another shape or kind
+        """
+        x = check_ids(x, 'x', 2)
+        refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
+        ids, x = self.split(x, self.targets_of(x, labels), lens, kwargs)
+        kwargs |= {} if prepend_embeds is None else {'prepend_embeds': prepend_embeds}
+        targets = F.pad(x[:, 1:], (0, 1), value=self.ignore_index)
+        aligned = not self.mixed or self.kind is not None or return_outputs
+        out, aux = None, AuxLosses()
+        if aligned:
+            with AuxLosses() as aux:
+                states, out = self.states_of(ids, kwargs, return_outputs)
+        with AuxLosses() as drawn:
+            loss = self.mixed_loss(ids, targets, kwargs) if self.mixed else self.aligned_loss(states, targets)
+        loss = drawn.added_to(loss, 1 / self.mixed_samples) if self.mixed else aux.added_to(loss)
+        if self.kind is not None:
+            loss = loss + self.exit_loss_weight * self.classifier_loss(states, targets, kwargs)
+        if not return_outputs:
+            return loss
+        logits, trace = out
+        lead = logits.shape[1] - ids.shape[1]
+        return loss, (logits[:, lead:-1], trace)
+
+    def states_of(self, ids: Tensor, inputs: dict[str, Any], whole: bool = False) -> tuple[list[Tensor], Any]:
+        """The states (b n d) behind each block; and what the net gives, if it is wanted."""
+        exits = AllStates()
+        asked = {'return_intermediates': True} if whole else {'return_embeddings': True}
+        out = self.net(ids, exits=exits, **asked, **inputs)
+        return [state[:, state.shape[1] - ids.shape[1] :] for state in exits.states], out
+
+    def losses_of(self, states: Sequence[Tensor], targets: Tensor) -> list[Tensor]:
+        """The loss of each target (b n) behind each block."""
+        terms = Terms(self.ignore_index, is_log_prob=bool(getattr(self.net, 'output_is_log_prob', False)))
+        return [single_losses(self.reading(state, n), targets, terms) for n, state in enumerate(states, 1)]
+
+    def aligned_loss(self, states: Sequence[Tensor], targets: Tensor) -> Tensor:
+        count = (targets != self.ignore_index).sum().clamp(min=1)
+        losses = zip(self.layer_weights, self.losses_of(states, targets), strict=True)
+        return sum(weight * loss.sum() for weight, loss in losses) / count
+
+    def mixed_loss(self, ids: Tensor, targets: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """The mean loss where each token leaves after a block that is drawn."""
+        terms, total = Terms(self.ignore_index, is_log_prob=bool(self.net.output_is_log_prob)), 0.0
+        count = (targets != self.ignore_index).sum().clamp(min=1)
+        asked = later(self.net) if self.exit_heads is None else {}
+        for _ in range(self.mixed_samples):
+            exits = ByDepth(torch.randint(1, self.blocks + 1, ids.shape, device=ids.device))
+            exits.heads = self.exit_heads
+            out = self.net(ids, exits=exits, **asked, **inputs)
+            own = F.pad(targets, (out.shape[1] - targets.shape[1], 0), value=self.ignore_index)
+            total = total + single_losses(out, own, terms).sum() / count
+        return total / self.mixed_samples
+
+    def classifier_loss(self, states: Sequence[Tensor], targets: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """Minus the log probability of what the oracle says, summed, for each target."""
+        real = targets != self.ignore_index
+        with torch.no_grad():
+            scores = self.scores_of(states, targets)
+            documents = inputs.get('document_ids')
+            best = exit_oracle(
+                scores, real, penalty=self.exit_penalty, sigma=self.exit_rbf_sigma, sequence=self.kind == 'sequence',
+                document_ids=None if documents is None else check_documents(documents, targets),
+            )  # fmt: skip
+        log_q = self.exit_log_probs(states, inputs)
+        losses = -log_q.gather(-1, (best - 1).unsqueeze(-1)).squeeze(-1)
+        counts = real.any(dim=1) if self.kind == 'sequence' else real
+        return (losses * counts).sum() / real.sum().clamp(min=1)
+
+    def scores_of(self, states: Sequence[Tensor], targets: Tensor) -> Tensor:
+        """What each block gets right (b n N): the log likelihood of targets, or whether they are the first choice."""
+        if self.oracle_of == 'likelihood':
+            return -torch.stack(self.losses_of(states, targets), dim=-1)
+        found = [self.reading(s, n, later=False).argmax(dim=-1) == targets for n, s in enumerate(states, 1)]
+        return torch.stack(found, dim=-1).to(at_least_float(states[0].dtype))
+
+    def exit_log_probs(self, states: Sequence[Tensor], inputs: dict[str, Any]) -> Tensor:
+        """Log probabilities of leaving after each block, (b n N), or (b N) for a classifier of rows."""
+        if self.kind == 'sequence':
+            context = inputs['context']
+            context = context.detach() if self.exit_detach else context
+            mean = mean_context(context, inputs.get('context_mask'))
+            return accurate(self.exit_classifier(mean)).log_softmax(dim=-1)
+        if self.exit_detach:
+            states = [state.detach() for state in states]
+        if self.kind == 'multinomial':
+            return accurate(self.exit_classifier(states[0])).log_softmax(dim=-1)
+        rows = zip(states[:-1], self.exit_classifier.weight, self.exit_classifier.bias, strict=True)
+        logits = [F.linear(state, weight[None], bias[None])[..., 0] for state, weight, bias in rows]
+        return stick_breaking(accurate(torch.stack(logits, dim=-1)))
+
+    @checked
+    def confidence_loss(self, x: Tensor, lens: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """The loss of the classifier of `exit_confidence='classifier'` alone: does a block say what the last one says?
+
+            c_n = s(w h_n + b),   target 1 where the most probable tokens are the same, for n < N
+
+        The mean over blocks of the binary cross entropy, in which both answers weigh the same. The net does not learn.
+
+        x         b n   ids, as of `forward`, like the other keywords
+        returns         scalar
+        """
+        if self.exit_confidence is None:
+            raise ValueError("`confidence_loss` needs `exit_confidence='classifier'`")
+        x = check_ids(x, 'x', 2)
+        refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
+        ids, x = self.split(x, x, lens, kwargs)
+        real = x != self.ignore_index
+        with torch.no_grad():
+            states, _ = self.states_of(ids, kwargs)
+            said = [self.reading(s, n, later=False).argmax(dim=-1) for n, s in enumerate(states, 1)]
+        losses = []
+        for state, token in zip(states[:-1], said[:-1], strict=True):
+            same = token == said[-1]
+            logits = accurate(self.exit_confidence(state)[..., 0])
+            each = F.binary_cross_entropy_with_logits(logits, same.to(logits.dtype), reduction='none')
+            losses.append(balanced(each, same, real))
+        return torch.stack(losses).mean()
+
+    # generation
+
+    @checked
+    def generate(self, prompts: Any, seq_len: int, *args: Any, return_stats: bool = False, **options: Any) -> Any:
+        """Continue the prompts, as `AutoregressiveWrapper.generate` does, with these further keywords:
+
+        exit               None: all blocks; a number of blocks; 'classifier', or 'confidence', by which each token,
+                           also of the prompt, leaves when it is time
+        exit_threshold     0 .. 1    how sure a token must be, or a number for each block but the last; at 1 none leaves
+        exit_decay_tau     the threshold falls from 0.9 threshold + 0.1, the faster the larger; None: it does not.
+                           The paper has 4
+        return_stats       return `(what is returned without, ExitStats)`
+        """
+        if not return_stats:
+            return super().generate(prompts, seq_len, *args, **options)
+        watched = Watched(self.blocks)
+        made = super().generate(prompts, seq_len, *args, exit_watched=watched, **options)
+        return made, watched.stats()
+
+    def decoding(
+        self, prompts: Any, seq_len: int, *, exit: Any = None, exit_threshold: Any = 0.9,
+        exit_decay_tau: float | None = None, exit_watched: Watched | None = None, **options: Any,
+    ) -> Decoding:  # fmt: skip
+        own = self.exit_inputs(
+            exit, exit_threshold, exit_decay_tau, None if exit_watched is None else exit_watched.calls
+        )
+        if own and options.get('amateur_model') is not None:
+            raise ValueError('`amateur_model` does not go with `exit`: amateurs run all of their blocks')
+        if options.get('compile') and exit in ('classifier', 'confidence'):
+            raise ValueError(f'`compile` does not go with `exit={exit!r}`: a graph runs all blocks; a fixed exit does')
+        prompt_cache, rule = options.get('prompt_cache'), own.get('exits')
+        if prompt_cache is not None:
+            self.check_prompt_cache(prompt_cache, own)
+        state = super().decoding(prompts, seq_len, **own, **options)
+        read = prompt_cache is not None and prompt_cache.length == state.length
+        if read and rule is not None and rule.log is not None:
+            rule.log.append(prompt_cache.cache.states['exit_depth'].tensor[..., 0])  # of the first token, read before
+        if isinstance(rule, ByConfidence):
+            rule.start, rule.most = state.length - 1, seq_len
+        if exit_decay_tau is not None and state.expert.window is not None and state.length + seq_len > self.max_seq_len:
+            raise ValueError(
+                f'`exit_decay_tau` counts tokens, but {state.length + seq_len} do not fit into `max_seq_len` '
+                f'{self.max_seq_len}: places begin anew there'
+            )
+        if exit_watched is not None:
+            exit_watched.state, exit_watched.fixed = state, exit if is_int(exit) else None if own else self.blocks
+        return state
+
+    @staticmethod
+    def check_prompt_cache(prompt_cache: Any, own: dict[str, Any]) -> None:
+        inputs = getattr(prompt_cache, 'inputs', {})
+        same = inputs.get('layers_execute_order') == own.get('layers_execute_order')
+        if not same or ('exits' in inputs) != ('exits' in own):
+            raise ValueError('`prompt_cache` was read with another `exit`: give `read_prompt` the same')
+
+    @checked
+    def read_prompt(
+        self, prompts: Any, prompt_lens: Any = None, *, exit: Any = None, exit_threshold: Any = 0.9, **kwargs: Any
+    ) -> Any:
+        """As `AutoregressiveWrapper.read_prompt`; `exit` and `exit_threshold` are those of `generate`."""
+        return super().read_prompt(prompts, prompt_lens, **self.exit_inputs(exit, exit_threshold), **kwargs)
+
+    @checked
+    def beam_search(
+        self, prompts: Any, seq_len: int, *args: Any, exit: Any = None, exit_threshold: Any = 0.9, **options: Any
+    ) -> Any:
+        """As `AutoregressiveWrapper.beam_search`; `exit` and `exit_threshold` are those of `generate`."""
+        return super().beam_search(prompts, seq_len, *args, **self.exit_inputs(exit, exit_threshold), **options)
+
+    def exits_of_draft(self, draft: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """The keywords by which the net drafts for itself: `draft='exit'` guesses as `exit` and `exit_threshold` say,
+        which `speculative` takes beside it, by the classifier or else by confidence if `exit` is None."""
+        exit, threshold = options.pop('exit', None), options.pop('exit_threshold', 0.9)
+        if draft == 'exit':
+            otherwise = 'confidence' if self.kind is None else 'classifier'
+            return self.exit_inputs(otherwise if exit is None else exit, threshold)
+        if exit is not None:
+            raise ValueError(f"`exit` needs `draft='exit'`, which it belongs to; `draft` got {draft!r}")
+        blocks_of_draft(self.net, draft)
+        return self.exit_inputs(draft)
+
+
+SET_BY_EXITS = {**SET_BY_LOSS, 'exits': ': the loss says when tokens leave',
+                'mems': ': memories are of all layers',
+                'layers_execute_order': ': all blocks learn'}  # fmt: skip

@@ -1,0 +1,250 @@
+"""Tokens that leave a stack after one of its blocks: who decides it, the call says by `exits`.
+
+What belongs here: how a stack runs the tokens that go on, and what those that have left leave behind. By what they
+leave is said in `generation/exits.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.kinds import KINDS
+from x_transformers.core.transforms import transformed
+from x_transformers.features.halting import all_tokens, those_that_go_on
+from x_transformers.features.levels import ModelFeature, StackFeature
+from x_transformers.flags import Check, PerToken
+
+Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
+
+
+@dataclass
+class Tokens:
+    """Those that may leave after a block.
+
+    block   number of the block that they have run, from 1
+    state   m d    what a head would read of them: the stream, closed and normed as at the end of the stack
+    first   m d    the same behind the first block
+    stream  m d    the stream behind the block, and `before` it
+    row     m      which row of the batch each is of
+    place   m      where it stands in its row, tokens in front not counted
+    """
+
+    block: int
+    state: Tensor
+    first: Tensor
+    stream: Tensor
+    before: Tensor
+    row: Tensor
+    place: Tensor
+
+
+class Exits:
+    """Says after which block each token leaves; this one lets none leave. A net takes it as `exits`.
+
+    heads     what reads tokens that leave after block 1, 2, ... but the last; None for the head of the net
+    leading   tokens in front of the sequence; those of this call are `front` (b n), and never leave
+    depth     b n    blocks that each token of the call has run, once it has
+    log       gets these of each call, if it is a list
+    """
+
+    heads: Sequence[nn.Module] | None = None
+    leading: int = 0
+    front: Tensor | None = None
+    depth: Tensor | None = None
+    log: list[Tensor] | None = None
+
+    def leaves(self, tokens: Tokens) -> Tensor:
+        """Which tokens (m) leave now."""
+        return torch.zeros_like(tokens.row, dtype=torch.bool)
+
+    def bound(self, inputs: dict[str, Any], leading: int, front: Tensor | None) -> Exits:
+        """The same for one call of a stack, with these inputs."""
+        new = copy.copy(self)
+        new.leading, new.front = leading, front
+        return new
+
+
+class AllStates(Exits):
+    """Nobody leaves; `states` (b n d) gets what a head would read behind each block."""
+
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
+
+
+an_exit = Check('what says when tokens leave', lambda value: isinstance(value, Exits))
+
+
+class ExitsInStack(StackFeature):
+    """Run the blocks for those tokens that have not left yet.
+
+    A token that has left keeps its state: the output is made of it, and each later attention makes its key and value of
+    it. Rows of which no token goes on are not computed. Padding never runs.
+
+    A compiled graph, a transform of `torch.func` and a trace compute all tokens in each block, which comes to the same.
+    """
+
+    paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
+    takes = {'exits': 'an `Exits`, which says after which block each token leaves'}
+    must_be = {'exits': an_exit}
+    waits = True
+    remembers = {'exit_depth': PerToken()}
+
+    def setup(self, host: Any) -> None:
+        self.refused = {f'`{feature.title}`': reason for feature in host.features.active
+                        if (reason := feature.of_tokens_together('needs_all'))}  # fmt: skip
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        if joins := KINDS[kind].joins_tokens:
+            self.refused[f'layers of kind {kind!r}'] = joins
+        for module in branch.modules():
+            for feature in getattr(getattr(module, 'features', None), 'active', ()):
+                if reason := feature.of_tokens_together('needs_all'):
+                    self.refused[f'`{self.host.written(kind, feature.title)}`'] = reason
+        return branch
+
+    def refusal(self) -> str | None:
+        """What of the stack does not go with tokens that leave, and why."""
+        on = self.host.features
+        others = (f'`{feature.title}`' for feature in on.at.get('through', ()) if feature is not self)
+        refused = {**dict.fromkeys(others, 'both say how layers run'), **self.refused}
+        return next((f'{name}: {reason}' for name, reason in refused.items()), None)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if call.inputs.get('exits') is None:
+            return x
+        if reason := self.refusal():
+            raise ValueError(f'`exits` does not go with {reason}')
+        if call.memories:
+            raise ValueError('`exits` does not go with `mems`: memories are of all layers')
+        if len(call.order) % self.host.len_default_block:
+            raise ValueError('`exits` does not go with `layers_execute_order` that ends inside of a block')
+        return x
+
+    def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
+        exits, length = call.inputs.get('exits'), self.host.len_default_block
+        if exits is None:
+            return run(x, call, range(len(call.order)))
+        if run.args[1] is not None:
+            raise ValueError('`transform_block_inputs` does not go with `exits`: a token that leaves keeps its state')
+        blocks = [range(start, start + length) for start in range(0, len(call.order), length)]
+        if not isinstance(exits, AllStates):
+            return self.leaving(run, x, call, blocks, exits)
+        for steps in blocks:
+            x = run(x, call, steps)
+            exits.states.append(self.as_read(x, call))
+        return x
+
+    def as_read(self, x: Tensor, call: Any) -> Tensor:
+        """The stream as it would leave the stack."""
+        on = self.host.features.acting(call.inputs)
+        x = on.unwind('close', x, call)
+        return on.pick('finish', lambda x, call: call.norm(self.host.final_norm, x))(x, call)
+
+    def leaving(self, run: Run, x: Tensor, call: Any, blocks: Sequence[range], exits: Exits) -> Tensor:
+        tracing = torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
+        whole = tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
+        real = None if call.real is None else call.real[:, call.real.shape[1] - x.shape[1] :]
+        going = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
+        depth, first = torch.zeros_like(going, dtype=torch.long), x
+        for number, steps in enumerate(blocks, 1):
+            before = x
+            if whole:
+                x = all_tokens(run, x, call, steps, going)
+            elif bool(going.any()):
+                x = self.going_on(run, x, call, steps, going)
+            else:
+                self.leave_keys(run, x, call, range(steps[0], len(call.order)))
+                break
+            depth = depth + going
+            if number < len(blocks):
+                state = self.as_read(x, call)
+                first = state if number == 1 else first
+                those = None if whole else going
+                going = going & ~self.leaves(exits, number, (state, first, x, before), call, those)
+        call.state('exit_depth').append(depth.unsqueeze(-1))
+        exits.depth = depth
+        if exits.log is not None:
+            exits.log.append(depth)
+        return x
+
+    def leaves(self, exits: Exits, number: int, states: tuple[Tensor, ...], call: Any, going: Tensor | None) -> Tensor:
+        """Which of the tokens (b n) leave after a block: of those that are `going`, or of all."""
+        b, n, _ = states[0].shape
+        place = torch.arange(n, device=states[0].device) + (call.seen - exits.leading)
+        if going is None:
+            row = torch.arange(b, device=place.device).repeat_interleave(n)
+            found = exits.leaves(Tokens(number, *(t.flatten(0, 1) for t in states), row, place.repeat(b)))
+            found = found.reshape(b, n)
+        else:
+            row, at = going.nonzero(as_tuple=True)
+            found = torch.zeros_like(going)
+            found[row, at] = exits.leaves(Tokens(number, *(t[row, at] for t in states), row, place[at]))
+        return found if exits.front is None else found & ~exits.front
+
+    def going_on(self, run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:
+        """Run layers for the tokens that are `going`, without the rows of which none is."""
+        rows = going.any(dim=1)
+        if bool(rows.all()):
+            return those_that_go_on(run, x, call, steps, going)
+        rows = rows.nonzero().squeeze(-1)
+        part, own, on = call.of_rows(rows), going[rows], run.args[0]
+        for step in steps:
+            layer, call.step = self.host.layers[call.order[step]], step
+            if call.keeps:
+                layer.fill(x, call, on)
+            x = x.index_copy(0, rows, those_that_go_on(run, x[rows], part, (step,), own))
+        call.step, call.attended, call.self_attended = part.step, part.attended, part.self_attended
+        call.keep('block_hiddens', x)
+        return x
+
+    def leave_keys(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> None:
+        """What a later token that goes on longer will read: keys and values of the states that were kept."""
+        if not call.keeps:
+            return
+        for call.step in steps:
+            self.host.layers[call.order[call.step]].fill(x, call, run.args[0])
+
+
+class ExitsInModel(ModelFeature):
+    """Hands `exits` on to the stack, and lets tokens that have left be read by heads of their own, if there are any."""
+
+    paper = 'Depth-Adaptive Transformer, arXiv:1910.10073'
+    takes = {'exits': 'an `Exits`, which says after which block each token leaves'}
+    must_be = {'exits': an_exit}
+    waits = True
+    by_token = True  # in a call without `exits`
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        exits, front = call.inputs.get('exits'), None
+        if exits is None:
+            return inputs
+        if call.spread is not None:
+            raise ValueError('`exits` does not go with `memory_tokens_interspersed_every`: tokens have no places there')
+        if call.leading and not call.continues:
+            new = torch.ones(call.like_tokens.shape[0], call.leading + call.new, dtype=torch.bool,
+                             device=call.like_tokens.device)  # fmt: skip
+            new[:, call.leading :] = False
+            front = call.behind_padding(new)
+        call.own(self).exits = bound = exits.bound(inputs, call.leading, front)
+        return {**inputs, 'exits': bound}
+
+    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+        exits = None if call.inputs.get('exits') is None else call.own(self).exits
+        if exits is None or exits.depth is None or not exits.heads or out is x or not torch.is_tensor(out):
+            return out
+        count = min(out.shape[1], call.new)  # tokens in front are read by the head of the net
+        depth = exits.depth.unsqueeze(-1)
+        depth = depth if call.continues else call.before_padding(depth)
+        front, out = out.split((out.shape[1] - count, count), dim=1)
+        x, depth = x[:, x.shape[1] - count :], depth[:, depth.shape[1] - count :]
+        for block, head in enumerate(exits.heads, 1):
+            own = call.on.chain('logits', head(x), call)
+            out = torch.where(depth == block, own.to(out.dtype), out)
+        out = call.trace.logits = torch.cat((front, out), dim=1)
+        return out
