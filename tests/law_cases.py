@@ -142,6 +142,7 @@ SORTING_NET = dict(**SINKHORN, attn_sinkhorn_sort='net', attn_cluster_blocks=16)
 SETTINGS: dict[str, Values] = {
     'squeeze_out_last_dim': dict(logits_dim=1),
     'mem_same_length': dict(max_mem_len=3),
+    **{f'cmem_{name}': dict(max_mem_len=LONGEST) for name in ('len', 'ratio', 'fn', 'loss', 'loss_weight', 'init')},
     'tie_embedding_normed': dict(l2norm_embed=True),
     'dim_condition': dict(use_adaptive_layernorm=True),
     'adaptive_condition_mlp': dict(use_adaptive_layernorm=True),

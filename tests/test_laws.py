@@ -50,6 +50,7 @@ from oracles import assert_close, randn
 from refusals import is_known, names_a_flag, refusal
 from safetensors.torch import load, save
 from sweeps import is_late, nightly, some
+from torch.utils._pytree import tree_leaves
 
 from x_transformers import Attention, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 from x_transformers.cache import Cache
@@ -156,8 +157,17 @@ def test_off_is_free(case):
 
 # 2 on matters
 
+
+def compressed(net, inputs):
+    """What is kept of a second segment, and its loss."""
+    mems = [randn(3, LONGEST, 16, seed=at) for at in range(2)]
+    trace = net.train()(**inputs, mems=mems, return_mems=True, return_intermediates=True)[1]
+    return [*tree_leaves(trace.mems), *trace.aux_losses.values()]
+
+
 # what else to look at, where the output stays the same
 LOOK_AT = {
+    **dict.fromkeys(('cmem_len', 'cmem_ratio', 'cmem_fn', 'cmem_loss', 'cmem_loss_weight'), compressed),
     'add_continuous_pred_head': lambda net, inputs: (
         net(**inputs, return_next_embed_pred=True)[1] if net.add_continuous_pred_head else []
     ),
@@ -262,6 +272,11 @@ def test_on_matters_across(case):
 
 # parameters without a gradient, and why
 NO_GRADIENT = {
+    **{
+        f'cmem.{at}.{name}': 'learns from a loss of its own, segment by segment: see test_compressive_memory'
+        for at in (0, 1)
+        for name in ('conv.weight', 'conv.bias', 'back.weight', 'back.bias')
+    },
     'to_next_embed_pred.0.weight': 'read by `return_next_embed_pred`: see test_model_features',
     'to_next_embed_pred.2.weight': 'read by `return_next_embed_pred`: see test_model_features',
     'pooler.weight': 'read by `return_pooled`: see test_embeddings_and_heads',
@@ -603,6 +618,7 @@ NOT_IN_MEMORIES = (
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
     ' recycling looped attn_cluster'
     ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb'
+    ' cmem_len cmem_ratio cmem_fn cmem_loss cmem_loss_weight cmem_init'  # pairs: see test_compressive_memory
 ).split()
 WITH_MEMORIES = [
     case for case in DIVISIBLE if not set(NOT_IN_MEMORIES) & set(case.keywords) and case.flag != 'shift_mem_down'

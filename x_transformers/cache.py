@@ -343,6 +343,7 @@ class LayerIntermediates:
     whole                why no token can follow, if none can
     made_by              the flags of the stack that decide what keys and values are
     states, model_states   what features of the stack and of the model remember
+    mem_masks            which of compressed memories, `mems`, are real; None for all
     """
 
     hiddens: list[Tensor] | None = None
@@ -370,6 +371,7 @@ class LayerIntermediates:
     whole: str = ''
     made_by: Sequence[str] | None = None
     model_states: dict[str, State] = field(default_factory=dict)
+    mem_masks: list[tuple[Tensor | None, Tensor | None]] | None = None
 
     @property
     def cache(self) -> Cache:

@@ -31,6 +31,7 @@ from x_transformers.features.embeddings import (
     SumEmbeds,
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
+from x_transformers.features.memory.compressive import CompressiveMemory
 from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     ConfigError,
@@ -62,6 +63,7 @@ CONTINUOUS: tuple[type[Feature], ...] = (
     MemoryTokens,
     PrependInputs,
     EmbDropout,
+    CompressiveMemory,
     AveragePool,
 )
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import ModuleList
+from torch.utils._pytree import tree_map_only
 
 from x_transformers.attend import Attend, ChoosesKernel, attended, settle
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
@@ -886,10 +887,10 @@ class Wrapper(UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.chain('stack_inputs', self.lengthened(kwargs, call), call)
+        kwargs = on.chain('stack_inputs', {**self.lengthened(kwargs, call), 'mems': mems}, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
-            options = dict(mask=real, mems=mems, cache=cache, input_not_include_cache=True)
+            options = dict(mask=real, cache=cache, input_not_include_cache=True)
             out = self.attn_layers(x, return_hiddens=keeps, **options, **kwargs)
             return out if keeps else (out, LayerIntermediates())
 
@@ -929,11 +930,12 @@ class Wrapper(UpdatesStack, Configurable):
     def new_mems(
         self, trace: LayerIntermediates, mems: Sequence[Tensor | None] | None, detach: bool, call: Any = None
     ) -> list[Tensor]:
-        """What is kept of a segment: the last `max_mem_len` hidden states of each self-attention layer, earlier
-        memories included, or as a feature chooses. Without a `call` the segment was read in several."""
+        """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
+        or as a feature chooses. Without a `call` the segment was read in several."""
         refuse_memories('max_mem_len', self.attn_layers.layer_types if self.max_mem_len else ())
+        call = call or ModelCall.after(trace, self.features)
         kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
-        return [t.detach() for t in kept] if detach else kept
+        return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept
 
     def last_hiddens(self, mems: Sequence[Tensor | None] | None, hiddens: list[Tensor], call: Any) -> list[Tensor]:
         if mems:

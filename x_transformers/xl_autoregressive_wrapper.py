@@ -378,6 +378,7 @@ class SegmentReader:
     start     first token of the present segment
     seen      tokens read
     hiddens   what will be the memory of the present segment, one list per reading
+    states    what features of the model remember after the last one
     """
 
     def __init__(
@@ -393,6 +394,7 @@ class SegmentReader:
         self.start = self.seen = 0
         self.cache: Any = None
         self.hiddens: list[list[Tensor]] = []
+        self.states: dict[str, Any] = {}
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
         """The logits (b l) after the last token of `sequence` (b n)."""
@@ -410,7 +412,7 @@ class SegmentReader:
         logits, inter = self.net(sequence[:, start:], return_intermediates=True, **inputs)
         if self.caching:
             self.cache = inter.cache
-        self.hiddens = [*(self.hiddens if self.caching else ()), inter.hiddens]
+        self.hiddens, self.states = [*(self.hiddens if self.caching else ()), inter.hiddens], inter.model_states
         self.seen = sequence.shape[1]
         return (logits[0] if isinstance(logits, tuple) else logits)[:, -1]
 
@@ -430,7 +432,8 @@ class SegmentReader:
     def remembered(self) -> list[Tensor]:
         """The memories of the next segment, from those of the present one and its hidden states."""
         hiddens = [torch.cat(layer, dim=1) for layer in zip(*self.hiddens, strict=True)]
-        return self.net.new_mems(LayerIntermediates(hiddens=hiddens), self.net.shifted(self.mems), True)
+        trace = LayerIntermediates(hiddens=hiddens, model_states=self.states)
+        return self.net.new_mems(trace, self.net.shifted(self.mems), True)
 
 
 __getattr__, __dir__ = also(__name__)

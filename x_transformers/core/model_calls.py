@@ -82,6 +82,12 @@ class ModelCall(AddsLosses, HasStates):
     on: Any = None
     new_states: dict[str, State] = field(default_factory=dict)
 
+    @classmethod
+    def after(cls, trace: LayerIntermediates, on: Any) -> ModelCall:
+        """Stands for the calls of a segment that was read in several, of which there is what they left behind."""
+        tokens = trace.hiddens[0].shape[1] if trace.hiddens else 0
+        return cls(trace, {}, None, tokens, tokens, tokens, 0, on=on, new_states=dict(trace.model_states))
+
     @property
     def declared(self) -> Mapping[str, Remembered]:
         return self.on.remembers

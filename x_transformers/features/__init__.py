@@ -30,6 +30,7 @@ linformer       a few learned sums in place of the keys
 aft             gated means of values, channel by channel
 recurrent       modules with a state in place of attention
 hybrid          a sequence module beside attention
+memory          what is kept of earlier segments: compressed memories, keys to look up
 outputs         gates and scales on what attention gives
 early           what early releases computed: biases, rotated values
 norms           norms and scales of a branch

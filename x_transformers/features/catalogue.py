@@ -79,6 +79,7 @@ from x_transformers.features.layouts import (
 )
 from x_transformers.features.linear.attention import LinearAttention
 from x_transformers.features.linformer import Slots, SlotsOfLayers
+from x_transformers.features.memory.compressive import CompressiveMemory
 from x_transformers.features.norms import (
     BranchPostNorm,
     Condition,
@@ -414,6 +415,7 @@ MODEL: tuple[type[Feature], ...] = (
     DeepEmbeds,
     Recycling,
     Looped,
+    CompressiveMemory,
     AveragePool,
     PoolByAttention,
     HeadTransform,

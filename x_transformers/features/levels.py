@@ -356,7 +356,8 @@ class ModelFeature(Feature):
     They are called as `AttentionFeature` says.
 
     `remember` gives memories (b m d) of each self-attention layer, from those of the segments before, None if there are
-    none, and what these layers have read in this one. There is no call where generation has read a segment in several.
+    none, and what these layers have read in this one. Where generation has read a segment in several calls, `call` has
+    what they left behind, its `trace` and `new_states`, and no inputs.
 
     `gives_log_probs`: the logits are log probabilities.
     `by_token`: a loss may read a few tokens at a time: `spread` and `logits` look at each token alone, and `answer`

@@ -1,0 +1,294 @@
+"""Compressive Transformer: memories that grow too old are not forgotten, but made into fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.checks import check_vectors
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
+from x_transformers.features.levels import ModelFeature
+from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
+from x_transformers.features.memory.kept import Fixed, Kept, Memories, Pair
+from x_transformers.features.norms import UseAdaptiveLayerNorm, UseAdaptiveRMSNorm
+from x_transformers.features.positions import Window
+from x_transformers.features.projections import ProjectionClip, ProjectionNorm
+from x_transformers.features.residuals import LayerDropout
+from x_transformers.features.reversible import Reversible
+from x_transformers.flags import (
+    ConfigError,
+    Running,
+    count,
+    flag,
+    none,
+    not_negative,
+    one_of,
+    shown,
+    size,
+    warn_once,
+)
+from x_transformers.kernels.dense import heads_of, tile_heads
+from x_transformers.kernels.derivatives import differentiable_sdpa
+
+# what a layer does to queries, keys and values wherever they stand
+OF_CONTENT = (ProjectionClip, ProjectionNorm, QKNorm, QKRMSNorm, QKHeadNorm, KeyRMSNorm, ValueRMSNorm)
+
+
+class CompressiveMemory(ModelFeature):
+    """Memories come in pairs (mem, cmem), of which the second holds what was pushed out of the first, compressed.
+
+        a layer sees        cmem, mem, x                    oldest first, a step of positions for each entry
+        old, mem <- mem x   the last `max_mem_len` stay; old are those that do not
+        new = f(old)        b n d -> b ceil(n / c) d
+        cmem <- cmem new    the last `cmem_len` stay
+
+    f is a convolution of `cmem_ratio` = c entries, a pool of them, dilated convolutions, or keeps those that the
+    segment has attended to most. In training it learns by a loss of its own, `cmem`, summed over layers:
+
+        attn    mean (attention(x, old) - attention(x, new))^2      by content alone, with what the layer projects by
+        ae      mean (old - g(new))^2                               g is a transposed convolution; pools repeat
+
+    in which all but f and g are constants. The loss of later segments reaches f where memories keep their gradients.
+    Where masks say what is real, the intermediates hold masks of the new memories, `mem_masks`, to go with them.
+    """
+
+    paper = 'Compressive Transformer, arXiv:1911.05507'
+    cmem_len = flag(0, 'compressed memories of each self-attention, behind `max_mem_len`', count, example=3)
+    cmem_ratio = flag(4, 'how many memories become one', size, example=2)
+    cmem_fn = flag('conv', 'what makes one of them', one_of(*LEARNED, *POOLS), example='mean')
+    cmem_loss = flag('attn', 'what it learns by: attention, or the way back', one_of('attn', 'ae') | none, example='ae')
+    cmem_loss_weight = flag(1.0, 'weight of this loss', not_negative, example=0.5)
+    cmem_init = flag(None, "how convolutions start: None as torch's do", one_of('mean') | none, example='mean')
+    clashes = {'mem_same_length': 'compressed memories are further away than a query would see'}
+    stored_as = {'each': 'attn_layers.cmem'}
+    joins_tokens = 'what is kept of a segment is made of several tokens'
+    needs_all = ''
+
+    def setup(self, host: Any) -> None:
+        stack, learns = host.attn_layers, self.cmem_fn in LEARNED
+        if not host.max_mem_len:
+            raise ConfigError('`cmem_len` needs `max_mem_len`: what is compressed has been a memory before')
+        if learns and self.cmem_ratio < 2:
+            raise ConfigError(f'`cmem_ratio` got 1, with `cmem_fn={self.cmem_fn!r}` it must be at least 2')
+        if self.cmem_fn == 'most_used' and self.cmem_loss == 'ae':
+            raise ConfigError("`cmem_loss='ae'` does not go with `cmem_fn='most_used'`: there is no way back")
+        if self.cmem_init and not learns:
+            warn_once(f'`cmem_init` has no effect with `cmem_fn={self.cmem_fn!r}`')
+        self.order = [at for at in stack.layers_execute_order if stack.layer_types[at] == 'a']
+        owners = list(dict.fromkeys(self.order))
+        self.numbers = [owners.index(at) for at in self.order]
+        if self.cmem_fn == 'most_used':
+            self.check_counted(stack)
+            self.remembers = {'mem_use': Running()}
+        if self.cmem_loss == 'attn':
+            self.check_content(stack)
+        self.each = nn.ModuleList(self.new(stack.dim) for _ in owners)
+
+    def new(self, dim: int) -> Compression:
+        if self.cmem_fn in POOLS:
+            return POOLS[self.cmem_fn](self.cmem_ratio)
+        return LEARNED[self.cmem_fn](self.cmem_ratio, dim, self.cmem_loss == 'ae', self.cmem_init == 'mean')
+
+    def check_counted(self, stack: Any) -> None:
+        """Refuse layers that do not tell what they have attended to."""
+        name = "`cmem_fn='most_used'`"
+        if stack.features.find(LayerDropout):
+            raise ConfigError(f'{name} does not go with `layer_dropout`: a layer left out attends to nothing')
+        for layer in (attention_of(stack.layers[at]) for at in self.order):
+            if layer.flash:
+                raise ConfigError(f'{name} does not go with `attn_flash=True`: the fused kernel forms no weights')
+            if layer.features.at.get('attend') or layer.features.find(Window):
+                owner = next(iter((*layer.features.at.get('attend', ()), layer.features.find(Window))))
+                raise ConfigError(f'{name} does not go with `attn_{owner.title}`: it needs the weights of all keys')
+
+    def check_content(self, stack: Any) -> None:
+        """Refuse layers whose queries and keys are made of more than the stream."""
+        name, ways = "`cmem_loss='attn'`", "write `cmem_loss='ae'` or None"
+        for kind in (UseAdaptiveLayerNorm, UseAdaptiveRMSNorm):
+            if own := stack.features.find(kind):
+                raise ConfigError(f'{name} does not go with `{own.title}`: memories have no conditions; {ways}')
+        for at in self.order:
+            layer = attention_of(stack.layers[at])
+            if not layer.to_q.in_features == layer.to_k.in_features == layer.to_v.in_features == stack.dim:
+                raise ConfigError(f'{name} needs queries, keys and values made of the stream itself; {ways}')
+
+    # in a call
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        """Pairs of memories and of masks as one of each, for the stack."""
+        pairs = self.checked(inputs.get('mems'), call)
+        call.own(self).kept = kept = [Kept(*pair) for pair in pairs]
+        if not pairs:
+            return inputs
+        inputs = {**inputs, 'mems': [own.whole for own in kept]}
+        masks = inputs.get('mem_masks')
+        if masks is None:
+            return inputs
+        if not isinstance(masks, (list, tuple)) or len(masks) != len(kept):
+            raise ValueError(f'`mem_masks` got {shown(masks)}, it must be a list with one for each of `mems`')
+        for at, (own, mask) in enumerate(zip(kept, self.host.shifted(masks), strict=True)):
+            own.hide(mask, f'mem_masks[{at}]')
+        return {**inputs, 'mem_masks': [own.whole_real for own in kept]}
+
+    def checked(self, mems: Any, call: Any) -> list[Pair]:
+        """Pairs of memories, of which each may be absent. Those of a model that compresses nothing are taken too."""
+        if mems is None or not isinstance(mems, (list, tuple)):
+            return []  # what is no list is refused by the stack
+        batch, dim = call.like_tokens.shape[0], self.host.attn_layers.dim
+        pairs: list[Pair] = []
+        for at, mem in enumerate(mems):
+            pair = (mem, None) if mem is None or torch.is_tensor(mem) else mem
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                raise ValueError(f'`mems[{at}]` got {type(mem).__name__}, it must be a pair of memories, (mem, cmem)')
+            for part, name in zip(pair, ('0', '1'), strict=True):
+                if part is not None:
+                    check_vectors(part, f'mems[{at}][{name}]', batch, 'l', dim)
+            pairs.append((pair[0], pair[1]))
+        return pairs
+
+    def shorten(self, x: Tensor, call: Any) -> Tensor:
+        """Count how much of all attention each memory gets, of the queries of the segment so far."""
+        kept = call.own(self).kept
+        if self.cmem_fn != 'most_used' or not call.keeps or not kept or kept[0].whole is None:
+            return x
+        held, tokens = kept[0].whole.shape[1], call.leading + call.tokens
+        layers = [own for own in call.trace.attn_intermediates if own.layer_type == 'a']
+        with torch.no_grad():
+            use = torch.stack([self.use_of(own.post_softmax_attn, held, tokens, call) for own in layers], dim=1)
+            state = call.state('mem_use')
+            before = state.value
+            state.keep(use if before is None else use + before)
+        return x
+
+    def use_of(self, weights: Tensor, held: int, tokens: int, call: Any) -> Tensor:
+        """From weights (b h i j), the sums over queries, of the mean over heads, for each memory (b l)."""
+        first = weights.shape[-1] - tokens - held
+        weights, real = weights[..., first : first + held].mean(dim=1), real_of(call, tokens)
+        if real is not None:
+            weights = weights.masked_fill(~real[:, -weights.shape[1] :, None], 0.0)
+        return weights.sum(dim=1)
+
+    def remember(self, mems: Any, hiddens: Sequence[Tensor], call: Any) -> list[tuple[Tensor, Tensor]]:
+        self.check_segment(hiddens, call)
+        known, use = getattr(call.own(self), 'kept', None), call.new_states.get('mem_use')
+        if known is None:  # read in several calls
+            known = [Kept(*pair) for pair in mems or ()]
+        known = known or [Kept(None, None) for _ in hiddens]
+        real = real_of(call, hiddens[0].shape[1])
+        kept, losses = [], []
+        for at, (own, h) in enumerate(zip(known, hiddens, strict=True)):
+            new, old = own.followed_by(h, real, self.host.max_mem_len)
+            if old.count:
+                of_old = None if use is None else use.value[:, at, own.cmem_count : own.cmem_count + old.count]
+                compressed = self.compressed(at, old, of_old)
+                if call.training and self.cmem_loss is not None:
+                    losses.append(self.loss(at, old, compressed, Memories(h, real)))
+                new.take(compressed, self.cmem_len)
+            kept.append(new)
+        if losses:
+            call.add_loss('cmem', sum(losses[1:], losses[0]) * self.cmem_loss_weight)
+        masks = [(own.mem_real, own.cmem_real) for own in kept]
+        call.trace.mem_masks = masks if any(mask is not None for pair in masks for mask in pair) else None
+        return [own.pair(h) for own, h in zip(kept, hiddens, strict=True)]
+
+    def check_segment(self, hiddens: Sequence[Tensor], call: Any) -> None:
+        most = self.host.max_mem_len
+        if hiddens and hiddens[0].shape[1] > most:
+            raise ValueError(
+                f'`max_mem_len` got {most}, with `cmem_len` it must be at least the length of a segment: '
+                f'there are {hiddens[0].shape[1]} tokens'
+            )
+        if len(hiddens) != len(self.numbers):
+            raise ValueError(
+                f'`cmem_len` needs the ordinary order of layers: {len(hiddens)} self-attentions have run, not '
+                f'{len(self.numbers)}'
+            )
+        if call.inputs.get('document_ids') is not None:
+            raise ValueError('`document_ids` does not go with `cmem_len`: documents are whole')
+        if call.training and self.host.attn_layers.features.find(Reversible):
+            raise ValueError(
+                '`reversible` does not go with `cmem_len` while training: memories are hidden states of all layers, '
+                'which it is there to let go'
+            )
+
+    def compressed(self, at: int, old: Memories, use: Tensor | None) -> Memories:
+        function = self.each[self.numbers[at]]
+        if use is not None:
+            return Memories(*function.kept(old.rows, old.real, use))
+        if function.by_use:
+            raise ValueError("`cmem_fn='most_used'` needs what layers have attended to: the call kept nothing of it")
+        return Memories(*function(old.rows, old.real))
+
+    # what it learns by
+
+    def loss(self, at: int, old: Memories, new: Memories, own: Memories) -> Tensor:
+        """Of one layer, whose input was `own`."""
+        if old.rows.requires_grad:  # no part of the graph of this loss
+            old = Memories(old.rows.detach(), old.real)
+            new = self.compressed(at, old, None) if self.cmem_fn in LEARNED else Memories(new.rows.detach(), new.real)
+        if self.cmem_loss == 'ae':
+            back = self.each[self.numbers[at]].expanded(new.rows, old.count)
+            return mean_square(old.rows - back, old.real)
+        layer = self.host.attn_layers.layers[self.order[at]]
+        found = by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
+        return mean_square(found[0] - found[1], own.real)
+
+
+def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[Tensor]:
+    """What a layer's attention to each of several memories gives, by content alone (b n h d); weights are constants.
+
+    A query that finds nothing real gets zeros.
+    """
+    attention = attention_of(layer)
+    norm, fixed = layer[0][0], Fixed(attention)
+    on = attention.features.rebound(fixed)
+    acting = [feature for feature in on.active if isinstance(feature, OF_CONTENT)]
+    widths = (attention.dim_key, attention.dim_key, attention.shape.dim_value)
+
+    def heads(rows: Tensor) -> tuple[Tensor, ...]:
+        x = rows if norm is None else Fixed(norm)(rows)
+        qkv = fixed.to_q(x), fixed.to_k(x), fixed.to_v(x)
+        for feature in acting:
+            qkv = feature.projected(qkv, None) if 'projected' in feature.runs_at() else qkv
+        qkv = tuple(heads_of(t, width) for t, width in zip(qkv, widths, strict=True))
+        for feature in acting:
+            qkv = feature.heads(qkv, None) if 'heads' in feature.runs_at() else qkv
+        return qkv
+
+    q, found = heads(own.rows)[0], []
+    for memory in memories:
+        _, k, v = heads(memory.rows)
+        k, v = tile_heads(k, q.shape[1]), tile_heads(v, q.shape[1])
+        seen = None if memory.real is None else memory.real[:, None, None]
+        sighted = None if seen is None else seen.any(dim=-1, keepdim=True)
+        mask = None if seen is None else seen | ~sighted
+        out = differentiable_sdpa(q, k, v, attn_mask=mask, scale=float(attention.logit_scale))
+        out = out if sighted is None else out.masked_fill(~sighted, 0.0)
+        found.append(out.transpose(1, 2))
+    return found
+
+
+def mean_square(t: Tensor, real: Tensor | None) -> Tensor:
+    """Of all numbers of the real rows of (b n ...), in float32 at least."""
+    t = t.flatten(2)
+    each = t.to(at_least_float(t.dtype)).square().mean(dim=-1)
+    return each.mean() if real is None else (each * real).sum() / real.sum().clamp(min=1)
+
+
+def real_of(call: Any, tokens: int) -> Tensor | None:
+    """Which of the last tokens of a call, as the stack sees them, are real (b n); None for all."""
+    state, start = call.new_states.get('real'), call.inputs.get('seq_start_pos')
+    real = None if state is None else state.tensor.squeeze(-1)[:, -tokens:]
+    if start is None:
+        return real
+    begun = torch.arange(tokens, device=start.device) >= start.unsqueeze(-1)
+    return begun if real is None else begun & real
+
+
+def attention_of(layer: Any) -> Any:
+    """The attention of a layer, whatever is around it."""
+    return next(module for module in layer[1].modules() if hasattr(module, 'to_q'))
