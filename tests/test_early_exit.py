@@ -383,6 +383,10 @@ def test_thresholds():
         assert torch.equal(out, model.generate(IDS, 6, temperature=0.0)) and stats.mean_depth == 3
     _, stats = model.generate(IDS, 6, temperature=0.0, exit='confidence', exit_threshold=[1.0, 0.0], return_stats=True)
     assert stats.mean_depth == 2  # one threshold for each block but the last
+    model.net.to_logits.weight.data.mul_(1e4)
+    for threshold, depth in ((1.0, 3), (0.99, 1)):  # at 1 none leaves, however sure
+        _, stats = model.generate(IDS, 6, exit='confidence', exit_threshold=threshold, return_stats=True)
+        assert stats.mean_depth == depth
 
 
 def test_the_threshold_falls():
@@ -616,6 +620,19 @@ def test_calibration():
     assert calibrate_exit(model, [*prompts], 5, consistency='risk', references=[*full], **options) == found
     assert calibrate_exit(model, prompts, 5, distance_fn=lambda a, b: 1.0, **options) == 1.0
     assert calibrate_exit(model, prompts, 5, distance_fn=lambda a, b: 0.0, **options) == 0.0
+    # of others: what is further from them than the texts of all blocks are; what is nearer makes up for nothing
+    others, excess = ids_of(40, 5, seed=8), []
+    for threshold in lambdas:
+        early = model.generate(prompts, 5, temperature=0.0, exit='confidence', exit_threshold=threshold)
+        pairs = ([token_f1_distance(row, other) for row, other in zip(t, others, strict=True)] for t in (early, full))
+        excess.append(sum(max(0, a - b) for a, b in zip(*pairs, strict=True)) / 40)
+    for delta in (0.22, 0.25, 0.3):
+        sure = [exit_p_value(risk, 40, delta) <= 0.1 for risk in excess]
+        wanted = lambdas[(sure.index(False) if False in sure else len(sure)) - 1] if sure[0] else 1.0
+        answer = calibrate_exit(
+            model, prompts, 5, consistency='risk', references=[*others], **{**options, 'delta': delta}
+        )
+        assert answer == wanted
     eos = int(full[0, 1])
     seen = []
     calibrate_exit(model, prompts, 5, eos_token=eos, distance_fn=lambda a, b: seen.append((a, b)) or 1.0, **options)
