@@ -467,3 +467,11 @@ def test_ratios(scripts):
     assert row.ratios('ours') == [0.5, 1.0, 2.0]
     row.refused['other'] = 'ValueError: no'
     assert row.cell('other') == 'refused' and row.cell('unknown') == '-'
+
+
+@pytest.mark.slow
+def test_early_exits(scripts, capsys):
+    scripts('early_exit').main(['--tiny', '--bytes', '100000'])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-4].startswith('| delta |') and lines[-2].startswith('| 0.5 |') and lines[-1].startswith('| speculative')
+    scripts('early_exit').main(['--simulate', '20'])
