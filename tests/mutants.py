@@ -326,8 +326,9 @@ BUGS = {
         ('a tied head forgets the adapter of its table', 'if isinstance(self.emb, nn.Embedding) and (', 'if isinstance(self.emb, nn.Module) and (', 'test_embeddings_and_heads.py'),
         ('a tied head reads vectors that are not there', "and (not weight.is_meta or device.type == 'meta')", 'and True', 'test_embeddings_and_heads.py'),
         ('interspersed tokens leave a gap', "call.own(self).length = x.shape[1]", "call.own(self).length = x.shape[1] - x.shape[1] % self.every", 'test_model_features.py'),
+        ('sines have a scale of their own', 'scale = 1.0', 'pass', 'test_positions.py'),
         ('the first axis of data is the fastest', 'zip(reversed(self.tables), reversed(self.lengths), strict=True)', 'zip(self.tables, self.lengths, strict=True)', 'test_embeddings_and_heads.py'),
-        ('places along axes stand beside the table', 'return  # in place of these', 'pass', 'test_embeddings_and_heads.py'),
+        ('places along axes stand beside the table', "others = ('axial_abs_pos_emb', *Sinusoids.switches)", 'others = Sinusoids.switches', 'test_embeddings_and_heads.py'),
         ('a scale of embeddings is not rounded', 'self.factors.get(x.dtype, self.emb_scale)', 'self.emb_scale', 'test_embeddings_and_heads.py'),
         ('what stands in front is normed', 'if call.front else self.norm(new)', 'if False else self.norm(x)', 'test_embeddings_and_heads.py'),
         ('a stream that is left out has id 0', "self.embed_default_ids[name], device=", '0, device=', 'test_embeddings_and_heads.py'),
@@ -544,6 +545,9 @@ BUGS = {
         ('streams are mixed the other way', "'b n s t, b n s d -> b n t d'", "'b n s t, b n t d -> b n s d'"),
     ]),
     'features/tables.py': ('test_positions.py test_kernels.py', [
+        ('angles are formed in few digits', 'pos.to(wide) * frequencies.to(wide)', '(pos.float() * frequencies.float()).to(wide)', 'test_positions.py'),
+        ('angles are cast before they are reduced', 'angles.remainder(2 * math.pi).to(dtype)', 'angles.to(dtype)', 'test_positions.py'),
+        ('the last wave is one of many', 'theta ** -(places / (half - DENOMINATORS[denominator]))', 'theta ** -(places / half)', 'test_positions.py'),
         ('angles lose digits in half precision', 'if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):', 'if False:', 'test_positions.py'),
     ]),
     'core/files.py': ('test_prompt_cache.py', [

@@ -150,10 +150,10 @@ def learned_positions(weights: Weights, pos: Tensor) -> Tensor:
     return table[pos] / math.sqrt(table.shape[-1])
 
 
-def sinusoid(weights: Weights, pos: Tensor, dim: int, theta: float = 10000) -> Tensor:
-    """1706.03762, sines first, then cosines, times a learned scale."""
+def sinusoid(weights: Weights, pos: Tensor, dim: int, theta: float = 10000, less: int = 0) -> Tensor:
+    """1706.03762, sines first, then cosines, times a learned scale; exponents k / (d / 2 - 1) if 1 less."""
     half = dim // 2
-    angles = [pos.double() * theta ** (-k / half) for k in range(half)]
+    angles = [pos.double() * theta ** (-k / (half - less)) for k in range(half)]
     return torch.stack([a.sin() for a in angles] + [a.cos() for a in angles], dim=-1) * weights['scale']
 
 

@@ -6,6 +6,7 @@ import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
 from sweeps import crossed, every_third
 from torch import nn
+from toy_tasks import SEEDS, learned, net_for, shift
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
@@ -72,22 +73,53 @@ def test_learned_positions_refuse_what_is_beyond_the_table():
 
 
 @pytest.mark.parametrize('theta', [10000, 30])
+@pytest.mark.parametrize('denominator', ['d', 'half_minus_1'])
 @pytest.mark.parametrize('n', [1, 7])
-def test_sinusoid(n, theta):
-    emb, x = randomised(ScaledSinusoidalEmbedding(6, theta=theta)), torch.zeros(2, n, 6)
+def test_sinusoid(n, theta, denominator):
+    emb, x = randomised(ScaledSinusoidalEmbedding(6, theta=theta, denominator=denominator)), torch.zeros(2, n, 6)
     for call, wanted in calls_with_positions(n, far=900):
         assert_same(
             emb,
-            lambda call=call: emb(x, **call).double(),
-            lambda w, wanted=wanted: oracles.sinusoid(w, wanted, 6, theta),
-            tolerance=1e-4,
+            lambda call=call: emb(x, **call),
+            lambda w, wanted=wanted: oracles.sinusoid(w, wanted, 6, theta, less=denominator != 'd'),
+            tolerance=1e-12,
         )
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_sines_far_away_have_all_their_digits(dtype):
+    emb, far = ScaledSinusoidalEmbedding(64, scale=1.0).to(dtype), torch.tensor([0, 10**6, 10**6 + 1, 123456789])
+    found = emb(torch.zeros(1, 4, 64), pos=far)
+    tolerance = 5e-7 if dtype == torch.float32 else 1e-8  # of an angle of 1e8
+    assert found.dtype == dtype
+    assert_close(found.double(), oracles.sinusoid(dict(scale=1.0), far, 64), tolerance=tolerance)
+    assert torch.equal(found[0], torch.tensor([0.0] * 32 + [1.0] * 32, dtype=dtype))
+
+
+@pytest.mark.parametrize('denominator', ['d', 'half_minus_1'])
+def test_sines_move_by_a_rotation(denominator):
+    """As complex numbers c = cos + i sin, a shift of any size is one product: c(p + s) = e^(i s w) c(p)."""
+    emb = ScaledSinusoidalEmbedding(12, theta=50.0, scale=1.0, denominator=denominator).double()
+    frequencies = 50.0 ** -(torch.arange(6).double() / (6 - (denominator != 'd')))
+
+    def waves(pos):
+        sines, cosines = emb(torch.zeros(1, len(pos), 12), pos=pos).chunk(2, dim=-1)
+        return torch.complex(cosines, sines)
+
+    pos, shift = randn(5) * 9, 2.37
+    assert_close(waves(pos + shift), torch.exp(1j * shift * frequencies) * waves(pos))
+    lengths = 2 * torch.pi / frequencies
+    assert lengths[0] == 2 * torch.pi and (denominator == 'd') == bool(lengths[-1] < 2 * torch.pi * 49)
 
 
 def test_sinusoid_starts_small_and_needs_an_even_width():
     assert_close(ScaledSinusoidalEmbedding(6).scale.double(), torch.tensor([6**-0.5]).double(), tolerance=TABLE)
     with pytest.raises(ValueError, match='even'):
         ScaledSinusoidalEmbedding(5)
+    with pytest.raises(ValueError, match="`sinu_denominator='half_minus_1'` needs a width of at least 4, got 2"):
+        ScaledSinusoidalEmbedding(2, denominator='half_minus_1')
+    with pytest.raises(ValueError, match='`denominator` got 3, it must be one of'):
+        ScaledSinusoidalEmbedding(6, denominator=3)
 
 
 def test_sines_of_a_fixed_scale():
@@ -99,6 +131,36 @@ def test_sines_of_a_fixed_scale():
     options = dict(num_tokens=7, max_seq_len=9, scaled_sinu_pos_emb=True, abs_pos_emb_scale=0.5)
     net = TransformerWrapper(**options, attn_layers=Encoder(dim=6, depth=1, heads=1, attn_dim_head=4))
     assert net.pos_emb.scale == 0.5 and net(torch.zeros(1, 9, dtype=torch.long)).dtype == torch.float32
+
+
+SINES = dict(num_tokens=7, max_seq_len=9, sinu_pos_emb=True)
+SMALL = dict(dim=6, depth=1, heads=1, attn_dim_head=4)
+
+
+def test_sines_of_a_model():
+    options = dict(sinu_theta=50.0, sinu_denominator='half_minus_1')
+    net = randomised(TransformerWrapper(**SINES, **options, attn_layers=Encoder(**SMALL)))
+    assert not any('pos_emb' in name for name in net.state_dict())
+    tokens = net.token_emb(torch.zeros(1, 20, dtype=torch.long))  # more than a table would have
+    wanted = tokens + oracles.sinusoid(dict(scale=1.0), torch.arange(20), 6, 50.0, less=1)
+    assert_close(net(torch.zeros(1, 20, dtype=torch.long)), net.to_logits(net.attn_layers(wanted)), tolerance=1e-12)
+    scaled = TransformerWrapper(**{**SINES, 'sinu_pos_emb': False}, scaled_sinu_pos_emb=True, **options,
+                                attn_layers=Encoder(**SMALL))  # fmt: skip
+    assert net.config['sinu_theta'] == 50.0 and scaled.pos_emb.theta == 50.0 and scaled.pos_emb.scale.shape == (1,)
+    for other in (dict(scaled_sinu_pos_emb=True), dict(abs_pos_emb_scale=0.5)):
+        with pytest.raises(ValueError, match=f'`sinu_pos_emb` does not go with `{next(iter(other))}`: its scale is 1'):
+            TransformerWrapper(**SINES, **other, attn_layers=Encoder(**SMALL))
+
+
+@pytest.mark.slow
+@SEEDS
+@pytest.mark.parametrize('seen', [False, True])
+def test_sines_tell_places_apart(seed, seen):
+    torch.manual_seed(seed)
+    task = shift(3)
+    net = net_for(task, Encoder, around=dict(sinu_pos_emb=seen, use_abs_pos_emb=seen))
+    score = learned(net, task, steps=300)
+    assert score >= 0.99 if seen else score <= 0.4
 
 
 # rotary

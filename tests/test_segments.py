@@ -136,7 +136,7 @@ def test_what_is_refused():
         net(x[:1], mems=mems)
 
 
-@pytest.mark.parametrize('positions', [{}, dict(scaled_sinu_pos_emb=True), dict(axial_abs_pos_emb=(5, 5))], ids=str)
+@pytest.mark.parametrize('positions', [{}, dict(sinu_pos_emb=True), dict(axial_abs_pos_emb=(5, 5))], ids=str)
 def test_absolute_positions_beside_memories_are_warned_of_once(positions, logged):
     net, x = net_of(stack=dict(rotary_pos_emb=False), **positions), ids_of(2, 4)
     mems = net(x, return_mems=True)[1]

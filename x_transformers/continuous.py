@@ -28,6 +28,7 @@ from x_transformers.features.embeddings import (
     MemoryTokens,
     PostEmbNorm,
     PrependInputs,
+    Sinusoids,
     SumEmbeds,
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
@@ -58,6 +59,7 @@ CONTINUOUS: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
     AbsolutePositions,
+    Sinusoids,
     SumEmbeds,
     PostEmbNorm,
     MemoryTokens,

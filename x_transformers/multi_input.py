@@ -24,6 +24,7 @@ from x_transformers.features.embeddings import (
     MemoryTokens,
     PostEmbNorm,
     PrependEmbeds,
+    Sinusoids,
     SumEmbeds,
     sizes,
 )
@@ -57,6 +58,7 @@ MULTI_INPUT: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
     AbsolutePositions,
+    Sinusoids,
     SumEmbeds,
     PostEmbNorm,
     PrependEmbeds,

@@ -24,6 +24,7 @@ from x_transformers.features.embeddings import (
     EmbDropout,
     MemoryTokens,
     PrependInputs,
+    Sinusoids,
     SumEmbeds,
     TokenEmbedding,
 )
@@ -68,6 +69,7 @@ XVAL: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
     AbsolutePositions,
+    Sinusoids,
     SumEmbeds,
     MemoryTokens,
     PrependInputs,

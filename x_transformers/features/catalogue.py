@@ -24,6 +24,7 @@ from x_transformers.features.embeddings import (
     MemoryTokens,
     PostEmbNorm,
     PrependEmbeds,
+    Sinusoids,
     SumEmbeds,
     TransformTokens,
 )
@@ -402,6 +403,7 @@ MODEL: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
     AbsolutePositions,
+    Sinusoids,
     AxialPositions,
     ExtraIds,
     SumEmbeds,

@@ -15,7 +15,13 @@ from x_transformers.core.checks import a_tensor, check_ids, check_range, check_v
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
-from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding, positions_of
+from x_transformers.features.positions import (
+    DENOMINATORS,
+    AbsolutePositionalEmbedding,
+    ScaledSinusoidalEmbedding,
+    positions_of,
+)
+from x_transformers.features.rotary import a_base
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -26,6 +32,7 @@ from x_transformers.flags import (
     is_number,
     none,
     number,
+    one_of,
     positive,
     probability,
     shown,
@@ -114,15 +121,19 @@ def check_rows(pos: Tensor | None, rows: int) -> None:
         raise ValueError(f'`pos` got shape {tuple(pos.shape)}, it must be (n,) or ({rows}, n)')
 
 
+def adds_positions(host: Any) -> bool:
+    """Whether a model adds absolute positions to its tokens."""
+    return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not host.attn_layers.disable_abs_pos_emb)
+
+
 class AbsolutePositions(ModelFeature):
     """A vector per position, added to the tokens: learned, or sines and cosines.
 
     Left out if the stack has a scheme of its own that says so (rotary, T5), or without a `max_seq_len`.
     """
 
-    paper = 'Attention Is All You Need, arXiv:1706.03762'
+    paper = 'Convolutional Sequence to Sequence Learning, arXiv:1705.03122'
     use_abs_pos_emb = flag(True, 'add a vector per position, unless the stack has positions of its own')
-    scaled_sinu_pos_emb = flag(False, 'sines and cosines with a learned scale, instead of a table')
     abs_pos_emb_scale = flag(
         None, 'factor of the table, emb_dim ** -0.5 if None; of sines, in place of the learned one', number | none,
         example=1.0,
@@ -130,7 +141,7 @@ class AbsolutePositions(ModelFeature):
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}
     must_be = {'pos': tensor_of('n | b n', floats=False) | tensor_of('n e | b n e', floats=True) | tensor_of('b h n')}
     stored_as = {'module': 'pos_emb'}
-    options = {'scaled_sinu_pos_emb': 'use_abs_pos_emb', 'abs_pos_emb_scale': 'use_abs_pos_emb'}
+    options = {'abs_pos_emb_scale': 'use_abs_pos_emb'}
     settles = ('pos_emb',)
     plain = True
 
@@ -140,12 +151,8 @@ class AbsolutePositions(ModelFeature):
 
     def setup(self, host: Any) -> None:
         host.pos_emb = None
-        if getattr(host, 'axial_abs_pos_emb', None):
-            return  # in place of these
-        if not self.use_abs_pos_emb or host.max_seq_len <= 0 or host.attn_layers.disable_abs_pos_emb:
-            return
-        if self.scaled_sinu_pos_emb:
-            self.module = ScaledSinusoidalEmbedding(host.emb_dim, scale=self.abs_pos_emb_scale)
+        others = ('axial_abs_pos_emb', *Sinusoids.switches)  # in place of these
+        if not adds_positions(host) or any(getattr(host, name, None) for name in others):
             return
         sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
         self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)
@@ -166,6 +173,44 @@ class AbsolutePositions(ModelFeature):
         return self.host.pos_emb(
             call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
         )
+
+
+class Sinusoids(ModelFeature):
+    """Sines and cosines of the position in place of a table, so that no length is too long, which are added likewise.
+
+        [sin p w | cos p w]     w: d / 2 frequencies        b n -> b n d
+
+    The paper alternates sines and cosines: a permutation of the features.
+    """
+
+    paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.5; Whisper, arXiv:2212.04356'
+    sinu_pos_emb = flag(False, 'sines and cosines of the position, instead of a table')
+    scaled_sinu_pos_emb = flag(False, 'the same with a learned scale')
+    sinu_theta = flag(10000.0, 'waves are 2 pi to 2 pi times this long, in tokens', a_base, example=100.0)
+    sinu_denominator = flag(
+        'd',
+        "frequency k is theta ** (-2 k / d); theta ** (-k / (d / 2 - 1)) if 'half_minus_1', as in Whisper",
+        one_of(*DENOMINATORS),
+        example='half_minus_1',
+    )
+    switches = ('sinu_pos_emb', 'scaled_sinu_pos_emb')
+    options = dict.fromkeys(switches, 'use_abs_pos_emb')
+    stored_as = {'module': 'pos_emb'}
+    plain = True
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return bool(values['sinu_pos_emb'] or values['scaled_sinu_pos_emb'])
+
+    def setup(self, host: Any) -> None:
+        scale = host.abs_pos_emb_scale
+        if self.sinu_pos_emb:
+            for name, given in (('scaled_sinu_pos_emb', self.scaled_sinu_pos_emb), ('abs_pos_emb_scale', scale)):
+                if given not in (None, False):
+                    raise ConfigError(f'`sinu_pos_emb` does not go with `{name}`: its scale is 1')
+            scale = 1.0
+        if adds_positions(host):
+            self.module = ScaledSinusoidalEmbedding(host.emb_dim, self.sinu_theta, scale, self.sinu_denominator)
 
 
 class Axes(nn.ParameterList):
@@ -190,6 +235,7 @@ class AxialPositions(ModelFeature):
     takes = {'pos': AbsolutePositions.takes['pos']}
     must_be = {'pos': AbsolutePositions.must_be['pos']}
     clashes = {
+        'sinu_pos_emb': 'both are positions of tokens',
         'scaled_sinu_pos_emb': 'both are positions of tokens',
         'abs_pos_emb_scale': 'there is no table of absolute positions',
     }

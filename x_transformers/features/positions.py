@@ -42,7 +42,13 @@ from x_transformers.features.rotary import (  # noqa: F401
     is_one,
     with_heads,
 )
-from x_transformers.features.tables import KeepsPrecision, Placed, constant  # noqa: F401
+from x_transformers.features.tables import (  # noqa: F401
+    DENOMINATORS,
+    KeepsPrecision,
+    Placed,
+    constant,
+    sinusoids,
+)
 from x_transformers.flags import ConfigError, count, flag, none
 
 # vectors added to the input
@@ -88,20 +94,27 @@ class AbsolutePositionalEmbedding(nn.Module):
 
 
 class ScaledSinusoidalEmbedding(nn.Module):
-    """Sines and cosines of the position, times one scale, learned if None.  Vaswani et al. 2017, arXiv:1706.03762
+    """Sines, then cosines of the position p, times one scale, learned if None.  Vaswani et al. 2017, arXiv:1706.03762
 
-    pos      n | b n      positions, 0.. if None
-    returns  n d | b n d
+        sin(p w_k), cos(p w_k),   w_k = theta ** (-k / n),   k = 0 .. dim / 2 - 1
+
+    pos           n | b n      positions, 0.. if None
+    denominator   n is dim / 2 if 'd', as 2 k / d has it; with 'half_minus_1', as in Whisper, dim / 2 - 1
+    returns       n d | b n d
     """
 
     plain = True
 
-    def __init__(self, dim: int, theta: float = 10000, scale: float | None = None) -> None:
+    def __init__(self, dim: int, theta: float = 10000, scale: float | None = None, denominator: str = 'd') -> None:
         super().__init__()
         if dim % 2:
             raise ConfigError(f'the sinusoidal embedding got width {dim}, it must be even')
+        if denominator not in DENOMINATORS:
+            raise ConfigError(f'`denominator` got {denominator!r}, it must be one of {", ".join(DENOMINATORS)}')
+        if denominator == 'half_minus_1' and dim < 4:
+            raise ConfigError(f"`sinu_denominator='half_minus_1'` needs a width of at least 4, got {dim}")
         self.scale = nn.Parameter(torch.full((1,), dim**-0.5)) if scale is None else float(scale)
-        self.dim, self.theta = dim, theta
+        self.dim, self.theta, self.denominator = dim, theta, denominator
         if scale is not None:  # it holds nothing but the dtype and the device of the model
             self.register_buffer('kind', torch.empty(0), persistent=False)
 
@@ -109,19 +122,12 @@ class ScaledSinusoidalEmbedding(nn.Module):
     def like(self) -> Tensor:
         return self.scale if isinstance(self.scale, Tensor) else self.kind
 
-    @property
-    def inv_freq(self) -> Tensor:
-        half, kind = self.dim // 2, at_least_float(self.like.dtype)
-        learned = isinstance(self.scale, Tensor)
-        places = torch.arange(half, device=self.like.device, dtype=torch.float32 if learned else kind)
-        return (self.theta ** -(places / half)).to(kind)
-
     def forward(
         self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
     ) -> Tensor:
         pos = positions_of(x.shape[1], pos, seq_start_pos, offset, x.device)
-        angles = pos.unsqueeze(-1) * self.inv_freq
-        return torch.cat((angles.sin(), angles.cos()), dim=-1).to(self.like.dtype) * self.scale
+        vectors = sinusoids(pos, self.dim, self.theta, self.denominator, at_least_float(self.like.dtype))
+        return vectors.to(self.like.dtype) * self.scale
 
 
 # features of attention

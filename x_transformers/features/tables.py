@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,34 @@ from torch import Tensor, nn
 
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
+
+
+def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of positions (...) by frequencies that broadcast to them, in radians; those of less digits lie in 0 .. 2 pi.
+
+    A product in float32 is wrong by 1e-2 at position 1e6, so it is formed in float64, and reduced before it is cast.
+    """
+    wide = widest(pos.device)
+    angles = pos.to(wide) * frequencies.to(wide)
+    return angles if dtype == torch.float64 else angles.remainder(2 * math.pi).to(dtype)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The dtype of most digits that a device knows."""
+    return torch.float32 if device.type == 'mps' else torch.float64
+
+
+# what the frequencies of sinusoids divide their number by: half of the width, or one less
+DENOMINATORS = {'d': 0, 'half_minus_1': 1}
+
+
+def sinusoids(pos: Tensor, dim: int, theta: float, denominator: str, dtype: torch.dtype) -> Tensor:
+    """Sines, then cosines, of positions (...):  ... d.  arXiv:1706.03762, where they alternate"""
+    half = dim // 2
+    places = torch.arange(half, device=pos.device, dtype=widest(pos.device))
+    frequencies = theta ** -(places / (half - DENOMINATORS[denominator]))
+    angles = angles_at(pos.unsqueeze(-1), frequencies, dtype)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
 class KeepsPrecision(nn.Module):
