@@ -4,10 +4,10 @@
 
 All blocks of the model learn to say the next byte (CALM, arXiv:2207.07061). Thresholds are calibrated on some prompts
 of held-out text so that the risk, the mean distance of greedy texts to those of all blocks (1 - F1 of bytes), is at
-most delta with a probability of 0.95. On other prompts stand, for each: the risk, the mean depth, and the processor time of
-`generate` as the full model's over that with exits, in turns, median of the rounds; likewise of `speculative`, which
-guesses by early exits and gives the text of the full model. `--simulate` draws risks and counts how often calibration
-breaks its promise.
+most delta with a probability of 0.95. On other prompts stand, for each: the risk, the mean depth, and the processor
+time of `generate` as the full model's over that with exits, in turns, median of the rounds; likewise of `speculative`,
+which guesses by early exits and gives the text of the full model. `--simulate` draws risks and counts how often
+calibration breaks its promise.
 """
 
 from __future__ import annotations
