@@ -31,13 +31,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'examples')]
 
 def model_of(folder: str | None, seq_len: int) -> nn.Module:
     """The trained net, or a small one that knows nothing, as a model whose tokens may leave early."""
-    from x_transformers import AutoregressiveWrapper, Decoder, EarlyExitWrapper, TransformerWrapper
+    from x_transformers import Decoder, EarlyExitWrapper, TransformerWrapper
 
     if folder is None:
         stack = Decoder(dim=32, depth=3, heads=2, attn_dim_head=16, rotary_pos_emb=True)
         net = TransformerWrapper(num_tokens=256, max_seq_len=seq_len, attn_layers=stack)
     else:
-        net = AutoregressiveWrapper.from_pretrained(folder).net
+        net = TransformerWrapper.from_pretrained(folder)
     return EarlyExitWrapper(net, layer_loss_weights='linear')
 
 
