@@ -1,5 +1,6 @@
 """What tokens that leave early save: a byte model of `train_lm.py`, calibrated, and then measured on other text.
 
+    python examples/train_lm.py --set shift_tokens=0      whose branches read one token alone
     python benchmarks/early_exit.py runs/train_lm-001/step_001500 [--steps 400] [--deltas 0.1,0.2,0.3]
 
 All blocks of the model learn to say the next byte (CALM, arXiv:2207.07061). Thresholds are calibrated on some prompts
