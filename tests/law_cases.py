@@ -556,6 +556,8 @@ GIVEN_BY_THE_STACK |= {'attn_delta', 'flash_pack_seq_kwargs', 'flash_pack_seq_co
 GIVEN_BY_THE_STACK |= {'mem_same_length'}
 # what the model tells its stack: see test_layer_positions
 GIVEN_BY_THE_STACK |= {'token_pos'}
+# what a loss asks for: see test_layer_losses
+GIVEN_BY_THE_STACK |= {'return_block_outputs', 'return_block_readouts'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # who leaves early: see test_exits

@@ -1118,6 +1118,23 @@ BUGS = {
         ('conditions are seeds', 'condition=buffer[rows].to(self.device)', 'condition=buffer[: len(rows)].to(self.device)'),
         ('weights are scaled up to two', 'MOST_SCALE = 1.1', 'MOST_SCALE = 2.0'),
     ]),
+    'training/layer_losses.py': ('test_layer_losses.py', [
+        ('the layer that just ends still learns', '2 * layers * progress < layer', '2 * layers * progress <= layer'),
+        ('all layers fade alike', '1 - 2 * layers * progress / layer)', '1 - 2 * progress)'),
+        ('targets are of the next document', 'same = self.documents[:, ahead:] == self.documents[:, : targets.shape[1]]', 'same = torch.ones_like(targets, dtype=torch.bool)'),
+        ('the first target of a row counts', 'known.flip(-1).cumsum(dim=-1).flip(-1)', 'known.cumsum(dim=-1)'),
+        ('all heads learn the next token', 'ahead = 1 + head', 'ahead = 1'),
+        ('evaluation is the mean over heads', 'return Objective((), None, (1.0,), False) if self.weights else None', 'return None'),
+        ('what is said in a call is ignored', 'if self.schedule and progress is not None:', 'if False:'),
+        ('layers between have no weight', '* self.layer_weights[layer].to(own)', ''),
+        ('of several heads the first is read', 'return logits.read(now, x)[head]', 'return logits.read(now, x)[0]'),
+    ]),
+    'features/block_outputs.py': ('test_layer_losses.py', [
+        ('layers between have no final norm', 'finish(on.unwind(', '(lambda x, call: x)(on.unwind('),
+        ('streams are not joined', "on.unwind('close', hidden, call), call)", 'hidden, call)'),
+        ('tokens in front are not taken off again', 'call.taken, host = 0, self.host', 'host = self.host'),
+        ('memory tokens of layers between stay', 'call.taken, call.trace.memory_tokens = taken, memories', 'call.taken = taken'),
+    ]),
     'presets.py': ('test_presets.py', [
         ('tables are not scaled', "'emb_scale': dim**0.5,", "'emb_scale': 1.0,"),
         ('tables start as wide as others', 'module.embedding_dim**-0.5 if xavier', 'std if xavier'),

@@ -69,6 +69,7 @@ from x_transformers.generation.sampling import (
     top_p,
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
+from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
 from x_transformers.training.losses import readable
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
 
@@ -229,6 +230,13 @@ class AutoregressiveWrapper(Configurable):
         z_loss_weight: Annotated[
             float, 'weight of the squared log-sum-exp of the logits, arXiv:2204.02311', not_negative
         ] = 0.0,
+        intermediate_layer_loss: Annotated[
+            bool | str, "in training, layers between learn too, until they fade: 'step', 'linear'", a_schedule
+        ] = False,
+        future_target_weights: Annotated[
+            Sequence[float], 'in training, weights of the losses of tokens further on, one for each more head', weights
+        ] = (),
+        last_position_only: Annotated[bool, 'in training, the last target of a row alone counts', boolean] = False,
     ) -> None:
         super().__init__()
         check_net(net)
@@ -244,6 +252,12 @@ class AutoregressiveWrapper(Configurable):
         if z_loss_weight and getattr(net, 'output_is_log_prob', False):
             raise ConfigError('`z_loss_weight` must be 0 with `mixture_of_softmax`: its output is normalised already')
         self.label_smoothing, self.z_loss_weight = label_smoothing, z_loss_weight
+        given = intermediate_layer_loss, future_target_weights, last_position_only
+        self.auxiliary = AuxiliaryLosses(net, *given) if any(given) else None
+
+    def follow(self, progress: float) -> None:
+        if self.auxiliary is not None:
+            self.auxiliary.follow(progress)
 
     @checked
     def forward(
@@ -253,6 +267,7 @@ class AutoregressiveWrapper(Configurable):
         prepend_embeds: Tensor | None = None,
         lens: Tensor | None = None,
         labels: Tensor | None = None,
+        progress: float | None = None,
         **kwargs: Any,
     ) -> Any:
         """The mean loss of predicting each token of `x` from those before it, in nats.
@@ -263,6 +278,7 @@ class AutoregressiveWrapper(Configurable):
         lens            b       number of real tokens of each row; later ones are no targets
         labels          b n     what is to be predicted, if not `x` itself: the tokens of an answer, `ignore_index`
                                 for those of its question, which are read all the same
+        progress        0 to 1  how much of the training is done, for `intermediate_layer_loss`; else as `stepped` says
         **kwargs                to the net: `mask` (b n), `context`, `mems`, `document_ids` (b n), ...
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
@@ -277,9 +293,10 @@ class AutoregressiveWrapper(Configurable):
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
-        wanted = return_outputs or self.add_attn_z_loss or looped
+        extra = None if self.auxiliary is None else self.auxiliary.now(self.training, progress)
+        wanted = return_outputs or self.add_attn_z_loss or looped or bool(extra and extra.layers)
         asked = dict(return_attn_z_loss=self.add_attn_z_loss, looped_pred_all_logits=looped)
-        asked['return_next_embed_pred'] = predicts
+        asked |= dict(return_next_embed_pred=predicts, return_block_readouts=bool(extra and extra.layers))
         kwargs.update({name: True for name, ask in asked.items() if ask})
         kwargs.update({} if return_outputs else later(self.net))
         with AuxLosses() as aux:
@@ -292,7 +309,12 @@ class AutoregressiveWrapper(Configurable):
         targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob)
-        if not looped:
+        if extra is not None:
+            documents = kwargs.get('document_ids')
+            documents = None if documents is None else begins(documents).cumsum(dim=-1)
+            to_come = Targets(x, documents, lead, self.ignore_index)
+            loss = extra.loss(out, to_come, terms, intermediates.block_readouts if extra.layers else ())
+        elif not looped:
             loss = mean_token_loss(out, targets, terms)
         else:
             loss = self.loss_of_passes(intermediates, targets[:, lead:], terms)

@@ -344,6 +344,7 @@ class LayerIntermediates:
     made_by              the flags of the stack that decide what keys and values are
     states, model_states   what features of the stack and of the model remember
     mem_masks            which of compressed memories, `mems`, are real; None for all
+    block_outputs, block_readouts   what stack and model would give after each block but the last, if asked for
     """
 
     hiddens: list[Tensor] | None = None
@@ -372,6 +373,8 @@ class LayerIntermediates:
     made_by: Sequence[str] | None = None
     model_states: dict[str, State] = field(default_factory=dict)
     mem_masks: list[tuple[Tensor | None, Tensor | None]] | None = None
+    block_outputs: list[Tensor] | None = None
+    block_readouts: list[Any] | None = None
 
     @property
     def cache(self) -> Cache:

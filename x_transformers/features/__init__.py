@@ -32,6 +32,7 @@ recurrent       modules with a state in place of attention
 hybrid          a sequence module beside attention
 memory          what is kept of earlier segments: compressed memories, keys to look up
 outputs         gates and scales on what attention gives
+block_outputs   what a model would give after each block
 early           what early releases computed: biases, rotated values
 norms           norms and scales of a branch
 residuals       how a branch joins the stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from x_transformers.features.aft import AttentionFree
 from x_transformers.features.biases import Alibi, AttnBias, DynamicBias, RelativeBias, T5Bias
+from x_transformers.features.block_outputs import BlockOutputs, BlockReadouts
 from x_transformers.features.chunks import ChunkedFeedForward
 from x_transformers.features.clusters import Clusters, SharedQK
 from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
@@ -320,6 +321,7 @@ FEEDFORWARD: tuple[type[Feature], ...] = (
 )
 
 STACK: tuple[type[Feature], ...] = (
+    BlockOutputs,
     Macaron,
     OnlyAttention,
     CustomLayers,
@@ -431,4 +433,5 @@ MODEL: tuple[type[Feature], ...] = (
     NextEmbedHead,
     Pooler,
     ExitsInModel,
+    BlockReadouts,
 )

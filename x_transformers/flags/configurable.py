@@ -235,6 +235,11 @@ class Configurable(nn.Module):
             for feature in features.active if isinstance(features, Features) else ():
                 if feature.stepped is not None:
                     feature.stepped(float(progress))
+            if isinstance(module, Configurable):
+                module.follow(float(progress))
+
+    def follow(self, progress: float) -> None:
+        """What the module itself changes in the course of training."""
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
         """The matrices of hidden layers, which Muon updates, each once: of values, outputs and feedforwards.

@@ -1,0 +1,59 @@
+"""What a model would give if it ended after each of its blocks, for losses of the layers between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from x_transformers.features.levels import ModelFeature, StackFeature
+from x_transformers.flags.inputs import a_switch
+from x_transformers.training.token_loss import Readout, readout_of
+
+
+class BlockOutputs(StackFeature):
+    """Keeps the stream behind each block as the stack would give it there: streams joined, and the final norm."""
+
+    takes = {'return_block_outputs': 'keep in `block_outputs` what the stack would give after each block but the last'}
+    must_be = {'return_block_outputs': a_switch}
+    waits = True
+
+    def close(self, x: Tensor, call: Any) -> Tensor:
+        own = call.own(self)
+        if not call.inputs.get('return_block_outputs') or getattr(own, 'closing', False):
+            return x
+        own.closing = True
+        on, norm = self.host.features.acting(call.inputs), self.host.final_norm
+        finish = on.pick('finish', lambda x, call: call.norm(norm, x))
+        hiddens = call.trace.block_hiddens[:-1]
+        call.trace.block_outputs = [finish(on.unwind('close', hidden, call), call) for hidden in hiddens]
+        return x
+
+
+class BlockReadouts(ModelFeature):
+    """Keeps the logits of the model after each block but the last, as readouts, which compute nothing yet."""
+
+    takes = {'return_block_readouts': 'keep in `block_readouts` the logits after each block but the last'}
+    must_be = {'return_block_readouts': a_switch}
+    waits = True
+    by_token = True
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        return {**inputs, 'return_block_outputs': True} if call.inputs.get('return_block_readouts') else inputs
+
+    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+        if not call.inputs.get('return_block_readouts'):
+            return out
+        taken, memories = call.taken, call.trace.memory_tokens
+        call.trace.block_readouts = [self.logits_of(hidden, call) for hidden in call.trace.block_outputs]
+        call.taken, call.trace.memory_tokens = taken, memories
+        return out
+
+    def logits_of(self, hidden: Tensor, call: Any) -> Readout:
+        call.taken, host = 0, self.host
+        hidden = hidden if call.continues else call.before_padding(hidden)
+        hidden = call.on.unwind('shorten', hidden, call)
+        if host.can_return_readout:
+            return readout_of(host, hidden, call, {})
+        classes = host.logits_dim or host.num_tokens
+        return Readout(hidden, lambda now, x: host.read_out(x, call, {}), None, classes, whole=True)

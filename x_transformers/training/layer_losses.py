@@ -1,0 +1,192 @@
+"""Losses beside that of the next token: of tokens further on, and of what the layers between would predict.
+
+    sum_l w_l(progress) sum_s c_s mean_t CE(logits_s(h^l_t), y_{t+s}),      c_0 = 1, w_N = 1
+
+Al-Rfou et al. 2018, arXiv:1808.04444
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
+from x_transformers.training.token_loss import Readout, Terms, mean_token_loss
+
+a_schedule = one_of(False, 'step', 'linear')
+weights = Check(
+    'numbers of at least 0',
+    lambda value: isinstance(value, (tuple, list)) and all(is_number(one) and one >= 0 for one in value),
+)
+
+
+def layer_weights(schedule: str, progress: float, layers: int) -> list[float]:
+    """The weight of each layer but the last, the lowest first: it is gone at l / 2N of the training, 'step' at once,
+    'linear' bit by bit.
+
+        step      1 if progress < l / 2N
+        linear    max(0, 1 - 2N progress / l)
+    """
+    if schedule == 'step':
+        return [float(2 * layers * progress < layer) for layer in range(1, layers)]
+    return [max(0.0, 1 - 2 * layers * progress / layer) for layer in range(1, layers)]
+
+
+class Targets(NamedTuple):
+    """What is to be predicted, for each head: head s predicts the token s places behind the next one.
+
+    tokens      b n    the sequence, `ignore_index` for what is no target
+    documents   b n    which document each token is of; None if there is one
+    lead               how many tokens stand in front of the sequence, for which there are logits too
+    """
+
+    tokens: Tensor
+    documents: Tensor | None
+    lead: int
+    ignore_index: int
+
+    def of(self, head: int, last_only: bool) -> Tensor:
+        """The targets of a head, b (lead + n); of each row the last one alone, if wanted."""
+        ahead = 1 + head
+        targets = self.tokens[:, ahead:]
+        if self.documents is not None:
+            same = self.documents[:, ahead:] == self.documents[:, : targets.shape[1]]
+            targets = targets.masked_fill(~same, self.ignore_index)
+        if last_only:
+            known = targets != self.ignore_index
+            to_come = known.flip(-1).cumsum(dim=-1).flip(-1)
+            targets = targets.masked_fill(to_come != 1, self.ignore_index)
+        return F.pad(targets, (self.lead, ahead), value=self.ignore_index)
+
+
+class Objective(NamedTuple):
+    """The losses of one call: of which layers but the last, with their weights, and of which heads.
+
+    heads       c_s of each head; () for the mean over all, of the next token
+    """
+
+    layers: tuple[int, ...]
+    layer_weights: Tensor | None
+    heads: tuple[float, ...]
+    last_only: bool
+
+    def loss(self, logits: Any, targets: Targets, terms: Terms, between: Sequence[Readout]) -> Tensor:
+        """`between`: what the model would give after each layer but the last."""
+        longest = targets.tokens.shape[1]
+        if len(self.heads) >= longest:
+            raise ValueError(
+                f'`future_target_weights` has {len(self.heads) - 1} entries, so that heads look {len(self.heads)} '
+                f'tokens ahead: `x` must have more, it has {longest}'
+            )
+        total = self.of_heads(logits, targets, terms)
+        for layer in self.layers:
+            own = self.of_heads(between[layer], targets, terms)
+            total = total + own * self.layer_weights[layer].to(own)
+        return total
+
+    def of_heads(self, logits: Any, targets: Targets, terms: Terms) -> Tensor:
+        if not self.heads:
+            return mean_token_loss(logits, targets.of(0, self.last_only), terms)
+        losses = [
+            weight * mean_token_loss(of_head(logits, head), targets.of(head, self.last_only), terms)
+            for head, weight in enumerate(self.heads)
+        ]
+        return sum(losses[1:], losses[0])
+
+
+def of_head(logits: Any, head: int) -> Any:
+    """The logits of one of several heads, a tuple of them or a `Readout`."""
+    if not isinstance(logits, Readout):
+        return logits[head]
+    if logits.linears is not None:
+        return Readout.linear(logits.hidden, (logits.linears[head],))
+
+    def read(now: Any, x: Tensor) -> Tensor:
+        return logits.read(now, x)[head]
+
+    return Readout(logits.hidden, read, None, logits.classes, logits.whole, logits.modules, logits.without)
+
+
+class AuxiliaryLosses(nn.Module):
+    """Which losses join that of the next token in training, as it goes on. It has nothing that learns.
+
+    net         whose blocks and heads they are of
+    schedule    False, 'step' or 'linear': how the layers between fade
+    weights     c_1, c_2, ... of the further heads
+    last_only   the last target of each row alone
+    """
+
+    def __init__(self, net: nn.Module, schedule: bool | str, weights: Sequence[float], last_only: bool) -> None:
+        super().__init__()
+        self.schedule, self.weights, self.last_only = schedule, tuple(map(float, weights)), bool(last_only)
+        refuse_net(net, self)
+        stack = net.attn_layers
+        self.layers = len(stack.layers_execute_order) // stack.len_default_block if schedule else 1
+        self.active: tuple[int, ...] | None = None
+        # no buffer: a model in half precision has them whole
+        self.layer_weights = torch.zeros(self.layers - 1, dtype=torch.float64, device='cpu')
+
+    def follow(self, progress: float) -> None:
+        if self.schedule:
+            self.active, new = self.at(progress)
+            self.layer_weights.copy_(new)
+
+    def at(self, progress: float) -> tuple[tuple[int, ...], Tensor]:
+        """Which layers learn at a point of the training, and with which weights."""
+        found = layer_weights(str(self.schedule), progress, self.layers)
+        return tuple(at for at, weight in enumerate(found) if weight > 0), torch.tensor(found, dtype=torch.float64)
+
+    def now(self, training: bool, progress: float | None) -> Objective | None:
+        """The losses of a call; None for that of the next token alone."""
+        if progress is not None and not (is_number(progress) and 0 <= progress <= 1):
+            raise ValueError(f'`progress` got {shown(progress)}, it must be a number from 0 to 1')
+        if progress is not None and not self.schedule:
+            raise ValueError('`progress` needs `intermediate_layer_loss`: nothing else changes with it')
+        if not training:
+            return Objective((), None, (1.0,), False) if self.weights else None
+        active, own = self.active, self.layer_weights
+        if self.schedule and progress is not None:
+            active, own = self.at(progress)
+        if self.schedule and active is None:
+            raise ValueError(
+                '`intermediate_layer_loss` follows the training: call `stepped(0.0)` before its first step and '
+                '`stepped(step / steps)` after each, or give `progress`'
+            )
+        if not (active or self.weights or self.last_only):
+            return None
+        return Objective(active or (), own, (1.0, *self.weights) if self.weights else (), self.last_only)
+
+
+def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
+    """Refuse a net whose blocks or heads are not those that the losses are of."""
+    given = (losses.schedule, 'intermediate_layer_loss'), (losses.weights, 'future_target_weights')
+    name = next((name for value, name in given if value), 'last_position_only')
+    features = getattr(net, 'features', None)
+    if getattr(net, 'looped', False):
+        raise ConfigError(f'`{name}` does not go with `looped`, whose passes have losses of their own')
+    if losses.weights:
+        heads = next((f.num_output_heads for f in getattr(features, 'active', ()) if 'num_output_heads' in f.flags), 1)
+        for flag in ('tie_embedding', 'mixture_of_softmax'):
+            if any(flag in f.flags for f in getattr(features, 'active', ())):
+                raise ConfigError(f'`future_target_weights` does not go with `{flag}`: there is one head')
+        if heads != 1 + len(losses.weights):
+            raise ConfigError(
+                f'`future_target_weights` has {len(losses.weights)} entries, it needs `num_output_heads='
+                f'{1 + len(losses.weights)}` of the net, which has {heads}'
+            )
+    if not losses.schedule:
+        return
+    if 'return_block_readouts' not in getattr(features, 'takes', ()):
+        raise ConfigError(
+            f'`intermediate_layer_loss` needs a net that gives its logits after each block, as TransformerWrapper: '
+            f'`net` is {type(net).__name__}'
+        )
+    for feature in net.attn_layers.features.active:
+        if {'finish', 'through'} & {*feature.runs_at()} and not feature.only_trains:
+            raise ConfigError(
+                f'`intermediate_layer_loss` does not go with `{feature.title}`: its blocks give no outputs'
+            )
