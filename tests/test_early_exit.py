@@ -14,7 +14,7 @@ from law_cases import randomise
 from oracles import assert_close
 from training_laws import DIM, VOCAB, ids_of, net_of
 
-from x_transformers import AutoregressiveWrapper, Decoder, EarlyExitWrapper, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Decoder, EarlyExitWrapper, Encoder, EncoderDecoder, TransformerWrapper
 from x_transformers.early_exit import (
     calibrate_exit,
     exit_oracle,
@@ -236,6 +236,21 @@ def test_where_classifiers_begin():
             if kind == 'geometric'
             else not layer.bias.any()
         )
+
+
+def test_names():
+    options = dict(exit_heads='per_layer', exit_classifier='geometric', exit_confidence='classifier')
+    own = {name: tuple(t.shape) for name, t in built(**options).state_dict().items() if not name.startswith('net.')}
+    assert own == {
+        'exit_heads.0.weight': (VOCAB, DIM),
+        'exit_heads.1.weight': (VOCAB, DIM),
+        'exit_classifier.weight': (BLOCKS - 1, DIM),
+        'exit_classifier.bias': (BLOCKS - 1,),
+        'exit_confidence.weight': (1, DIM),
+        'exit_confidence.bias': (1,),
+    }
+    plain = EarlyExitWrapper(net_of(), exit_confidence='classifier')
+    assert not any(p.any() for p in plain.exit_confidence.parameters())
 
 
 def test_stick_breaking():
@@ -505,6 +520,18 @@ def test_a_row_of_a_depth():
     assert torch.equal(model.generate(IDS, 5, cache_kv=False, **options)[0], made)
 
 
+def test_a_decoder_of_an_encoder():
+    source = net_of(Encoder, dict(rotary_pos_emb=False), return_only_embed=True)
+    text = EarlyExitWrapper(net_of(stack=dict(cross_attend=True, depth=BLOCKS)), exit_classifier='sequence')
+    model = randomise(EncoderDecoder(source, text).double())
+    model(IDS, IDS[:, :4]).backward()
+    assert text.exit_classifier.weight.grad.any()
+    options = dict(temperature=0.0, return_stats=True, exit='classifier')
+    made, stats = model.generate(IDS, IDS[:, :1], 4, **options)
+    again, _ = text.generate(IDS[:, :1], 4, context=source(IDS), **options)
+    assert torch.equal(made, again) and stats.depths.shape == (2, 4)
+
+
 # laws
 
 
@@ -637,6 +664,11 @@ def test_calibration():
     seen = []
     calibrate_exit(model, prompts, 5, eos_token=eos, distance_fn=lambda a, b: seen.append((a, b)) or 1.0, **options)
     assert all(eos not in text[:-1].tolist() for pair in seen for text in pair)
+
+
+def test_few_prompts_are_warned_of(logged):
+    assert calibrate_exit(built(), IDS, 2) == 1.0  # two examples show nothing
+    assert any('`prompts` got 2: with fewer than 30' in message for message in logged)
 
 
 def test_a_grid_search():

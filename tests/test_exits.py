@@ -105,6 +105,29 @@ def test_a_cache_that_is_read_alone():
         assert_close(out, whole[:, start:])
 
 
+def test_the_depths_are_part_of_the_cache(tmp_path):
+    """Rows that are exchanged, repeated, taken back and saved go on as if they had been read so."""
+    net, ids = small(), torch.randint(0, 20, (3, 7))
+    whole = net(ids, exits=ByDepth(DEPTHS))
+    _, trace = net(ids[:, :5], return_intermediates=True, exits=ByDepth(DEPTHS))
+    trace.cache.save(tmp_path / 'cache')
+    order = torch.tensor([2, 0, 2, 1])
+    ways = {
+        'reorder': (trace.cache.reorder(order), order, 5),
+        'expand': (trace.cache.expand(3), torch.arange(3).repeat_interleave(3), 5),
+        'crop': (trace.cache.crop(3), torch.arange(3), 3),
+        'load': (type(trace.cache).load(tmp_path / 'cache'), torch.arange(3), 5),
+    }
+    for name, (cache, rows, start) in ways.items():
+        options = dict(cache=cache, input_not_include_cache=True, return_intermediates=True)
+        out, after = net(ids[rows, start:], exits=ByDepth(DEPTHS[rows]), **options)
+        assert_close(out, whole[rows, start:], name)
+        assert torch.equal(after.cache.states['exit_depth'].tensor[..., 0], DEPTHS[rows]), name
+    _, plain = net(ids[:, :5], return_intermediates=True)
+    with pytest.raises(ValueError, match='`cache` holds no exit_depth'):
+        net(ids[:, 5:], exits=ByDepth(DEPTHS), cache=plain, input_not_include_cache=True)
+
+
 def test_tokens_in_front_stay_to_the_end():
     net, ids, log = small(num_memory_tokens=2), torch.randint(0, 20, (3, 7)), []
     exits = ByDepth(torch.ones_like(DEPTHS))

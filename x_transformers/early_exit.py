@@ -160,6 +160,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
         loss + exit_loss_weight mean(-log q(oracle))
 
+    Generation takes `exit`, see `generate`. `speculative` takes a number of blocks as `draft`, or 'exit' with `exit` and
+    `exit_threshold` beside it: then the net guesses by itself.
+
     h_n is the state behind block n, normed as at the end of the stack. Losses are sums over targets divided by their
     number. Parameters of the model are stored under `net.`.
     """
