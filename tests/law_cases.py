@@ -216,6 +216,7 @@ KINDS: dict[str, type[AttentionLayers]] = {
     **dict.fromkeys(('attn_lsh_chunks', 'attn_lsh_across_buckets', 'attn_routing_balanced'), Encoder),
     # sorted blocks hold later tokens
     'attn_sortcut': Encoder,
+    'alibi_bidirectional': Encoder,  # half of the heads look ahead
     # in a causal stack, tokens in front see nothing of what follows
     'attn_max_attend_future': Encoder,
     # a softmax over queries sees later ones

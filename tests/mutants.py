@@ -299,6 +299,10 @@ BUGS = {
         ('small entropies count', 'entropies.masked_fill(entropies < ignore_entropy_below, 0.0)', 'entropies + 0.0'),
     ]),
     'features/biases.py': ('test_positions.py test_kernels.py', [
+        ('halves of heads both look back', '(*[1] * half, *[-1] * half,', '(*[1] * half, *[1] * half,', 'test_alibi.py'),
+        ('halves of heads have slopes of all', 'self.slopes_for(half) * 2', 'self.slopes_for(heads)', 'test_alibi.py'),
+        ('heads without a slope look back', '*[0] * (self.total_heads - heads))', '*[1] * (self.total_heads - heads))', 'test_alibi.py'),
+        ('a scale of one is none', 'if self.rel_pos_bias_scale is None else float', 'if True else float', 'test_positions.py'),
         ('far distances share the last bucket but one', '.clamp(max=buckets - 1)', '.clamp(max=buckets - 2)', 'test_positions.py'),
         ('slopes between powers of two are those of the power', 'between[: heads - below]', 'slopes[: heads - below]', 'test_positions.py'),
     ]),

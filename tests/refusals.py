@@ -34,6 +34,8 @@ KNOWN = {
     r'`(alibi|rel)_pos_bias` does not go with `attn_data_dependent_alibi`: one position bias at a time': 'two levels',
     r'`position_infused_attn` does not go with `attn_use_latent_kv`: values share .*': 'two levels',
     r'`sinu_pos_emb` does not go with `(scaled_sinu_pos_emb|abs_pos_emb_scale)`: its scale is 1': 'one scale',
+    r"`alibi_bidirectional='split'` does not go with `causal`: .*": 'order',
+    r"`alibi_bidirectional='split'` needs an even number of heads with a slope, got \d+": 'sizes',
     r'`per_layer_abs_pos_emb` does not go with `max_mem_len`: .*': 'of an argument',
     r'`attn_flash_pack_seq` (needs `rotary_pos_emb`|does not go with `shift_tokens`): .*': 'two levels',
     r'`(cross_)?attn_\w+` does not go with a causal stack: a centroid takes the best of all tokens.*': 'order',

@@ -333,6 +333,31 @@ def test_t5_bias(i, j, sizes, causal):
     assert_same(module, lambda: module(i, j), lambda w: oracles.t5_bias(w, *places(i, j), 2.5, **buckets))
 
 
+@pytest.mark.parametrize('scale', [None, 1.0, -0.5])
+def test_the_scale_of_the_t5_bias(scale):
+    sizes = dict(dim=7, depth=1, heads=4, attn_dim_head=9, ff_mult=1, rel_pos_bias=True, rel_pos_num_buckets=6)
+    net = randomised(Encoder(**sizes, rel_pos_bias_scale=scale))
+    buckets = dict(num_buckets=6, max_distance=128)
+    weights = {'relative_attention_bias.weight': net.rel_pos.relative_attention_bias.weight}
+    bias = oracles.t5_bias(weights, *places(5, 5), 3.0 if scale is None else scale, causal=False, **buckets)
+    plain = Encoder(**{**sizes, 'rel_pos_bias': False, 'rel_pos_num_buckets': 32}).double()
+    plain.load_state_dict({name: t for name, t in net.state_dict().items() if 'rel_pos' not in name})
+    x = randn(2, 5, 7)
+    assert_close(net(x), plain(x, attn_bias=bias))
+    with pytest.raises(ValueError, match='`rel_pos_bias_scale` and `rel_pos_kwargs` both give the `scale`'):
+        Encoder(**sizes, rel_pos_bias_scale=1.0, rel_pos_kwargs=dict(scale=2.0))
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_t5_uses_its_buckets(causal):
+    """All of them if causal; both ways, none for the distance 0 to the right."""
+    module = RelativePositionBias(scale=1.0, causal=causal, heads=1)
+    used = set(module.bucket(torch.arange(-200 * (not causal), 201)).tolist())
+    assert used == {*range(32)} - (set() if causal else {16})
+    bias = randomised(module)(9, 9)[0]
+    assert all(bias.diagonal(at).unique().numel() == 1 for at in range(-8, 9))  # a Toeplitz matrix
+
+
 @pytest.mark.parametrize('log_distance', [False, True])
 @pytest.mark.parametrize(('depth', 'norm'), [(1, False), (2, True), (3, True), (3, False)])
 @pytest.mark.parametrize(('i', 'j'), [(1, 1), (7, 7), (1, 7), (3, 5)])

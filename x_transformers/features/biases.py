@@ -20,7 +20,7 @@ from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_ea
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
 from x_transformers.features.tables import Placed, constant
-from x_transformers.flags import ConfigError, a_callable, flag, none, shown, size
+from x_transformers.flags import ConfigError, a_callable, flag, none, number, one_of, shown, size
 from x_transformers.flags.inputs import tensor_of
 
 # modules: each gives, for positions of queries (i,) or (b i) and keys (j,) or (b j), a bias (h i j) or (b h i j)
@@ -97,6 +97,32 @@ class AlibiPositionalBias(Placed, PositionBias):
         """For one head and one distance:  h, q - k -> bias"""
         slopes = -self.slopes
         return lambda h, distance: distance.abs() * slopes[h]
+
+
+class SplitAlibi(AlibiPositionalBias):
+    """The same for both directions: half of the heads with a slope look back, the others, with the same slopes, ahead.
+
+    Each sees itself. Heads without a slope see everything.
+    """
+
+    plain = False
+
+    def __init__(self, heads: int, total_heads: int | None = None, slopes: list[float] | None = None) -> None:
+        half = heads // 2
+        super().__init__(heads, total_heads, self.slopes_for(half) * 2 if slopes is None else slopes)
+        # of the sign of the distances q - k that a head sees; 0 for all
+        self.sides = (*[1] * half, *[-1] * half, *[0] * (self.total_heads - heads))
+
+    def sees(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Which keys the queries see, by their positions:  b i, b j -> b h i j; i, j -> 1 h i j"""
+        distance = distances(q_pos, k_pos)
+        distance = distance if distance.ndim == 4 else distance[:, None] if distance.ndim == 3 else distance[None, None]
+        return distance * torch.tensor(self.sides, device=distance.device).view(-1, 1, 1) >= 0
+
+    def sees_entry(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one head and one distance:  h, q - k -> bool"""
+        sides = torch.tensor(self.sides, device=self.place[0])
+        return lambda h, distance: distance * sides[h] >= 0
 
 
 class RelativePositionBias(PositionBias):
@@ -254,6 +280,23 @@ class RelativeBias(AttentionFeature):
     waits = True
     plain = True
 
+    def mask(self, call: Any) -> Rows | None:
+        rel_pos = call.inputs.get('rel_pos')
+        module = rel_pos.then if isinstance(rel_pos, SharedBias) else rel_pos
+        if not isinstance(module, SplitAlibi):
+            return None
+        q_pos, k_pos = call.q_pos, call.k_pos
+
+        def entry() -> Pointwise:
+            by_distance, of_query, of_key = module.sees_entry(), of_each(q_pos), of_each(k_pos)
+            return lambda b, h, i, j: by_distance(h, of_query(b, i) - of_key(b, j))
+
+        return Rows(
+            lambda rows, keys: module.sees(q_pos[..., rows], k_pos[..., keys]),
+            entry=entry if k_pos.ndim < 3 else None,
+            made_of=(q_pos, k_pos, module.sides),
+        )
+
     def bias(self, call: Any) -> Tensor | Rows | None:
         rel_pos = call.inputs.get('rel_pos')
         if rel_pos is None:
@@ -329,12 +372,22 @@ class StackBias(StackFeature):
 
 
 class Alibi(StackBias):
-    """Linear penalty on the distance, a slope per head:  -slope |q - k|"""
+    """Linear penalty on the distance, a slope per head:  -slope |q - k|
+
+    In a stack that is not causal all heads see both sides ('symmetric'), or half of those with a slope look back, and
+    the others ahead, with the same slopes ('split').
+    """
 
     plain = True
     paper = 'Train Short, Test Long, arXiv:2108.12409'
     alibi_pos_bias = flag(False, 'penalise distance linearly')
     alibi_num_heads = flag(None, 'how many heads have a slope, the first ones; all if None', size | none, example=2)
+    alibi_bidirectional = flag(
+        'symmetric',
+        "in stacks that are not causal: 'split', so that half of these heads look back, and the others ahead",
+        one_of('symmetric', 'split'),
+        example='split',
+    )
     clashes = {'rel_pos_bias': 'one position bias at a time', 'dynamic_pos_bias': 'one position bias at a time'}
     cuts = {}
 
@@ -343,7 +396,16 @@ class Alibi(StackBias):
         heads = self.alibi_num_heads or host.attn_heads
         if heads > host.attn_heads:
             raise ConfigError(f'`alibi_num_heads` got {heads}, it must be at most `heads`, {host.attn_heads}')
-        self.module = self.build(AlibiPositionalBias, heads=heads, total_heads=host.attn_heads)
+        kind: type[PositionBias] = AlibiPositionalBias
+        if self.alibi_bidirectional == 'split':
+            kind = SplitAlibi
+            if host.causal:
+                raise ConfigError("`alibi_bidirectional='split'` does not go with `causal`: no head may look ahead")
+            if heads % 2:
+                raise ConfigError(
+                    f"`alibi_bidirectional='split'` needs an even number of heads with a slope, got {heads}"
+                )
+        self.module = self.build(kind, heads=heads, total_heads=host.attn_heads)
 
 
 class T5Bias(StackBias):
@@ -354,6 +416,9 @@ class T5Bias(StackBias):
     rel_pos_bias = flag(False, 'learned bias per bucket of distances')
     rel_pos_num_buckets = flag(32, 'number of buckets', size, example=8)
     rel_pos_max_distance = flag(128, 'distance from which on all share a bucket', size, example=64)
+    rel_pos_bias_scale = flag(
+        None, 'factor of the bias, the root of the head width if None; T5 has 1', number | none, example=1.0
+    )
     clashes = {'dynamic_pos_bias': 'one position bias at a time'}
     gives_positions = True
     cuts = {}
@@ -365,9 +430,11 @@ class T5Bias(StackBias):
                 f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '
                 f'it must be at most `rel_pos_max_distance`, {self.rel_pos_max_distance}'
             )
+        if self.rel_pos_bias_scale is not None and 'scale' in host.rel_pos_kwargs:
+            raise ConfigError('`rel_pos_bias_scale` and `rel_pos_kwargs` both give the `scale`, set only one')
         self.module = self.build(
             RelativePositionBias,
-            scale=host.attn_dim_head**0.5,
+            scale=host.attn_dim_head**0.5 if self.rel_pos_bias_scale is None else float(self.rel_pos_bias_scale),
             causal=host.causal,
             heads=host.attn_heads,
             num_buckets=self.rel_pos_num_buckets,

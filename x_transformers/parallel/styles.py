@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from x_transformers.features.biases import AlibiPositionalBias, PositionBias
+from x_transformers.features.biases import AlibiPositionalBias, PositionBias, SplitAlibi
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
@@ -160,7 +160,8 @@ class BiasOfHeads(Style):
         for owner, name in laid_out(module):
             see(owner, name, View(device_mesh, partial=True), self.source)
         if isinstance(module, AlibiPositionalBias):
-            module.each = tuple(module.each[head] for head in own)
+            for name in ('each', 'sides') if isinstance(module, SplitAlibi) else ('each',):
+                setattr(module, name, tuple(getattr(module, name)[head] for head in own))
             module.heads = module.total_heads = len(own)
             return module
         kind: Any = type(module)
