@@ -42,11 +42,13 @@ from x_transformers import (
     Encoder,
     EncoderDecoder,
     FeedForward,
+    MLMWrapper,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
     NeoMLP,
     NextLatentWrapper,
     NonAutoregressiveWrapper,
+    PrefixDecoder,
     TwoTowers,
     XLAutoregressiveWrapper,
     XTransformer,
@@ -132,6 +134,11 @@ def hidden_tokens() -> nn.Module:
     net = net_of(Encoder, dict(rotary_pos_emb=False))
     options = dict(mask_id=VOCAB - 1, steps=5, self_cond=True, self_cond_train_prob=0.5, self_token_critic=True)
     return NonAutoregressiveWrapper(net, schedule='cosine', **options)
+
+
+def masked(**options: Any) -> Callable[[], nn.Module]:
+    sizes = dict(mask_token_id=VOCAB - 1, pad_token_id=0, mask_prob=0.4)
+    return lambda: MLMWrapper(net_of(Encoder, dict(rotary_pos_emb=False)), **sizes, **options)
 
 
 def streams() -> nn.Module:
@@ -225,6 +232,10 @@ OF_VECTORS = dict(by='lens', fills=dict(x=9.0))
 
 SUBJECTS = {
     'language': of_text(lambda: AutoregressiveWrapper(net_of(), label_smoothing=0.1)),
+    'prefixes': Subject(
+        lambda: AutoregressiveWrapper(net_of(PrefixDecoder)), dict(x=ids(), prefix_attn_len=torch.tensor([3, 3])),
+        generate=lambda m, x, prefix_attn_len: m.generate(x, 4, temperature=0.0, prefix_attn_len=prefix_attn_len),
+        fills=dict(x=-100)),
     'early exits': of_text(lambda: EarlyExitWrapper(
         net_of(), exit_heads='per_layer', exit_classifier='geometric', exit_rbf_sigma=2.0),
         generate=lambda m, x: m.generate(x, 4, temperature=0.0, exit='classifier', exit_threshold=0.5)),
@@ -237,6 +248,8 @@ SUBJECTS = {
     'segments, episodic': of_text(learning(ttt_module_paths=INNER[:1], episodic_mem_len=3), length=13),
     'hidden tokens': Subject(hidden_tokens, dict(x=ids(12)), lambda m, x: m(x % (VOCAB - 1)).loss,
                              lambda m, x: m.generate(2)),
+    'masked': Subject(masked(), dict(x=1 + ids(12) % (VOCAB - 2))),
+    'masked spans': Subject(masked(max_span=3), dict(x=1 + ids(12) % (VOCAB - 2))),
     'vectors': Subject(vectors(), dict(x=randn(2, N, WIDTH)), generate=lambda m, x: m.generate(x, 3), **OF_VECTORS),
     'vectors, rolled out': Subject(vectors(), dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, 2, **inputs),
                                    **OF_VECTORS),
@@ -324,6 +337,8 @@ NORMAL = 'SIGReg looks at all states of a batch together'
 ROWS_MEET = {
     'early exits, drawn': 'blocks are drawn for the whole batch',
     'hidden tokens': HIDDEN,
+    'masked': HIDDEN,
+    'masked spans': HIDDEN,
     'vectors, rolled out': 'one start is drawn for all rows',
     'autoencoder, variational': LATENTS,
     'free': LATENTS,
@@ -335,6 +350,8 @@ ROWS_MEET = {
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'hidden tokens': HIDDEN,
+    'masked': HIDDEN,
+    'masked spans': HIDDEN,
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
     'pixels': 'a head reads each token alone',

@@ -29,6 +29,7 @@ from x_transformers import (
     Encoder,
     EntropyBasedTokenizer,
     FeedForward,
+    MLMWrapper,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
     NeoMLP,
@@ -117,6 +118,7 @@ case('XL.generate', XLAutoregressiveWrapper(lm(max_mem_len=4)), 'generate', star
 nar = NonAutoregressiveWrapper(lm(Encoder, max_seq_len=6), mask_id=0, steps=2)
 case('NAR', nar, 'forward', x=ids)
 case('NAR.generate', nar, 'generate', batch_size=2)
+case('MLM', MLMWrapper(lm(Encoder), 9, 0), 'forward', x=ids)
 co = ContinuousTransformerWrapper(dim_in=3, dim_out=3, max_seq_len=8, attn_layers=Decoder(**D))
 v3 = torch.randn(2, 6, 3)
 case('Continuous', co, 'forward', x=v3)

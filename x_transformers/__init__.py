@@ -22,6 +22,7 @@ from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInp
 from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
+from x_transformers.objectives.masked import MLMWrapper
 from x_transformers.x_transformers import (
     Attention,
     AttentionLayers,
@@ -65,6 +66,7 @@ __all__ = [
     'EntropyBasedTokenizer',
     'FeedForward',
     'Generated',
+    'MLMWrapper',
     'MultiInputAutoregressiveWrapper',
     'MultiInputTransformerWrapper',
     'NeoMLP',

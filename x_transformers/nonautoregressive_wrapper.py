@@ -17,7 +17,7 @@ from x_transformers.compat.helpers import coin_flip
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
-from x_transformers.core.nets import HEADLESS, check_head, refuse_own
+from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -34,6 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.sampling import accurate, gumbel_noise, in_range, require
 from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 
 __all__ = ['Losses', 'NonAutoregressiveWrapper', 'SelfCritic']
@@ -77,11 +78,6 @@ def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], devi
         rank, count = random_rank(real), share * real.sum(dim=-1)
     hidden = einx.less('b n, b -> b n', rank, count.clamp(min=1.0))
     return hidden if real is None else hidden & real
-
-
-def random_rank(mask: Tensor) -> Tensor:
-    """The places of the tokens that `mask` (b n) names, in a random order of each row; the others are behind."""
-    return torch.rand(mask.shape, device=mask.device).masked_fill(~mask, 2.0).argsort(dim=-1).argsort(dim=-1)
 
 
 def get_mask_subset_prob(mask: Tensor, prob: float | Tensor, min_mask: int = 0) -> Tensor:
@@ -360,12 +356,7 @@ def check_masked_net(net: nn.Module) -> None:
     for name in ('num_tokens', 'emb_dim', 'dim', 'max_seq_len'):
         if not hasattr(net, name):
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
-    check_head(net)
-    features = getattr(getattr(net, 'features', None), 'active', ())
-    switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
-    for flag, reason in HEADLESS.items():
-        if flag in switched_on or getattr(net, flag, False) is True:
-            raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
+    check_every_place(net)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from x_transformers.flags import ConfigError
+
 
 def check_net(net: nn.Module) -> None:
     """Refuse what cannot learn the next token: models that see it, or give no output for each place."""
@@ -15,20 +17,35 @@ def check_net(net: nn.Module) -> None:
             f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
         )
     stack = getattr(net, 'attn_layers', None)
-    # the stack of a prefix language model is not causal itself, it is called with a mask that is
-    is_prefix = any(kind.__name__ == 'PrefixDecoder' for kind in type(stack).__mro__)
-    if not getattr(stack, 'causal', True) and not is_prefix:
+    if not getattr(stack, 'causal', True) and not is_prefix(stack):
         raise ValueError(
             f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
         )
     if getattr(net, 'logits_dim', None) == 1:
         raise ValueError('`net` must give logits of a vocabulary, it has `logits_dim=1`')
+    check_every_place(net)
+
+
+def check_every_place(net: nn.Module) -> None:
+    """Refuse what does not give logits of a vocabulary for every place."""
     check_head(net)
     features = getattr(getattr(net, 'features', None), 'active', ())
     switched_on = {next(iter(feature.flags)) for feature in features if feature.flags}
     for flag, reason in HEADLESS.items():
         if flag in switched_on or getattr(net, flag, False) is True:
             raise ValueError(f'`net` must give an output for every place, but {reason} (`{flag}` is set)')
+
+
+def is_prefix(stack: Any) -> bool:
+    """Whether a stack is that of a prefix language model: not causal itself, it makes a mask that is."""
+    return any(kind.__name__ == 'PrefixDecoder' for kind in type(stack).__mro__)
+
+
+def check_sees_both_sides(net: nn.Module) -> None:
+    """Refuse causal models, which could say nothing about a token from those behind it."""
+    stack = getattr(net, 'attn_layers', None)
+    if getattr(stack, 'causal', False) or is_prefix(stack):
+        raise ConfigError(f'`net` must see both sides of a token: its stack is {type(stack).__name__}, use Encoder')
 
 
 def check_head(net: nn.Module) -> None:

@@ -1,0 +1,203 @@
+"""Masked language models: some tokens are hidden, and an encoder says what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, can_look, check_documents, check_ids
+from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    an_instance,
+    count,
+    is_int,
+    is_number,
+    none,
+    size,
+    warn_once,
+)
+from x_transformers.training.masking import chosen_spans, chosen_tokens, chosen_words, drawn, share_of
+from x_transformers.training.token_loss import Terms, later, mean_token_loss
+
+__all__ = ['HiddenTokens', 'MLMWrapper']
+
+IGNORED = -100  # label of what is no target
+
+share = Check('a number above 0, up to 1', lambda value: is_number(value) and 0 < value <= 1)
+ratio = Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
+several_ids = Check(
+    'token ids, a tuple of integers of at least 0',
+    lambda value: isinstance(value, (tuple, list)) and all(is_int(one) and one >= 0 for one in value),
+)
+
+
+class HiddenTokens(NamedTuple):
+    """Rows of which some tokens were hidden.
+
+    ids      b n   as the net reads them
+    chosen   b n   True for tokens that are to be found
+    places   b k   where these stand, in order; k is as many as there may be, others follow
+    labels   b k   what they were, -100 for those that follow
+    """
+
+    ids: Tensor
+    chosen: Tensor
+    places: Tensor
+    labels: Tensor
+
+    def of(self, outputs: Any) -> Any:
+        """Those outputs (b n ...) of a model that stand at `places`: logits, several of them, or a `Readout`."""
+        if isinstance(outputs, tuple):
+            return tuple(map(self.of, outputs))
+        return outputs[torch.arange(len(self.places), device=self.places.device).unsqueeze(-1), self.places]
+
+
+SET_BY_LOSS = {
+    'prepend_embeds': ': places are those of tokens',
+    'cache': ': every token sees all others',
+    'input_not_include_cache': ': every token sees all others',
+}
+
+
+class MLMWrapper(Configurable):
+    """A model of tokens that sees both sides, with the loss of hidden tokens:  ids b n -> loss.
+
+        of the v tokens of a row that may be hidden, ceil(mask_prob v) are chosen
+        a chosen one is read as [MASK] (replace_prob), another token (random_token_prob), or as it is
+        loss = mean over all chosen tokens of  -ln p(x_t | what is read)
+
+    `max_span` above 1 chooses spans; `word_ids` in the call whole words, as many as fit into the share. Another token
+    is any of the vocabulary. The head reads chosen tokens only.
+
+    Devlin et al. 2018, arXiv:1810.04805; spans: Joshi et al. 2019, arXiv:1907.10529
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
+        mask_token_id: Annotated[int, 'id of a hidden token, one of the vocabulary', count],
+        pad_token_id: Annotated[int | None, 'id of padding, which is neither read nor hidden', count | none],
+        mask_prob: Annotated[float, 'share of the tokens of a row that are chosen', share] = 0.15,
+        replace_prob: Annotated[float, 'share of these that are read as `mask_token_id`', ratio] = 0.8,
+        random_token_prob: Annotated[float, 'share of these that are read as any token', ratio] = 0.1,
+        ignore_token_ids: Annotated[Sequence[int], 'ids that are never hidden, as [CLS] and [SEP]', several_ids] = (),
+        num_tokens: Annotated[
+            int | None, 'any token is one of the first so many; those of `net` if None', size | none
+        ] = None,
+        max_span: Annotated[int, 'choose spans of up to so many tokens; 1 for single tokens', size] = 1,
+        span_stop_prob: Annotated[float, 'how likely a span ends after each of its tokens', share] = 0.2,
+    ) -> None:
+        super().__init__()
+        check_every_place(net)
+        check_sees_both_sides(net)
+        known = getattr(net, 'num_tokens', None)
+        if num_tokens is None and known is None and random_token_prob > 0:
+            raise ConfigError('`num_tokens` is missing: `random_token_prob` draws from them, and `net` does not say')
+        for name, value in (('mask_token_id', mask_token_id), ('pad_token_id', pad_token_id)):
+            if value is not None and known is not None and value >= known:
+                raise ConfigError(f'`{name}` got {value}, it must be less than the `num_tokens` of the net, {known}')
+        if num_tokens is not None and known is not None and num_tokens > known:
+            raise ConfigError(f'`num_tokens` got {num_tokens}, it must be at most that of the net, {known}')
+        if replace_prob + random_token_prob > 1:
+            raise ConfigError(
+                f'`replace_prob` got {replace_prob} and `random_token_prob` {random_token_prob}, '
+                'their sum must be at most 1'
+            )
+        if max_span == 1 and span_stop_prob != 0.2:
+            warn_once('`span_stop_prob` has no effect unless `max_span` is above 1')
+        self.net, self.mask_token_id, self.pad_token_id = net, mask_token_id, pad_token_id
+        self.mask_prob, self.replace_prob, self.random_token_prob = mask_prob, replace_prob, random_token_prob
+        self.ignore_token_ids = tuple(ignore_token_ids)
+        self.num_tokens = known if num_tokens is None else num_tokens
+        self.max_span, self.span_stop_prob = max_span, span_stop_prob
+
+    @checked
+    def forward(
+        self,
+        x: Tensor,
+        return_outputs: bool = False,
+        mask: Tensor | None = None,
+        word_ids: Tensor | None = None,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The mean loss of hidden tokens, in nats.
+
+        x               b n   ids
+        return_outputs        also return `(logits, hidden)`: logits (b k l) at `places` of the `HiddenTokens`
+        mask            b n   True for real tokens; `pad_token_id` is none in any case
+        word_ids        b n   neighbours with one number are a word, which is hidden as a whole
+        generator             source of the draws, on the device of `x`
+        **kwargs              to the net: `document_ids` (b n), `embed_ids`, ...
+        returns               scalar; 0 if there is nothing to hide
+        raises                ValueError or TypeError for inputs of another shape or kind
+        """
+        hidden, read = self.hide(x, mask, word_ids, generator, kwargs)
+        with AuxLosses() as aux:
+            outputs = self.net(hidden.ids, **read, **({} if return_outputs else later(self.net)))
+        outputs = hidden.of(outputs)
+        loss = aux.added_to(self.loss(outputs, hidden))
+        return (loss, (outputs, hidden)) if return_outputs else loss
+
+    def hide(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        word_ids: Tensor | None = None,
+        generator: Generator | None = None,
+        inputs: dict[str, Any] | None = None,
+    ) -> tuple[HiddenTokens, dict[str, Any]]:
+        """Hide tokens of `x` (b n); also what the net is called with beside them."""
+        x = check_ids(x, num_tokens=getattr(self.net, 'num_tokens', None))
+        read = dict(inputs or {})
+        documents = read.pop('document_ids', None)
+        refuse_own(read, 'the loss', SET_BY_LOSS)
+        real = as_mask(mask, 'mask', *x.shape, like=x)
+        if self.pad_token_id is not None:
+            real = x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
+        read |= {} if real is None else {'mask': real}
+        read |= {} if documents is None else {'document_ids': check_documents(documents, x)}
+        maskable = torch.ones_like(x, dtype=torch.bool) if real is None else real
+        for one in self.ignore_token_ids:
+            maskable = maskable & (x != one)
+        if can_look(maskable) and not bool(maskable.any(dim=-1).all()):
+            warn_once('a row has no token that may be hidden, it is left out of the loss of masked tokens')
+        chosen = self.choose(maskable, word_ids, documents, generator)
+        places = (~chosen).byte().argsort(dim=-1, stable=True)[:, : share_of(x.shape[1], self.mask_prob)]
+        labels = x.gather(1, places).masked_fill(~chosen.gather(1, places), IGNORED)
+        return HiddenTokens(self.corrupted(x, chosen, generator), chosen, places, labels), read
+
+    def choose(
+        self, maskable: Tensor, word_ids: Tensor | None, documents: Tensor | None, generator: Generator | None
+    ) -> Tensor:
+        if word_ids is not None:
+            if self.max_span > 1:
+                raise ValueError('`word_ids` does not go with `max_span` above 1: both say what is hidden together')
+            if word_ids.shape != maskable.shape:
+                shape = tuple(maskable.shape)
+                raise ValueError(f'`word_ids` got the shape {tuple(word_ids.shape)}, it must be that of `x`, {shape}')
+            return chosen_words(maskable, word_ids, self.mask_prob, generator)
+        if self.max_span > 1:
+            return chosen_spans(maskable, self.mask_prob, self.max_span, self.span_stop_prob, documents, generator)
+        return chosen_tokens(maskable, self.mask_prob, generator)
+
+    def corrupted(self, x: Tensor, chosen: Tensor, generator: Generator | None) -> Tensor:
+        """`x` with chosen tokens as they are read."""
+        kind = drawn(x, generator)
+        if self.random_token_prob > 0:
+            others = torch.randint(0, self.num_tokens, x.shape, device=x.device, generator=generator)
+            x = torch.where(chosen & (kind >= 1 - self.random_token_prob), others, x)
+        return x.masked_fill(chosen & (kind < self.replace_prob), self.mask_token_id)
+
+    def loss(self, outputs: Any, hidden: HiddenTokens) -> Tensor:
+        """The mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`."""
+        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
+        return mean_token_loss(outputs, hidden.labels, Terms(IGNORED, is_log_prob=is_log_prob))

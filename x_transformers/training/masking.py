@@ -1,0 +1,92 @@
+"""Drawing which tokens of a row an objective hides: single ones, whole words, spans; and in which order.
+
+Every draw has sizes that depend on the shape of the ids alone, so that it may be part of a graph.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import torch
+from torch import Generator, Tensor
+
+PASSES = 3  # over the words of a row, each of which fills what the last one could not
+
+
+def drawn(like: Tensor, generator: Generator | None = None) -> Tensor:
+    """Uniform numbers from 0 to 1, one for each token (b n)."""
+    return torch.rand(like.shape, device=like.device, generator=generator)
+
+
+def ranked(keys: Tensor) -> Tensor:
+    """The place of each key in the order of its row; equal ones in the order that they stand in."""
+    return keys.argsort(dim=-1, stable=True).argsort(dim=-1)
+
+
+def random_rank(mask: Tensor, generator: Generator | None = None) -> Tensor:
+    """The places of the tokens that `mask` (b n) names, in a random order of each row; the others are behind."""
+    return ranked(drawn(mask, generator).masked_fill(~mask, 2.0))
+
+
+def share_of(count: int | Tensor, share: float) -> int | Tensor:
+    """`share` of a number, rounded up; in whole numbers, as .15 * 20 is no more than 3."""
+    part = Fraction(share).limit_denominator(10**6)
+    return (count * part.numerator + part.denominator - 1) // part.denominator
+
+
+def chosen_tokens(mask: Tensor, share: float, generator: Generator | None = None) -> Tensor:
+    """Which tokens (b n) are chosen: a share, rounded up, of those that `mask` names."""
+    return mask & (random_rank(mask, generator) < share_of(mask.sum(dim=-1, keepdim=True), share))
+
+
+def runs_of(*names: Tensor) -> Tensor:
+    """The number of the run (b n) that each token is in: of neighbours that have all `names` (b n) in common."""
+    changes = torch.stack([name[:, 1:] != name[:, :-1] for name in names]).any(dim=0)
+    return torch.nn.functional.pad(changes.long().cumsum(dim=-1), (1, 0))
+
+
+def chosen_words(mask: Tensor, words: Tensor, share: float, generator: Generator | None = None) -> Tensor:
+    """Which tokens (b n) are chosen, whole words alone: in a random order, as long as they fit into the share.
+
+    words   b n   neighbours with one number are a word; tokens that `mask` leaves out are no part of it
+    """
+    run = runs_of(words)
+    sizes = torch.zeros_like(run).scatter_add(1, run, mask.long())
+    keys, left = drawn(mask, generator), share_of(mask.sum(dim=-1, keepdim=True), share)
+    keys, size, chosen = keys.gather(1, run), sizes.gather(1, run), torch.zeros_like(mask)
+    for _ in range(PASSES):
+        fits = mask & ~chosen & (size <= left)
+        rank = ranked(keys.masked_fill(~fits, 2.0))
+        first = torch.full_like(run, run.shape[1]).scatter_reduce(1, run, rank.where(fits, rank.shape[1]), 'amin')
+        new = fits & (first.gather(1, run) + size <= left)
+        chosen, left = chosen | new, left - new.sum(dim=-1, keepdim=True)
+    return chosen
+
+
+def chosen_spans(
+    mask: Tensor,
+    share: float,
+    longest: int,
+    stop: float,
+    runs: Tensor | None = None,
+    generator: Generator | None = None,
+) -> Tensor:
+    """Which tokens (b n) are chosen: spans from random tokens on, the last of which ends where the share is reached.
+
+        P(length = l) ~ stop (1 - stop)^(l - 1)     up to the `longest`, which has the rest
+
+    A span ends before a token that `mask` leaves out, and where `runs` (b n) change. SpanBERT: Joshi et al. 2019,
+    arXiv:1907.10529, with .2 and 10
+    """
+    start = random_rank(mask, generator)
+    left = drawn(mask, generator).clamp(min=1e-7).log()  # P(length > l) = (1 - stop)^l
+    length = (left / (math.log1p(-stop) if stop < 1 else -math.inf)).floor().add(1).clamp(max=longest)
+    whole = runs_of(mask) if runs is None else runs_of(mask, runs)
+    keys = start * longest
+    for offset in range(1, min(longest, mask.shape[1])):
+        reaches = (length[:, :-offset] > offset) & (whole[:, :-offset] == whole[:, offset:])
+        key = (start[:, :-offset] * longest + offset).where(reaches, keys[:, offset:])
+        keys = torch.cat((keys[:, :offset], torch.minimum(keys[:, offset:], key)), dim=1)
+    keys = keys.masked_fill(~mask, mask.shape[1] * longest)
+    return mask & (ranked(keys) < share_of(mask.sum(dim=-1, keepdim=True), share))
