@@ -681,7 +681,7 @@ def test_a_prefix_model_is_accepted_and_not_cached():
     model = AutoregressiveWrapper(TransformerWrapper(num_tokens=11, max_seq_len=16, attn_layers=stack)).double().eval()
     x = ids_of(2, 6, vocab=11)
     given = dict(prefix_attn_len=2)
-    expected = loss_by_hand(model.net(x, **given)[:, :-1], x[:, 1:])
+    expected = loss_by_hand(model.net(x, **given)[:, 1:-1], x[:, 2:])  # tokens of the prefix are seen by their queries
     assert model(x, **given).item() == pytest.approx(expected, rel=1e-9)
     out = model.generate(x, 4, temperature=0.0, **given)
     assert torch.equal(out, brute_force(model.net, x, 4, **given))

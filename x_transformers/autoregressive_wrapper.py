@@ -31,8 +31,8 @@ from x_transformers.compat.helpers import (  # noqa: F401  names that other code
 )
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_documents, check_ids, check_lengths, within
-from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.checks import can_look, check_documents, check_ids, check_lengths, check_prefix, within
+from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, is_prefix, refuse_own
 from x_transformers.features.documents import begins
 from x_transformers.flags import (
     ConfigError,
@@ -268,6 +268,7 @@ class AutoregressiveWrapper(Configurable):
         lens: Tensor | None = None,
         labels: Tensor | None = None,
         progress: float | None = None,
+        prefix_attn_len: int | Tensor | str | None = None,
         **kwargs: Any,
     ) -> Any:
         """The mean loss of predicting each token of `x` from those before it, in nats.
@@ -279,6 +280,8 @@ class AutoregressiveWrapper(Configurable):
         labels          b n     what is to be predicted, if not `x` itself: the tokens of an answer, `ignore_index`
                                 for those of its question, which are read all the same
         progress        0 to 1  how much of the training is done, for `intermediate_layer_loss`; else as `stepped` says
+        prefix_attn_len (b)     of a `PrefixDecoder`: the first so many tokens of a row see one another, and the loss is
+                                that of the others, arXiv:1910.10683; 'random' draws it for each row, from 1 on
         **kwargs                to the net: `mask` (b n), `context`, `mems`, `document_ids` (b n), ...
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
@@ -289,7 +292,10 @@ class AutoregressiveWrapper(Configurable):
         if beside and not return_outputs:
             raise ValueError(f'`{min(beside)}` needs `return_outputs=True`: what it gives comes with the intermediates')
         refuse_own({name: v for name, v in kwargs.items() if name not in known}, 'the loss', SET_BY_LOSS)
-        ids, x = self.split(x, self.targets_of(x, labels), lens, kwargs)
+        targets = self.targets_of(x, labels)
+        if prefix_attn_len is not None:
+            targets = self.suffix_of(x, targets, lens, prefix_attn_len, kwargs)
+        ids, x = self.split(x, targets, lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -335,6 +341,30 @@ class AutoregressiveWrapper(Configurable):
         if labels.shape != x.shape:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be that of `x`, {tuple(x.shape)}')
         return labels
+
+    def suffix_of(
+        self, x: Tensor, targets: Tensor, lens: Tensor | None, prefix: int | Tensor | str, kwargs: dict[str, Any]
+    ) -> Tensor:
+        """Targets (b n) without those of the prefix, whose length joins the keywords of the net."""
+        (b, n), stack = x.shape, getattr(self.net, 'attn_layers', None)
+        if not is_prefix(stack):
+            raise ValueError(f'`prefix_attn_len` needs a PrefixDecoder, the stack of the net is {type(stack).__name__}')
+        for name in ('document_ids', 'prepend_embeds'):
+            if kwargs.get(name) is not None:
+                raise ValueError(f'`prefix_attn_len` does not go with `{name}`: each row has one prefix, of its tokens')
+        if lens is not None:
+            check_lengths(lens, 'lens', b, n)
+        ends = torch.full((b,), n, device=x.device) if lens is None else lens
+        if isinstance(prefix, str):
+            if prefix != 'random':
+                raise ValueError(f"`prefix_attn_len` got {prefix!r}, it must be an integer, one per row, or 'random'")
+            prefix = 1 + (torch.rand(b, device=x.device) * (ends - 1)).long()
+        check_prefix(prefix, 'prefix_attn_len', b, n)
+        own = torch.as_tensor(prefix, device=x.device).expand(b)
+        if can_look(own) and bool((own >= ends).any()):
+            raise ValueError('`prefix_attn_len` leaves a row without a token behind the prefix, there is no loss of it')
+        kwargs['prefix_attn_len'] = own
+        return targets.masked_fill(within(own, n), self.ignore_index)
 
     def split(self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """What the net reads, and what it shall predict, both b n; forgetful masks join the keywords of the net."""

@@ -907,7 +907,7 @@ class Wrapper(UpdatesStack, Configurable):
         return x
 
     def lengthened(self, kwargs: dict[str, Any], call: ModelCall) -> dict[str, Any]:
-        """Positions and masks of keys, with entries for the tokens in front."""
+        """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
         pos, kv_mask = call.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
         if pos is not None and not pos.is_floating_point():
             ahead = torch.arange(-call.leading, 0, device=pos.device)
@@ -917,6 +917,8 @@ class Wrapper(UpdatesStack, Configurable):
                     raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
                 pos = call.behind_padding(pos.expand(call.start.shape[0], -1))
             kwargs = {**kwargs, 'pos': pos}
+        if kwargs.get('prefix_attn_len') is not None and call.leading:
+            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + call.leading}
         if kv_mask is not None and call.leading:
             if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == call.tokens:
                 kv_mask = F.pad(kv_mask, (call.leading, 0), value=True)
