@@ -574,6 +574,12 @@ def test_bfloat16():
     loss.backward()
     assert loss.isfinite() and all(p.grad.isfinite().all() for p in model.parameters())
     assert model.generate(IDS, 3, exit='confidence', exit_threshold=0.2).shape == (2, 3)
+    for stack in ({}, dict(pre_norm=False)):
+        model = built(stack, exit_train='mixed', exit_classifier='multinomial', exit_heads='per_layer').float()
+        with torch.autocast('cpu', torch.bfloat16):
+            model(IDS).backward()
+            assert model.generate(ids_of(6, 3), 5, exit='confidence', exit_threshold=0.25).shape == (6, 5)
+        assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
 # thresholds

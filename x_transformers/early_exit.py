@@ -160,8 +160,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
         loss + exit_loss_weight mean(-log q(oracle))
 
-    Generation takes `exit`, see `generate`. `speculative` takes a number of blocks as `draft`, or 'exit' with `exit` and
-    `exit_threshold` beside it: then the net guesses by itself.
+    Generation takes `exit`, see `generate`. The net guesses by itself where `speculative` gets as `draft` a number of
+    blocks, or 'exit' with `exit` and `exit_threshold` beside it.
 
     h_n is the state behind block n, normed as at the end of the stack. Losses are sums over targets divided by their
     number. Parameters of the model are stored under `net.`.

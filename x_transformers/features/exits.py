@@ -198,7 +198,8 @@ class ExitsInStack(StackFeature):
             layer, call.step = self.host.layers[call.order[step]], step
             if call.keeps:
                 layer.fill(x, call, on)
-            x = x.index_copy(0, rows, those_that_go_on(run, x[rows], part, (step,), own))
+            new = those_that_go_on(run, x[rows], part, (step,), own)
+            x = x.index_copy(0, rows, new.to(x.dtype))
         call.step, call.attended, call.self_attended = part.step, part.attended, part.self_attended
         call.keep('block_hiddens', x)
         return x
