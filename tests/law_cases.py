@@ -561,6 +561,8 @@ GIVEN_BY_THE_STACK |= {'token_pos'}
 GIVEN_BY_THE_STACK |= {'return_block_outputs', 'return_block_readouts'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
+# what datastores keep: see test_datastore
+GIVEN_BY_THE_STACK |= {'ff_input_of'}
 # who leaves early: see test_exits
 GIVEN_BY_THE_STACK |= {'exits'}
 # what a call of a model does, rather than what it reads: see test_model_features

@@ -475,3 +475,15 @@ def test_early_exits(scripts, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(' | ')[0] for line in lines[-4:]] == ['| delta', '| ---', '| 0.5', '| speculative, draft=1']
     scripts('early_exit').main(['--simulate', '20'])
+
+
+@pytest.mark.slow
+def test_datastore(scripts, capsys):
+    """What is written is found, and the index finds what it was built for."""
+    script = scripts('datastore')
+    backends = 'exact' if importlib.util.find_spec('faiss') is None else 'exact,faiss'
+    found = script.main(f'--entries 3000 --dim 8 --k 10 --backends {backends} --threads 1'.split())
+    assert set(found) == ({'write', 'exact'} if backends == 'exact' else set(script.STAGES))
+    assert all(told['MB'] > 50 and told['seconds'] > 0 for told in found.values())
+    assert backends == 'exact' or found['approximate']['recall'] >= 0.9
+    assert 'MB' in capsys.readouterr().out

@@ -68,6 +68,7 @@ from x_transformers.features.layouts import (
     CustomLayers,
     DropContextTokens,
     ExecuteOrder,
+    KeptRead,
     Macaron,
     OnlyAttention,
     ParallelBlock,
@@ -397,6 +398,7 @@ STACK: tuple[type[Feature], ...] = (
     Reversible,
     ACT,
     ExitsInStack,
+    KeptRead,  # sees what all others made of it
 )
 
 MODEL: tuple[type[Feature], ...] = (

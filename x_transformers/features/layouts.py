@@ -364,6 +364,23 @@ class TransformReads(StackFeature):
         return x if own is None or layer.kind != 'a' else own(call.how_many('a', call.step), x)
 
 
+class KeptRead(StackFeature):
+    """Keep what one feedforward reads, after its norm: the key under which a datastore keeps a token."""
+
+    paper = 'kNN-LM, arXiv:1911.00172'
+    takes = {'ff_input_of': '(a list, which feedforward that runs): what it reads is added to the list'}
+    must_be = {'ff_input_of': pair_of('(a list, an integer)', lambda value: isinstance(value, list), is_int)}
+    waits = True
+
+    def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        given = call.inputs.get('ff_input_of')
+        if given is not None and layer.kind == 'f':
+            kept, wanted = given
+            if call.how_many('f', call.step) == wanted % max(call.how_many('f'), 1):
+                kept.append(x)
+        return x
+
+
 class ScaledByDeepEmbeds(StackFeature):
     """The output of each feedforward times an embedding of the token, one table per feedforward that runs."""
 

@@ -1,0 +1,10 @@
+"""Stores of what was read, beside the weights: keys and tokens on the disk, their search, and models that look them up.
+
+`python -m x_transformers.memory build CHECKPOINT STORE --text FILE` builds one.
+"""
+
+from x_transformers.memory.datastore import KNNDatastore
+from x_transformers.memory.knn_lm import KNNLMWrapper
+from x_transformers.memory.search import Neighbours
+
+__all__ = ['KNNDatastore', 'KNNLMWrapper', 'Neighbours']

@@ -1,0 +1,197 @@
+"""Language models that also say what followed similar contexts, of a text that they never learned."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import check_ids
+from x_transformers.core.precision import accurate
+from x_transformers.flags import Check, ConfigError, an_instance, integer, is_number, one_of, positive, size
+from x_transformers.generation.engine import evaluating
+from x_transformers.memory.datastore import KNNDatastore
+from x_transformers.memory.keys import KEYS, KeyReader, entries_of
+from x_transformers.memory.retrieval import WithDatastore, answer, refuse_returns, tokens_read
+from x_transformers.memory.search import Neighbours
+
+a_store = Check('a KNNDatastore, or the path of one', lambda value: isinstance(value, (KNNDatastore, str, os.PathLike)))
+a_share = Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def log_share(share: float) -> float:
+    return math.log(share) if share > 0 else -math.inf
+
+
+def kernel_log_probs(found: Neighbours, temperature: float, vocabulary: int) -> Tensor:
+    """log p(y) of the tokens of neighbours (... k) by their distances (... V); -inf for tokens that none has.
+
+        p(y)  ~  sum over neighbours of y  exp(-distance / temperature)
+
+    Without any neighbour, all are -inf.
+    """
+    weights = -found.distances / temperature
+    total = weights.logsumexp(dim=-1, keepdim=True)
+    weights = torch.where(total.isneginf(), -torch.inf, weights - total)
+    shape = (*weights.shape[:-1], vocabulary)
+    # sums of each token relative to its largest term, which no distance makes zero
+    largest = weights.new_full(shape, -torch.inf).scatter_reduce(-1, found.values, weights, 'amax')
+    own = largest.gather(-1, found.values)
+    terms = torch.where(weights.isneginf(), 0.0, (weights - own.clamp(min=-1e30)).exp())
+    return largest + weights.new_zeros(shape).scatter_add(-1, found.values, terms).log()
+
+
+def mixed(log_knn: Tensor, log_lm: Tensor, lam: float) -> Tensor:
+    """log(lam p_knn + (1 - lam) p_lm); where there is no p_knn, log p_lm."""
+    if lam == 0:
+        return log_lm
+    return torch.logaddexp(log_share(lam) + log_knn, log_share(1 - lam) + log_lm)
+
+
+def golden_section(loss: Callable[[float], float], tolerance: float = 1e-4) -> float:
+    """Where from 0 to 1 a loss is least that first falls and then rises."""
+    low, high = 0.0, 1.0
+    left, right = 1 - GOLDEN, GOLDEN
+    at_left, at_right = loss(left), loss(right)
+    while high - low > tolerance:
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = loss(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = loss(right)
+    return min((0.0, (low + high) / 2, 1.0), key=loss)
+
+
+class Tuned(NamedTuple):
+    """The best share, and the mean loss in nats with it, and of the net alone."""
+
+    lam: float
+    mixed: float
+    alone: float
+
+
+class KNNLMWrapper(WithDatastore):
+    """A model of tokens whose distribution is mixed with that of the nearest contexts in a datastore:  b n -> b n l.
+
+        p(y | c)     = lam p_knn(y | c) + (1 - lam) p_net(y | c)
+        p_knn(y | c) ~ sum over the k nearest (key, y) of  exp(-|f(c) - key|^2 / temperature)
+
+    f(c) is what the last feedforward reads, after its norm. Nothing is trained. It is called as the net is, and gives
+    log probabilities in place of logits, so that `AutoregressiveWrapper` takes it; `generate` is that of this wrapper.
+    Padding is not looked up.  arXiv:1911.00172
+    """
+
+    output_is_log_prob = True
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'the model whose hidden states are the keys', an_instance(nn.Module)],
+        datastore: Annotated[Any, 'a KNNDatastore that `build` has filled, or its path', a_store],
+        k: Annotated[int, 'neighbours of each token', size] = 1024,
+        lam: Annotated[float, 'share of the neighbours; see `tune_lambda`', a_share] = 0.25,
+        temperature: Annotated[float, 'squared distance over which a neighbour counts less by e', positive] = 1.0,
+        key_layer: Annotated[int, 'which feedforward, as the datastore was built', integer] = -1,
+        key_at: Annotated[str, "'ff_input' or 'output', as the datastore was built", one_of(*KEYS)] = 'ff_input',
+    ) -> None:
+        super().__init__()
+        if isinstance(getattr(net, 'to_logits', None), nn.ModuleList):
+            raise ConfigError('`net` must have one head, whose distribution is mixed: it has `num_output_heads`')
+        self.attach(net, datastore, k, key_layer, key_at)
+        self.lam, self.temperature, self.key_layer, self.key_at = float(lam), float(temperature), key_layer, key_at
+
+    @checked
+    def forward(
+        self,
+        x: Tensor,
+        exclude: Tensor | None = None,
+        return_intermediates: bool = False,
+        logits_to_keep: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Log probabilities of the next tokens (b n l).
+
+        x                b n
+        exclude          b n e   entries of the datastore that a token does not find, -1 for none: in a text that the
+                                 datastore was built of, its own
+        logits_to_keep           give, and look up, the last ones only
+        **kwargs                 to the net: `mask`, `cache`, `mems`, ...
+        """
+        lm, knn, intermediates = self.both(x, exclude, logits_to_keep, kwargs)
+        out = lm if knn is None else torch.where(knn.isneginf().all(dim=-1, keepdim=True), lm, mixed(knn, lm, self.lam))
+        return answer(out, intermediates, return_intermediates, kwargs)
+
+    @torch.compiler.disable(recursive=False)  # the net is a graph of its own, between what is none
+    def both(
+        self, x: Tensor, exclude: Tensor | None, keep: int | None, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor | None, Any]:
+        """Log probabilities (b n l) of the net and of neighbours, and intermediates. Without weight none are sought."""
+        refuse_returns(kwargs)
+        self.check_owner(self.net)
+        kept = {} if keep is None else {'logits_to_keep': keep}
+        logits, intermediates, hidden = KeyReader(self.net, self.key_layer, self.key_at)(x, **kept, **kwargs)
+        lm = accurate(logits).log_softmax(dim=-1)
+        if lm.shape[1] > hidden.shape[1]:  # what stands in front of the tokens has no neighbours
+            lm = lm[:, lm.shape[1] - hidden.shape[1] :]
+        hidden, real = tokens_read(x, lm, hidden, kwargs)
+        if self.lam == 0:
+            return lm, None, intermediates
+        if exclude is not None:
+            if exclude.ndim != 3 or exclude.shape[:2] != x.shape:
+                raise ValueError(f'`exclude` got shape {tuple(exclude.shape)}, it must be {(*x.shape, "e")}')
+            exclude = exclude[:, -lm.shape[1] :]
+        found = self.look_up(hidden, real, exclude)
+        return lm, kernel_log_probs(found, self.temperature, lm.shape[-1]).to(lm.dtype), intermediates
+
+    def log_probs(self, x: Tensor, exclude: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Log probabilities of the next tokens (b n l), in eval mode and without gradients. See `forward`."""
+        with evaluating(list(self.modules())):
+            return self(check_ids(x, 'x', 1, self.net.num_tokens), exclude, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """`AutoregressiveWrapper.generate` of the mixed distribution."""
+        return AutoregressiveWrapper(self).generate(*args, **kwargs)
+
+    def tune_lambda(self, loader: Iterable[Tensor | Mapping[str, Any]], *, ignore_index: int = -100) -> float:
+        """Set `lam` to what makes a held-out text the most probable, by golden-section search, and return it.
+
+        loader   batches as for `KNNDatastore.build`, of text that neither the net nor the datastore knows
+        """
+        return self.tuned(loader, ignore_index=ignore_index).lam
+
+    def tuned(self, loader: Iterable[Tensor | Mapping[str, Any]], *, ignore_index: int = -100) -> Tuned:
+        """`tune_lambda`, with the mean loss that it comes to."""
+        before, self.lam = self.lam, 0.5  # look up, whatever it was
+        try:
+            pairs = [self.of_targets(batch, ignore_index) for batch in loader]
+        finally:
+            self.lam = before
+        knn, lm = (torch.cat([pair[at] for pair in pairs] or [torch.zeros(0)]).double() for at in (0, 1))
+        if not len(lm):
+            raise ValueError('`loader` gave no tokens to tune `lam` with')
+
+        def loss(lam: float) -> float:
+            return -mixed(knn, lm, lam).mean().item()
+
+        self.lam = golden_section(loss)
+        return Tuned(self.lam, loss(self.lam), loss(0.0))
+
+    def of_targets(self, batch: Tensor | Mapping[str, Any], ignore_index: int) -> tuple[Tensor, Tensor]:
+        """Log probabilities of neighbours and of the net for the tokens to be predicted, each (e)."""
+        entries = entries_of(dict(batch) if isinstance(batch, Mapping) else {'x': batch}, ignore_index)
+        with evaluating(list(self.modules())):
+            place = next(self.net.parameters()).device
+            inputs = {name: t.to(place) if torch.is_tensor(t) else t for name, t in entries.inputs.items()}
+            lm, knn, _ = self.both(inputs.pop('x'), inputs.pop('exclude', None), None, inputs)
+        at = entries.rows, entries.places, entries.values
+        return knn[at].cpu(), lm[at].cpu()

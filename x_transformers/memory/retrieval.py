@@ -1,0 +1,116 @@
+"""What wrappers around a model of tokens and a datastore share: whose keys those are, and the search for each token."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.flags import ConfigError, Configurable
+from x_transformers.generation.prompt_cache import fingerprint
+from x_transformers.memory.datastore import KNNDatastore
+from x_transformers.memory.keys import KeyReader, real_tokens
+from x_transformers.memory.search import Neighbours
+
+# of the net: what says how generation may read it
+ASKED = ('max_seq_len', 'num_tokens', 'logits_dim', 'can_cache_kv', 'can_cache_kv_outside_max_seq_len', 'max_mem_len',
+         'can_pad_left', 'can_keep_logits', 'follows_length', 'starts_over', 'input_not_include_cache',
+         'can_cache_kv_in_training', 'attn_layers', 'num_memory_tokens')  # fmt: skip
+
+
+def opened(datastore: Any) -> KNNDatastore:
+    """A datastore, or that of a folder."""
+    if isinstance(datastore, (str, os.PathLike)):
+        return KNNDatastore.open(datastore)
+    return datastore
+
+
+def state_of(net: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Numbers that change when weights are replaced or written to, in hardly any time."""
+    tensors = [t for t in (*net.parameters(), *net.buffers()) if t is not None]
+    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+
+
+class WithDatastore(Configurable):
+    """A net of tokens that looks up its hidden states in a datastore, and is read as a net itself."""
+
+    def attach(self, net: nn.Module, datastore: Any, k: int, key_layer: int, key_at: str) -> None:
+        """Keep the parts, once it is sure that they fit."""
+        store = opened(datastore)
+        if not len(store):
+            raise ConfigError('`datastore` holds no entries: build it first')
+        if k > len(store):
+            raise ConfigError(f'`k` got {k}, it must be at most the number of entries of `datastore`, {len(store)}')
+        self.net, self.datastore, self.k = net, store, k
+        self.reader_options = key_layer, key_at
+        reader = KeyReader(self.owner_net, key_layer, key_at)
+        if reader.dim != store.dim:
+            raise ConfigError(f'`datastore` holds keys of width {store.dim}, those of the net have {reader.dim}')
+        self.check_owner(self.owner_net)
+
+    @property
+    def owner_net(self) -> nn.Module:
+        """The model whose hidden states are the keys."""
+        return self.net
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name not in ASKED:
+                raise
+            return getattr(self.net, name)
+
+    @torch.compiler.disable
+    def check_owner(self, net: nn.Module) -> None:
+        """Refuse a net whose hidden states are not the keys of the store; costs next to nothing if it is as it was."""
+        state = state_of(net)
+        if self.__dict__.get('known_state') == state:
+            return
+        owner = self.datastore.owner
+        if owner['fingerprint'] is None:
+            raise ConfigError('`datastore` does not say whose keys it holds: fill it by `build(net, loader)`')
+        if owner['fingerprint'] != fingerprint(net):
+            raise ConfigError(
+                '`datastore` holds keys of another model, or of this one with other weights: build it anew'
+            )
+        for name, value in zip(('key_layer', 'key_at'), self.reader_options, strict=True):
+            if owner[name] != value:
+                raise ConfigError(f'`{name}` got {value!r}, `datastore` was built with {owner[name]!r}')
+        self.__dict__['known_state'] = state
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy, whose weights lie elsewhere."""
+        return {name: value for name, value in self.__dict__.items() if name != 'known_state'}
+
+    @torch.compiler.disable
+    def look_up(self, hidden: Tensor, real: Tensor, exclude: Tensor | None) -> Neighbours:
+        """The neighbours of hidden states (b n d); of what is not real (b n), none."""
+        found = self.datastore.search(hidden[real], self.k, None if exclude is None else exclude[real])
+        blank = (torch.inf, 0, -1)
+        full = [t.new_full((*real.shape, self.k), fill) for t, fill in zip(found, blank, strict=True)]
+        for whole, part in zip(full, found, strict=True):
+            whole[real] = part
+        return Neighbours(*full)
+
+
+def tokens_read(x: Tensor, out: Tensor, hidden: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Hidden states, and which are of real tokens, for the last tokens whose output (b m ...) is there."""
+    real = real_tokens(x, hidden.shape[1], kwargs)
+    return hidden[:, -out.shape[1] :], real[:, -out.shape[1] :]
+
+
+def refuse_returns(kwargs: dict[str, Any]) -> None:
+    """Refuse what a net returns of itself alone; memories are the same."""
+    for name in [name for name in kwargs if name.startswith('return_') and name != 'return_mems']:
+        if kwargs.pop(name):
+            raise ValueError(f'`{name}` does not go with `datastore`: it would be of the net alone')
+
+
+def answer(out: Tensor, intermediates: Any, wanted: bool, kwargs: dict[str, Any]) -> Any:
+    """The output, with what was asked for beside it."""
+    if wanted:
+        return out, intermediates
+    return (out, intermediates.mems) if kwargs.get('return_mems') else out

@@ -1,0 +1,104 @@
+"""The nearest keys of queries: exact, over any number of blocks, and without all distances at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+QUERIES = 1024  # that are looked up at once
+SCORES = 2**24  # distances in memory at once
+GATHERED = 2**24  # numbers of stored keys in memory at once
+
+
+class Neighbours(NamedTuple):
+    """The nearest entries, the nearest first.
+
+    distances   ... k   squared Euclidean distances, infinite where there is no entry
+    values      ... k   what the entries stand for; 0 where there is none
+    index       ... k   which entries of the store they are; -1 where there is none
+    """
+
+    distances: Tensor
+    values: Tensor
+    index: Tensor
+
+
+def without(distances: Tensor, index: Tensor, exclude: Tensor | None) -> Tensor:
+    """Distances (q k) with infinity for entries (q k) that are excluded (q e)."""
+    if exclude is None:
+        return distances
+    for one in exclude.unbind(dim=-1):
+        distances = distances.masked_fill(index == one.unsqueeze(-1), torch.inf)
+    return distances
+
+
+def scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """Squared distances (q n) up to a term of the query alone: -2 q k + k^2."""
+    return torch.addmm(keys.square().sum(dim=-1), queries, keys.mT, alpha=-2.0)
+
+
+def nearest(
+    queries: Tensor, blocks: Iterable[tuple[int, Tensor]], count: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Scores and entries (q count) of the nearest keys in blocks `(first entry, keys n d)`, a running choice."""
+    best = queries.new_full((len(queries), 0), torch.inf)
+    index = torch.zeros((len(queries), 0), dtype=torch.long, device=queries.device)
+    rows = max(SCORES // max(len(queries), 1), 1)
+    for start, keys in blocks:
+        for at in range(0, len(keys), rows):
+            part = keys[at : at + rows].to(queries.device, queries.dtype)
+            places = torch.arange(start + at, start + at + len(part), device=queries.device)
+            found = scores(queries, part)
+            if exclude is not None:
+                found = hide(found, start + at, exclude)
+            if len(part) > count:
+                found, chosen = found.topk(count, dim=-1, largest=False, sorted=False)
+                places = places[chosen]
+            best, index = torch.cat((best, found), dim=-1), torch.cat((index, places.expand_as(found)), dim=-1)
+            if best.shape[-1] > count:
+                best, chosen = best.topk(count, dim=-1, largest=False, sorted=False)
+                index = index.gather(-1, chosen)
+    return best, index
+
+
+def hide(found: Tensor, start: int, exclude: Tensor) -> Tensor:
+    """Scores (q n) of entries from `start` on, infinite for those that are excluded (q e)."""
+    place = exclude - start
+    inside = (place >= 0) & (place < found.shape[-1])
+    if not inside.any():
+        return found
+    rows = torch.arange(len(found), device=found.device).unsqueeze(-1).expand_as(place)
+    found[rows[inside], place[inside]] = torch.inf
+    return found
+
+
+def exact(
+    queries: Tensor, index: Tensor, count: int, exclude: Tensor | None, read: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> Neighbours:
+    """The `count` nearest of candidates (q c), by distances computed from stored keys, which `read` gives with values.
+
+    A candidate of -1 is none.
+    """
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    rows = max(GATHERED // max(index.shape[-1] * queries.shape[-1], 1), 1)
+    for at in range(0, len(queries), rows):
+        some, own = queries[at : at + rows], index[at : at + rows]
+        keys, values = read(own.clamp(min=0))
+        keys = keys.to(some.device, some.dtype)
+        distances = (some.unsqueeze(-2) - keys).square().sum(dim=-1).masked_fill(own < 0, torch.inf)
+        distances = without(distances, own, None if exclude is None else exclude[at : at + rows])
+        distances, order = distances.sort(dim=-1, stable=True)
+        order, distances = order[..., :count], distances[..., :count]
+        gone = distances.isinf()
+        values = values.to(some.device).gather(-1, order).masked_fill(gone, 0)
+        parts.append((distances, values, own.gather(-1, order).masked_fill(gone, -1)))
+    return Neighbours(*(torch.cat(one) for one in zip(*parts, strict=True)))
+
+
+def pieces(queries: Tensor, exclude: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Queries (q d) with what they exclude (q e), some at a time."""
+    for at in range(0, max(len(queries), 1), QUERIES):
+        yield queries[at : at + QUERIES], None if exclude is None else exclude[at : at + QUERIES]

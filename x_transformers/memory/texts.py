@@ -1,0 +1,82 @@
+"""Texts for a datastore: the tokens of files, in overlapping windows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PIECE = 2**20  # bytes of a file that are read at once
+IGNORED = -100
+
+
+def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[int]]:
+    """From bytes to ids, as the tokenizer.json of a checkpoint says; without one, a byte is an id.
+
+    raises   ValueError for a model of other ids, ImportError that says what to install
+    """
+    path = folder / 'tokenizer.json'
+    if path.is_file():
+        try:
+            tokenizer = importlib.import_module('tokenizers').Tokenizer.from_file(str(path))
+        except ImportError as error:
+            raise ImportError(f'`{path}` needs `tokenizers`: pip install tokenizers') from error
+        except Exception as error:  # it has no class of its own
+            raise ValueError(f'`{path}` is no file of tokenizers: {error}') from error
+        return lambda data: tokenizer.encode(data.decode('utf-8', errors='replace'), add_special_tokens=False).ids
+    if num_tokens != 256:
+        raise ValueError(
+            f'`{folder}` has no tokenizer.json, and its {num_tokens} ids are no bytes: give ids by `build`'
+        )
+    return list
+
+
+def lines(paths: Iterable[Path]) -> Iterator[bytes]:
+    """The files, some whole lines at a time; a part of one that is too long."""
+    for path in paths:
+        with open(path, 'rb') as file:
+            while piece := file.read(PIECE):
+                yield piece + file.readline(PIECE)
+
+
+def windows(pieces: Iterable[Sequence[int]], length: int, overlap: int) -> Iterator[tuple[list[int], int]]:
+    """Rows of `length` ids, and how many of them are there as context only, having been in the row before.
+
+    The last row is shorter.
+    """
+    held: list[int] = []
+    known = 0
+    for piece in pieces:
+        held += piece
+        at = 0
+        while len(held) - at >= length:
+            yield held[at : at + length], known
+            known = overlap
+            at += length - overlap
+        held = held[at:]
+    if len(held) > max(known, 1):
+        yield held, known
+
+
+def batches(rows: Iterable[tuple[list[int], int]], size: int) -> Iterator[dict[str, Tensor]]:
+    """Rows of one length, `size` at a time, as `KNNDatastore.build` takes them."""
+    held: list[tuple[list[int], int]] = []
+    for row in rows:
+        if held and (len(held) == size or len(row[0]) != len(held[0][0])):
+            yield batch_of(held)
+            held = []
+        held.append(row)
+    if held:
+        yield batch_of(held)
+
+
+def batch_of(rows: Sequence[tuple[list[int], int]]) -> dict[str, Any]:
+    x = torch.tensor([ids for ids, _ in rows])
+    labels = x.clone()
+    for row, (_, known) in enumerate(rows):
+        labels[row, :known] = IGNORED
+    return {'x': x, 'labels': labels}
