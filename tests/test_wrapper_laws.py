@@ -33,6 +33,7 @@ from x_transformers import (
     Attention,
     AutoregressiveWrapper,
     BeliefStateWrapper,
+    BertPretrainWrapper,
     Classifier,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
@@ -49,6 +50,8 @@ from x_transformers import (
     NextLatentWrapper,
     NonAutoregressiveWrapper,
     PrefixDecoder,
+    SpanCorruption,
+    T5PretrainWrapper,
     TwoTowers,
     XLAutoregressiveWrapper,
     XTransformer,
@@ -139,6 +142,11 @@ def hidden_tokens() -> nn.Module:
 def masked(**options: Any) -> Callable[[], nn.Module]:
     sizes = dict(mask_token_id=VOCAB - 1, pad_token_id=0, mask_prob=0.4)
     return lambda: MLMWrapper(net_of(Encoder, dict(rotary_pos_emb=False)), **sizes, **options)
+
+
+def sentences(**options: Any) -> Callable[[], nn.Module]:
+    mlm = dict(mask_token_id=VOCAB - 1, pad_token_id=0, mask_prob=0.4)
+    return lambda: BertPretrainWrapper(net_of(Encoder, dict(rotary_pos_emb=False), **options), mlm)
 
 
 def streams() -> nn.Module:
@@ -250,6 +258,13 @@ SUBJECTS = {
                              lambda m, x: m.generate(2)),
     'masked': Subject(masked(), dict(x=1 + ids(12) % (VOCAB - 2))),
     'masked spans': Subject(masked(max_span=3), dict(x=1 + ids(12) % (VOCAB - 2))),
+    'sentences': Subject(sentences(), dict(x=1 + ids(12) % (VOCAB - 2), labels=torch.tensor([0, 1]))),
+    'sentences, pooled': Subject(
+        sentences(pooler=dict(token='first', dim=7, activation='tanh')),
+        dict(x=1 + ids(12) % (VOCAB - 2), labels=torch.tensor([0, 1]))),
+    'spans': Subject(
+        lambda: T5PretrainWrapper(encoded(), SpanCorruption(VOCAB - 1, 1, 0.3, 2.0, num_sentinels=4)),
+        dict(tokens=ids(12) % 6)),
     'vectors': Subject(vectors(), dict(x=randn(2, N, WIDTH)), generate=lambda m, x: m.generate(x, 3), **OF_VECTORS),
     'vectors, rolled out': Subject(vectors(), dict(x=randn(2, N, WIDTH)), lambda m, x, **inputs: m(x, 2, **inputs),
                                    **OF_VECTORS),
@@ -338,6 +353,9 @@ ROWS_MEET = {
     'early exits, drawn': 'blocks are drawn for the whole batch',
     'hidden tokens': HIDDEN,
     'masked': HIDDEN,
+    'spans': HIDDEN,
+    'sentences': HIDDEN,
+    'sentences, pooled': HIDDEN,
     'masked spans': HIDDEN,
     'vectors, rolled out': 'one start is drawn for all rows',
     'autoencoder, variational': LATENTS,
@@ -351,6 +369,9 @@ PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'hidden tokens': HIDDEN,
     'masked': HIDDEN,
+    'spans': HIDDEN,
+    'sentences': HIDDEN,
+    'sentences, pooled': HIDDEN,
     'masked spans': HIDDEN,
     'pretraining': 'it writes its own texts',
     'points': 'the inputs have no order',
@@ -365,6 +386,7 @@ NOT_ALL_LEARN = {
 }
 INNER_STEP = 'an inner step takes gradients, behind a lock'
 NO_GRAPH = {
+    'spans': 'how long inputs and targets are is drawn from the data',
     'hidden tokens': 'what is drawn by the generator of Python breaks it',
     'candidates': 'which latent is active is drawn, and read as a number',
     'pretraining': 'it writes its own texts',

@@ -20,6 +20,7 @@ from x_transformers import (
     AttentionPool,
     AutoregressiveWrapper,
     BeliefStateWrapper,
+    BertPretrainWrapper,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     CrossAttender,
@@ -36,6 +37,8 @@ from x_transformers import (
     NextLatentWrapper,
     NonAutoregressiveWrapper,
     PrefixDecoder,
+    SpanCorruption,
+    T5PretrainWrapper,
     TransformerWrapper,
     ViTransformerWrapper,
     XLAutoregressiveWrapper,
@@ -118,6 +121,8 @@ case('XL.generate', XLAutoregressiveWrapper(lm(max_mem_len=4)), 'generate', star
 nar = NonAutoregressiveWrapper(lm(Encoder, max_seq_len=6), mask_id=0, steps=2)
 case('NAR', nar, 'forward', x=ids)
 case('NAR.generate', nar, 'generate', batch_size=2)
+sop = BertPretrainWrapper(lm(Encoder), dict(mask_token_id=9, pad_token_id=0))
+case('BERT', sop, 'forward', x=ids, labels=ids[:, 0] % 2)
 case('MLM', MLMWrapper(lm(Encoder), 9, 0), 'forward', x=ids)
 co = ContinuousTransformerWrapper(dim_in=3, dim_out=3, max_seq_len=8, attn_layers=Decoder(**D))
 v3 = torch.randn(2, 6, 3)
@@ -137,6 +142,9 @@ case('MultiAR', ma, 'forward', x=dict(a=ids, b=ids))
 case('MultiAR.generate', ma, 'generate', prompts=dict(a=ids[:, :3], b=ids[:, :3]), seq_len=2)
 sides = dict(num_tokens=10, depth=1, heads=2, max_seq_len=8)
 xt = XTransformer(dim=16, **{f'{side}_{name}': value for side in ('enc', 'dec') for name, value in sides.items()})
+spans = SpanCorruption(9, 1, num_sentinels=3)
+case('Spans', spans, 'forward', tokens=ids % 6)
+case('T5', T5PretrainWrapper(xt, spans), 'forward', tokens=ids % 6)
 case('XT', xt, 'forward', src=ids, tgt=ids)
 case('XT.generate', xt, 'generate', seq_in=ids, seq_out_start=ids[:, :2], seq_len=2)
 case(

@@ -24,6 +24,8 @@ from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 from x_transformers.objectives.masked import MLMWrapper
+from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
+from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
 from x_transformers.x_transformers import (
     Attention,
     AttentionLayers,
@@ -55,6 +57,7 @@ __all__ = [
     'AttentionPool',
     'AutoregressiveWrapper',
     'BeliefStateWrapper',
+    'BertPretrainWrapper',
     'Classifier',
     'ContinuousAutoregressiveWrapper',
     'ContinuousTransformerWrapper',
@@ -78,9 +81,12 @@ __all__ = [
     'PrefixDecoder',
     'PromptCache',
     'RMSNorm',
+    'SpanCorruption',
+    'T5PretrainWrapper',
     'TransformerBlock',
     'TransformerWrapper',
     'TwoTowers',
+    'UL2Mixture',
     'ViTransformerWrapper',
     'XLAutoregressiveWrapper',
     'XTransformer',

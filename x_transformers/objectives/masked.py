@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -67,6 +68,72 @@ SET_BY_LOSS = {
 }
 
 
+@dataclass(frozen=True)
+class Hiding:
+    """How tokens are chosen, and what is read in their place; as `MLMWrapper` says.  `vocabulary`: ids of the net"""
+
+    mask_token_id: int
+    pad_token_id: int | None
+    mask_prob: float
+    replace_prob: float
+    random_token_prob: float
+    ignore_token_ids: tuple[int, ...]
+    num_tokens: int | None
+    max_span: int
+    span_stop_prob: float
+    vocabulary: int | None
+
+    def hide(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        word_ids: Tensor | None = None,
+        generator: Generator | None = None,
+        inputs: dict[str, Any] | None = None,
+    ) -> tuple[HiddenTokens, dict[str, Any]]:
+        """Hide tokens of `x` (b n); also what the net is called with beside them."""
+        x = check_ids(x, num_tokens=self.vocabulary)
+        read = dict(inputs or {})
+        documents = read.pop('document_ids', None)
+        refuse_own(read, 'the loss', SET_BY_LOSS)
+        real = as_mask(mask, 'mask', *x.shape, like=x)
+        if self.pad_token_id is not None:
+            real = x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
+        read |= {} if real is None else {'mask': real}
+        read |= {} if documents is None else {'document_ids': check_documents(documents, x)}
+        maskable = torch.ones_like(x, dtype=torch.bool) if real is None else real
+        for one in self.ignore_token_ids:
+            maskable = maskable & (x != one)
+        if can_look(maskable) and not bool(maskable.any(dim=-1).all()):
+            warn_once('a row has no token that may be hidden, it is left out of the loss of masked tokens')
+        chosen = self.choose(maskable, word_ids, documents, generator)
+        places = (~chosen).byte().argsort(dim=-1, stable=True)[:, : share_of(x.shape[1], self.mask_prob)]
+        labels = x.gather(1, places).masked_fill(~chosen.gather(1, places), IGNORED)
+        return HiddenTokens(self.corrupted(x, chosen, generator), chosen, places, labels), read
+
+    def choose(
+        self, maskable: Tensor, word_ids: Tensor | None, documents: Tensor | None, generator: Generator | None
+    ) -> Tensor:
+        if word_ids is not None:
+            if self.max_span > 1:
+                raise ValueError('`word_ids` does not go with `max_span` above 1: both say what is hidden together')
+            if word_ids.shape != maskable.shape:
+                shape = tuple(maskable.shape)
+                raise ValueError(f'`word_ids` got the shape {tuple(word_ids.shape)}, it must be that of `x`, {shape}')
+            return chosen_words(maskable, word_ids, self.mask_prob, generator)
+        if self.max_span > 1:
+            return chosen_spans(maskable, self.mask_prob, self.max_span, self.span_stop_prob, documents, generator)
+        return chosen_tokens(maskable, self.mask_prob, generator)
+
+    def corrupted(self, x: Tensor, chosen: Tensor, generator: Generator | None) -> Tensor:
+        """`x` with chosen tokens as they are read."""
+        kind = drawn(x, generator)
+        if self.random_token_prob > 0:
+            others = torch.randint(0, self.num_tokens, x.shape, device=x.device, generator=generator)
+            x = torch.where(chosen & (kind >= 1 - self.random_token_prob), others, x)
+        return x.masked_fill(chosen & (kind < self.replace_prob), self.mask_token_id)
+
+
 class MLMWrapper(Configurable):
     """A model of tokens that sees both sides, with the loss of hidden tokens:  ids b n -> loss.
 
@@ -113,11 +180,11 @@ class MLMWrapper(Configurable):
             )
         if max_span == 1 and span_stop_prob != 0.2:
             warn_once('`span_stop_prob` has no effect unless `max_span` is above 1')
-        self.net, self.mask_token_id, self.pad_token_id = net, mask_token_id, pad_token_id
-        self.mask_prob, self.replace_prob, self.random_token_prob = mask_prob, replace_prob, random_token_prob
-        self.ignore_token_ids = tuple(ignore_token_ids)
-        self.num_tokens = known if num_tokens is None else num_tokens
-        self.max_span, self.span_stop_prob = max_span, span_stop_prob
+        self.net = net
+        self.hiding = Hiding(
+            mask_token_id, pad_token_id, mask_prob, replace_prob, random_token_prob, tuple(ignore_token_ids),
+            known if num_tokens is None else num_tokens, max_span, span_stop_prob, known,
+        )  # fmt: skip
 
     @checked
     def forward(
@@ -147,57 +214,15 @@ class MLMWrapper(Configurable):
         loss = aux.added_to(self.loss(outputs, hidden))
         return (loss, (outputs, hidden)) if return_outputs else loss
 
-    def hide(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        word_ids: Tensor | None = None,
-        generator: Generator | None = None,
-        inputs: dict[str, Any] | None = None,
-    ) -> tuple[HiddenTokens, dict[str, Any]]:
+    def hide(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[HiddenTokens, dict[str, Any]]:
         """Hide tokens of `x` (b n); also what the net is called with beside them."""
-        x = check_ids(x, num_tokens=getattr(self.net, 'num_tokens', None))
-        read = dict(inputs or {})
-        documents = read.pop('document_ids', None)
-        refuse_own(read, 'the loss', SET_BY_LOSS)
-        real = as_mask(mask, 'mask', *x.shape, like=x)
-        if self.pad_token_id is not None:
-            real = x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
-        read |= {} if real is None else {'mask': real}
-        read |= {} if documents is None else {'document_ids': check_documents(documents, x)}
-        maskable = torch.ones_like(x, dtype=torch.bool) if real is None else real
-        for one in self.ignore_token_ids:
-            maskable = maskable & (x != one)
-        if can_look(maskable) and not bool(maskable.any(dim=-1).all()):
-            warn_once('a row has no token that may be hidden, it is left out of the loss of masked tokens')
-        chosen = self.choose(maskable, word_ids, documents, generator)
-        places = (~chosen).byte().argsort(dim=-1, stable=True)[:, : share_of(x.shape[1], self.mask_prob)]
-        labels = x.gather(1, places).masked_fill(~chosen.gather(1, places), IGNORED)
-        return HiddenTokens(self.corrupted(x, chosen, generator), chosen, places, labels), read
-
-    def choose(
-        self, maskable: Tensor, word_ids: Tensor | None, documents: Tensor | None, generator: Generator | None
-    ) -> Tensor:
-        if word_ids is not None:
-            if self.max_span > 1:
-                raise ValueError('`word_ids` does not go with `max_span` above 1: both say what is hidden together')
-            if word_ids.shape != maskable.shape:
-                shape = tuple(maskable.shape)
-                raise ValueError(f'`word_ids` got the shape {tuple(word_ids.shape)}, it must be that of `x`, {shape}')
-            return chosen_words(maskable, word_ids, self.mask_prob, generator)
-        if self.max_span > 1:
-            return chosen_spans(maskable, self.mask_prob, self.max_span, self.span_stop_prob, documents, generator)
-        return chosen_tokens(maskable, self.mask_prob, generator)
-
-    def corrupted(self, x: Tensor, chosen: Tensor, generator: Generator | None) -> Tensor:
-        """`x` with chosen tokens as they are read."""
-        kind = drawn(x, generator)
-        if self.random_token_prob > 0:
-            others = torch.randint(0, self.num_tokens, x.shape, device=x.device, generator=generator)
-            x = torch.where(chosen & (kind >= 1 - self.random_token_prob), others, x)
-        return x.masked_fill(chosen & (kind < self.replace_prob), self.mask_token_id)
+        return self.hiding.hide(x, *args, **kwargs)
 
     def loss(self, outputs: Any, hidden: HiddenTokens) -> Tensor:
         """The mean loss of the chosen tokens, given logits (b k l) at their places, or their `Readout`."""
-        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
-        return mean_token_loss(outputs, hidden.labels, Terms(IGNORED, is_log_prob=is_log_prob))
+        return loss_of_hidden(self.net, outputs, hidden)
+
+
+def loss_of_hidden(net: nn.Module, outputs: Any, hidden: HiddenTokens) -> Tensor:
+    is_log_prob = bool(getattr(net, 'output_is_log_prob', False))
+    return mean_token_loss(outputs, hidden.labels, Terms(IGNORED, is_log_prob=is_log_prob))

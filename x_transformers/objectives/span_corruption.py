@@ -1,0 +1,336 @@
+"""Texts of which spans are taken out, for an encoder that reads the rest and a decoder that says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    count,
+    integer,
+    is_number,
+    none,
+    size,
+)
+
+__all__ = ['Denoiser', 'SpanCorruption', 'T5PretrainWrapper', 'UL2Mixture']
+
+IGNORED = -100  # fills up targets
+
+part = Check('a number between 0 and 1', lambda value: is_number(value) and 0 < value < 1)
+length = Check('a number of at least 1', lambda value: is_number(value) and value >= 1)
+
+
+class Denoiser(NamedTuple):
+    """One task of a mixture: the token of its mode, and which spans are taken out, all in one at the end if None."""
+
+    mode_id: int
+    mean_span: float | None
+    noise_density: float
+
+
+def spans_of(lens: Tensor, density: Tensor, mean_span: Tensor) -> tuple[Tensor, Tensor]:
+    """How many tokens of each row are taken out, and in how many spans; a `mean_span` of 0 is one span for all."""
+    noise = torch.minimum((lens * density).round().long().clamp(min=1), lens - 1)
+    spans = (noise / mean_span.clamp(min=1)).round().long().clamp(min=1)
+    spans = torch.minimum(torch.minimum(spans, noise), lens - noise)
+    return noise, torch.where(mean_span == 0, 1, spans)
+
+
+def composition(total: Tensor, parts: Tensor, generator: Generator | None) -> Tensor:
+    """Random sizes (b p) of at least 1, so many `parts` (b) with so great a sum (b), all alike; 0 for those beyond."""
+    width = int(total.max())
+    place = torch.arange(width, device=total.device)
+    drawn = torch.rand(len(total), width, device=total.device, generator=generator)
+    # of the total - 1 places between two units, parts - 1 are cut
+    rank = drawn.masked_fill(place >= total.unsqueeze(-1) - 1, 2.0).argsort(dim=-1).argsort(dim=-1)
+    cut = (rank < parts.unsqueeze(-1) - 1).long()
+    of_unit = torch.nn.functional.pad(cut.cumsum(dim=-1)[:, :-1], (1, 0))
+    sizes = torch.zeros(len(total), int(parts.max()), dtype=torch.long, device=total.device)
+    return sizes.scatter_add(1, of_unit, within(total, width).long())
+
+
+def noise_spans(lens: Tensor, noise: Tensor, spans: Tensor, width: int, generator: Generator | None) -> Tensor:
+    """Of which span (b n) each token is, counted from 1; 0 for tokens that are kept. Rows begin with a kept one."""
+    kept = composition(lens - noise, spans, generator)
+    taken = composition(noise, spans, generator)
+    ends = torch.stack((kept, taken), dim=-1).flatten(1).cumsum(dim=-1)
+    place = torch.arange(width, device=lens.device).expand(len(lens), -1).contiguous()
+    part = torch.searchsorted(ends, place, right=True)
+    return torch.where((part % 2 == 1) & within(lens, width), part // 2 + 1, 0)
+
+
+def placed(rows: int, lens: Tensor, fill: int, *values: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Rows as long as the longest, with values (b n) where a mask (b n) says so, at places (b n)."""
+    width = int(lens.max())
+    out = torch.full((rows, width + 1), fill, dtype=torch.long, device=lens.device)
+    for value, real, place in values:
+        out.scatter_(1, place.masked_fill(~real, width), value.expand(place.shape))
+    return out[:, :width]
+
+
+class Corruption(Configurable):
+    """What ways to take out spans share. They have no parameters.
+
+    sentinel_start   id of the first sentinel; the next one has one less, and so on
+    eos_id           at the end of inputs and targets
+    pad_id           fills up inputs; targets are filled up with -100, which is no target
+    num_sentinels    how many there are
+    """
+
+    sentinel_start: int
+    eos_id: int
+    final_sentinel: bool
+    pad_id: int
+    num_sentinels: int
+
+    def keep(self, sentinel_start: int, eos_id: int, final_sentinel: bool, pad_id: int, num_sentinels: int) -> None:
+        if num_sentinels > sentinel_start + 1:
+            raise ConfigError(
+                f'`num_sentinels` got {num_sentinels}, from `sentinel_start`, {sentinel_start}, down there are less'
+            )
+        for name, value in (('eos_id', eos_id), ('pad_id', pad_id)):
+            if sentinel_start - num_sentinels < value <= sentinel_start:
+                raise ConfigError(f'`{name}` got {value}, which is a sentinel')
+        self.sentinel_start, self.eos_id, self.final_sentinel = sentinel_start, eos_id, bool(final_sentinel)
+        self.pad_id, self.num_sentinels = pad_id, num_sentinels
+
+    def lengths(self, noise: Tensor, spans: Tensor, lens: Tensor, modes: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of inputs and of targets."""
+        return lens - noise + spans + 1 + (modes is not None), noise + spans + 1 + self.final_sentinel
+
+    def corrupted(
+        self,
+        tokens: Tensor,
+        lens: Tensor | None,
+        density: Tensor,
+        mean_span: Tensor,
+        modes: Tensor | None,
+        generator: Generator | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, their lengths and targets of rows (b n), whose tasks (b) may differ."""
+        tokens = check_ids(tokens, 'tokens', 2)
+        b, n = tokens.shape
+        if lens is None:
+            lens = torch.full((b,), n, device=tokens.device)
+        check_lengths(lens, 'lens', b, n)
+        if bool((lens < 2).any()):
+            raise ValueError(f'`lens` got a row of {int(lens.min())} tokens, it must have at least 2')
+        noise, spans = spans_of(lens, density.to(lens.device), mean_span.to(lens.device))
+        self.check(tokens, lens, spans)
+        span = noise_spans(lens, noise, spans, n, generator)
+        taken, real = span > 0, within(lens, n)
+        first = taken & (span != torch.nn.functional.pad(span[:, :-1], (1, 0)))
+        sentinel = self.sentinel_start + 1 - span
+        in_lens, out_lens = self.lengths(noise, spans, lens, modes)
+
+        read = real & (~taken | first)
+        at = read.long().cumsum(dim=-1) - 1 + (modes is not None)
+        start = torch.zeros_like(lens).unsqueeze(-1)
+        one, eos = torch.ones_like(start, dtype=torch.bool), torch.full_like(start, self.eos_id)
+        values = [(torch.where(first, sentinel, tokens), read, at), (eos, one, in_lens.unsqueeze(-1) - 1)]
+        if modes is not None:
+            values.append((modes.to(lens.device).unsqueeze(-1), one, start))
+        inputs = placed(b, in_lens, self.pad_id, *values)
+
+        at = taken.long().cumsum(dim=-1) - 1 + span
+        said = [(tokens, taken, at), (sentinel, first, at - 1), (eos, one, out_lens.unsqueeze(-1) - 1)]
+        if self.final_sentinel:
+            last = self.sentinel_start - spans.unsqueeze(-1)
+            said.append((last, one, out_lens.unsqueeze(-1) - 2))
+        return inputs, in_lens, placed(b, out_lens, IGNORED, *said)
+
+    def check(self, tokens: Tensor, lens: Tensor, spans: Tensor) -> None:
+        used = spans + self.final_sentinel
+        if int(used.max()) > self.num_sentinels:
+            raise ValueError(
+                f'`tokens` got a row for {int(used.max())} sentinels, there are {self.num_sentinels}: take shorter '
+                'rows, longer spans, or more sentinels'
+            )
+        highest = tokens.masked_fill(~within(lens, tokens.shape[1]), 0).amax(dim=-1)
+        if bool((highest > self.sentinel_start - used).any()):
+            raise ValueError(
+                f'`tokens` got ids up to {int(highest.max())}, they must be at most '
+                f'{self.sentinel_start - int(used.max())}: sentinels follow'
+            )
+
+    def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The share of tokens that are taken out, the mean length of spans and the mode token, of each row."""
+        raise NotImplementedError
+
+    def with_lengths(
+        self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, how many tokens of each row of them are real (b), and targets."""
+        rows = tokens.shape[0] if torch.is_tensor(tokens) and tokens.ndim else 0
+        density, mean_span, modes = self.tasks(rows, generator)
+        return self.corrupted(tokens, lens, density, mean_span, modes, generator)
+
+    @checked
+    def forward(
+        self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """What is read, and what is to be said.
+
+        tokens      b n   ids, n of at least 2
+        lens        b     number of real tokens of each row, at least 2; all if None
+        generator         source of the draws, on the device of `tokens`
+        returns           inputs (b i), filled up with `pad_id`, and targets (b t), filled up with -100
+        raises            ValueError for rows that are too short, need more sentinels than there are, or hold some
+        """
+        inputs, _, targets = self.with_lengths(tokens, lens, generator)
+        return inputs, targets
+
+
+class SpanCorruption(Corruption):
+    """Take out random spans of a text, each for a sentinel:  ids b n -> inputs b i, targets b t.
+
+        noise = clip(round(n noise_density), 1, n - 1),  spans = max(1, round(noise / mean_span))
+        text      kept_1 noise_1 kept_2 noise_2 ...
+        inputs    kept_1 s_1 kept_2 s_2 ... eos               i = n - noise + spans + 1
+        targets   s_1 noise_1 s_2 noise_2 ... [s_last] eos    t = noise + spans + 1, one more with `final_sentinel`
+
+    The lengths of the spans, and of what is between them, are random, at least 1 each. Raffel et al. 2019,
+    arXiv:1910.10683
+    """
+
+    def __init__(
+        self,
+        sentinel_start: Annotated[int, 'id of the first sentinel, from which the others go down', count],
+        eos_id: Annotated[int, 'id at the end of inputs and targets', count],
+        noise_density: Annotated[float, 'share of the tokens that are taken out', part] = 0.15,
+        mean_span: Annotated[float, 'mean length of a span', length] = 3.0,
+        final_sentinel: Annotated[bool, 'one more sentinel ends the targets, before `eos_id`', boolean] = False,
+        pad_id: Annotated[int, 'fills up inputs', count] = 0,
+        num_sentinels: Annotated[int, 'how many sentinels there are', size] = 100,
+    ) -> None:
+        super().__init__()
+        self.keep(sentinel_start, eos_id, final_sentinel, pad_id, num_sentinels)
+        self.noise_density, self.mean_span = noise_density, mean_span
+
+    def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        numbers = torch.tensor([[self.noise_density], [self.mean_span]], dtype=torch.float64)
+        return *numbers.expand(2, rows), None
+
+
+a_mixture = Check(
+    'a tuple of (mode id, mean span or None, noise density)',
+    lambda value: isinstance(value, (tuple, list)) and len(value) > 0 and all(map(is_denoiser, value)),
+)
+three_ids = Check(
+    'three token ids',
+    lambda value: isinstance(value, (tuple, list)) and len(value) == 3 and all(map(count.test, value)),
+)
+shares = Check(
+    'a tuple of positive numbers',
+    lambda value: isinstance(value, (tuple, list)) and all(is_number(one) and one > 0 for one in value),
+)
+
+
+def is_denoiser(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 3:
+        return False
+    mode, mean_span, density = value
+    return count.test(mode) and (mean_span is None or length.test(mean_span)) and part.test(density)
+
+
+class UL2Mixture(Corruption):
+    """A task drawn for each row, which its first input token tells: few short spans, much or long ones, or the end.
+
+        R    (3, .15)                           as T5
+        X    (32, .15), (32, .5), (3, .5)       mean length of spans, share of the tokens
+        S    the last quarter, as one span      a prefix language model
+
+    `mode_ids` are the tokens of R, X and S; `denoisers` says other tasks. Tay et al. 2022, arXiv:2205.05131
+    """
+
+    def __init__(
+        self,
+        sentinel_start: Annotated[int, 'id of the first sentinel, from which the others go down', count],
+        eos_id: Annotated[int, 'id at the end of inputs and targets', count],
+        mode_ids: Annotated[
+            Sequence[int] | None, 'ids of the modes R, X and S',
+            three_ids | none,
+        ] = None,
+        denoisers: Annotated[Sequence[Denoiser] | None, 'the tasks, in place of these', a_mixture | none] = None,
+        weights: Annotated[Sequence[float] | None, 'how often each task is drawn; None: alike', shares | none] = None,
+        final_sentinel: Annotated[bool, 'one more sentinel ends the targets, before `eos_id`', boolean] = False,
+        pad_id: Annotated[int, 'fills up inputs', count] = 0,
+        num_sentinels: Annotated[int, 'how many sentinels there are', size] = 100,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if (mode_ids is None) == (denoisers is None):
+            raise ConfigError('`mode_ids` and `denoisers` both say the tasks, set one of them')
+        if denoisers is None:
+            r, x, s = mode_ids
+            denoisers = ((r, 3.0, 0.15), (x, 32.0, 0.15), (x, 32.0, 0.5), (x, 3.0, 0.5), (s, None, 0.25))
+        self.denoisers = tuple(Denoiser(*one) for one in denoisers)
+        if weights is not None and len(weights) != len(self.denoisers):
+            raise ConfigError(f'`weights` got {len(weights)} numbers for {len(self.denoisers)} tasks')
+        self.keep(sentinel_start, eos_id, final_sentinel, pad_id, num_sentinels)
+        self.weights = None if weights is None else tuple(weights)
+
+    def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        weights = torch.tensor(self.weights or [1.0] * len(self.denoisers))
+        device = 'cpu' if generator is None else generator.device
+        drawn = weights.to(device).multinomial(max(rows, 1), replacement=True, generator=generator)[:rows].cpu()
+        modes = torch.tensor([one.mode_id for one in self.denoisers])
+        numbers = torch.tensor(
+            [(one.noise_density, one.mean_span or 0.0) for one in self.denoisers], dtype=torch.float64
+        )
+        return numbers[drawn, 0], numbers[drawn, 1], modes[drawn]
+
+
+class T5PretrainWrapper(Configurable):
+    """An encoder-decoder, with the loss of saying what was taken out of a text:  ids b n -> loss.
+
+    The decoder starts with `start_id`, and says the targets of the `corruption`. Raffel et al. 2019, arXiv:1910.10683
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'an encoder-decoder, as XTransformer', an_instance(nn.Module)],
+        corruption: Annotated[Corruption, 'a SpanCorruption or UL2Mixture', an_instance(Corruption)],
+        start_id: Annotated[int, 'what the decoder reads first', integer] = 0,
+    ) -> None:
+        super().__init__()
+        sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)
+        ids = [getattr(side, 'num_tokens', None) for side in sides]
+        if None in ids:
+            raise ConfigError(f'`net` got {type(net).__name__}, it must be an encoder-decoder of tokens: XTransformer')
+        modes = [one.mode_id for one in getattr(corruption, 'denoisers', ())]
+        for name, value in (('sentinel_start', corruption.sentinel_start), ('eos_id', corruption.eos_id)):
+            if value >= min(ids):
+                raise ConfigError(f'`{name}` got {value}, it must be less than the number of tokens, {min(ids)}')
+        if any(mode >= ids[0] for mode in modes):
+            raise ConfigError(f'`denoisers` got the mode {max(modes)}, it must be less than `enc_num_tokens`, {ids[0]}')
+        if not 0 <= start_id < ids[1]:
+            raise ConfigError(f'`start_id` got {start_id}, it must be from 0 to {ids[1] - 1}')
+        self.net, self.corruption, self.start_id = net, corruption, start_id
+
+    @checked
+    def forward(self, tokens: Tensor, lens: Tensor | None = None, generator: Generator | None = None) -> Tensor:
+        """The mean loss of the targets, in nats.
+
+        tokens      b n   ids
+        lens        b     number of real tokens of each row
+        generator         source of the draws, on the device of `tokens`
+        raises            as the corruption
+        """
+        inputs, real, targets = self.corruption.with_lengths(tokens, lens, generator)
+        ignored = self.net.decoder.ignore_index
+        targets = torch.nn.functional.pad(targets.masked_fill(targets == IGNORED, ignored), (1, 0), value=self.start_id)
+        with AuxLosses() as aux:
+            loss = self.net(inputs, targets, mask=within(real, inputs.shape[1]))
+        return aux.added_to(loss)
