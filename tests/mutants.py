@@ -808,6 +808,12 @@ BUGS = {
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
         ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
     ]),
+    'features/rescaled.py': ('test_rescaled.py', [
+        ('scores keep their sign', 'return sim.relu() * factor', 'return sim * factor'),
+        ('keys in front are far away', 'value=1.0)', 'value=0.0)'),
+        ('near keys fade', '(r - b).sigmoid()', '(b - r).sigmoid()'),
+        ('one score of keys in front has a distance', 'torch.where(j < added, 1.0, factor)', 'factor', 'test_flex.py'),
+    ]),
     'features/relative.py': ('test_relative.py', [
         ('distances count backwards', '(-distances(q_pos, k_pos))', '(distances(q_pos, k_pos))'),
         ('far ones are not clipped alike', '.clamp(-most, most) + most\n    return', '.clamp(-most, most - 1) + most\n    return'),

@@ -171,6 +171,7 @@ SETTINGS = {name: kernels.SETTINGS[name] for name in SHARED} | {
     'sink, grouped': dict(head_learned_sink=True, kv_heads=2),
     'clamp, sink, window, grouped': dict(**BOTH, max_attend_past=3, kv_heads=2),
     'laser': dict(laser=True),
+    'rescaled by distance': dict(da_pos_rescale=True, num_mem_kv=1, kv_heads=2),
     'norms': dict(qk_norm=True, qk_norm_scale=3),
 }
 PADDED = {

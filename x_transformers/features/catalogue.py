@@ -142,6 +142,7 @@ from x_transformers.features.readouts import (
 from x_transformers.features.recompute import CheckpointLayers
 from x_transformers.features.recurrent import RecurrentModule
 from x_transformers.features.relative import ShawKeys, ShawPositions, ShawValues
+from x_transformers.features.rescaled import DistanceRescaling, DistanceRescalingInStack
 from x_transformers.features.residuals import (
     GateResidual,
     LayerDropout,
@@ -273,6 +274,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     AttentionFree,
     Slots,
     Differential,  # before what mixes weights, which so mixes those of both maps
+    DistanceRescaling,
     *SCORES,
     TalkingHeads,
     AttentionDropout,
@@ -364,6 +366,7 @@ STACK: tuple[type[Feature], ...] = (
     T5Bias,
     DynamicBias,
     ShawPositions,
+    DistanceRescalingInStack,
     DisentangledTable,
     SlotsOfLayers,
     HeadNormsInStack,
