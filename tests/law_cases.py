@@ -236,6 +236,7 @@ ONLY_WITH |= {'recurrent_module': ('custom_layers',), 'attn_cluster_blocks': ('a
 # settled by the stack: how it is switched on there
 THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
+    'attn_xl_rel_pos_untied': dict(xl_rel_pos=True),
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
     'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),

@@ -808,6 +808,15 @@ BUGS = {
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
         ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
     ]),
+    'features/xl.py': ('test_xl.py', [
+        ('distances count ahead', 'of_cosines * sin - of_sines * cos', 'of_cosines * sin + of_sines * cos'),
+        ('contents have no vector', 'return q + u, k', 'return q, k'),
+        ('distances have that of contents', 'own.queries = (q + v)', 'own.queries = (q + u)'),
+        ('blocks begin with the largest distance', 'first = keys - 1 - last', 'first = 0'),
+        ('far ones are alike behind only', '.clamp(-self.xl_clamp_len, self.xl_clamp_len)', '.clamp(max=self.xl_clamp_len)'),
+        ('rows are moved one too far', 'narrow(-1, rows - 1, rows', 'narrow(-1, rows - 2, rows'),
+        ('layers have vectors of their own', "if not self.xl_rel_pos_untied:\n            call.shared", "if False:\n            call.shared"),
+    ]),
     'features/rescaled.py': ('test_rescaled.py', [
         ('scores keep their sign', 'return sim.relu() * factor', 'return sim * factor'),
         ('keys in front are far away', 'value=1.0)', 'value=0.0)'),

@@ -156,13 +156,15 @@ def test_positions_of_distances_are_right_beside_memories(logged):
 
 @pytest.mark.slow
 @SEEDS
-@pytest.mark.parametrize('remembers', [True, False])
-def test_a_secret_of_the_segment_before_is_known(remembers, seed):
+@pytest.mark.parametrize(
+    ('remembers', 'positions'), [(True, 'rotary_pos_emb'), (False, 'rotary_pos_emb'), (True, 'xl_rel_pos')]
+)
+def test_a_secret_of_the_segment_before_is_known(remembers, positions, seed):
     """T-cross: with memories at least 95 % are right, without them no more than by guessing."""
     torch.manual_seed(seed)
     task = cross(1, segments=2)
     size = task.n // 2
-    stack = Decoder(dim=48, depth=2, heads=4, attn_dim_head=12, rotary_pos_emb=True)
+    stack = Decoder(dim=48, depth=2, heads=4, attn_dim_head=12, **{positions: True})
     of = dict(num_tokens=task.tokens, logits_dim=task.answers, max_seq_len=size, max_mem_len=size)
     net = TransformerWrapper(attn_layers=stack, mem_same_length=True, **of)
 

@@ -10,6 +10,7 @@ polar           positions as angles of a complex number per feature
 biases          biases of scores by their positions: ALiBi, T5, dynamic
 data_positions  biases of scores by their positions and by what tokens say
 relative        vectors for distances, which queries see and values get
+xl              what queries look for at a distance
 rescaled        scores times a function of the distance
 disentangled    relative positions with queries and keys of their own
 tables          what positions are made of: tables that keep their digits

@@ -199,6 +199,7 @@ from x_transformers.features.sparse.pattern import (
     SparsePattern,
 )
 from x_transformers.features.streams import HyperConnections, ResidualStreams, UseGatedMultiResidual
+from x_transformers.features.xl import XLPositions, XLPositionsInStack
 from x_transformers.flags import Feature
 
 # how queries and keys become scores, and those weights: in a layer, and in `Attend` alone
@@ -261,6 +262,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     RelativeProjectedBias,
     ShawKeys,
     ShawValues,
+    XLPositions,
     Disentangled,
     Window,
     SameLength,
@@ -366,6 +368,7 @@ STACK: tuple[type[Feature], ...] = (
     T5Bias,
     DynamicBias,
     ShawPositions,
+    XLPositionsInStack,
     DistanceRescalingInStack,
     DisentangledTable,
     SlotsOfLayers,

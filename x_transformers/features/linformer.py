@@ -67,7 +67,9 @@ class Slots(AttentionFeature):
     }
     not_in_stack = {
         **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), TURNED),
-        **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NOT_ADDED),
+        **dict.fromkeys(
+            ('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos', 'xl_rel_pos'), NOT_ADDED
+        ),
         'residual_attn': 'it has no scores to hand on',
         'cross_residual_attn': 'it has no scores to hand on',
     }

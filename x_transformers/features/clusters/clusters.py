@@ -115,13 +115,13 @@ class Clusters(AttentionFeature):
         'collab_heads': 'clusters are those of a head, there is one shared key',
         'flash_pack_seq': '`document_ids` says the same',
         'l2_distance': 'queries meet keys by products',
-        'shaw_rel_pos': 'nothing is known of distances between tokens of a cluster',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'nothing is known of distances between tokens of a cluster'),
         'shaw_rel_values': 'nothing is known of distances between tokens of a cluster',
         'disentangled': 'nothing is known of distances between tokens of a cluster',
         'use_rel_proj_pos_bias': 'its bias is one of all keys',
     }
     not_in_stack = {
-        'shaw_rel_pos': 'nothing is known of distances between tokens of a cluster',
+        **dict.fromkeys(('shaw_rel_pos', 'xl_rel_pos'), 'nothing is known of distances between tokens of a cluster'),
         'polar_pos_emb': 'its keys have a shift for each head, clusters are of queries',
         'residual_attn': NO_SCORES,
         'cross_residual_attn': NO_SCORES,

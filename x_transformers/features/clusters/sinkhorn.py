@@ -33,6 +33,7 @@ OF_PLACES = (
     'max_attend_past',
     'max_attend_future',
     'shaw_rel_pos',
+    'xl_rel_pos',
     'shaw_rel_values',
     'disentangled',
     'data_dependent_alibi',
@@ -95,6 +96,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     }
     not_in_stack = {
         **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NO_PLACE),
+        'xl_rel_pos': NO_PLACE,
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), NO_SCORES),
     }
 

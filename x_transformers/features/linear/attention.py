@@ -121,6 +121,7 @@ class LinearAttention(AttentionFeature):
         'flash_pack_seq': 'its past is one sum; `document_ids` says the same',
         'l2_distance': 'queries meet keys by products',
         'shaw_rel_pos': 'nothing is added to its scores',
+        'xl_rel_pos': 'nothing is added to its scores',
         'shared_qk': 'nothing is added to its scores',
         'disentangled': 'nothing is added to its scores',
         'data_dependent_alibi': 'nothing is added to its scores',
@@ -130,6 +131,7 @@ class LinearAttention(AttentionFeature):
         **dict.fromkeys(('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb'), 'its features are not of turned keys'),
         **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias'), 'nothing is added to its scores'),
         'shaw_rel_pos': 'nothing is added to its scores',
+        'xl_rel_pos': 'nothing is added to its scores',
         'residual_attn': 'it has no scores to hand on',
         'cross_residual_attn': 'it has no scores to hand on',
     }

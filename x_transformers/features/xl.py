@@ -1,0 +1,160 @@
+"""Relative positions of Transformer-XL: what a query looks for at a distance, by sinusoids of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.precision import at_least_float
+from x_transformers.core.rows import Pointwise, Rows, summable
+from x_transformers.features.biases import distances
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.tables import sinusoids
+from x_transformers.flags import ConfigError, flag, none, size
+from x_transformers.flags.inputs import is_floating, pair_of
+
+Pair = tuple[Tensor, Tensor]
+ONE_AT_A_TIME = 'one kind of relative positions at a time'
+OTHERS = ('rel_pos_bias', 'alibi_pos_bias', 'dynamic_pos_bias', 'rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb')
+CLAMPED = 'distance from which on all are alike, on both sides; None for none'
+
+
+class XLPositions(AttentionFeature):
+    """A query meets contents and distances, each with a vector of its own added to it.
+
+        sim_ij = scale ((q_i + u) k_j + (q_i + v) W r_t),   t = p_i - p_j        u, v: h e, W: d (h e)
+
+    r_t are sines and cosines of the distance, b i d. What stands in front of the keys has no distance, and no such
+    term. Where positions are no row of numbers, r_t comes from sin (a - b) = sin a cos b - cos a sin b: then queries
+    turn instead.
+    """
+
+    paper = 'Transformer-XL, arXiv:1901.02860'
+    xl_rel_pos = flag(False, 'queries meet sinusoids of the distance')
+    xl_rel_pos_untied = flag(True, 'vectors u and v of its own; else a stack gives them')
+    xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
+    takes = {'xl_vectors': '(u, v), each h e'}
+    must_be = {'xl_vectors': pair_of('(u, v), tensors', is_floating, is_floating)}
+    stored_as = {'matrix': 'xl_r', 'u': 'xl_u', 'v': 'xl_v'}
+    not_across = 'it counts distances between tokens of the same sequence'
+    not_in_stack = dict.fromkeys(OTHERS, ONE_AT_A_TIME)
+
+    def setup(self, host: Any) -> None:
+        if host.dim % 2:
+            raise ConfigError(f'`xl_rel_pos` needs an even width for sines and cosines, got {host.dim}')
+        bound = host.dim**-0.5  # as other projections have it
+        self.matrix = nn.Parameter(torch.empty(host.dim, host.shape.heads * host.dim_key).uniform_(-bound, bound))
+        if self.xl_rel_pos_untied:
+            self.u, self.v = (vectors(host.shape.heads, host.dim_key) for _ in 'uv')
+
+    def bias(self, call: Any) -> Rows:
+        if call.context is not None:
+            raise ValueError(f'`xl_rel_pos` does not go with a context: {self.not_across}')
+        if call.memories and not call.causal:
+            raise ValueError('`xl_rel_pos` with memories needs `causal`: they have no distance to what comes before')
+        if self.xl_clamp_len is not None and call.k_pos.is_floating_point():
+            raise ValueError(f'`pos` got {call.k_pos.dtype}, with `xl_clamp_len` it must be whole numbers')
+        own, q_pos, k_pos = call.own(self), call.q_pos, call.k_pos
+        # a single query turns faster than all distances go through the matrix
+        in_order = call.in_order('pos', 'index') and call.rows > 1
+        own.way = 'clamped' if self.xl_clamp_len else 'in order' if in_order else ''
+        behind, n, keys = call.keys - call.rows, call.rows, call.keys
+
+        def of(rows: slice, cols: slice) -> Tensor:
+            q = own.queries[..., rows, :]
+            if own.way == 'in order':
+                last = behind + rows.stop - 1 - cols.start
+                # the table begins with the largest distance, keys - 1
+                first = keys - 1 - last
+                count = rows.stop - rows.start + cols.stop - cols.start - 1
+                return shifted(q @ own.table.narrow(-2, first, count).mT, cols.stop - cols.start)
+            if own.way == 'clamped':
+                index = distances(q_pos[..., rows], k_pos[..., cols]).clamp(-self.xl_clamp_len, self.xl_clamp_len)
+                index = index[:, None] if index.ndim == 3 else index[(None,) * (4 - index.ndim)]
+                found = q @ own.table.mT
+                return found.gather(-1, (self.xl_clamp_len - index).expand(*found.shape[:-1], -1))
+            return self.turned(q, q_pos[..., rows], k_pos[..., cols])
+
+        def entry() -> Pointwise:
+            known = summable(of(slice(0, n), slice(0, keys)))
+            return lambda b, h, i, j: known[b, h, i, j]
+
+        return Rows(of, learns=True, entry=entry)
+
+    def meet(self, qk: Pair, call: Any) -> Pair:
+        (q, k), own, given = qk, call.own(self), call.inputs.get('xl_vectors')
+        if given is None and not self.xl_rel_pos_untied:
+            raise ValueError('`xl_vectors` is missing: a stack gives u and v, a layer alone has `xl_rel_pos_untied`')
+        u, v = (self.u, self.v) if self.xl_rel_pos_untied else given
+        if q.shape[-1] != u.shape[-1]:
+            raise ValueError(f'`xl_rel_pos` got queries of width {q.shape[-1]}, its vectors have {u.shape[-1]}')
+        u, v = (t.repeat(q.shape[1] // len(t), 1).unsqueeze(-2).to(q.dtype) for t in (u, v))
+        own.queries = (q + v) * call.scale
+        if own.way:
+            most = self.xl_clamp_len
+            first, last = (call.keys - 1, call.keys - call.rows - call.keys + 1) if most is None else (most, -most)
+            own.table = self.table(torch.arange(first, last - 1, -1, device=q.device), q)
+        return q + u, k
+
+    def table(self, distance: Tensor, q: Tensor) -> Tensor:
+        """The vectors W r_t of distances (t), for the heads of q:  h t e"""
+        waves = sinusoids(distance, self.host.dim, 10000.0, 'd', at_least_float(q.dtype)).to(q.dtype)
+        each = (waves @ self.matrix.to(q.dtype)).unflatten(-1, (-1, q.shape[-1])).transpose(0, 1)
+        return each.repeat(q.shape[1] // len(each), 1, 1)
+
+    def turned(self, q: Tensor, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """The same products for any positions:  b h i e -> b h i j"""
+        dim, wide = self.host.dim, at_least_float(q.dtype)
+        matrix = self.matrix.to(q.dtype).unflatten(-1, (-1, q.shape[-1])).permute(1, 2, 0)
+        of_sines, of_cosines = (q @ matrix.repeat(q.shape[1] // len(matrix), 1, 1)).to(wide).chunk(2, dim=-1)
+
+        def waves(pos: Tensor) -> Tensor:
+            found = sinusoids(pos, dim, 10000.0, 'd', wide)
+            return found.unsqueeze(1) if found.ndim == 3 else found
+
+        sin, cos = waves(q_pos).chunk(2, dim=-1)
+        own = torch.cat((of_cosines * sin - of_sines * cos, of_sines * sin + of_cosines * cos), dim=-1)
+        return (own @ waves(k_pos).mT).to(q.dtype)
+
+
+def shifted(products: Tensor, keys: int) -> Tensor:
+    """Products of rows with all distances, from the largest of the last row on, as those with keys:
+
+    out[i, j] = products[i, j + rows - 1 - i]         ... i t -> ... i j, t = i + j - 1
+    """
+    rows, count = products.shape[-2:]
+    if rows == 1:
+        return products
+    flat = products.flatten(-2).narrow(-1, rows - 1, rows * (count - 1))
+    return flat.unflatten(-1, (rows, count - 1))[..., :keys]
+
+
+def vectors(heads: int, width: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(heads, width) * 0.02)
+
+
+class XLPositionsInStack(StackFeature):
+    """Relative positions of Transformer-XL in all self-attention layers, with vectors u and v that all share."""
+
+    paper = XLPositions.paper
+    xl_rel_pos = flag(False, 'queries meet sinusoids of the distance')
+    xl_rel_pos_untied = flag(False, 'vectors u and v of each layer')
+    xl_clamp_len = flag(None, CLAMPED, size | none, example=3)
+    stored_as = {'u': 'xl_u', 'v': 'xl_v'}
+    clashes = XLPositions.not_in_stack
+    gives_positions = True
+
+    def setup(self, host: Any) -> None:
+        if not self.xl_rel_pos_untied:
+            self.u, self.v = (vectors(host.attn_heads, host.attn_dim_head) for _ in 'uv')
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in self.flags}
+        return {**own, **flags} if kind == 'a' else flags
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if not self.xl_rel_pos_untied:
+            call.shared['a']['xl_vectors'] = (self.u, self.v)
+        return x
