@@ -186,7 +186,8 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
             f'`net` is {type(net).__name__}'
         )
     for feature in net.attn_layers.features.active:
-        if {'finish', 'through'} & {*feature.runs_at()} and not feature.only_trains:
+        idle = feature.only_trains or feature.waits
+        if not idle and {'finish', 'through'} & {*feature.runs_at()}:
             raise ConfigError(
                 f'`intermediate_layer_loss` does not go with `{feature.title}`: its blocks give no outputs'
             )
