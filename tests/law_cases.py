@@ -29,7 +29,7 @@ from x_transformers import (
 )
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.flags import ConfigError, Feature
+from x_transformers.flags import ConfigError, Feature, PerLayer
 from x_transformers.x_transformers import Attention, AttentionLayers, RotaryEmbedding, Wrapper
 
 STACK_SIZES = dict(dim=16, depth=2, heads=4, attn_dim_head=8, ff_mult=2, verbose=False)
@@ -240,6 +240,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
     'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
+    'attn_head_dims': dict(attn_head_dims=PerLayer((8, 8, 8, 8), (5, 3, 4, 9))),
     # sizes that a switch cannot do without
     'attn_dim_latent_q': dict(attn_use_latent_q=True, attn_dim_latent_q=5),
     'attn_dim_latent_kv': dict(attn_use_latent_kv=True, attn_dim_latent_kv=5),
@@ -560,6 +561,8 @@ GIVEN_BY_THE_STACK |= {'mem_same_length'}
 GIVEN_BY_THE_STACK |= {'token_pos'}
 # what a loss asks for: see test_layer_losses
 GIVEN_BY_THE_STACK |= {'return_block_outputs', 'return_block_readouts'}
+# of a single layer: see test_head_dims
+GIVEN_BY_THE_STACK |= {'value_context'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what datastores keep: see test_datastore

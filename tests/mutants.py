@@ -537,6 +537,8 @@ BUGS = {
         ('hard attention has no gradient', 'return chosen + (attn - attn.detach())', 'return chosen'),
     ]),
     'features/sources.py': ('test_sources.py test_attention.py', [
+        ('values of a context of their own may be hidden', 'return q, k, call.cleared(given)', 'return q, k, given', 'test_head_dims.py'),
+        ('values of their own are left out', 'return q, k, call.cleared(given)', 'return q, k, v', 'test_head_dims.py'),
         ('the mix of values is turned round', 'residual + mix * (v - residual)', 'v + mix * (residual - v)'),
         ('further keys go to the first layers', 'pairs = [None] * (layers - len(pairs)) + pairs[max(len(pairs) - layers, 0) :]', 'pairs = pairs[:layers]'),
         ('residuals of keys are those of the first layer', 'residual = stream.only_new(each[at], name)', 'residual = stream.only_new(each[0], name)'),
@@ -795,6 +797,14 @@ BUGS = {
         ('shared keys of both maps are mixed up', 'for t in k.chunk(2, dim=1)], dim=1)', 'for t in (k[:, ::2], k[:, 1::2])], dim=1)'),
         ('heads keep their size', ', 1e-5) * (1 - self.least)', ', 1e-5)'),
     ]),
+    'features/head_dims.py': ('test_head_dims.py', [
+        ('all heads have one scale', 'q / (widths.sqrt() * self.host.scale)[:, None, None]', 'q'),
+        ('a scale of the user is changed', 'if self.host.logit_scale != self.host.scale:', 'if False:'),
+        ('heads are filled up with what stands first', 'F.pad(t, (0, 1)).index_select', 'F.pad(t, (0, 1)).roll(1, -1).index_select'),
+        ('biases are lost', 'None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))', 'None'),
+        ('one width stands for all layers', 'if given is not None and not isinstance(given, PerLayer):', 'if False:'),
+        ('more features turn than a head has', 'if angles is not None and angles[0].shape[-1] > min(', 'if False and angles[0].shape[-1] > min('),
+    ]),
     'features/layer_positions.py': ('test_layer_positions.py', [
         ('every branch gets the vectors', 'return None if call.step % block else call.step // block', 'return call.step // block'),
         ('every run gets those of its layer', 'if tuple(call.order) == tuple(order):', 'if False:'),
@@ -991,6 +1001,7 @@ BUGS = {
         ('the weight of a rare mask is not bounded', 'gamma.detach().clamp(min=1 / n)', 'gamma.detach().clamp(min=1e-9)'),
     ]),
     'training/optim.py': ('test_attention.py test_sources.py', [
+        ('heads of different widths shrink alike', "getattr(attention, 'head_widths', None) or ", '', 'test_head_dims.py'),
         ('a shared key head is shrunk', 'shared = shape.kv_heads < shape.heads', 'shared = False'),
         ('clipping leaves biases as they are', 'projection.bias *= rows', 'pass', 'test_projections.py'),
         ('a layer that ran twice counts its last logits', 'torch.stack(largest).amax(dim=0)', 'largest[-1]'),

@@ -58,7 +58,7 @@ from x_transformers.continuous import CONTINUOUS
 from x_transformers.core.traces import NoMaps
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.sources import ValueResidual
-from x_transformers.flags import ConfigError
+from x_transformers.flags import ConfigError, PerLayer
 from x_transformers.flags.__main__ import table
 from x_transformers.x_transformers import AttentionLayers
 
@@ -771,6 +771,7 @@ LAYER_CASES = [
 def layer_of(case, flash, causal):
     """One attention layer of a case, with inputs, or None if the kernel is refused."""
     flags = {name.removeprefix('attn_'): value for name, value in case.stack.items() if name.startswith('attn_')}
+    flags = {name: value.values[0] if isinstance(value, PerLayer) else value for name, value in flags.items()}
     inputs = {}
     if case.feature is ValueResidual:
         flags, inputs = {'learned_value_residual_mix': True}, {'value_residual': randn(2, 4, 6, 8, seed=1)}
@@ -862,7 +863,7 @@ def test_maps_times_values_are_the_output(case, flash):
 def jsonable(value):
     if isinstance(value, (tuple, list)):
         return all(map(jsonable, value))
-    return value is None or isinstance(value, (bool, int, float, str, dict))
+    return value is None or isinstance(value, (bool, int, float, str, dict, PerLayer))
 
 
 def config_law(case):

@@ -19,6 +19,7 @@ sources         what becomes queries, keys and values: memories, extra keys, val
 projections     their projections: biases, bounds, norms, and the scale of their products
 latents         queries, keys and values from narrow latents
 heads           per-head transforms of queries and keys
+head_dims       heads of different widths
 operands        what the kernel multiplies, and which kernel: distances, exponentials, packed documents
 documents       several documents in one row, which know nothing of one another
 chunks          feedforwards in slices of the tokens

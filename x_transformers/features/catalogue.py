@@ -45,6 +45,7 @@ from x_transformers.features.feedforward import (
     ZeroInitFeedForward,
 )
 from x_transformers.features.halting import ACT
+from x_transformers.features.head_dims import HeadDims, HeadDimsInStack
 from x_transformers.features.heads import (
     HeadNormsInStack,
     KeyRMSNorm,
@@ -188,6 +189,7 @@ from x_transformers.features.sources import (
     MemoryKV,
     SegmentMemory,
     SeparateInputs,
+    ValueContext,
     ValueResidual,
     ZeroKV,
 )
@@ -228,6 +230,7 @@ WEIGHTS: tuple[type[Feature], ...] = (
 
 ATTENTION: tuple[type[Feature], ...] = (
     SeparateInputs,
+    ValueContext,
     KVInputResidual,
     SegmentMemory,
     ValueResidual,
@@ -289,6 +292,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     GateValues,
     GateValuesBias,
     OrthogonalValues,
+    HeadDims,  # after all that know heads of one width
     AttentionOnAttention,
     OutputProjDepth,
     ZeroInitOutput,
@@ -373,6 +377,7 @@ STACK: tuple[type[Feature], ...] = (
     DisentangledTable,
     SlotsOfLayers,
     HeadNormsInStack,
+    HeadDimsInStack,
     DrawnInStack,
     AddValueResidual,
     KVResiduals,

@@ -41,6 +41,28 @@ class SeparateInputs(AttentionFeature):
         return qkv
 
 
+class ValueContext(AttentionFeature):
+    """Values from a sequence of their own, as long as that of the keys:  Q = X_q W_q,  K = X_k W_k,  V = X_v W_v"""
+
+    paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.2.2'
+    takes = {'value_context': 'b j d, values of the tokens of `context`'}
+    must_be = {'value_context': tensor_of('b j d', floats=True)}
+    waits = True
+
+    def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        given = call.inputs.get('value_context')
+        if given is None:
+            return qkv
+        if call.context is None:
+            raise ValueError('`value_context` needs a `context`, of which it has the values')
+        if any('use_latent_kv' in feature.flags for feature in self.host.features.active):
+            raise ValueError('`value_context` does not go with `use_latent_kv`: keys and values share one latent')
+        q, k, v = qkv
+        check_vectors(given, 'value_context', k.shape[0], k.shape[1], v.shape[-1], like=call.x)
+        check_digits(given, 'value_context', k)
+        return q, k, call.cleared(given)
+
+
 class KVInputResidual(AttentionFeature):
     """What the caller adds to the inputs of keys and values."""
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from einops import repeat
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
@@ -63,7 +62,9 @@ def qk_clip_(attention: Attention, largest: Tensor, tau: float) -> None:
         raise ValueError(f'`qk_clip_` got the logits of {len(largest)} heads, the layer has {shape.heads}')
     factor = torch.where(largest > tau, tau / largest, 1.0)
     shared = shape.kv_heads < shape.heads or getattr(attention, 'to_rotated_k', None) is not None
-    rows = repeat(factor if shared else factor.sqrt(), 'h -> (h d)', d=shape.dim_head)
+    factor = factor if shared else factor.sqrt()
+    widths = getattr(attention, 'head_widths', None) or (shape.dim_head,) * shape.heads
+    rows = torch.cat([one.expand(width) for one, width in zip(factor, widths, strict=True)])
     shrink(attention.to_q, rows)
     if not shared:
         own = attention.to_k.weight.shape[0]

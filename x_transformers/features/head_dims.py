@@ -1,0 +1,120 @@
+"""Heads of one attention that differ in width."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.features.levels import AttentionFeature, StackFeature
+from x_transformers.features.tables import constant
+from x_transformers.flags import Check, ConfigError, PerLayer, flag, none, shown, size
+
+Heads = tuple[Tensor, Tensor, Tensor]
+
+EQUAL = 'it takes heads for equally wide'
+MIXED = 'it mixes heads, which have no features in common'
+a_width_each = Check(
+    'a tuple of integers of at least 1, one for each head',
+    lambda value: isinstance(value, (tuple, list)) and len(value) > 0 and all(map(size.test, value)),
+)
+
+
+class HeadDims(AttentionFeature):
+    """Every head has a width of its own, for queries, keys and values, and the scale that goes with it.
+
+        out = [softmax(q_i k_i^T / sqrt(e_i)) v_i]_i W_o,      q_i = x W_i: b n e_i
+
+    Projections are as wide as all heads together. In between, heads are filled up with zeros to the widest, and take
+    the time and the memory of heads that are all so wide: keys and values in the cache as well.
+    """
+
+    paper = 'Attention Is All You Need, arXiv:1706.03762, section 3.2.2'
+    head_dims = flag(
+        None, 'a width for each head, in place of `dim_head`; of a stack `PerLayer(...)`', a_width_each | none,
+        example=(4, 2, 3, 5, 1, 2, 3, 4),
+    )  # fmt: skip
+    clashes = {
+        **dict.fromkeys(('talking_heads', 'pre_talking_heads', 'post_talking_heads'), MIXED),
+        'pre_scale_post_talking_heads': MIXED,
+        **dict.fromkeys(('collab_heads', 'use_latent_q', 'use_latent_kv', 'linformer_k', 'aft', 'kernel'), EQUAL),
+        **dict.fromkeys(('qk_rmsnorm', 'qk_head_norm', 'qk_proj_norm', 'k_rmsnorm', 'value_rmsnorm'), EQUAL),
+        **dict.fromkeys(('differential', 'disentangled', 'use_cope', 'cluster', 'hybrid_module', 'l2_distance'), EQUAL),
+        **dict.fromkeys(('gate_values', 'output_gate'), EQUAL),
+        **dict.fromkeys(('orthog_projected_values', 'orthog_projected_values_per_head'), EQUAL),
+    }
+    not_in_stack = {'polar_pos_emb': EQUAL}
+    settles = ('shape', 'dim_merged', 'head_widths')
+    uncut = 'its heads differ in width'
+
+    def widths(self, widths: Any) -> Any:
+        host, dims = self.host, tuple(self.head_dims)
+        if len(dims) != host.heads:
+            raise ConfigError(f'`head_dims` got {len(dims)} widths, it must have one for each of {host.heads} `heads`')
+        if host.kv_heads != host.heads:
+            raise ConfigError(
+                '`head_dims` does not go with `kv_heads` or `one_kv_head`: query heads have their own keys'
+            )
+        if host.shape.dim_value != host.shape.dim_head:
+            raise ConfigError('`head_dims` does not go with `value_dim_head`: values of a head are as wide as its keys')
+        widest = widths.dim_key = max(dims)
+        host.shape = replace(host.shape, dim_head=widest, dim_value=widest)
+        host.dim_merged, host.head_widths = sum(dims), dims
+        return widths
+
+    def setup(self, host: Any) -> None:
+        if any(getattr(feature, 'apart', None) is not None for feature in host.features.active):
+            raise ConfigError("`head_dims` does not go with Global('mask'), which has projections of its own")
+        dims, widest = host.head_widths, host.shape.dim_head
+        for name in ('to_q', 'to_k', 'to_v'):
+            old = getattr(host, name)
+            new = nn.Linear(old.in_features, sum(dims), bias=False)
+            new.bias = None if old.bias is None else nn.Parameter(torch.zeros(sum(dims)))
+            setattr(host, name, new)
+        real = [head * widest + place for head, width in enumerate(dims) for place in range(width)]
+        slots = [sum(dims)] * (len(dims) * widest)  # zero, which stands behind all
+        for at, slot in enumerate(real):
+            slots[slot] = at
+        self.places, self.slots = tuple(real), tuple(slots)
+
+    def projected(self, qkv: Heads, call: Any) -> Heads:
+        slots = constant(self.slots, qkv[0].device, torch.long)
+        return tuple(F.pad(t, (0, 1)).index_select(-1, slots) for t in qkv)
+
+    def turn(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        angles, (q, k) = call.inputs.get('rotary_pos_emb'), qk
+        if angles is not None and angles[0].shape[-1] > min(self.host.head_widths):
+            raise ValueError(
+                f'`rotary_pos_emb` turns {angles[0].shape[-1]} features, more than the narrowest of `head_dims` has, '
+                f'{min(self.host.head_widths)}: give `rotary_emb_dim`'
+            )
+        if self.host.logit_scale != self.host.scale:  # another feature says it, for all heads
+            return qk
+        widths = constant(self.host.head_widths, q.device, q.dtype)
+        return q / (widths.sqrt() * self.host.scale)[:, None, None], k
+
+    def attended(self, out: Tensor, call: Any) -> Tensor:
+        if call.inputs.get('o_delta') is not None:
+            raise ValueError(f'`o_delta` does not go with `head_dims`: {EQUAL}')
+        return out
+
+    def output(self, out: Tensor, call: Any) -> Tensor:
+        return out.index_select(-1, constant(self.places, out.device, torch.long))
+
+
+class HeadDimsInStack(StackFeature):
+    """Wants widths of heads for each layer: a tuple alone might as well be one width per layer."""
+
+    serves = ('head_dims',)
+
+    def setup(self, host: Any) -> None:
+        for kind, prefix in (('a', 'attn_'), ('c', 'cross_attn_')):
+            given = host.branch_flags[kind].get('head_dims')
+            if given is not None and not isinstance(given, PerLayer):
+                raise ConfigError(
+                    f'`{prefix}head_dims` got {shown(given)}, of a stack it must be `PerLayer(...)` with the widths of '
+                    'the heads of each layer'
+                )
