@@ -238,6 +238,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
     'attn_xl_rel_pos_untied': dict(xl_rel_pos=True),
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
+    'attn_knn_mem': dict(knn_mem_layers=(0, 1), knn_mem_size=6, knn_mem_topk=2),
     'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
     'attn_qkv_receive_diff_residuals': dict(num_residual_streams=2, qkv_receive_diff_residuals=True),
     'attn_head_dims': dict(attn_head_dims=PerLayer((8, 8, 8, 8), (5, 3, 4, 9))),
@@ -569,6 +570,8 @@ GIVEN_BY_THE_STACK |= {'document_ids'}
 GIVEN_BY_THE_STACK |= {'ff_input_of'}
 # who leaves early: see test_exits
 GIVEN_BY_THE_STACK |= {'exits'}
+# what a layer gets of the stores of earlier segments, and what a call does with them: see test_knn_memory
+GIVEN_BY_THE_STACK |= {'knn_store', 'knn_reset', 'return_knn_mems'}
 # what a call of a model does, rather than what it reads: see test_model_features
 GIVEN_BY_THE_STACK |= {'recycle_steps', 'looped_steps', 'max_looped_steps', 'looped_pred_all_logits'}
 GIVEN_BY_THE_STACK |= {'looped_inference', 'looped_exit_prob_threshold', 'return_next_embed_pred', 'return_pooled'}
@@ -728,7 +731,14 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
             torch.randint(0, 9, (batch, length), generator=generator),
         ),
     }
+    stores = next((f for f in stack.features.active if 'knn_mems' in f.takes), None)
+    counts = torch.tensor([6, 0, 4]).repeat(batch)[:batch]
+    builders['knn_mems'] = lambda: tuple(
+        (normal(batch, shape.kv_heads, 6, shape.dim_head), normal(batch, shape.kv_heads, 6, shape.dim_value), counts)
+        for _ in (at for at in stack.layers_execute_order if at in stores.at)
+    )
     wanted = [name for name in ('condition', 'embed_ids') if name in takes]
+    wanted += ['knn_mems'] if stores is not None else []
     in_front = {'num_memory_tokens', 'use_cls_token', 'prepend_embeds'} & set(case.keywords)
     if 'condition' in takes and (in_front or 'condition_per_row' in case.inputs):
         wanted[0] = 'condition_per_row'

@@ -399,8 +399,24 @@ BUGS = {
         ('the loss forgets norms of heads', "qkv = feature.heads(qkv, None) if 'heads' in feature.runs_at() else qkv", 'qkv = tuple(qkv)'),
         ('hidden memories are attended to', 'seen = None if memory.real is None else memory.real[:, None, None]', 'seen = None'),
         ('losses of padding count', '(each * real).sum() / real.sum().clamp(min=1)', 'each.mean()'),
-        ('left padding is real', 'if start is None:\n        return real', 'if True:\n        return real'),
         ('masks stay at their layer', 'zip(kept, self.host.shifted(masks), strict=True)', 'zip(kept, masks, strict=True)'),
+    ]),
+    'features/memory/knn.py': ('test_knn_memory.py', [
+        ('queries have one scale', 'self.scale.exp()[:, None, None]', 'self.scale.exp().mean()'),
+        ('keys have their length', "q, k = l2norm(q) * self.scale.exp()[:, None, None].to(q.dtype), l2norm(k)", "q = l2norm(q) * self.scale.exp()[:, None, None].to(q.dtype)"),
+        ('the gate is turned', 'gate * far + (1 - gate) * out', '(1 - gate) * far + gate * out'),
+        ('the gate is of all rows', 'torch.where((count > 0)[:, None, None, None], gate * far + (1 - gate) * out, out)', 'gate * far + (1 - gate) * out'),
+        ('the cache forgets the store', "store = None if call.past is None else call.state('knn').value", 'store = None'),
+        ('all rows are reset', 'store[2].masked_fill(reset, 0)', 'store[2] * 0'),
+        ('a store learns', 'store = [t.detach() for t in given]', 'store = [*given]'),
+        ('query heads read the wrong key head', "'b (g k) i e -> b k (g i) e'", "'b (k g) i e -> b k (g i) e'"),
+        ('what is not real is looked up', 'seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)', 'seen = torch.arange(k.shape[2], device=k.device) >= 0 * count.unsqueeze(-1)'),
+        ('what is not real counts', 'weights = scores.masked_fill(~known, -torch.inf).softmax(dim=-1)', 'weights = scores.softmax(dim=-1)'),
+        ('runs share a store', 'given[self.steps(call).index(call.step)] if given', 'given[0] if given'),
+        ('the first tokens stay', 'keys[:, :, left:].detach(), values[:, :, left:].detach()', 'keys[:, :, : keys.shape[2] - left].detach(), values[:, :, : values.shape[2] - left].detach()'),
+        ('padding is stored', 'count = count + real.sum(dim=-1)', 'count = count + real.shape[1]'),
+        ('padding stands between', 'order = torch.cat((begun, real), dim=1)', 'order = torch.ones_like(torch.cat((begun, real), dim=1))'),
+        ('segments carry a reset', "'knn_reset': None}", '}'),
     ]),
     'features/memory/compression.py': ('test_compressive_memory.py', [
         ('padding stands behind', 'torch.cat((edge if self.pads_with_edge else torch.zeros_like(edge), t), dim=1)', 'torch.cat((t, edge if self.pads_with_edge else torch.zeros_like(edge)), dim=1)'),
@@ -416,6 +432,7 @@ BUGS = {
         ('a mean weighs twice', 'like_pool(self.conv, 1 / self.ratio)', 'like_pool(self.conv, 2 / self.ratio)'),
     ]),
     'features/memory/kept.py': ('test_compressive_memory.py', [
+        ('left padding is real', 'if start is None:\n        return real', 'if True:\n        return real'),
         ('compressed ones are the nearest', 'return together(self.cmem, self.mem)', 'return together(self.mem, self.cmem)'),
         ('the newest leave', 'old = Memories(mem[:, :left], gone)', 'old = Memories(mem[:, mem.shape[1] - left :], gone)'),
         ('the first compressed ones stay', 'self.cmem, self.cmem_real = cmem[:, left:],', 'self.cmem, self.cmem_real = cmem[:, : cmem.shape[1] - left],'),
@@ -582,6 +599,12 @@ BUGS = {
     'flags/inputs.py': ('test_wrong_values.py test_bad_input.py', [
         ('an input of another dtype passes', 'return floats is None or', 'return True or'),
         ('an input of any shape passes', 'value.ndim not in ranks or value.is_complex()', 'value.is_complex()'),
+    ]),
+    'kernels/nearest.py': ('test_knn_memory.py', [
+        ('parts count from their start', 'found.indices + start', 'found.indices'),
+        ('hidden keys are found', '.masked_fill(~seen[:, None, None, own], -torch.inf)', '* 1.0'),
+        ('the best of the last part win', 'at = at.gather(-1, order)', 'at = at[..., -count:]'),
+        ('a coarse search is not scored again', 'return at.gather(-1, order)', 'return at[..., : order.shape[-1]]'),
     ]),
     'kernels/operators.py': ('test_operators.py', [
         ('what an operator cannot take runs', 'acting[0].title}`, which needs the scores\' if acting else feature.unsupported(call)', 'acting[0].title}`, which needs the scores\' if acting else None'),

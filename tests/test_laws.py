@@ -168,6 +168,7 @@ def compressed(net, inputs):
 # what else to look at, where the output stays the same
 LOOK_AT = {
     **dict.fromkeys(('cmem_len', 'cmem_ratio', 'cmem_fn', 'cmem_loss', 'cmem_loss_weight'), compressed),
+    'knn_mem_size': lambda net, inputs: tree_leaves(net(**inputs, return_knn_mems=True)[1]),
     'add_continuous_pred_head': lambda net, inputs: (
         net(**inputs, return_next_embed_pred=True)[1] if net.add_continuous_pred_head else []
     ),
@@ -217,6 +218,7 @@ NO_EFFECT = {
     'attn_flash=False': 'kernels give the same numbers: law 7',
     'attn_sparse_topk=50': 'there are fewer keys',
     'cross, attn_sparse_topk=50': 'there are fewer keys',
+    'knn_mem_search': 'few are stored, which are all found: see test_knn_memory',
     'act_dense': 'tokens that have halted keep their state: see test_halting',
     'act_ponder_weight': 'the weight of a loss: see test_halting',
     'ff_moe_kind=topk_softmax': 'a softmax of the chosen is the whole one renormalised',

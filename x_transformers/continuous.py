@@ -33,6 +33,7 @@ from x_transformers.features.embeddings import (
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.memory.compressive import CompressiveMemory
+from x_transformers.features.memory.knn import KNNMemoryOfModel
 from x_transformers.features.segments import MemSameLength
 from x_transformers.flags import (
     ConfigError,
@@ -66,6 +67,7 @@ CONTINUOUS: tuple[type[Feature], ...] = (
     PrependInputs,
     EmbDropout,
     CompressiveMemory,
+    KNNMemoryOfModel,
     AveragePool,
 )
 

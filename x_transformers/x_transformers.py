@@ -870,7 +870,7 @@ class Wrapper(UpdatesStack, Configurable):
         call.check_memories(self, mems)
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
-        keeps = call.keeps = keeps or is_hooked(self.attn_layers)
+        keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
         x = on.chain('lengthen', x, call)
         if call.cache is not None and not self.can_cache_kv:
             raise ValueError('`cache` was given, but this model cannot be cached: its output depends on later tokens')

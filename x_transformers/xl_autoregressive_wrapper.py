@@ -26,6 +26,7 @@ from x_transformers.flags import (
     Check,
     ConfigError,
     Configurable,
+    Features,
     an_instance,
     boolean,
     count,
@@ -233,7 +234,7 @@ class XLAutoregressiveWrapper(Configurable):
             raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
         ids, targets = readable(x[:, :-1], self.ignore_index, self.pad_value), x[:, 1:]
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
-        total, aux = 0.0, AuxLosses()
+        total, aux, inputs = 0.0, AuxLosses(), kwargs
         with self.rows(x.shape[0]):
             for number, (segment, target) in enumerate(segments, start=1):
                 last = number == len(segments)
@@ -241,8 +242,8 @@ class XLAutoregressiveWrapper(Configurable):
                     learns = self.has_ttt and not (last and reading == ttt_recurrent_steps)
                     seen = None if dropout_mems else mems
                     detach = number % self.tbptt_steps == 0
-                    loss, added, new_mems = self.read(segment, target, seen, kwargs, learns, detach)
-                total, mems = total + loss, new_mems
+                    loss, added, new_mems, carried = self.read(segment, target, seen, inputs, learns, detach)
+                total, mems, inputs = total + loss, new_mems, kwargs if dropout_mems else kwargs | carried
                 aux.take(added, (target != self.ignore_index).sum())
                 if self.has_ttt and number % self.tbptt_steps == 0:
                     self.ttt.detach()
@@ -269,8 +270,9 @@ class XLAutoregressiveWrapper(Configurable):
         inputs: dict[str, Any],
         learns: bool,
         detach: bool,
-    ) -> tuple[Tensor, AuxLosses, list[Tensor]]:
-        """The summed loss of a segment, those of features, and the memories after it, from which has been learned."""
+    ) -> tuple[Tensor, AuxLosses, list[Tensor], dict[str, Any]]:
+        """The summed loss of a segment, those of features, and from which has been learned, its memories, and what else
+        the next one is to be called with."""
         outer = torch.is_grad_enabled()
         second_order = learns and outer and self.training
         counts, aux = target != self.ignore_index, AuxLosses()
@@ -287,12 +289,12 @@ class XLAutoregressiveWrapper(Configurable):
                 )
             if not learns:
                 total = weighted_token_loss(logits, target, counts, self.terms)
-                return total, aux, inter.mems
+                return total, aux, inter.mems, carried_by(self.net, inter)
             losses = self.losses(logits, target)
             inner = self.inner_loss(losses, target, inter)
         self.ttt.update(inner, create_graph=second_order, keep=outer)
         total = losses.sum()
-        return total if outer else total.detach(), aux, inter.mems
+        return total if outer else total.detach(), aux, inter.mems, carried_by(self.net, inter)
 
     @property
     def terms(self) -> Terms:
@@ -371,6 +373,13 @@ class XLAutoregressiveWrapper(Configurable):
         return generated.reshape(*leading, generated.shape[-1])
 
 
+def carried_by(net: Any, trace: LayerIntermediates) -> dict[str, Any]:
+    """What a segment leaves to the next beside `mems`, as inputs of the net."""
+    on = getattr(net, 'features', None)
+    found = on.collect('carry', trace) if isinstance(on, Features) else ()
+    return {name: value for own in found for name, value in own.items()}
+
+
 class SegmentReader:
     """A net that reads a growing sequence segment by segment, and remembers the complete ones.
 
@@ -378,7 +387,8 @@ class SegmentReader:
     start     first token of the present segment
     seen      tokens read
     hiddens   what will be the memory of the present segment, one list per reading
-    states    what features of the model remember after the last one
+    last      what the last one left behind
+    carried   what the calls of the present segment are given beside memories
     """
 
     def __init__(
@@ -394,7 +404,8 @@ class SegmentReader:
         self.start = self.seen = 0
         self.cache: Any = None
         self.hiddens: list[list[Tensor]] = []
-        self.states: dict[str, Any] = {}
+        self.last: LayerIntermediates | None = None
+        self.carried: dict[str, Any] = {}
 
     def read(self, sequence: Tensor, pads: None = None) -> Tensor:
         """The logits (b l) after the last token of `sequence` (b n)."""
@@ -406,13 +417,13 @@ class SegmentReader:
     def advance(self, sequence: Tensor) -> Tensor:
         """Read what is new in the present segment."""
         start = self.seen if self.caching else self.start
-        inputs = dict(self.inputs, mems=self.mems)
+        inputs = {**self.inputs, **self.carried, 'mems': self.mems}
         if self.cache is not None:
             inputs |= dict(cache=self.cache, input_not_include_cache=True)
         logits, inter = self.net(sequence[:, start:], return_intermediates=True, **inputs)
         if self.caching:
             self.cache = inter.cache
-        self.hiddens, self.states = [*(self.hiddens if self.caching else ()), inter.hiddens], inter.model_states
+        self.hiddens, self.last = [*(self.hiddens if self.caching else ()), inter.hiddens], inter
         self.seen = sequence.shape[1]
         return (logits[0] if isinstance(logits, tuple) else logits)[:, -1]
 
@@ -421,18 +432,19 @@ class SegmentReader:
         end = sequence.shape[1] - 1
         if self.wrapper.has_ttt:
             segment, target = sequence[:, self.start : end], sequence[:, self.start + 1 :]
-            *_, self.mems = self.wrapper.read(segment, target, self.mems, self.inputs, learns=True, detach=True)
+            read = self.wrapper.read(segment, target, self.mems, self.inputs | self.carried, learns=True, detach=True)
+            *_, self.mems, self.carried = read
         else:
             if self.seen < end:
                 self.advance(sequence[:, :end])
-            self.mems = self.remembered()
+            self.mems, self.carried = self.remembered(), carried_by(self.net, self.last)
         self.start = self.seen = end
-        self.cache, self.hiddens = None, []
+        self.cache, self.last, self.hiddens = None, None, []
 
     def remembered(self) -> list[Tensor]:
         """The memories of the next segment, from those of the present one and its hidden states."""
         hiddens = [torch.cat(layer, dim=1) for layer in zip(*self.hiddens, strict=True)]
-        trace = LayerIntermediates(hiddens=hiddens, model_states=self.states)
+        trace = LayerIntermediates(hiddens=hiddens, model_states=self.last.model_states)
         return self.net.new_mems(trace, self.net.shifted(self.mems), True)
 
 

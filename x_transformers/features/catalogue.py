@@ -84,6 +84,7 @@ from x_transformers.features.layouts import (
 from x_transformers.features.linear.attention import LinearAttention
 from x_transformers.features.linformer import Slots, SlotsOfLayers
 from x_transformers.features.memory.compressive import CompressiveMemory
+from x_transformers.features.memory.knn import KNNMemory, KNNMemoryLayers, KNNMemoryOfModel
 from x_transformers.features.norms import (
     BranchPostNorm,
     Condition,
@@ -251,6 +252,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     QKHeadNorm,
     KeyRMSNorm,
     ValueRMSNorm,
+    KNNMemory,
     Clusters,
     SharedQK,
     Rotary,
@@ -362,6 +364,7 @@ STACK: tuple[type[Feature], ...] = (
     SameLengthInStack,
     PackedInStack,
     PatternsInStack,
+    KNNMemoryLayers,
     GlobalTokensInStack,
     GivenAngles,
     RotaryPositions,
@@ -433,6 +436,7 @@ MODEL: tuple[type[Feature], ...] = (
     Recycling,
     Looped,
     CompressiveMemory,
+    KNNMemoryOfModel,
     AveragePool,
     PoolByAttention,
     HeadTransform,

@@ -347,6 +347,7 @@ class StackFeature(Feature):
     Stage('logits', 'ring', 'b n l', 'the logits'),
     Stage('remember', 'choice', '(mems, hiddens, call) -> mems', 'what is kept of a segment for the next one'),
     Stage('answer', 'ring', '(out, x, call) -> out', 'what is returned'),
+    Stage('carry', 'term', '(trace) -> keywords', 'what the call that reads the next segment is given'),
 )
 class ModelFeature(Feature):
     """A feature of a model around a stack. Its stages, in running order:

@@ -13,7 +13,7 @@ from x_transformers.core.precision import at_least_float
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
-from x_transformers.features.memory.kept import Fixed, Kept, Memories, Pair
+from x_transformers.features.memory.kept import Fixed, Kept, Memories, Pair, real_rows
 from x_transformers.features.norms import UseAdaptiveLayerNorm, UseAdaptiveRMSNorm
 from x_transformers.features.positions import Window
 from x_transformers.features.projections import ProjectionClip, ProjectionNorm
@@ -280,13 +280,7 @@ def mean_square(t: Tensor, real: Tensor | None) -> Tensor:
 
 
 def real_of(call: Any, tokens: int) -> Tensor | None:
-    """Which of the last tokens of a call, as the stack sees them, are real (b n); None for all."""
-    state, start = call.new_states.get('real'), call.inputs.get('seq_start_pos')
-    real = None if state is None else state.tensor.squeeze(-1)[:, -tokens:]
-    if start is None:
-        return real
-    begun = torch.arange(tokens, device=start.device) >= start.unsqueeze(-1)
-    return begun if real is None else begun & real
+    return real_rows(call.new_states, call.inputs.get('seq_start_pos'), tokens)
 
 
 def attention_of(layer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,20 @@ def masks_together(
     parts = [(t, real) for t, real in ((first, first_real), (second, second_real)) if t is not None]
     whole = [t.new_ones(t.shape[:2], dtype=torch.bool) if real is None else real for t, real in parts]
     return torch.cat(whole, dim=1)
+
+
+def real_rows(states: Mapping[str, Any], start: Tensor | None, tokens: int) -> Tensor | None:
+    """Which of the last tokens of a call, as the stack sees them, are real (b n); None for all.
+
+    states   what the model remembers of the call
+    start    padding on the left of each row (b)
+    """
+    state = states.get('real')
+    real = None if state is None else state.tensor.squeeze(-1)[:, -tokens:]
+    if start is None:
+        return real
+    begun = torch.arange(tokens, device=start.device) >= start.unsqueeze(-1)
+    return begun if real is None else begun & real
 
 
 class Fixed:

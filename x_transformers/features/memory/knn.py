@@ -1,0 +1,305 @@
+"""Memorizing Transformer: layers that look up keys and values of earlier segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from x_transformers.core.checks import a_list, a_tensor, as_mask, check_device
+from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.features.memory.kept import real_rows
+from x_transformers.features.norms import l2norm
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    OfContext,
+    PerToken,
+    flag,
+    is_int,
+    none,
+    number,
+    one_of,
+    shown,
+    size,
+)
+from x_transformers.flags.inputs import a_switch, tensor_of
+from x_transformers.kernels.nearest import nearest, nearest_of_coarse, taken_for_each
+
+Heads = tuple[Tensor, Tensor, Tensor]
+# keys b k j e and values b k j d, the newest last, and how many of them are real in each row (b): the last ones
+Store = Sequence[Tensor]
+
+NOT_SUMMED = 'it looks up keys of a softmax'
+is_settings = Check(
+    'what the stack says: (keys that a query gets, initial gate, search)',
+    lambda value: isinstance(value, (tuple, list)) and len(value) == 3,
+)
+are_layers = Check(
+    'a tuple of numbers of layers, at least 0',
+    lambda value: isinstance(value, (tuple, list)) and all(is_int(number) and number >= 0 for number in value),
+)
+
+
+class KNNMemory(AttentionFeature):
+    """A head also reads the keys of earlier segments that fit its query best, and mixes both by a gate.
+
+        q, k <- q / |q| t, k / |k|       t = exp(knn_scale), of each head, root of e at first
+        near = attention(q, k, v)        the layer's own, with its positions
+        far = softmax(q k_far) v_far     the K best keys of the row's store, without positions
+        out = g far + (1 - g) near       g = sigmoid(knn_gate), of each head; near where the store is empty
+
+    Stores are constants, and the same during a segment: its own tokens are no part of them. The cache holds the store,
+    and the keys and values of the segment, which join it at its end.
+    """
+
+    paper = 'Memorizing Transformers, arXiv:2203.08913'
+    knn_mem = flag(None, 'as `knn_mem_layers` of the stack says', is_settings | none, example=(2, 0.5, 'exact'))
+    takes = {'knn_store': '(k b h m e, v b h m e, count b), of earlier segments', 'knn_reset': 'b, rows that forget'}
+    stored_as = {'gate': 'knn_gate', 'scale': 'knn_scale'}
+    remembers = {'knn': OfContext(), 'knn keys': PerToken(), 'knn values': PerToken()}
+    joins_tokens = 'what is stored would be of several documents'
+    needs_all = 'what is stored is of all tokens'
+    settles = ('logit_scale',)
+    per_head = True
+    not_across = 'it stores keys of the sequence itself'
+    clashes = {
+        **dict.fromkeys(('qk_norm', 'qk_rmsnorm', 'qk_head_norm', 'k_rmsnorm'), 'queries and keys are normed already'),
+        **dict.fromkeys(('kernel', 'aft', 'linformer_k', 'cluster'), NOT_SUMMED),
+        'collab_heads': 'what is stored is of each head, there is one shared key',
+        'l2_distance': 'what is looked up fits by products',
+        'use_latent_kv': 'what is stored are keys and values, not what they are made of',
+        'latent_rope_subheads': 'some of its keys turn',
+        'dim_latent_rope': 'some of its keys turn',
+    }
+
+    def setup(self, host: Any) -> None:
+        if not host.causal:
+            raise ConfigError('`knn_mem_layers` needs `causal`: what is stored comes before')
+        self.topk, gate, self.search = self.knn_mem
+        heads = host.query_heads
+        self.gate = nn.Parameter(torch.full((heads,), float(gate)))
+        self.scale = nn.Parameter(torch.full((heads,), 0.5 * math.log(host.dim_key)))
+        host.logit_scale = 1.0
+        if self.search == 'coarse':
+            self.knn_projection = projection(host.dim_key)
+
+    # in a call
+
+    def heads(self, qkv: Heads, call: Any) -> Heads:
+        q, k, v = qkv
+        q, k = l2norm(q) * self.scale.exp()[:, None, None].to(q.dtype), l2norm(k)
+        call.own(self).queries, call.own(self).like = q, (k, v)
+        if call.keeps or call.past is not None:
+            call.state('knn keys').append(k.detach())
+            call.state('knn values').append(v.detach())
+        return q, k, v
+
+    def stored_keys(self, k: Tensor, call: Any) -> Tensor:
+        return l2norm(k)
+
+    def attended(self, out: Tensor, call: Any) -> Tensor:
+        k, v, count = self.store(call)
+        if call.keeps or call.past is not None:
+            call.state('knn').keep([k, v, count])
+        if k.shape[2] == 0:
+            return out
+        far = self.looked_up(call.own(self).queries, k, v, count).to(out.dtype)
+        gate = self.gate.sigmoid()[:, None, None].to(out.dtype)
+        return torch.where((count > 0)[:, None, None, None], gate * far + (1 - gate) * out, out)
+
+    def store(self, call: Any) -> Store:
+        """What is given, else what the cache holds, without the rows that forget."""
+        given, (k, v) = call.inputs.get('knn_store'), call.own(self).like
+        if given is not None:
+            check_store(given, k, v)
+            store = [t.detach() for t in given]
+        else:
+            store = None if call.past is None else call.state('knn').value
+        if store is None:
+            store = [k[:, :, :0].detach(), v[:, :, :0].detach(), torch.zeros(k.shape[0], device=k.device).long()]
+        reset = call.inputs.get('knn_reset')
+        if reset is None:
+            return store
+        reset = as_mask(reset.unsqueeze(-1), 'knn_reset', k.shape[0], 1, like=k).squeeze(-1)
+        return [store[0], store[1], store[2].masked_fill(reset, 0)]
+
+    def looked_up(self, q: Tensor, k: Tensor, v: Tensor, count: Tensor) -> Tensor:
+        """What queries (b h i e) find in a store, b h i d."""
+        i, heads = q.shape[2], k.shape[1]
+        q = rearrange(q, 'b (g k) i e -> b k (g i) e', k=heads)  # query head h reads key head h mod k
+        seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)
+        with without_autocast(q):
+            at = self.best(q, k, seen)
+            known = seen[:, None, None].expand(*at.shape[:3], -1).gather(-1, at)
+            scores = (accurate(taken_for_each(k, at)) @ accurate(q).unsqueeze(-1)).squeeze(-1)
+            known = known | (count == 0)[:, None, None, None]  # of nothing there is nothing, but no NaN
+            weights = scores.masked_fill(~known, -torch.inf).softmax(dim=-1)
+            found = (weights.unsqueeze(-2) @ accurate(taken_for_each(v, at))).squeeze(-2)
+        return rearrange(found, 'b k (g i) d -> b (g k) i d', i=i)
+
+    @torch.no_grad()
+    def best(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+        """Which keys each query reads."""
+        if self.search == 'coarse':
+            return nearest_of_coarse(q, k, seen, self.topk, self.knn_projection)
+        return nearest(q, k, seen, self.topk)
+
+
+def projection(width: int) -> Tensor:
+    """A quarter of the dimensions of a random rotation, the same for all models."""
+    drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q[:, : max(width // 4, 1)].float()
+
+
+def check_store(store: Any, k: Tensor, v: Tensor) -> None:
+    """Refuse a store of other sizes than the layer's."""
+    if not isinstance(store, (list, tuple)) or len(store) != 3:
+        raise ValueError(f'`knn_mems` got {shown(store)}, each must be keys, values and how many are real')
+    for t, like, name in ((store[0], k, 'keys'), (store[1], v, 'values')):
+        wanted = (
+            *like.shape[:2],
+            store[0].shape[2] if torch.is_tensor(store[0]) and store[0].ndim == 4 else 'm',
+            like.shape[3],
+        )
+        if not torch.is_tensor(t) or tuple(t.shape) != wanted:
+            got = tuple(t.shape) if torch.is_tensor(t) else shown(t)
+            raise ValueError(f'`knn_mems` got {name} {got}, they must be {wanted}, as of the layer and this batch')
+        check_device(t, 'knn_mems', like)
+    count = a_tensor(store[2], 'knn_mems')
+    if count.is_floating_point() or count.shape != k.shape[:1]:
+        raise ValueError(
+            f'`knn_mems` got counts of shape {tuple(count.shape)}, they must be whole numbers, ({k.shape[0]},)'
+        )
+    check_device(count, 'knn_mems', k)
+
+
+class KNNMemoryLayers(StackFeature):
+    """Some layers of self-attention store their keys and values, and look up those of earlier segments.
+
+    Each row of the batch has a store of its own for each of these layers, the last `knn_mem_size` tokens; it is a part
+    of the cache, and outlives it as `knn_mems`.
+    """
+
+    paper = KNNMemory.paper
+    knn_mem_layers = flag((), 'which layers of self-attention, counted from 0', are_layers, example=(1,))
+    knn_mem_size = flag(65536, 'tokens that are stored for each row', size, example=6)
+    knn_mem_topk = flag(32, 'how many of them a head reads', size, example=3)
+    knn_mem_gate_init = flag(0.0, 'where gates start, a logit; -4 to add memory to a trained net', number, example=1.0)
+    knn_mem_search = flag(
+        'exact',
+        "how they are found: 'coarse' looks at few dimensions first, and may miss some",
+        one_of('exact', 'coarse'),
+        example='coarse',
+    )
+    takes = {
+        'knn_mems': 'stores of earlier segments, one for each run of such a layer',
+        'knn_reset': 'b, rows that forget',
+    }
+    must_be = {'knn_reset': tensor_of('b')}
+    needs_all = 'what is stored is of all tokens'
+    clashes = {
+        'reversible': 'what layers store is not computed back',
+        'layer_dropout': 'a layer that is left out stores nothing',
+    }
+
+    @classmethod
+    def is_on(cls, values: Mapping[str, Any]) -> bool:
+        return len(values['knn_mem_layers']) > 0
+
+    def setup(self, host: Any) -> None:
+        layers, which = host.layer_types.count('a'), self.knn_mem_layers
+        if not host.causal:
+            raise ConfigError('`knn_mem_layers` needs a causal stack: what is stored comes before')
+        if max(which) >= layers or len(set(which)) < len(which):
+            raise ConfigError(
+                f'`knn_mem_layers` got {shown(which)}, it must be different numbers below the {layers} '
+                'layers of self-attention'
+            )
+        kinds = list(host.layer_types)
+        attention = [at for at, kind in enumerate(kinds) if kind == 'a']
+        self.at = {attention[number] for number in which}
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        if kind != 'a' or number not in self.knn_mem_layers:
+            return flags
+        return {**flags, 'knn_mem': (self.knn_mem_topk, self.knn_mem_gate_init, self.knn_mem_search)}
+
+    def steps(self, call: Any) -> list[int]:
+        """The steps at which such layers run."""
+        return [step for step, at in enumerate(call.order) if at in self.at]
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        given, runs = call.inputs.get('knn_mems'), self.steps(call)
+        if given is not None:
+            a_list(given, 'knn_mems')
+        if given and len(given) != len(runs):
+            raise ValueError(f'`knn_mems` got {len(given)} stores, it must have one for each of {len(runs)} runs')
+        return x
+
+    def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
+        if layer.kind != 'a' or layer.index not in self.at:
+            return inputs
+        given, reset = call.inputs.get('knn_mems'), call.inputs.get('knn_reset')
+        store = given[self.steps(call).index(call.step)] if given else None
+        own = {'knn_store': store, 'knn_reset': reset}
+        return {**inputs, **{name: value for name, value in own.items() if value is not None}}
+
+
+class KNNMemoryOfModel(ModelFeature):
+    """Hands out what layers have stored, with the tokens of the segment that has been read."""
+
+    paper = KNNMemory.paper
+    takes = {'return_knn_mems': 'True to return (output, knn_mems)'}
+    must_be = {'return_knn_mems': a_switch}
+    waits = True
+    by_token = True  # but where it is asked for by hand
+
+    def embedded(self, x: Tensor, call: Any) -> Tensor:
+        if call.inputs.get('return_knn_mems'):
+            if self.layers is None:
+                raise ValueError('`return_knn_mems` needs `knn_mem_layers`: no layer stores anything')
+            call.keeps = True
+        return x
+
+    def answer(self, out: Any, x: Tensor, call: Any) -> Any:
+        if not call.inputs.get('return_knn_mems'):
+            return out
+        return out, self.stored(call.trace, call.inputs.get('seq_start_pos'))
+
+    def carry(self, trace: Any) -> dict[str, Any] | None:
+        return None if self.layers is None else {'knn_mems': self.stored(trace), 'knn_reset': None}
+
+    @property
+    def layers(self) -> Any:
+        return self.host.attn_layers.features.find(KNNMemoryLayers)
+
+    def stored(self, trace: Any, start: Tensor | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Each store with the keys and values of the segment behind."""
+        states = [own.states for own in trace.attn_intermediates if 'knn keys' in own.states]
+        found = []
+        for own in states:
+            k, v = own['knn keys'].tensor, own['knn values'].tensor
+            real = real_rows(trace.model_states, start, k.shape[2])
+            found.append(followed(own['knn'].value, k, v, real, self.layers.knn_mem_size))
+        return found
+
+
+def followed(store: Store, k: Tensor, v: Tensor, real: Tensor | None, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A store with new keys and values behind, the real ones, of which the last ones stay."""
+    keys, values = (torch.cat((old, new.to(old.dtype)), dim=2) for old, new in zip(store[:2], (k, v), strict=True))
+    held, count = store[0].shape[2], store[2]
+    if real is None:
+        count = count + k.shape[2]
+    else:
+        begun = torch.arange(held, device=k.device) >= held - count.unsqueeze(-1)
+        order = torch.cat((begun, real), dim=1).to(torch.uint8).argsort(dim=-1, stable=True)[:, None, :, None]
+        keys, values = (t.gather(2, order.expand(-1, t.shape[1], -1, t.shape[3])) for t in (keys, values))
+        count = count + real.sum(dim=-1)
+    left = max(keys.shape[2] - most, 0)
+    return keys[:, :, left:].detach(), values[:, :, left:].detach(), count.clamp(max=most)
