@@ -79,6 +79,15 @@ REFUSED = {
         (['--pattern', 'conv2d'], '--pattern conv2d is one of rows: it needs --order raster'),
         (['--set', 'attn_sparse_pattern=sliding'], '--set attn_sparse_pattern: this is not set by flag'),
         (['--set', 'axial_abs_pos_emb=(3, 3)'], 'there is no such model: `axial_abs_pos_emb` got (3, 3)'),
+        (['--channels', '2'], 'argument --channels: invalid choice: 2'),
+        (['--channels', '3', '--pattern', 'conv2d', '--order', 'raster'], 'it does not go with --channels 3'),
+        (['--source', '--side', '6'], '--source needs a --side that is a multiple of 4, not 6'),
+    ],
+    'long_windows': [
+        (['--window-schedule', '2,8'], "got '2,8', it must be WINDOW,LENGTH,STEPS, integers of at least 1"),
+        (['--window-schedule', '4,16,1', '2,8,1'], 'sequences of 8 after those of 16, not longer'),
+        (['--dim', '30'], '--dim 30 cannot be divided among 4 heads'),
+        (['--data', 'empty'], 'there is no text in empty'),
     ],
     'translate': [
         (['--source', ''], 'argument --source: is empty'),
@@ -211,7 +220,7 @@ class Killed(BaseException):
 
 RUNS = {
     'classify_images': [*TINY, '--steps', '6', '--batch-size', '4', '--set', 'emb_dropout=0.2'],
-    'image_transformer': [*TINY, '--steps', '6', '--batch-size', '4', '--side', '8', '--head', 'mixture'],
+    'image_transformer': [*TINY, *'--steps 6 --batch-size 4 --side 8 --head mixture --channels 3 --source'.split()],
     'translate': [*TINY, '--steps', '6', '--batch-size', '4', '--source', 'en', '--target', 'nl'],
     'finetune': ['--steps', '6', '--batch-size', '4', '--seq-len', '16'],
 }
@@ -282,24 +291,49 @@ def test_digits_are_learned(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('order, pattern', [('block', 'local2d'), ('raster', 'conv2d')])
-def test_pixels_are_foretold_and_generated_in_one_order(order, pattern):
+@pytest.mark.parametrize('order, pattern, source', [('block', 'local2d', True), ('raster', 'conv2d', False)])
+def test_pixels_are_foretold_and_generated_in_one_order(order, pattern, source):
     """What is generated pixel by pixel has the logits of one pass, and stands where it belongs."""
     with example_scripts.script('image_transformer') as script:
         sizes = dict(dim=16, heads=2, depth=1, side=8, precision='float32')
-        run = script.Run(script.Config(order=order, pattern=pattern, **sizes), torch.device('cpu'))
+        channels = 3 if source else 1
+        config = script.Config(order=order, pattern=pattern, source=source, channels=channels, **sizes)
+        run = script.Run(config, torch.device('cpu'))
         before = run.score()
         for _ in range(10):
             run.losses.append(run.train_step())
         assert run.score() < before
         found = []
-        with run.model.register_forward_hook(lambda model, given, out: found.append(out[0][:, -1])):
-            pixels = run.samples(3).flatten(1)[:, run.order]
-        first = torch.full((3, 1), script.SHADES)
-        whole = run.model.eval()(torch.cat((first, pixels[:, :-1]), dim=1), pos=run.order)
+        with run.painter.register_forward_hook(lambda model, given, out: found.append(out[0][:, -1])):
+            pixels = run.samples(run.known[:3]).flatten(1)[:, run.order]
+        first, context = torch.full((3, 1), script.SHADES), run.source_of(run.known[:3])
+        whole = run.painter.eval()(torch.cat((first, pixels[:, :-1]), dim=1), pos=run.order, **context)
         torch.testing.assert_close(torch.stack(found, dim=1), whole)
-        rows = torch.arange(64).view(8, 8)[:4].flatten()  # the upper tile is the upper half
-        assert torch.equal(run.order[:32].sort().values, rows)
+        upper = 32 * channels  # the upper tile is the upper half
+        assert torch.equal(run.order[:upper].sort().values, torch.arange(upper))
+        small = script.smaller(run.known)  # whose pixels are means of those of each channel
+        assert small.shape == (64, 2, 2, channels)
+        assert small[5, 1, 0, -1] == run.known[5, 4:, :4, -1].float().mean().round()
+        if source:
+            assert not torch.equal(run.source_of(run.known[3:6])['context'], context['context'])
+
+
+@pytest.mark.slow
+def test_windows_grow_around_what_was_learned(monkeypatch):
+    Path('text').write_text('abcdefgh' * 100)
+    with example_scripts.script('long_windows') as script:
+        args = script.read_arguments(
+            '--window-schedule 2,8,30 4,16,3 --data text --dim 32 --depth 2 --lr 0.01 --tokens 64'.split()
+        )
+        build, models = script.build_model, []
+        monkeypatch.setattr(script, 'build_model', lambda args: models.append(build(args)) or models[0])
+        shapes = []
+        for stage, lr, bits in script.train(args):
+            assert bits < 1.5  # 3 by chance
+            shapes.append((stage.window, lr, models[0].net.max_seq_len))
+        assert shapes == [(2, 0.01, 8), (4, 0.005, 16)]
+        near, far = models[0].net.attn_layers.config['attn_sparse_pattern']
+        assert near['window'] == far['window'] == 4 and list(far['dilation']) == [1, 1, 2, 2]
 
 
 @pytest.mark.slow

@@ -48,8 +48,9 @@ def some_text(text: str) -> str:
 
 
 def option(default: Any, kind: Callable[[str], Any], text: str, **more: Any) -> Any:
-    """A field of Config that is an option of the command line as well."""
-    return field(default=default, metadata=dict(help=f'{text} ({default})' if default else text, type=kind, **more))
+    """A field of Config that is an option of the command line as well; of kind `bool`, one without a value."""
+    more |= dict(action='store_true') if kind is bool else dict(type=kind)
+    return field(default=default, metadata=dict(help=f'{text} ({default})' if default else text, **more))
 
 
 size, positive, not_negative = bounded(int, 1), bounded(float, 0, above=True), bounded(float, 0)
