@@ -1,0 +1,83 @@
+"""Learning rates: their values, resuming, groups, and a deep post-norm model that learns only with a warm-up."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from x_transformers import schedules
+
+
+def optimiser(*rates):
+    return torch.optim.SGD([dict(params=[nn.Parameter(torch.zeros(1))], lr=lr) for lr in rates])
+
+
+def rates(scheduler, steps):
+    """The rate of each group at each step."""
+    found = []
+    for _ in range(steps):
+        found.append(scheduler.get_last_lr())
+        scheduler.optimizer.step()
+        scheduler.step()
+    return found
+
+
+def test_noam():
+    found = [rate for (rate,) in rates(schedules.noam(optimiser(1.0), dim=64, warmup=4), 9)]
+    wanted = [1 / 8 * min(1 / math.sqrt(t), t / 8) for t in range(1, 10)]
+    assert found == pytest.approx(wanted, rel=1e-12)
+    assert found[:5] == pytest.approx([1 / 64, 1 / 32, 3 / 64, 1 / 16, 0.0559016994], rel=1e-9)
+    assert max(found) == found[3] == pytest.approx((64 * 4) ** -0.5)
+
+
+@pytest.mark.parametrize('decay, wanted', [
+    ('linear', [0.25, 0.5, 0.75, 1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.1, 0.1]),
+    ('cosine', [0.25, 0.5, 0.75, 1.0, 0.1 + 0.9 * math.cos(math.pi / 12) ** 2, 0.775, 0.55, 0.325,
+                0.1 + 0.9 * math.cos(5 * math.pi / 12) ** 2, 0.1, 0.1, 0.1]),
+    ('rsqrt', [0.25, 0.5, 0.75, 1.0, *[(4 / t) ** 0.5 for t in range(5, 11)], 0.4**0.5, 0.4**0.5]),
+    ('none', [0.25, 0.5, 0.75, *[1.0] * 9]),
+])  # fmt: skip
+def test_values(decay, wanted):
+    """Four steps up, six down to a tenth, and there it stays."""
+    made = schedules.warmup(optimiser(2.0, 0.5), 10, 4, decay, min_ratio=0.1)
+    found = rates(made, 12)
+    assert [a for a, _ in found] == pytest.approx([2 * w for w in wanted], rel=1e-12)
+    assert [b for _, b in found] == pytest.approx([0.5 * w for w in wanted], rel=1e-12)
+
+
+def test_edges():
+    assert rates(schedules.warmup(optimiser(1.0), 5, 0), 5) == [[1.0], [0.75], [0.5], [0.25], [0.0]]
+    assert rates(schedules.warmup(optimiser(1.0), 3, 3), 3) == [[pytest.approx(1 / 3)], [pytest.approx(2 / 3)], [1.0]]
+    assert rates(schedules.warmup(optimiser(1.0), 1, 0), 2) == [[1.0], [1.0]]
+    assert rates(schedules.warmup(optimiser(1.0), 9, 4, 'rsqrt', min_ratio=0.9), 9)[-1] == [0.9]
+    # 2 % of the steps
+    found = rates(schedules.warmup(optimiser(1.0), 200), 6)
+    assert found[:4] == [[0.25], [0.5], [0.75], [1.0]] and 0.99 < found[4][0] < 1
+
+
+def test_resuming():
+    made = schedules.warmup(optimiser(1.0), 10, 4, 'cosine')
+    whole = rates(made, 10)
+    first = schedules.warmup(optimiser(1.0), 10, 4, 'cosine')
+    assert rates(first, 5) == whole[:5]
+    again = schedules.warmup(optimiser(1.0), 10, 4, 'cosine')
+    again.load_state_dict(first.state_dict())
+    again.optimizer.load_state_dict(first.optimizer.state_dict())
+    assert rates(again, 5) == whole[5:]
+
+
+@pytest.mark.parametrize('build, error, words', [
+    (lambda: schedules.warmup(optimiser(1.0), 10, 11), ValueError, '`warmup` got 11 steps, more than'),
+    (lambda: schedules.warmup(optimiser(1.0), 10, 1.5), ValueError, '`warmup` got 1.5'),
+    (lambda: schedules.warmup(optimiser(1.0), 10, -1), ValueError, '`warmup` got -1'),
+    (lambda: schedules.warmup(optimiser(1.0), 0), ValueError, '`total_steps` got 0'),
+    (lambda: schedules.warmup(optimiser(1.0), 10, decay='exp'), ValueError, "`decay` got 'exp'"),
+    (lambda: schedules.warmup(optimiser(1.0), 10, min_ratio=2), ValueError, '`min_ratio` got 2'),
+    (lambda: schedules.warmup(nn.Linear(2, 2), 10), TypeError, '`optimizer` got Linear'),
+    (lambda: schedules.noam(optimiser(1.0), 0), ValueError, '`dim` got 0'),
+    (lambda: schedules.noam(optimiser(1.0), 8, 0), ValueError, '`warmup` got 0'),
+])  # fmt: skip
+def test_refusals(build, error, words):
+    with pytest.raises(error, match=words):
+        build()
