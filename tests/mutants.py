@@ -960,7 +960,7 @@ BUGS = {
         ('a stream may be missing', 'if set(x) != set(known):', 'if not set(x) <= set(known):'),
     ]),
     'core/nets.py': ('test_generate.py test_dpo.py test_names.py test_continuous_wrapper.py test_known_defects_of_wrappers.py', [
-        ('a net that sees the future is trained', "if not getattr(stack, 'causal', True) and not is_prefix:", 'if False:'),
+        ('a net that sees the future is trained', "if not getattr(stack, 'causal', True) and not is_prefix(stack):", 'if False:'),
         ('a net that pools is trained', 'if flag in switched_on or getattr(net, flag, False) is True:', 'if getattr(net, flag, False) is True:', 'test_next_token_loss.py'),
         ('None for what the wrapper sets is refused', 'if inputs.pop(name) is not None:', 'inputs.pop(name)\n        if True:'),
     ]),
