@@ -15,7 +15,7 @@ from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
 from x_transformers.features.sparse.converting import sparsify_
-from x_transformers.memory import KNNDatastore, KNNLMWrapper
+from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
@@ -81,6 +81,7 @@ __all__ = [
     'PrefixDecoder',
     'PromptCache',
     'RMSNorm',
+    'SPALMWrapper',
     'SpanCorruption',
     'T5PretrainWrapper',
     'TransformerBlock',

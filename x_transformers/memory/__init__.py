@@ -6,5 +6,6 @@
 from x_transformers.memory.datastore import KNNDatastore
 from x_transformers.memory.knn_lm import KNNLMWrapper
 from x_transformers.memory.search import Neighbours
+from x_transformers.memory.spalm import SPALMWrapper
 
-__all__ = ['KNNDatastore', 'KNNLMWrapper', 'Neighbours']
+__all__ = ['KNNDatastore', 'KNNLMWrapper', 'Neighbours', 'SPALMWrapper']

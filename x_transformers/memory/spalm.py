@@ -1,0 +1,159 @@
+"""Language models that learn, token by token, how far to trust what a datastore has found."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import a_tensor, check_ids
+from x_transformers.features.readouts import TiedReadout
+from x_transformers.flags import ConfigError, an_instance, boolean, none, number, size
+from x_transformers.generation.engine import evaluating
+from x_transformers.memory.keys import KeyReader
+from x_transformers.memory.knn_lm import a_store
+from x_transformers.memory.retrieval import WithDatastore, answer, opened, refuse_returns, tokens_read
+
+__all__ = ['SPALMWrapper']
+
+
+class SPALMWrapper(WithDatastore):
+    """A net with memories whose output is mixed with tokens of a datastore by a learned gate:  b n -> b n l.
+
+        m_t = sum_i softmax_i(y_i h_t) y_i          y_i  rows of the token table, of the k neighbours' tokens
+        g_t = sigmoid(w h_t + b)                    h_t  output of the net
+        z_t = (1 - g_t) m_t + g_t h_t,   p = softmax(z_t W^T)
+
+    Distances say which tokens are found, and no more. Keys are those of a frozen model: `key_net`, or the net itself as
+    long as its weights stay. For training, `retrieve` finds all tokens once, for `forward(..., neighbours=...)`.
+
+    It is called as the net is, so that `AutoregressiveWrapper` and `XLAutoregressiveWrapper` take it. Padding is not
+    looked up. With a `key_net` there is no cache: generation reads its tokens again.  arXiv:2102.02557
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
+        datastore: Annotated[Any, 'a KNNDatastore that `build` has filled, or its path', a_store],
+        k: Annotated[int, 'neighbours of each token', size] = 4,
+        gate_init: Annotated[float, 'bias of the gate at first: 0 is one half, large is the net alone', number] = 0.0,
+        need_memory: Annotated[bool, 'refuse a net without memories', boolean] = True,
+        key_net: Annotated[
+            nn.Module | None, 'the model that the datastore was built with, if it is not `net`; it is not trained',
+            an_instance(nn.Module) | none,
+        ] = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if type(getattr(net, 'to_logits', None)) is not TiedReadout:
+            raise ConfigError(
+                '`net` must have `tie_embedding=True`: what is found joins its output as token embeddings'
+            )
+        for stage in ('spread', 'logits'):
+            for feature in net.features.at.get(stage, ()):
+                raise ConfigError(
+                    f'`net` has `{next(iter(feature.flags))}`, which stands between the output and the table'
+                )
+        if need_memory and not net.max_mem_len:
+            raise ConfigError('`net` must have memories, `max_mem_len`, unless `need_memory=False`')
+        store = opened(datastore)
+        key_layer, key_at = store.owner['key_layer'], store.owner['key_at']
+        if key_at is None:
+            raise ConfigError('`datastore` does not say whose keys it holds: fill it by `build(net, loader)`')
+        self.key_net = key_net
+        self.attach(net, store, k, key_layer, key_at)
+        like = net.to_logits.table()
+        self.gate = nn.Linear(net.dim, 1, device=like.device, dtype=like.dtype)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.constant_(self.gate.bias, gate_init)
+
+    @property
+    def owner_net(self) -> nn.Module:
+        return self.net if self.key_net is None else self.key_net
+
+    @property
+    def can_cache_kv(self) -> bool:
+        return self.key_net is None and self.net.can_cache_kv
+
+    @checked
+    @torch.compiler.disable(recursive=False)  # the net is a graph of its own, between what is none
+    def forward(
+        self,
+        x: Tensor,
+        neighbours: Tensor | None = None,
+        exclude: Tensor | None = None,
+        return_intermediates: bool = False,
+        logits_to_keep: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Logits (b n l).
+
+        x            b n
+        neighbours   b n k   what `retrieve` gave, -1 for none; None to look it up
+        exclude      b n e   entries of the datastore that a token does not find, as in `KNNLMWrapper`
+        **kwargs             to the net: `mask`, `cache`, `mems`, ...; `document_ids` are refused
+        """
+        if kwargs.get('document_ids') is not None:
+            raise ValueError('`document_ids` does not go with `datastore`: keys were read without')
+        refuse_returns(kwargs)
+        if neighbours is None and self.key_net is not None:
+            neighbours = self.retrieve(x, exclude, **kwargs)
+        elif neighbours is None:
+            self.check_owner(self.net)
+        reader = KeyReader(self.net, *self.reader_options)
+        h, intermediates, hidden = reader(x, headless=True, **kwargs)
+        if logits_to_keep is not None:
+            h = h[:, -logits_to_keep:]
+        if neighbours is None:
+            hidden, real = tokens_read(x, h, hidden, kwargs)
+            found = self.look_up(hidden, real, self.of_last(exclude, x, 'exclude', real.shape[1]))
+            neighbours = torch.where(found.index < 0, -1, found.values)
+        else:
+            neighbours = self.of_last(neighbours, x, 'neighbours', h.shape[1])
+        return answer(self.net.to_logits(self.joined(h, neighbours)), intermediates, return_intermediates, kwargs)
+
+    @staticmethod
+    def of_last(t: Tensor | None, x: Tensor, name: str, count: int) -> Tensor | None:
+        """The part of a tensor (b n ...) for the last tokens."""
+        if t is None:
+            return None
+        if a_tensor(t, name).ndim != 3 or t.shape[:2] != x.shape or t.is_floating_point():
+            raise ValueError(
+                f'`{name}` got shape {tuple(t.shape)} of {t.dtype}, it must be whole numbers {(*x.shape, "k")}'
+            )
+        return t[:, -count:]
+
+    def joined(self, h: Tensor, neighbours: Tensor) -> Tensor:
+        """z (b n d) from the output of the net, and tokens that were found (b m k) for the last m of them."""
+        head = self.net.to_logits
+        if neighbours.shape[1] < h.shape[1]:  # what stands in front of the tokens has none
+            neighbours = F.pad(neighbours, (0, 0, h.shape[1] - neighbours.shape[1], 0), value=-1)
+        there = neighbours >= 0
+        y = F.embedding(neighbours.clamp(min=0), head.table(h.device))
+        scores = torch.einsum('b n d, b n k d -> b n k', h * head.scale, y)
+        none = ~there.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~there & ~none, -torch.inf)
+        m = torch.einsum('b n k, b n k d -> b n d', scores.softmax(dim=-1), y)
+        gate = self.gate(h).sigmoid()
+        return torch.where(none, h, (1 - gate) * m + gate * h)
+
+    def retrieve(self, x: Tensor, exclude: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """The tokens of the neighbours of each token (b n k), -1 for none, as the frozen model reads it.
+
+        **kwargs   to that model; of those for the net, what concerns its own past is left out
+        """
+        x, owner = check_ids(x, 'x', 1), self.owner_net
+        self.check_owner(owner)
+        own = {name: value for name, value in kwargs.items() if name in ('mask', 'seq_start_pos')}
+        with evaluating(list(owner.modules())):
+            out, _, hidden = KeyReader(owner, *self.reader_options)(x, headless=True, **own)
+        hidden, real = tokens_read(x, out, hidden, own)
+        found = self.look_up(hidden, real, self.of_last(exclude, x, 'exclude', real.shape[1]))
+        return torch.where(found.index < 0, -1, found.values)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """`AutoregressiveWrapper.generate` with what is found for each token."""
+        return AutoregressiveWrapper(self).generate(*args, **kwargs)
