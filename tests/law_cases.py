@@ -150,7 +150,10 @@ SETTINGS: dict[str, Values] = {
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
     'rotary_layers': dict(rotary_pos_emb=True),
     'cross_residual_attn': dict(cross_attend=True),
-    **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
+    **{
+        f'act_{name}': dict(weight_tie_layers=True)
+        for name in ('halting', 'eps', 'ponder_weight', 'dense', 'max_steps')
+    },
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
     'recurrent_module': dict(depth=1, custom_layers=('a', 'r', 'f')),

@@ -1361,6 +1361,12 @@ BUGS = {
         ('a token that has halted changes', 'x = torch.where(going.unsqueeze(-1), run(x, call, (step,)), x)', 'x = run(x, call, (step,))'),
         ('those that halted early leave no keys', '        if call.keeps:\n            for call.step', '        if False:\n            for call.step'),
     ]),
+    'act.py': ('test_act.py', [
+        ('the step is counted for those that have halted', 'steps = steps + going', 'steps = steps + 1'),
+        ('the flag of the first step is always on', 'float(number == 1)', 'float(number >= 1)'),
+        ('all states decide whether to halt', 's[..., : self.dim]', 's[..., -self.dim :]'),
+        ('elements that have halted change', 's = torch.where(going.unsqueeze(-1), step(s, x, number), s)', 's = step(s, x, number)'),
+    ]),
     'features/exits.py': ('test_exits.py test_early_exit.py', [
         ('a token that has left changes', 'going = going & ~self.leaves(', 'going = going | self.leaves('),
         ('those that left leave no keys in rows', '            if call.keeps:\n                layer.fill(x, call, on)', '            if False:\n                layer.fill(x, call, on)'),

@@ -213,6 +213,22 @@ def test_never_and_at_once(bias):
     assert_close(net(x), plain(x, **(once if bias > 0 else {})))
 
 
+@pytest.mark.parametrize('dense', [False, True])
+def test_at_most_so_many_steps(dense):
+    """As a stack of that depth, with a cache too, also where all halt before or none does."""
+    for bias in (-9.0, -0.5, 9.0):
+        net, less = (
+            undecided(built(act_eps=0.1, act_dense=dense, **flags), bias).train()
+            for flags in (dict(act_max_steps=3), dict(depth=3))
+        )
+        less.load_state_dict(net.state_dict())
+        x = randn(2, 6, 16)
+        (out, trace), (wanted, other) = (t(x, return_hiddens=True) for t in (net, less))
+        assert_close(out, wanted)
+        assert_close(trace.aux_losses['ponder'], other.aux_losses['ponder'])
+        assert_close(continued(net.eval(), x, 2, return_hiddens=True), wanted)
+
+
 def test_padding_ponders_nothing_and_halting_saves_work():
     net, x = built(Encoder, act_eps=0.1).train(), randn(2, 6, 16)
     losses = [
@@ -241,6 +257,8 @@ def test_padding_ponders_nothing_and_halting_saves_work():
     [
         (dict(weight_tie_layers=False), '`act_halting` needs `weight_tie_layers`'),
         (dict(act_eps=0.5), '`act_eps` got 0.5, it must be a number between 0 and 0.5'),
+        (dict(act_max_steps=0), '`act_max_steps` got 0'),
+        (dict(act_max_steps=6), '`act_max_steps` got 6, the block runs 5 times: raise `depth`'),
         (dict(act_ponder_weight=-1), '`act_ponder_weight` got -1'),
         (dict(checkpoint_layers=True), '`act_halting` does not go with `checkpoint_layers`'),
         (dict(reversible=True), '`act_halting` does not go with `reversible`'),
@@ -257,6 +275,8 @@ def test_refusals(flags, message):
 
 def test_refusals_of_calls():
     net, x = built(), randn(1, 3, 16)
+    with pytest.raises(ValueError, match='`repeat_blocks` got 3 runs, more than `act_max_steps=2`'):
+        built(act_max_steps=2)(x, repeat_blocks=(0, 3))
     with pytest.raises(ValueError, match='`transform_block_inputs` does not go with `act_halting`'):
         net(x, transform_block_inputs=lambda block, x: x)
     with pytest.raises(ValueError, match='`layers_execute_order` does not go with `act_halting`'):

@@ -3,6 +3,7 @@
 import torch as _torch
 from einops import rearrange as _rearrange
 
+from x_transformers.act import ACT
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, Generated, PromptCache
 from x_transformers.belief_state_wrapper import BeliefStateWrapper
 from x_transformers.classifier import Classifier
@@ -50,6 +51,7 @@ if tuple(map(int, _torch.__version__.split('.')[:2])) >= (2, 8):
         _rearrange(_kind, 'n -> n')
 
 __all__ = [
+    'ACT',
     'DPO',
     'AdaptiveRMSNorm',
     'Attention',

@@ -46,6 +46,7 @@ from x_transformers.features.feedforward import (
 )
 from x_transformers.features.halting import ACT
 from x_transformers.features.head_dims import HeadDims, HeadDimsInStack
+from x_transformers.features.halting import TokensHalt
 from x_transformers.features.heads import (
     HeadNormsInStack,
     KeyRMSNorm,
@@ -410,7 +411,7 @@ STACK: tuple[type[Feature], ...] = (
     SoftclampOutput,
     CheckpointLayers,
     Reversible,
-    ACT,
+    TokensHalt,
     ExitsInStack,
     KeptRead,  # sees what all others made of it
 )

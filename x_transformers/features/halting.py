@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import StackFeature
-from x_transformers.flags import Check, ConfigError, flag, is_number
+from x_transformers.flags import Check, ConfigError, flag, is_number, none, size
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
 
@@ -26,10 +26,10 @@ class Halting:
     """
 
     def __init__(self, x: Tensor, real: Tensor | None, eps: float) -> None:
-        self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
+        self.real = x.new_ones(x.shape[:-1], dtype=torch.bool) if real is None else real
         self.going, self.eps = self.real, eps
         wide = x.dtype if x.dtype == torch.float64 else torch.float32
-        self.spent = x.new_zeros(x.shape[:2], dtype=wide)
+        self.spent = x.new_zeros(x.shape[:-1], dtype=wide)
         self.ponder = torch.zeros_like(self.spent)
         self.out = torch.zeros_like(x)
 
@@ -51,15 +51,16 @@ class Halting:
         return self.ponder.sum() / self.real.sum().clamp(min=1)
 
 
-class ACT(StackFeature):
+class TokensHalt(StackFeature):
     """A block of layers runs up to `depth` times, and each token says after each how much it counts, and if it halts.
 
         p_n = s(W x_n + b)    after the n-th block; s the logistic function
         output = p_1 x_1 + ... + p_(N-1) x_(N-1) + R x_N
 
-    N is the first block at which the p_n sum up to 1 - eps, or the last one, and R what is left of 1 before it. A token
-    that has halted keeps its state, from which the others still read keys and values; layers compute the others only.
-    In training the mean of N + R over real tokens, times a weight, joins the loss as `ponder`. Padding never runs.
+    N is the first block at which the p_n sum up to 1 - eps, or the last one that `act_max_steps`
+    allows, and R what is left of 1 before it. A token that has halted keeps its state, from which the others still read
+    keys and values; layers compute the others only. In training the mean of N + R over real tokens, times a weight,
+    joins the loss as `ponder`. Padding never runs.
 
     A compiled graph, a transform of `torch.func` and a trace compute all tokens in each block, as with `act_dense`,
     which comes to the same.
@@ -80,18 +81,24 @@ class ACT(StackFeature):
         example=0.5,
     )
     act_dense = flag(False, 'compute all tokens in every run, also those that have halted')
+    act_max_steps = flag(None, 'runs of the block at most; `None`: all, as many as `depth`', size | none, example=1)
     needs = {'weight_tie_layers': 'it is one block that runs again'}
     clashes = {
         'checkpoint_layers': 'both say how layers run',
         'reversible': 'both say how layers run',
         'layer_dropout': 'a block that is left out would be counted as run',
     }
-    options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense'), 'act_halting')
+    options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
 
     def setup(self, host: Any) -> None:
         for feature in host.features.active:
             if reason := feature.of_tokens_together('needs_all'):
                 raise ConfigError(f'`act_halting` does not go with `{feature.title}`: {reason}')
+        runs = len(host.layers_execute_order) // host.len_default_block
+        if self.act_max_steps is not None and self.act_max_steps > runs:
+            raise ConfigError(f'`act_max_steps` got {self.act_max_steps}, the block runs {runs} times: raise `depth`')
+        if self.act_max_steps is not None:
+            host.layers_execute_order = host.layers_execute_order[: self.act_max_steps * host.len_default_block]
         self.halt = nn.Linear(host.dim, 1)
         nn.init.zeros_(self.halt.weight)
         nn.init.ones_(self.halt.bias)
@@ -132,6 +139,9 @@ class ACT(StackFeature):
                 '`transform_block_inputs` does not go with `act_halting`: a token that halts keeps its state'
             )
         block = tuple(range(self.host.len_default_block))
+        if self.act_max_steps is not None and len(call.order) > self.act_max_steps * len(block):
+            runs = len(call.order) // len(block)
+            raise ValueError(f'`repeat_blocks` got {runs} runs, more than `act_max_steps={self.act_max_steps}`')
         if tuple(call.order) != block * (len(call.order) // len(block)):
             raise ValueError(
                 '`layers_execute_order` does not go with `act_halting`: whole blocks run one after another'
