@@ -44,9 +44,8 @@ from x_transformers.features.feedforward import (
     UseSoLU,
     ZeroInitFeedForward,
 )
-from x_transformers.features.halting import ACT
-from x_transformers.features.head_dims import HeadDims, HeadDimsInStack
 from x_transformers.features.halting import TokensHalt
+from x_transformers.features.head_dims import HeadDims, HeadDimsInStack
 from x_transformers.features.heads import (
     HeadNormsInStack,
     KeyRMSNorm,
