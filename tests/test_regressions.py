@@ -446,7 +446,8 @@ def test_16_rotary_angles_stay_exact_in_half_precision(dtype):
                 angles, _ = rotary.forward_from_seq_len(8192)
             assert angles.dtype == torch.float32
             assert angles[0, :, 0].unique().numel() == 8192
-            assert_close(angles.double(), wanted, tolerance=1e-6)
+            for wave in (torch.sin, torch.cos):  # whole turns are taken off
+                assert_close(wave(angles.double()), wave(wanted), tolerance=1e-5)
 
 
 @pytest.mark.parametrize(

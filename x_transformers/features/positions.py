@@ -26,6 +26,7 @@ from x_transformers.features.biases import (  # noqa: F401  names that other cod
     RelativeBias,
     RelativePositionBias,
     SharedBias,
+    SplitAlibi,
     StackBias,
     T5Bias,
     distances,

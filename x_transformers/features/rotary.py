@@ -20,7 +20,7 @@ from x_transformers.core.transforms import is_exporting
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features
 from x_transformers.features.levels import AttentionFeature, StackFeature
-from x_transformers.features.tables import KeepsPrecision
+from x_transformers.features.tables import KeepsPrecision, angles_at
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -93,8 +93,8 @@ class RotaryEmbedding(KeepsPrecision):
         return angles, (self.scale**power).repeat_interleave(2, dim=-1)
 
     def angles_at(self, pos: Tensor, frequencies: Tensor) -> Tensor:
-        """Of positions (b n) by frequencies (r / 2, or b 1 r / 2), each twice:  b n r"""
-        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * frequencies / self.interpolation_factor
+        """Of positions (b n) by frequencies (r / 2, or b 1 r / 2), each twice:  b n r. In float32 from 0 to 2 pi."""
+        angles = angles_at(pos.unsqueeze(-1), frequencies, self.inv_freq.dtype, self.interpolation_factor)
         return angles.repeat_interleave(2, dim=-1)
 
     def angles_by(self, others: Frequencies, t: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -14,13 +14,13 @@ from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import transformed
 
 
-def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype, divisor: float = 1.0) -> Tensor:
     """Of positions (...) by frequencies that broadcast to them, in radians; those of less digits lie in 0 .. 2 pi.
 
     A product in float32 is wrong by 1e-2 at position 1e6, so it is formed in float64, and reduced before it is cast.
     """
     wide = widest(pos.device)
-    angles = pos.to(wide) * frequencies.to(wide)
+    angles = pos.to(wide) * frequencies.to(wide) / divisor
     return angles if dtype == torch.float64 else angles.remainder(2 * math.pi).to(dtype)
 
 
