@@ -150,10 +150,8 @@ SETTINGS: dict[str, Values] = {
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
     'rotary_layers': dict(rotary_pos_emb=True),
     'cross_residual_attn': dict(cross_attend=True),
-    **{
-        f'act_{name}': dict(weight_tie_layers=True)
-        for name in ('halting', 'eps', 'ponder_weight', 'dense', 'max_steps')
-    },
+    'act_max_steps': dict(weight_tie_layers=True, depth=4),
+    **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
     'recurrent_module': dict(depth=1, custom_layers=('a', 'r', 'f')),

@@ -81,7 +81,7 @@ class TokensHalt(StackFeature):
         example=0.5,
     )
     act_dense = flag(False, 'compute all tokens in every run, also those that have halted')
-    act_max_steps = flag(None, 'runs of the block at most; `None`: all, as many as `depth`', size | none, example=1)
+    act_max_steps = flag(None, 'runs of the block at most; `None`: all, as many as `depth`', size | none, example=2)
     needs = {'weight_tie_layers': 'it is one block that runs again'}
     clashes = {
         'checkpoint_layers': 'both say how layers run',
