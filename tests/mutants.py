@@ -57,6 +57,9 @@ BUGS = {
         ('the pool reads padding', 'context_mask=mask, **inputs)', 'context_mask=None, **inputs)'),
     ]),
     'autoregressive_wrapper.py': ('test_next_token_loss.py test_generate.py', [
+        ('tokens of a prefix are targets', 'return targets.masked_fill(within(own, n), self.ignore_index)', 'return targets', 'test_prefix_loss.py'),
+        ('random prefixes are those of whole rows', '* (ends - 1)).long()', '* (n - 1)).long()', 'test_prefix_loss.py'),
+        ('a prefix may be all of a row', 'bool((own >= ends).any())', 'bool((own > ends).any())', 'test_prefix_loss.py'),
         ('the first key may be hidden', 'chance[:, 0] = -torch.finfo(chance.dtype).max', 'chance[:, 0] = 0.0'),
         ('the gate learns from padding', '(exits * valid).sum()', 'exits.sum()', 'test_model_features.py test_next_token_loss.py'),
         ('the gate learns with a slope of one', '(slope * (losses[1:] - losses[:-1] + threshold))', '(losses[1:] - losses[:-1] + threshold)', 'test_model_features.py'),
@@ -842,6 +845,9 @@ BUGS = {
         ('labels are what is read', 'labels = x.gather(1, places)', 'labels = self.corrupted(x, chosen, generator).gather(1, places)'),
         ('no token is read as another', 'chosen & (kind >= 1 - self.random_token_prob)', 'chosen & (kind >= 1)'),
         ('tokens that were not chosen are hidden', 'x.masked_fill(chosen & (kind < self.replace_prob)', 'x.masked_fill((kind < self.replace_prob)'),
+        ('places behind the chosen ones are targets', '.masked_fill(~chosen.gather(1, places), IGNORED)', ''),
+        ('spans cross documents', 'self.span_stop_prob, documents, generator', 'self.span_stop_prob, None, generator'),
+        ('documents are read as one', "read |= {} if documents is None else {'document_ids': check_documents(documents, x)}", 'pass'),
     ]),
     'training/masking.py': ('test_masked.py', [
         ('a share is rounded down', '(count * part.numerator + part.denominator - 1)', '(count * part.numerator)'),
@@ -1024,6 +1030,7 @@ BUGS = {
         ('a stream may be missing', 'if set(x) != set(known):', 'if not set(x) <= set(known):'),
     ]),
     'core/nets.py': ('test_generate.py test_dpo.py test_names.py test_continuous_wrapper.py test_known_defects_of_wrappers.py', [
+        ('a prefix decoder is taken for an encoder', "if getattr(stack, 'causal', False) or is_prefix(stack):", "if getattr(stack, 'causal', False):", 'test_masked.py'),
         ('a net that sees the future is trained', "if not getattr(stack, 'causal', True) and not is_prefix(stack):", 'if False:'),
         ('a net that pools is trained', 'if flag in switched_on or getattr(net, flag, False) is True:', 'if getattr(net, flag, False) is True:', 'test_next_token_loss.py'),
         ('None for what the wrapper sets is refused', 'if inputs.pop(name) is not None:', 'inputs.pop(name)\n        if True:'),
@@ -1298,6 +1305,7 @@ BUGS = {
         ('a pool by attention loses what it read', 'return p + self.ff(self.norm(p))', 'return self.ff(self.norm(p))'),
     ]),
     'x_transformers.py': ('test_stack.py test_model_features.py', [
+        ('a prefix ends as many tokens sooner as stand in front', "kwargs['prefix_attn_len'] + call.leading", "kwargs['prefix_attn_len']", 'test_prefix_loss.py'),
         ('memories of memories are lost', 'new if old is None else torch.cat((old, new), dim=1) for old, new in pairs', 'new for old, new in pairs', 'test_xl_autoregressive_wrapper.py test_model_features.py'),
         ('a prefix of two tokens lets all tokens see one another', 'seen = seen | (place < prefix_attn_len)', 'seen = seen | (place < prefix_attn_len + 1)', 'test_layouts.py test_stack.py test_known_defects.py test_original_readme.py test_known_defects_of_layers.py'),
         ('memories of a segment are the first ones', 'return [t[:, max(t.shape[1] - self.max_mem_len, 0) :] for t in hiddens]', 'return [t[:, : self.max_mem_len] for t in hiddens]', 'test_xl_autoregressive_wrapper.py'),

@@ -98,7 +98,7 @@ def test_whole_words():
                     assert not own or len(own) > left, 'a word would have fitted'
                 at += size
         assert not (chosen & ~mask).any()
-    assert seen == {(0, 0), (0, 3), (0, 4), (0, 7), (0, 12), (1, 0), (1, 4), (1, 11)}
+    assert seen == {(0, 0), (0, 3), (0, 4), (0, 6), (0, 7), (0, 12), (0, 14), (1, 0), (1, 4), (1, 11)}
     made = model(mask_prob=0.3, ignore_token_ids=())
     _, (_, hidden) = made(words + 1, word_ids=words, return_outputs=True)
     assert all(len(set(hidden.chosen[0, at].tolist())) == 1 for at in ([0, 1, 2], [4, 5], [7, 8, 9, 10], [14, 15]))
@@ -124,6 +124,16 @@ def test_spans_against_a_loop():
                     break
                 found.add(at)
         assert set(chosen[row].nonzero().squeeze(1).tolist()) == found
+
+
+def test_spans_end_with_their_document():
+    made, x = model(max_span=6, span_stop_prob=0.05, mask_prob=0.5), texts(19, 19)
+    documents = (torch.arange(20) // 3).expand(2, -1)
+    found, _ = made.hide(x, generator=torch.Generator().manual_seed(0), inputs=dict(document_ids=documents))
+    wanted, other = (
+        chosen_spans(x > CLS, 0.5, 6, 0.05, runs, torch.Generator().manual_seed(0)) for runs in (documents, None)
+    )
+    assert torch.equal(found.chosen, wanted) and not torch.equal(wanted, other)
 
 
 def test_the_loss_is_that_of_hidden_tokens_alone():

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from toy_tasks import IGNORED, SEEDS, copy, net_for, right
 
-from x_transformers import schedules
+from x_transformers import Decoder, schedules
 
 
 def optimiser(*rates):
@@ -81,3 +82,24 @@ def test_resuming():
 def test_refusals(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+@pytest.mark.slow
+@SEEDS
+def test_a_deep_post_norm_model_learns_with_a_warm_up_only(seed):
+    """Twelve layers copy a word, at a rate that is too high for their first steps."""
+    task, found = copy(n=12, tokens=4), {}
+    for share in (0, 0.02):
+        torch.manual_seed(seed)
+        sizes = dict(depth=12, dim=32, heads=2, attn_dim_head=16, ff_mult=2)
+        net = net_for(task, Decoder, **sizes, pre_norm=False)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        scheduler = schedules.warmup(optimizer, 300, share)
+        for _ in range(300):
+            x, y = task.draw(32)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x).transpose(1, 2), y, ignore_index=IGNORED).backward()
+            optimizer.step()
+            scheduler.step()
+        found[share] = right(net, task)
+    assert found[0] < 0.5 and found[0.02] > 0.9, found
