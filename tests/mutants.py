@@ -875,15 +875,15 @@ BUGS = {
         ('the root counts from the start', '(max(warmup, 1) / t) ** 0.5', '(1 / t) ** 0.5'),
         ('the first rate of all is the largest', 'min(t**-0.5, t * warmup**-1.5)', 't**-0.5'),
     ]),
-    'memory/datastore.py': ('test_knn_lm.py', [
+    'memory/datastore.py': ('test_datastore.py', [
         ('a store of another text goes on', 'if passed < len(self):', 'if False:'),
         ('values are those of the block before', 'values[place] = block_values[own - number * self.block].long()', 'values[place] = block_values[own - number * self.block - 1].long()'),
         ('more entries than there is room for', 'if len(self) + len(keys) > self.size:', 'if False:'),
     ]),
-    'memory/files.py': ('test_knn_lm.py', [
+    'memory/files.py': ('test_datastore.py', [
         ('damaged blocks are read', 'if checksum(self.data) != self.crc32:', 'if False:'),
     ]),
-    'memory/keys.py': ('test_knn_lm.py', [
+    'memory/keys.py': ('test_datastore.py', [
         ('the first token of a document is a value', "wanted = wanted & ~begins(inputs['document_ids'])", 'wanted = wanted & True'),
         ('a token is its own value', 'labels[rows, places + 1])', 'labels[rows, places])'),
     ]),
@@ -897,13 +897,13 @@ BUGS = {
     ]),
     'memory/spalm.py': ('test_spalm.py', [
         ('the gate is the other way round', '(1 - gate) * m + gate * h', 'gate * m + (1 - gate) * h'),
-        ('what is missing is found', 'neighbours = torch.where(found.index < 0, -1, found.values)', 'neighbours = found.values'),
+        ('what is missing is found', 'there = neighbours >= 0', 'there = neighbours > -2'),
     ]),
-    'memory/search.py': ('test_knn_lm.py', [
+    'memory/search.py': ('test_datastore.py', [
         ('the furthest are chosen', 'best, chosen = best.topk(count, dim=-1, largest=False, sorted=False)', 'best, chosen = best.topk(count, dim=-1, largest=True, sorted=False)'),
-        ('excluded entries are found', 'found[rows[inside], place[inside]] = torch.inf', 'pass'),
+        ('excluded entries are found', 'distances = distances.masked_fill(index == one.unsqueeze(-1), torch.inf)', 'pass'),
     ]),
-    'memory/texts.py': ('test_knn_lm.py', [
+    'memory/texts.py': ('test_datastore.py', [
         ('tokens known from the row before are stored again', 'labels[row, :known] = IGNORED', 'pass'),
     ]),
     'features/segments.py': ('test_segments.py', [

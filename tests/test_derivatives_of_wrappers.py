@@ -60,7 +60,7 @@ class Frozen:
 def caller():
     """The function of the package that detaches, or the class that is built."""
     frame = sys._getframe(2)
-    while frame.f_code.co_name.startswith('<'):
+    while frame.f_code.co_name.startswith('<') or frame.f_globals['__name__'] == 'torch.utils._pytree':
         frame = frame.f_back
     if not frame.f_globals['__name__'].startswith('x_transformers'):
         return ''

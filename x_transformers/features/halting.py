@@ -88,6 +88,7 @@ class TokensHalt(StackFeature):
         'reversible': 'both say how layers run',
         'layer_dropout': 'a block that is left out would be counted as run',
     }
+    settles = ('layers_execute_order',)
     options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
 
     def setup(self, host: Any) -> None:

@@ -202,6 +202,7 @@ class KNNMemoryLayers(StackFeature):
         'knn_reset': 'b, rows that forget',
     }
     must_be = {'knn_reset': tensor_of('b')}
+    joins_tokens = KNNMemory.joins_tokens
     needs_all = 'what is stored is of all tokens'
     clashes = {
         'reversible': 'what layers store is not computed back',
