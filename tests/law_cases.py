@@ -180,6 +180,9 @@ SETTINGS: dict[str, Values] = {
     'attn_dim_latent_rope': dict(**LATENT_KV, rotary_pos_emb=True),
     'attn_latent_norm': LATENT_KV,
     'attn_latent_bias': LATENT_KV,
+    'attn_adaptive_span': dict(attn_max_span=20),  # else the spans of dynamic ones hold all keys
+    **{f'attn_{name}': dict(attn_adaptive_span='static') for name in ('max_span', 'span_ramp', 'span_init')},
+    'attn_span_loss_weight': dict(attn_adaptive_span='static', attn_span_init=0.3),
     'attn_data_dependent_alibi_per_row_dim_head': dict(attn_data_dependent_alibi_per_row=True),
     # what rules out the fused kernel is said by its name
     **{key: dict(attn_shaw_rel_values=True) for key in ('attn_shaw_rel_pos', 'attn_shaw_max_distance')},
@@ -233,6 +236,7 @@ OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name i
 ONLY_WITH = {'gated_multi_residual': ('residual_fn_kwargs',), 'attn_aft': ('attn_aft_max_len',)}
 ONLY_WITH |= {'attn_aft_max_len': ('attn_aft',), 'attn_num_clusters': ('attn_cluster', 'attn_cluster_size')}
 ONLY_WITH |= {'attn_linformer_max_len': ('attn_linformer_k',), 'attn_linformer_k': ('attn_linformer_max_len',)}
+ONLY_WITH['attn_adaptive_span'] = ('attn_max_span',)
 ONLY_WITH |= {'recurrent_module': ('custom_layers',), 'attn_cluster_blocks': ('attn_sinkhorn_sort',)}
 # settled by the stack: how it is switched on there
 THROUGH_THE_STACK: dict[str, Values] = {
@@ -261,6 +265,7 @@ FURTHER_EXAMPLES: dict[str, tuple[Any, ...]] = {
     'shift_tokens': (2, (1, 0, 0, 2)),
     'layer_dropout': ((0.0, 0.5, 0.0, 0.5),),
     'attn_max_attend_past': (0, (2, 4)),
+    'attn_adaptive_span': ('dynamic',),
     'attn_max_attend_future': ((0, 2),),
     'attn_disentangled': (dict(span=4, max_distance=6, terms=['c2p'], share=False, norm=False),),
     'attn_qkv_bias': ('qv',),

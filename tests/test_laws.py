@@ -221,6 +221,8 @@ NO_EFFECT = {
     'knn_mem_search': 'few are stored, which are all found: see test_knn_memory',
     'act_dense': 'tokens that have halted keep their state: see test_halting',
     'act_ponder_weight': 'the weight of a loss: see test_halting',
+    'attn_span_loss_weight': 'the weight of a loss: see test_spans',
+    'cross, attn_span_loss_weight': 'the same',
     'ff_moe_kind=topk_softmax': 'a softmax of the chosen is the whole one renormalised',
     'ff_moe_score_bias': 'it starts at zero: see test_experts',
     'ff_moe_balance_loss': 'wrappers add it: see test_experts',

@@ -59,7 +59,7 @@ class Limits(NamedTuple):
             return None
         if any(call.inputs.get(name) is not None for name in self.all_for):
             return None
-        known = [(one.reach_and_step(), one.title) for one in self.features]
+        known = [(one.reach_and_step(call), one.title) for one in self.features]
         known = [(limit, title) for limit, title in known if limit is not None]
         if not known:
             return None

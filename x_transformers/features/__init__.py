@@ -14,6 +14,7 @@ xl              what queries look for at a distance
 rescaled        scores times a function of the distance
 disentangled    relative positions with queries and keys of their own
 tables          what positions are made of: tables that keep their digits
+spans           how far back each head looks, learned
 segments        how far back queries see in segments with memories
 sources         what becomes queries, keys and values: memories, extra keys, value residuals
 projections     their projections: biases, bounds, norms, and the scale of their products

@@ -194,6 +194,7 @@ from x_transformers.features.sources import (
     ValueResidual,
     ZeroKV,
 )
+from x_transformers.features.spans import AdaptiveSpan
 from x_transformers.features.sparse.drawn import DrawnInStack
 from x_transformers.features.sparse.pattern import (
     GlobalTokensInModel,
@@ -270,6 +271,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     XLPositions,
     Disentangled,
     Window,
+    AdaptiveSpan,
     SameLength,
     Documents,
     PackedDocuments,

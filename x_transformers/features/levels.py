@@ -190,8 +190,8 @@ class AttentionFeature(Feature):
     carries             names of tensors in `call.carried`, where rows read what earlier ones left
     keeps_plain_keys    the cache must hold keys that are not turned by their positions
     keys_may_leave      it does the same where keys that no query sees have left the cache
-    limits_sight        queries see none but the last keys: `reach_and_step()` says how far back the first one is, and
-                        by multiples of what keys may leave; None if there is no such limit
+    limits_sight        queries see none but the last keys: `reach_and_step(call)` says how far back the first one is,
+                        and by multiples of what keys may leave; None if there is no such limit
     is_band             its mask hides keys that are far away, and no others: they need not be read
     per_head            it holds numbers for each of the layer's heads, so another count of query heads is not for it
 

@@ -159,7 +159,7 @@ class Window(AttentionFeature):
             raise ConfigError('`max_attend_future` does not go with `causal`: no query sees what is ahead')
         host.max_attend_past = self.max_attend_past
 
-    def reach_and_step(self) -> tuple[int, int] | None:
+    def reach_and_step(self, call: Any) -> tuple[int, int] | None:
         return None if self.max_attend_past is None else (self.max_attend_past, 1)
 
     def mask(self, call: Any) -> Rows:

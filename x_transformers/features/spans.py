@@ -1,0 +1,151 @@
+"""How far back each head looks, learned: what lies further fades out, and is not read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.precision import accurate
+from x_transformers.core.rows import Pointwise, Rows, of_each
+from x_transformers.core.transforms import is_exporting, transformed
+from x_transformers.features.biases import distances
+from x_transformers.features.contextual import check_causal
+from x_transformers.features.levels import AttentionFeature
+from x_transformers.flags import Check, ConfigError, flag, is_number, none, one_of, size
+
+STEP = 64  # a reach is a multiple of this
+GREW = '`cache` holds the keys that spans reached when it was written: they have grown'
+
+
+class AdaptiveSpan(AttentionFeature):
+    """Each head learns how many tokens back it looks; its weights fade out over a ramp, and are normalised again.
+
+        a_ij = m(i - j) e^l_ij / sum_j m(i - j) e^l_ij       m(x) = clamp((R + z - x) / R, 0, 1)
+
+        static     z = S clamp(span, 0, 1), one for each head, whose gradient goes through the clamp
+        dynamic    z = S sigmoid(v . x_i + b), one for each head and query
+
+    No key further away than S is seen. In training the mean span of the heads, times a weight, joins the loss as
+    `attn_span`. What no head reaches is not read: the longest span is looked up at each call, but in graphs, where it
+    is S. Caches let go of keys that are out of a static reach.
+    """
+
+    paper = 'Adaptive Attention Span in Transformers, arXiv:1905.07799'
+    adaptive_span = flag(
+        None, 'heads learn how far back they look', none | one_of('static', 'dynamic'), example='static'
+    )
+    max_span = flag(1024, 'S, the longest span', size, example=5)
+    span_ramp = flag(32, 'R, over how many tokens weights fade out', size, example=3)
+    span_init = flag(
+        0.0, 'of static spans, as a share of the longest',
+        Check('a number from 0 to 1', lambda v: is_number(v) and 0 <= v <= 1), example=0.5,
+    )  # fmt: skip
+    span_loss_weight = flag(
+        2e-6, 'weight of the loss for long spans', Check('a number of at least 0', lambda v: is_number(v) and v >= 0),
+        example=0.1,
+    )  # fmt: skip
+    options = dict.fromkeys(('max_span', 'span_ramp', 'span_init', 'span_loss_weight'), 'adaptive_span')
+    stored_as = {'span': 'span', 'span_v': 'span_v', 'span_b': 'span_b'}
+    clashes = {
+        **dict.fromkeys(('num_mem_kv', 'add_zero_kv', 'head_learned_sink'), 'keys in front are at no distance'),
+        **dict.fromkeys(('kernel', 'aft', 'linformer_k'), 'there are no weights of single keys'),
+    }
+    not_across = 'it counts back to keys of the same sequence'
+    keys_may_leave = limits_sight = True
+
+    def setup(self, host: Any) -> None:
+        if not host.causal:
+            instead = 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'
+            raise ConfigError(f'`adaptive_span` needs `causal`: {self.not_across}. {instead}')
+        if host.flash:
+            raise ConfigError('`flash=True` does not go with `adaptive_span`: the fused kernel reads all keys')
+        heads = host.query_heads
+        if self.adaptive_span == 'static':
+            self.span = nn.Parameter(torch.full((heads,), float(self.span_init)))
+        else:
+            self.span_v = nn.Parameter(torch.zeros(heads, host.dim))
+            self.span_b = nn.Parameter(torch.full((heads,), -4.0))
+
+    def spans(self, x: Tensor) -> Tensor:
+        """z, of each head and query:  1 h 1, or b h i."""
+        if self.adaptive_span == 'static':
+            span = accurate(self.span)
+            return self.max_span * (span + (span.clamp(0, 1) - span).detach())[None, :, None]
+        logits = accurate(x) @ accurate(self.span_v).mT + accurate(self.span_b)
+        return self.max_span * logits.sigmoid().transpose(1, 2)
+
+    def reach(self, z: Tensor, call: Any) -> int:
+        """How many tokens back some head looks, read once in a call; in a graph S, or what a cache was cut for."""
+        own = call.own(self)
+        if 'reach' not in vars(own):
+            own.reach = self.looked_up(z, call)
+        return own.reach
+
+    def looked_up(self, z: Tensor, call: Any) -> int:
+        if torch.compiler.is_compiling() and not is_exporting():
+            return self.of_cache(z, call)
+        if is_exporting() or transformed() or z.is_meta or not z.numel():
+            return self.max_span
+        longest = math.ceil(z.detach().max().item()) + self.span_ramp
+        return min(self.max_span, math.ceil(longest / STEP) * STEP)
+
+    def of_cache(self, z: Tensor, call: Any) -> int:
+        gone = 0 if call.past is None else call.past.gone
+        cut_for = call.past.buffers[0].sight if gone else None
+        if cut_for is None or cut_for.name != self.title:
+            return self.max_span
+        reach = cut_for.rows - 2 * (cut_for.step - 1)
+        if reach < self.max_span:  # no number is read here
+            torch._assert_async((z.detach() + self.span_ramp <= reach).all(), GREW)
+        return reach
+
+    def reach_and_step(self, call: Any) -> tuple[int, int]:
+        static = self.adaptive_span == 'static'
+        return (self.reach(self.spans(self.span), call) if static else self.max_span), 1
+
+    def mask(self, call: Any) -> Rows:
+        check_causal(call, 'adaptive_span', self.not_across)
+        own = call.own(self)
+        own.z = self.spans(call.x)
+        real = None if self.adaptive_span == 'static' else call.real_queries
+        call.add_loss('attn_span', self.span_loss_weight * mean_of(own.z, real))
+        return self.shares(call, own.z, sees=True)
+
+    def bias(self, call: Any) -> Rows:
+        return self.shares(call, call.own(self).z, sees=False)
+
+    def shares(self, call: Any, z: Tensor, sees: bool) -> Rows:
+        """Which keys are seen, or the logarithm of how much."""
+        index, own, limit, ramp = call.k_at, call.q_at, self.max_span, self.span_ramp
+        reach = self.reach(z, call) if call.in_order('index') else None
+        constant = z.shape[-1] == 1
+
+        def shown(x: Tensor, z: Tensor) -> Tensor:
+            share = (ramp + z - x) / ramp
+            if sees:
+                return (share > 0) & (x <= limit)
+            return torch.where((share > 0) & (share < 1), share, 1.0).log()  # no gradient but from the ramp
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            x = distances(own[..., rows], index[..., keys])
+            x = x if x.ndim == 2 else x.unsqueeze(1)
+            return shown(x, (z if constant else z[..., rows]).unsqueeze(-1))
+
+        def entry() -> Pointwise:
+            key, query = of_each(index), of_each(own)
+            flat = z[0, :, 0] if constant else z
+            span = (lambda b, h, i: flat[h]) if constant else (lambda b, h, i: flat[b, h, i])
+            return lambda b, h, i, j: shown(query(b, i) - key(b, j), span(b, h, i))
+
+        return Rows(of, reach=reach, learns=not sees and z.requires_grad, entry=entry)
+
+
+def mean_of(z: Tensor, real: Tensor | None) -> Tensor:
+    """Over heads and real tokens."""
+    of_tokens = z.mean(dim=1)
+    if real is None:
+        return of_tokens.mean()
+    return (of_tokens * real).sum() / real.sum().clamp(min=1)
