@@ -557,7 +557,7 @@ GIVEN_BY_THE_STACK = {
     'context_rotary_pos_emb',
     'linformer_table',
 }
-GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table'}
+GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table', 'xl_vectors'}
 # inputs that go with a single layer, or a single row: see test_scores
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
 GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}

@@ -42,8 +42,8 @@ class BlockReadouts(ModelFeature):
         return {**inputs, 'return_block_outputs': True} if call.inputs.get('return_block_readouts') else inputs
 
     def answer(self, out: Any, x: Tensor, call: Any) -> Any:
-        if not call.inputs.get('return_block_readouts'):
-            return out
+        if not call.inputs.get('return_block_readouts') or call.trace.block_outputs is None:
+            return out  # without intermediates there is nowhere to keep them
         taken, memories = call.taken, call.trace.memory_tokens
         call.trace.block_readouts = [self.logits_of(hidden, call) for hidden in call.trace.block_outputs]
         call.taken, call.trace.memory_tokens = taken, memories

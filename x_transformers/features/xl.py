@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.rows import Pointwise, Rows, summable
+from x_transformers.core.transforms import is_exporting
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature
 from x_transformers.features.tables import sinusoids
@@ -58,7 +59,7 @@ class XLPositions(AttentionFeature):
             raise ValueError(f'`pos` got {call.k_pos.dtype}, with `xl_clamp_len` it must be whole numbers')
         own, q_pos, k_pos = call.own(self), call.q_pos, call.k_pos
         # a single query turns faster than all distances go through the matrix
-        in_order = call.in_order('pos', 'index') and call.rows > 1
+        in_order = call.in_order('pos', 'index') and call.rows > 1 and not is_exporting()
         own.way = 'clamped' if self.xl_clamp_len else 'in order' if in_order else ''
         behind, n, keys = call.keys - call.rows, call.rows, call.keys
 
