@@ -513,7 +513,7 @@ def test_refused_calls():
 # what it is for
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_remembers_what_plain_memories_have_lost():
     """A secret that was told more segments ago than plain memories reach."""
     torch.manual_seed(0)

@@ -456,7 +456,7 @@ def test_refused_calls():
 # what it is for
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_looks_up_what_was_told_long_ago():
     """A secret of a segment that nothing else reaches, where it is taught beside secrets of the same segment: what is
     stored is constant, so that keys learn from those near by alone."""

@@ -243,7 +243,7 @@ def test_weights_from_a_file_are_not_lost(tmp_path):
     assert not torch.equal(presets.initialise_(model, force=True).encoder.token_emb.emb.weight, before)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_learns_to_reverse():
     """Sixteen letters, in order and back: at least 99 % without any mistake."""
     torch.manual_seed(0)
