@@ -101,6 +101,8 @@ IN_CALLS = {
     r'`use_cope` got queries of width \d+, its positions have \d+: .*': 'polar positions double it',
     r'`differential` does not go with `polar_pos_emb`: .*': 'two levels',
     r'`disentangled` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
+    r'`(cluster|kernel|linformer_k|aft)` does not go with `\w+`: it hides no keys .*': 'those of a query are its own',
+    r'`xl_rel_pos` got queries of width \d+, its vectors have \d+.*': 'other features widen heads',
     r'`shaw_rel_pos` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
     r'`(deep_embeds_and_ids|in_attn_cond|self_attn_kv_residuals)` got \d+ tokens, it must have \d+, .*': COUNTED,
@@ -115,6 +117,12 @@ def names_a_flag(words, flags):
     bare = [name.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_') for name in flags]
     through = [f'attn_{name}' for name in flags]  # of a stack, for its layers
     return any(f'`{name}' in words for name in (*flags, *bare, *through))
+
+
+def kinds_of(one):
+    """A feature, and the kinds that it may be."""
+    kinds = getattr(one, 'kinds', None)
+    return (one, *(kinds.values() if isinstance(kinds, dict) else ()))
 
 
 def is_declared(words):
@@ -132,7 +140,7 @@ def is_declared(words):
     if found := re.fullmatch(r'it takes the place of (\w+), at `(\w+)`', reason):
         gone, stage = found.groups()
         return gone in one.replaces[stage] and stage in one.runs_at() and gone in FEATURES[other].runs_at()
-    kinds = (one, *getattr(one, 'kinds', {}).values())
+    kinds = kinds_of(one)
     said = [{**kind.clashes, **kind.not_in_stack} if match[2] == 'does not go with' else kind.needs for kind in kinds]
     bare = (other, other.removeprefix('cross_').removeprefix('attn_'), other.removeprefix('ff_'))
     return any(table.get(name) == reason for table in said for name in bare) or (
@@ -142,7 +150,7 @@ def is_declared(words):
 
 def not_across(one):
     """Why a feature, or a kind of it, is not for cross-attention; some say so by what they are built with."""
-    kinds = (one, *getattr(one, 'kinds', {}).values())
+    kinds = kinds_of(one)
     return [NEARBY, *(words for kind in kinds if isinstance(words := kind.not_across, str) and words)]
 
 
