@@ -82,6 +82,8 @@ KNOWN = {
     r'`(to_logits|logits_dim)` and `\w+` both make the head, set only one': 'of an argument',
     r'`attn_one_kv_head` and `\w+_kv_heads` both set the number of key heads, set only one': 'of arguments',
     r'`attn_flash_pack_seq` does not go with `attn_flash=False`: .*': 'of an argument',
+    r'`cmem_(loss|fn)=.*` (needs|does not go with) .*': 'by content alone, or by what was attended to',
+    r'`attn_knn_mem` does not go with \d+ query heads of \d+ heads, .*': 'it has numbers for each head',
     r'`token_emb` got vectors of width \d+, they must have width \d+': 'sizes',
 }
 # what a call refuses
@@ -92,7 +94,8 @@ IN_CALLS = {
     r'`kernel` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'it has no scores, and no turned keys',
     r'`linformer_k` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',
     r'`linformer_k` does not go with keys that other flags put in front': 'its keys are the tokens',
-    r'`aft` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',
+    r'`aft` does not go with `((rotary|polar)_pos_emb|attn_bias|xl_rel_pos)`: .*': 'the same',
+    r'`(attn_knn_mem|knn_mem)` does not go with \d+ query heads of \d+ heads, .*': 'it has numbers for each head',
     r'`aft` does not go with keys that other flags put in front': 'its keys are the tokens',
     r'`\w+` does not go with (`of_tokens`|queries that `views` puts elsewhere): .*': 'it needs all tokens',
     r'`\w+` does not go with `memory_tokens_interspersed_every`': 'it counts the tokens between',
@@ -102,6 +105,8 @@ IN_CALLS = {
     r'`differential` does not go with `polar_pos_emb`: .*': 'two levels',
     r'`disentangled` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`(cluster|kernel|linformer_k|aft)` does not go with `\w+`: it hides no keys .*': 'those of a query are its own',
+    r'`\w+` does not go with `\w+`: nothing is added to its scores': 'it has none',
+    r"`cmem_loss='attn'` (needs|does not go with) .*": 'by content alone',
     r'`xl_rel_pos` got queries of width \d+, its vectors have \d+.*': 'other features widen heads',
     r'`shaw_rel_pos` got queries of width \d+, its vectors have \d+: .*': 'polar positions double it',
     r'`collab_heads` does not go with this `\w+`: .*': 'there is one shared key',
@@ -115,7 +120,7 @@ IN_CALLS = {
 def names_a_flag(words, flags):
     """Whether a refusal names one of the flags, with or without the prefix of a branch."""
     bare = [name.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_') for name in flags]
-    through = [f'attn_{name}' for name in flags]  # of a stack, for its layers
+    through = [f'attn_{name.removesuffix("_layers")}' for name in flags]  # of a stack, for its layers
     return any(f'`{name}' in words for name in (*flags, *bare, *through))
 
 

@@ -30,6 +30,7 @@ MAKE_KEYS = (
     'qk_head_norm',
     'qk_proj_norm',
     'qkv_bias',
+    'use_latent_q',
 )
 
 

@@ -113,7 +113,7 @@ class CompressiveMemory(ModelFeature):
                 raise ConfigError(f'{name} does not go with `{own.title}`: memories have no conditions; {ways}')
         for at in self.order:
             layer = attention_of(stack.layers[at])
-            if not layer.to_q.in_features == layer.to_k.in_features == layer.to_v.in_features == stack.dim:
+            if any(getattr(to, 'in_features', None) != stack.dim for to in (layer.to_q, layer.to_k, layer.to_v)):
                 raise ConfigError(f'{name} needs queries, keys and values made of the stream itself; {ways}')
 
     # in a call
