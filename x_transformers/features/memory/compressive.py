@@ -107,7 +107,7 @@ class CompressiveMemory(ModelFeature):
 
     def check_content(self, stack: Any) -> None:
         """Refuse layers whose queries and keys are made of more than the stream."""
-        name, ways = "`cmem_loss='attn'`", "write `cmem_loss='ae'` or None"
+        name, ways = "`cmem_len` with `cmem_loss='attn'`", "write `cmem_loss='ae'` or None"
         for kind in (UseAdaptiveLayerNorm, UseAdaptiveRMSNorm):
             if own := stack.features.find(kind):
                 raise ConfigError(f'{name} does not go with `{own.title}`: memories have no conditions; {ways}')
