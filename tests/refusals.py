@@ -25,7 +25,6 @@ KNOWN = {
     r'`knn_mem_layers` needs a causal stack: .*': 'order',
     r'`knn_mem_layers` got .*, it must be different numbers below the \d+ layers of self-attention': 'layers are few',
     r"`cmem_fn='most_used'` does not go with `(layer_dropout|attn_\w+)(=True)?`: .*": 'one value, and the stack',
-    r"(`cmem_len` with )?`cmem_loss='attn'` (does not go with `\w+`|needs queries, keys and values made of).*": 'the same',
     r'`attn_linformer_k` does not go with `causal`: .*': 'order',
     r'`(cross_)?attn_kernel_update=.* needs `causal`: .*': 'order',
     r'`attn_kernel_l2norm` does not go with `attn_qk_norm`, .*': 'one value, and what is on with some maps',
@@ -82,7 +81,7 @@ KNOWN = {
     r'`(to_logits|logits_dim)` and `\w+` both make the head, set only one': 'of an argument',
     r'`attn_one_kv_head` and `\w+_kv_heads` both set the number of key heads, set only one': 'of arguments',
     r'`attn_flash_pack_seq` does not go with `attn_flash=False`: .*': 'of an argument',
-    r'(`cmem_len` with )?`cmem_(loss|fn)=.*` (needs|does not go with) .*': 'by content alone, or by what was attended to',
+    r'(`cmem_len` with )?`cmem_(loss|fn)=.*` (needs|does not go with) .*': 'by content, or by what was seen',
     r'`attn_knn_mem` does not go with \d+ query heads of \d+ heads, .*': 'it has numbers for each head',
     r'`token_emb` got vectors of width \d+, they must have width \d+': 'sizes',
 }
