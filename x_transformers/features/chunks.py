@@ -31,7 +31,7 @@ class ChunkedFeedForward(FeedForwardFeature):
     paper = 'Reformer, arXiv:2001.04451'
     chunks = flag(1, 'slices of the tokens, one after the other: less memory in evaluation', size, example=3)
     chunk_checkpoint = flag(False, 'in training, compute each slice again in the backward pass: less memory there too')
-    cuts = {}
+    uncut = 'each slice would wait for the other devices'
 
     def initialise(self) -> None:
         """Refuse what would not be the same slice by slice."""

@@ -182,8 +182,11 @@ class LinearAttention(AttentionFeature):
 
     @property
     def cuts(self) -> dict[str, tuple[int, str]]:
-        names = (*(['w'] if self.kernel in OF_HEADS else []), *(['gate.weight', 'gate.bias'] if self.gated else []))
-        return dict.fromkeys(names, (0, 'kv_heads'))
+        return dict.fromkeys(['gate.weight', 'gate.bias'] if self.gated else [], (0, 'kv_heads'))
+
+    @property
+    def uncut(self) -> str:
+        return 'heads have random vectors of their own, which are no parameters' if self.kernel in OF_HEADS else ''
 
     @property
     def gated(self) -> bool:
