@@ -20,10 +20,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
+from corpus import Corpus
 from measure import ROOT, markdown
 from torch import Tensor, nn
 
@@ -40,17 +40,6 @@ def model_of(folder: str | None, seq_len: int) -> nn.Module:
     else:
         net = TransformerWrapper.from_pretrained(folder)
     return EarlyExitWrapper(net, layer_loss_weights='linear')
-
-
-def texts(options: argparse.Namespace, seq_len: int) -> tuple[Callable[[torch.Generator], Tensor], Tensor]:
-    """What draws a batch to train on, and held-out sequences."""
-    from common.texts import fixed_windows, random_crops, read_corpus
-
-    wishes = SimpleNamespace(
-        data=None, max_bytes=options.bytes, seq_len=seq_len, batch_size=8, val_windows=2 * options.prompts
-    )
-    train, valid = read_corpus(wishes)
-    return lambda generator: random_crops(train, wishes, generator), fixed_windows(valid, wishes)
 
 
 def teach(model: nn.Module, draw: Callable[[torch.Generator], Tensor], steps: int) -> None:
@@ -160,8 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.tiny:
         vars(options).update(steps=2, prompts=64, length=8, new=8, deltas=[0.5], rounds=1, bytes=10**5)
     model = model_of(options.checkpoint, 128)
-    draw, held_out = texts(options, model.net.max_seq_len)
-    teach(model, draw, options.steps)
+    text = Corpus(model.net.max_seq_len, 8, options.bytes)
+    held_out = text.held_out(2 * options.prompts)
+    teach(model, text.draw, options.steps)
     print('bits per byte behind each block:', ', '.join(f'{bits:.3f}' for bits in bits_of_blocks(model, held_out[:64])))
     prompts = held_out[: options.prompts, : options.length]
     head = ['delta', 'threshold', 'risk on other text', 'mean depth', 'times as fast, one row', 'eight rows']

@@ -85,15 +85,24 @@ def between(curve: Sequence[tuple[float, float]], steps: float) -> float:
     return points[-1][1]
 
 
+def curves_of(own: Iterable[Row]) -> dict[int, dict[float, float]]:
+    """Bits of a baseline by steps, for each seed."""
+    found: dict[int, dict[float, float]] = defaultdict(dict)
+    for row in own:
+        if row.stage in ('baselines', 'single') and not row.variant:
+            found[row.seed][row.steps] = row.bits
+    return found
+
+
+def costs_of(own: Iterable[Row]) -> dict[str, Row]:
+    return {row.variant: row for row in own if row.stage == 'costs'}
+
+
 def effects(rows: Iterable[Row], baseline: str, stage: str = 'single') -> dict[str, Effect]:
     """What each variant of a stage changes, by name; those alone of which the baseline of the same seed is there."""
     own = [row for row in rows if row.baseline == baseline and not row.refused]
     base = {(row.seed, row.steps, row.length): row for row in own if row.stage == stage and not row.variant}
-    curves: dict[int, dict[float, float]] = defaultdict(dict)
-    for row in own:
-        if row.stage in ('baselines', 'single') and not row.variant:
-            curves[row.seed][row.steps] = row.bits
-    costs = {row.variant: row for row in own if row.stage == 'costs'}
+    curves, costs = curves_of(own), costs_of(own)
     differences: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in own:
         other = base.get((row.seed, row.steps, row.length))
@@ -155,11 +164,8 @@ def chosen(rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int) 
                 gone.add(row.variant)
             else:
                 done[row.variant][row.seed] = row
-    costs = {row.variant: row for row in rows if row.stage == 'costs' and row.baseline == baseline and not row.refused}
-    curves: dict[int, dict[float, float]] = defaultdict(dict)
-    for row in rows:
-        if row.baseline == baseline and row.stage in ('baselines', 'single') and not row.variant and not row.refused:
-            curves[row.seed][row.steps] = row.bits
+    own = [row for row in rows if row.baseline == baseline and not row.refused]
+    curves, costs = curves_of(own), costs_of(own)
 
     def worth(names: str) -> float:
         """Less what the baseline reaches in the same time."""

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from corpus import Corpus
 from measure import ROOT, markdown
 from torch import Tensor, nn
 from ways import WAYS, Sizes
@@ -147,17 +147,8 @@ def train(run: Run, draw: Callable[[torch.Generator], Tensor], held_out: Tensor)
 
 def texts(settings: dict[str, Any]) -> tuple[Callable[[torch.Generator], Tensor], Tensor]:
     """What draws a batch, and the sequences that are held out, each of one byte more than a model reads."""
-    from common.texts import fixed_windows, random_crops, read_corpus
-
-    wishes = SimpleNamespace(
-        data=None,
-        max_bytes=settings['bytes'],
-        seq_len=settings['context'] + 1,
-        batch_size=settings['batch'],
-        val_windows=settings['held_out'],
-    )
-    train, valid = read_corpus(wishes)
-    return lambda generator: random_crops(train, wishes, generator), fixed_windows(valid, wishes)
+    text = Corpus(settings['context'] + 1, settings['batch'], settings['bytes'])
+    return text.draw, text.held_out(settings['held_out'])
 
 
 def parser() -> argparse.ArgumentParser:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import math
 import multiprocessing
 import platform
@@ -33,13 +32,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
+from corpus import Corpus
 from flag_variants import BASELINES, SEQ_LEN, VARIANTS, Variant
 from measure import ROOT, Settings, bytes_of
 from torch import Tensor, nn
@@ -148,32 +147,6 @@ def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = N
     return AutoregressiveWrapper(net, **parts['train'])
 
 
-class Text:
-    """Batches to train on, and sequences that are held out."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        from common.texts import read_corpus
-
-        self.sizes = sizes
-        wishes = self.wishes(sizes.seq_len)
-        with redirect_stdout(io.StringIO()):
-            self.train, self.valid = read_corpus(wishes)
-
-    def wishes(self, length: int) -> SimpleNamespace:
-        own = dict(data=None, max_bytes=self.sizes.bytes, seq_len=length, batch_size=self.sizes.batch)
-        return SimpleNamespace(**own, val_windows=max(4, self.sizes.held_out * SEQ_LEN // length))
-
-    def draw(self, generator: torch.Generator) -> Tensor:
-        from common.texts import random_crops
-
-        return random_crops(self.train, self.wishes(self.sizes.seq_len), generator)
-
-    def held_out(self, length: int) -> Tensor:
-        from common.texts import fixed_windows
-
-        return fixed_windows(self.valid, self.wishes(length))
-
-
 # runs
 
 
@@ -204,7 +177,12 @@ def bits_of(model: nn.Module, held_out: Tensor) -> float:
     return total / held_out[:, 1:].numel() / math.log(2)
 
 
-def trained(row: Row, sizes: Sizes, text: Text) -> Iterator[Row]:
+def most(sizes: Sizes, length: int) -> int:
+    """How many held-out sequences are read: of longer ones fewer."""
+    return max(4, sizes.held_out * SEQ_LEN // length)
+
+
+def trained(row: Row, sizes: Sizes, text: Corpus) -> Iterator[Row]:
     """Fill in what a model learns; one row for each length that is read."""
     torch.manual_seed(row.seed)
     lengths = LENGTHS if row.stage == 'lengths' else (sizes.seq_len,)
@@ -220,10 +198,12 @@ def trained(row: Row, sizes: Sizes, text: Text) -> Iterator[Row]:
         used += time.process_time() - start
     row.seconds, row.parameters = used, sum(weight.numel() for weight in model.parameters())
     for length in lengths:
-        yield Row(**{**asdict(row), 'bits': bits_of(model, text.held_out(length)), 'length': length})
+        yield Row(
+            **{**asdict(row), 'bits': bits_of(model, text.held_out(most(sizes, length), length)), 'length': length}
+        )
 
 
-def costs(row: Row, sizes: Sizes, text: Text, rounds: int = 5) -> Iterator[Row]:
+def costs(row: Row, sizes: Sizes, text: Corpus, rounds: int = 5) -> Iterator[Row]:
     """Fill in what a variant costs, as ratios: medians over rounds in which both take turns."""
     models = [model_of(keywords_of(row.baseline, name), sizes) for name in (row.variant, '')]
     optimisers = [optimiser_of(model, 1e-3) for model in models]
@@ -385,7 +365,7 @@ def missing(plan: Plan, stage: str) -> Iterator[Row]:
             yield row
 
 
-TEXTS: dict[Sizes, Text] = {}  # of a process that works
+TEXTS: dict[Sizes, Corpus] = {}  # of a process that works
 
 
 def work(given: tuple[Row, Sizes]) -> list[Row]:
@@ -395,7 +375,7 @@ def work(given: tuple[Row, Sizes]) -> list[Row]:
     row, sizes = given
     torch.set_num_threads(1)
     row.version, row.machine = x_transformers.__version__, f'{platform.machine()}, {torch.get_num_threads()} thread'
-    text = TEXTS.get(sizes) or TEXTS.setdefault(sizes, Text(sizes))
+    text = TEXTS.get(sizes) or TEXTS.setdefault(sizes, Corpus(sizes.seq_len, sizes.batch, sizes.bytes))
     try:
         return list((costs if row.stage == 'costs' else trained)(row, sizes, text))
     except (ValueError, TypeError) as error:

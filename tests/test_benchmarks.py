@@ -267,7 +267,7 @@ def test_which_flag_helps(scripts, tmp_path, monkeypatch):
     assert sum(row.stage == 'single' for row in rows) == 2 * 2 * 4
     assert {row.length for row in rows if row.stage == 'lengths'} == set(script.LENGTHS)
     script.main(arguments)
-    assert script.read(tmp_path) == rows or len(script.read(tmp_path)) == len(rows)
+    assert len(script.read(tmp_path)) == len(rows)
     with pytest.raises(SystemExit, match="--stages: 'x' is none of"):
         script.main([*arguments, '--stages', 'x'])
 
