@@ -82,6 +82,8 @@ KNOWN = {
     r'`attn_one_kv_head` and `\w+_kv_heads` both set the number of key heads, set only one': 'of arguments',
     r'`attn_flash_pack_seq` does not go with `attn_flash=False`: .*': 'of an argument',
     r'(`cmem_len` with )?`cmem_(loss|fn)=.*` (needs|does not go with) .*': 'by content, or by what was seen',
+    r"`attn_kernel='\w+'` does not go with `attn_laser`: .*": 'one value, and the other',
+    r'`cross_attn_tokens_dropout` does not go with `\w+`: .* belong to other tokens': 'one of the stack',
     r'`attn_knn_mem` does not go with \d+ query heads of \d+ heads, .*': 'it has numbers for each head',
     r'`token_emb` got vectors of width \d+, they must have width \d+': 'sizes',
 }
@@ -90,6 +92,7 @@ COUNTED = 'inputs of the user are those of the tokens, without what a model puts
 IN_CALLS = {
     r'`cluster` does not go with `(polar_pos_emb|kv_input_residual|mems|attn_bias)`: .*': 'as it says',
     r'`cluster` does not go with (keys that other flags put in front|`\w+`, which has no form.*)': 'it has clusters',
+    r'`sparse_pattern` does not go with `\w+`, which has no form for one query and one key': 'nor has it all pairs',
     r'`kernel` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'it has no scores, and no turned keys',
     r'`linformer_k` does not go with `((rotary|polar)_pos_emb|attn_bias)`: .*': 'the same',
     r'`linformer_k` does not go with keys that other flags put in front': 'its keys are the tokens',
