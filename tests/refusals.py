@@ -82,7 +82,7 @@ KNOWN = {
     r'`attn_one_kv_head` and `\w+_kv_heads` both set the number of key heads, set only one': 'of arguments',
     r'`attn_flash_pack_seq` does not go with `attn_flash=False`: .*': 'of an argument',
     r'(`cmem_len` with )?`cmem_(loss|fn)=.*` (needs|does not go with) .*': 'by content, or by what was seen',
-    r"`attn_kernel='\w+'` does not go with `attn_laser`: .*": 'one value, and the other',
+    r"`attn_kernel(_update)?='\w+'` does not go with `attn_laser`: .*": 'one value, and the other',
     r'`cross_attn_tokens_dropout` does not go with `\w+`: .* belong to other tokens': 'one of the stack',
     r'`attn_knn_mem` does not go with \d+ query heads of \d+ heads, .*': 'it has numbers for each head',
     r'`token_emb` got vectors of width \d+, they must have width \d+': 'sizes',
