@@ -42,7 +42,7 @@ KNOWN = {
     r"`alibi_bidirectional='split'` needs an even number of heads with a slope, got \d+": 'sizes',
     r'`per_layer_abs_pos_emb` does not go with `max_mem_len`: .*': 'of an argument',
     r'`attn_flash_pack_seq` (needs `rotary_pos_emb`|does not go with `shift_tokens`): .*': 'two levels',
-    r'`(cross_)?attn_\w+` does not go with a causal stack: a centroid takes the best of all tokens.*': 'order',
+    r'`(cross_)?attn_\w+`( with `\w+=None`)? does not go with a causal stack: .*': 'order',
     r"`attn_lsh_chunks='sorted'` does not go with `causal`: .*": 'order',
     r'`(attn_)?(cluster|shared_qk)` does not go with `(cross_)?(attn_)?kv_heads`: .*': 'keys are made of queries',
     r'`attn_(latent_rope_subheads|collab_heads)` does not go with `(\w*kv_heads|rotate_num_heads)`: .*': 'sizes',

@@ -1168,6 +1168,7 @@ def test_random_combinations(names, kind):
         ('prepend_embeds', 'max_looped_steps'),
         ('looped', 'only_cross=True'),
         ('to_logits', 'return_only_embed=True'),
+        ('attn_sparse_topk', 'memory_tokens_interspersed_every'),
     ],
     ids=' + '.join,
 )

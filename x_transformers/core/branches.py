@@ -14,8 +14,8 @@ def check_branch(stack: Any, attn: Any, kind: str) -> None:
     """
     if kind == 'c':
         check_across(attn)
-    check_order(stack, attn, kind)
     check_around(stack, attn, kind)
+    check_order(stack, attn, kind)
     of_heads = next((f for f in stack.features.active if f.per_head), None)
     if of_heads is not None and attn.query_heads > attn.heads:
         name = next(iter(of_heads.flags))
@@ -41,8 +41,10 @@ def check_order(stack: Any, attn: Any, kind: str) -> None:
         if not feature.looks_ahead:
             continue
         own = [name for name, declared in feature.flags.items() if getattr(feature, name) != declared.default]
-        name = stack.written(kind, feature.looks_ahead_by or own[-1])
-        words = f'`{name}` does not go with a causal stack: {feature.looks_ahead}'
+        by = feature.looks_ahead_by or own[-1]
+        name, title = stack.written(kind, by), stack.written(kind, feature.title)
+        given = f'`{name}`' if by in own else f'`{title}` with `{name}={getattr(feature, by)!r}`'
+        words = f'{given} does not go with a causal stack: {feature.looks_ahead}'
         if not name.startswith('cross_attn_'):
             raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')
         warn_once(f'{words}. What a token gives depends on those behind it')

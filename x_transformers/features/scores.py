@@ -24,6 +24,9 @@ from x_transformers.flags import ConfigError, a_callable, flag, none, positive, 
 from x_transformers.flags.inputs import floating
 from x_transformers.kernels.dense import lowest, softmax
 
+# how far apart two logits of equal keys may be: products round by the size of their batch
+TIE = {torch.float32: 1e-6, torch.float64: 1e-14}
+
 
 def softclamp(t: Tensor, value: float) -> Tensor:
     """Bound smoothly:  c tanh(t / c)."""
@@ -232,7 +235,7 @@ class SoftclampLogits(AttentionFeature):
 
 
 class SparseTopk(AttentionFeature):
-    """Softmax over the k largest logits of each row; ties with the k-th stay."""
+    """Softmax over the k largest logits of each row; ties with the k-th stay, up to rounding."""
 
     paper = 'Explicit Sparse Transformer, arXiv:1912.11637; straight-through: arXiv:2505.22074'
     row_wise = True
@@ -246,6 +249,7 @@ class SparseTopk(AttentionFeature):
             kth = sim.topk(min(k, keys), dim=-1).values[..., -1:]
         else:  # of any length, in a traced program
             kth = F.pad(sim, (0, k), value=lowest(sim)).topk(k, dim=-1).values[..., -1:]
+        kth = kth - TIE.get(sim.dtype, 0.0) * (1 + kth.abs())
         kept = softmax(sim.masked_fill((sim < kth) | (sim <= lowest(sim)), lowest(sim)))
         if not self.sparse_topk_straight_through:
             return kept
