@@ -127,6 +127,18 @@ def test_score_flags(scripts):
     assert all(float(cell) > 0 for line in lines[::2] for cell in line[4:6])
 
 
+@pytest.mark.slow
+def test_depths(scripts):
+    """Memory of ordinary layers grows with their number, that of reversible ones far less."""
+    kept, text = measured(scripts, 'depths', '--rounds', 1)
+    taken = [{n: v[0] - kept[i + 1]['values'][n][0] for n, v in kept[i]['values'].items()} for i in (1, 4)]
+    grown = {name: taken[1][name] / taken[0][name] for name in taken[0]}
+    assert grown['reversible'] < 0.75 * grown['ordinary'] and grown['checkpoints'] < 0.75 * grown['ordinary']
+    table = table_in(text)
+    assert table['depth 3']['reversible: MiB'].endswith(f'({grown["reversible"]:.2f})')
+    assert float(table['depth 1']['checkpoints: ms'].split('(')[1].rstrip(')')) > 0
+
+
 def test_growth_from_length_to_length(scripts):
     """And what would pass a limit, with the reason."""
     flags, measure = scripts('score_flags'), scripts('measure')

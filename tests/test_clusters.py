@@ -514,8 +514,10 @@ def test_what_is_refused_of_a_stack_or_a_call():
         (PrefixDecoder, dict(attn_cluster='routing'), 'attn_routing_balanced'),
         (Decoder, dict(cross_attend=True, attn_cluster='routing'), 'attn_routing_balanced'),
     ):
-        with pytest.raises(ConfigError, match=f'`{name}` does not go with a causal stack'):
+        with pytest.raises(ConfigError, match=f'`attn_cluster` with `{name}=None` does not go with a causal stack'):
             stack(**sizes, **flags)
+    with pytest.raises(ConfigError, match='`attn_lsh_chunks` does not go with a causal stack'):
+        PrefixDecoder(**sizes, attn_cluster='lsh', attn_lsh_buckets=4, attn_lsh_chunks='sorted')
     x = randn(B, N, 16)
     for attn in (lsh(lsh_buckets=None), routing(cluster_size=None)):  # which change with the length
         assert not attn.can_cache_kv

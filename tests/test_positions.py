@@ -11,6 +11,7 @@ from toy_tasks import SEEDS, learned, net_for, shift
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
 from x_transformers.features import biases, positions, rotary
+from x_transformers.features.polar import InfusedSinusoids, PolarEmbedding
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
     AlibiPositionalBias,
@@ -172,21 +173,33 @@ def same_direction(ours, theirs, tolerance=TABLE):
         assert_close(wave(ours.double()), wave(theirs), tolerance=tolerance)
 
 
+@pytest.mark.parametrize('flag', ['rotary_pos_emb', 'polar_pos_emb'])
 @pytest.mark.parametrize('far', [10**6, 10**7])
-def test_logits_stay_where_all_positions_move(far):
+def test_logits_stay_where_all_positions_move(far, flag):
     """In float32: positions are multiplied in more digits, and whole turns taken off."""
     net = TransformerWrapper(
         num_tokens=11, max_seq_len=9,
-        attn_layers=Decoder(dim=32, depth=2, heads=2, attn_dim_head=64, rotary_pos_emb=True),
+        attn_layers=Decoder(dim=32, depth=2, heads=2, attn_dim_head=64, **{flag: True}),
     ).eval()  # fmt: skip
     x, pos = torch.arange(9)[None] % 11, torch.arange(9)
     with torch.no_grad():
         first, moved = net(x, pos=pos), net(x, pos=pos + far)
     error = (moved - first).abs().max().item()
     assert error < 1e-5, error
+
+
+@pytest.mark.parametrize('far', [10**6, 10**7])
+def test_angles_far_away(far):
+    pos = torch.arange(9)
     rotary = RotaryEmbedding(64)
     wanted = (pos[:, None] + far) * rotary.inv_freq.double()
     same_direction(rotary(pos + far)[0][..., ::2], wanted[None], tolerance=3e-7)
+    polar = PolarEmbedding(64, heads=2)
+    wanted = (pos[:, None] + far) * polar.inv_freq.double()
+    same_direction(polar(pos + far)[0], wanted[None], tolerance=3e-7)
+    infused = InfusedSinusoids(64)
+    wanted = (pos[:, None] + far) * infused.inv_freq.double()
+    assert_close(infused(pos + far).double(), torch.cat((wanted.sin(), wanted.cos()), dim=-1), tolerance=3e-7)
 
 
 @pytest.mark.parametrize('dim', [1, 2, 5, 14])

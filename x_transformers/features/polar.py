@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.rotary import with_heads
-from x_transformers.features.tables import KeepsPrecision
+from x_transformers.features.tables import KeepsPrecision, angles_at
 from x_transformers.flags import ConfigError, flag
 from x_transformers.flags.inputs import is_floating, pair_of
 from x_transformers.kernels.dense import tile_heads
@@ -22,7 +22,7 @@ class PolarEmbedding(KeepsPrecision):
     """The angles of polar positions, one per feature, and a learned shift of them for the keys of each head.
 
         pos      n | b n                         positions
-        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d), and shifts between -2 pi and 0
+        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d) but for whole turns, and shifts, -2 pi to 0
 
     Gopalakrishnan et al. 2025, arXiv:2509.10534
     """
@@ -35,7 +35,7 @@ class PolarEmbedding(KeepsPrecision):
 
     def forward(self, t: Tensor, offset: int = 0) -> tuple[Tensor, Tensor]:
         pos = t.unsqueeze(0) if t.ndim == 1 else t
-        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq
+        angles = angles_at(pos.unsqueeze(-1), self.inv_freq, self.inv_freq.dtype)
         return angles, self.learned_bias.clamp(-2 * math.pi, 0)
 
 
@@ -49,7 +49,7 @@ class InfusedSinusoids(KeepsPrecision):
         self.register_buffer('inv_freq', 10000 ** -(torch.arange(0, dim, 2).float() / dim))
 
     def forward(self, pos: Tensor) -> Tensor:
-        angles = pos.unsqueeze(-1).to(self.inv_freq.dtype) * self.inv_freq
+        angles = angles_at(pos.unsqueeze(-1), self.inv_freq, self.inv_freq.dtype)
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
