@@ -29,6 +29,7 @@ from x_transformers import (
 )
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.gates import GATES
 from x_transformers.flags import ConfigError, Feature, PerLayer
 from x_transformers.x_transformers import Attention, AttentionLayers, RotaryEmbedding, Wrapper
 
@@ -349,7 +350,7 @@ def of_vectors(name: str, value: Any, default: Any, **model: Any) -> Case:
     return of_model(name, value, default, id=f'continuous.{name}', wrapper=ContinuousTransformerWrapper, model=model)
 
 
-CROSS = dict(cross_attend=True)
+CROSS, GATED = dict(cross_attend=True), dict(gate_residual=True)
 ARGUMENT_CASES = (
     Case('plain'),
     Case('encoder', kind=Encoder),
@@ -380,6 +381,10 @@ ARGUMENT_CASES = (
     argument('disable_abs_pos_emb', True, None),
     argument('rel_pos_kwargs', dict(slopes=[0.5, 1.0, 1.5, 2.0]), None, stack=dict(alibi_pos_bias=True)),
     argument('residual_fn_kwargs', dict(scale_residual=True), None),
+    *(
+        argument('residual_fn_kwargs', dict(gate=name, pre_relu=True), None, stack=GATED, id=f'gate.{name}')
+        for name in GATES
+    ),
     of_model('emb_dim', 10, None),
     of_model('emb_dropout', 0.2, 0.0),
     of_model('l2norm_embed', True, False),

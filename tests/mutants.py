@@ -526,6 +526,14 @@ BUGS = {
         ('waves between short and long ones are not mixed', '(1 - share) * plain / factor + share * plain)', 'plain)'),
         ('yarn has no factor', 'else scale(1.0)', 'else 1.0'),
     ]),
+    'features/gates.py': ('test_gates.py', [
+        ('the reset acts behind its matrix', 'self.u_g((reset + reset_x).sigmoid() * x)', '(reset + reset_x).sigmoid() * self.u_g(x)'),
+        ('the update gate keeps', '(update + update_x - self.gate_bias).sigmoid() * (new - x)', '(self.gate_bias - update - update_x).sigmoid() * (new - x)'),
+        ('a branch is not cut at zero', 'self.gated(self.scaled(residual), x.relu() if self.pre_relu else x)', 'self.gated(self.scaled(residual), x)'),
+        ('the bias of a cell opens its other gate', 'self.gru.bias_ih[dim : 2 * dim]', 'self.gru.bias_ih[:dim]'),
+        ('a highway opens with its bias', '(self.w_g(x) + self.gate_bias).sigmoid() * (x - y)', '(self.w_g(x) - self.gate_bias).sigmoid() * (x - y)'),
+        ('an unknown option is ignored', "if name not in OPTIONS and not name.startswith('scale_residual'):", 'if False:'),
+    ]),
     'features/recompute.py': ('test_recompute.py', [
         ('layers run again in evaluation', 'if not (self.host.training and torch.is_grad_enabled()) or transformed():', 'if not torch.is_grad_enabled() or transformed():'),
         ('what segments leave behind is lost', '        call.adopt(own)\n', ''),

@@ -987,7 +987,7 @@ def as_dtype(inputs, dtype):
 # cases that multiply what half precision rounds, some 0.01 of the norm elsewhere, by more than 3
 LOUD = (
     'adaptive_condition_mlp', 'gate_residual', 'looped', 'attn_qk_norm_groups', 'attn_l2_distance', 'use_derf',
-    'rotary_pos_emb, of a stack without any', 'differential, sinks', 'attn_kernel=rff',
+    'rotary_pos_emb, of a stack without any', 'differential, sinks', 'attn_kernel=rff', 'gate.grucell', 'gate.gtrxl',
 )  # fmt: skip
 # of two experts that fit nearly as well, rounding may choose the other
 CHOOSY = [case.name for case in CASES if {'ff_moe_experts', 'attn_cluster'} & set(case.stack)]

@@ -39,12 +39,16 @@ class Preset(dict[str, Any]):
 
 
 def changed(keywords: dict[str, Any], overrides: Mapping[str, Any], initial: Mapping[str, Any]) -> Preset:
-    """The keywords with those of the user.  Raises ConfigError for one that the class does not have."""
-    known = KINDS[keywords['class']].accepted()
+    """The keywords with those of the user, each of the class or else of its stack.  Raises ConfigError for others."""
+    own, stack = KINDS[keywords['class']].accepted(), dict(keywords.get('attn_layers', {}))
+    inner = KINDS[stack['class']].accepted() if stack else {}
     for name in overrides:
-        if name not in known:
-            raise ConfigError(f'unknown keyword `{name}` of {keywords["class"]}{did_you_mean(name, known)}')
-    return Preset({**keywords, **overrides}, initial)
+        if name not in own and name not in inner:
+            hint = did_you_mean(name, (*own, *inner))
+            raise ConfigError(f'unknown keyword `{name}` of {keywords["class"]}{hint}')
+    of_stack = {name: value for name, value in overrides.items() if name not in own}
+    keywords = {**keywords, **({'attn_layers': {**stack, **of_stack}} if stack else {})}
+    return Preset({**keywords, **{name: overrides[name] for name in overrides if name in own}}, initial)
 
 
 # encoder and decoder

@@ -44,6 +44,7 @@ from x_transformers.features.data_positions import (
 )
 from x_transformers.features.embeddings import TokenEmbedding
 from x_transformers.features.feedforward import GLU, ReluSquared, SoLU
+from x_transformers.features.gates import GRUGating
 from x_transformers.features.hybrid import FoldAxially
 from x_transformers.features.integrators import AttentionResidual, DynamicLIMe, LoRALinear
 from x_transformers.features.layouts import ConcatCombine, layer_schedule
@@ -66,7 +67,6 @@ from x_transformers.features.norms import (
 from x_transformers.features.polar import PolarEmbedding
 from x_transformers.features.positions import AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding
 from x_transformers.features.residuals import (
-    GRUGating,
     MVSplitResidualUpdate,
     OrthogonalResidualUpdate,
     Residual,

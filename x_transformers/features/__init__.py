@@ -40,6 +40,7 @@ block_outputs   what a model would give after each block
 early           what early releases computed: biases, rotated values
 norms           norms and scales of a branch
 residuals       how a branch joins the stream
+gates           gates in place of residual sums
 streams         several streams, and how layers read and write them
 integrators     what a branch reads besides its stream
 feedforward     activations and gated units

@@ -44,6 +44,7 @@ from x_transformers.features.feedforward import (
     UseSoLU,
     ZeroInitFeedForward,
 )
+from x_transformers.features.gates import GateResidual
 from x_transformers.features.halting import TokensHalt
 from x_transformers.features.head_dims import HeadDims, HeadDimsInStack
 from x_transformers.features.heads import (
@@ -146,7 +147,6 @@ from x_transformers.features.recurrent import RecurrentModule
 from x_transformers.features.relative import ShawKeys, ShawPositions, ShawValues
 from x_transformers.features.rescaled import DistanceRescaling, DistanceRescalingInStack
 from x_transformers.features.residuals import (
-    GateResidual,
     LayerDropout,
     MVSplitResidual,
     OrthogResidual,

@@ -60,18 +60,6 @@ class Residual(nn.Module):
         return x + (residual if self.scale_residual_constant == 1 else residual * self.scale_residual_constant)
 
 
-class GRUGating(Residual):
-    """A GRU cell per token: the branch is its input, the stream its state.  Parisotto et al. 2019, arXiv:1910.06764"""
-
-    def __init__(self, dim: int, scale_residual: bool | float = False, **options: Any) -> None:
-        super().__init__(dim, scale_residual, **options)
-        self.gru = nn.GRUCell(dim, dim)
-
-    def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
-        residual = self.scaled(residual)
-        return self.gru(x.flatten(0, -2), residual.flatten(0, -2)).view_as(residual)
-
-
 def orthog_project(x: Tensor, y: Tensor) -> Tensor:
     """The part of each vector of `x` that is orthogonal to that of `y`, over the last axis."""
     precise = at_least_float(x.dtype)
@@ -308,17 +296,6 @@ class ResidualScale(StackFeature):
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
         return branch if self.factor == 1 else Scale(self.factor, branch)
-
-
-class GateResidual(StackFeature):
-    """A GRU cell decides what a branch changes."""
-
-    paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
-    gate_residual = flag(False, 'GRU gating in place of the sum')
-    cuts = {}
-
-    def residual(self, *args: Any, **options: Any) -> nn.Module:
-        return GRUGating(*args, **without_scales('gate_residual', options, 'scale_residual_constant'))
 
 
 class OrthogResidual(StackFeature):

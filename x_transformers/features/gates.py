@@ -1,0 +1,174 @@
+"""Gates in place of residual sums: a branch proposes, a learned gate decides what the stream takes.
+
+Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.features.levels import StackFeature
+from x_transformers.features.residuals import Residual, without_scales
+from x_transformers.flags import ConfigError, did_you_mean, flag, is_number, shown
+
+
+class GRUGating(Residual):
+    """A GRU cell per token: the branch is its input, the stream its state.
+
+    gate_bias   added to the bias of the gate that keeps the stream
+    pre_relu    the cell reads the positive part of the branch
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        scale_residual: bool | float = False,
+        *,
+        gate_bias: float | None = None,
+        pre_relu: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, scale_residual, **options)
+        self.gru, self.pre_relu = nn.GRUCell(dim, dim), pre_relu
+        with torch.no_grad():
+            self.gru.bias_ih[dim : 2 * dim].add_(gate_bias or 0.0)
+
+    def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
+        x, residual = x.relu() if self.pre_relu else x, self.scaled(residual)
+        return self.gru(x.flatten(0, -2), residual.flatten(0, -2)).view_as(residual)
+
+
+class Gate(Residual):
+    """The gates of the paper, from the stream x and the branch y, (b n d) each; sigma is the logistic function.
+
+    The paper's matrices have no biases, but for `gate_bias` (d), which starts at 2: nearly all of the stream stays.
+    """
+
+    has_bias = True
+
+    def __init__(
+        self,
+        dim: int,
+        scale_residual: bool | float = False,
+        *,
+        gate_bias: float | None = None,
+        pre_relu: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(dim, scale_residual, **options)
+        self.pre_relu = pre_relu
+        for name, outputs in self.matrices.items():
+            linear = nn.Linear(dim, outputs * dim, bias=False)
+            for part in linear.weight.data.split(dim):
+                nn.init.xavier_uniform_(part)
+            self.add_module(name, linear)
+        if self.has_bias:
+            self.gate_bias = nn.Parameter(torch.full((dim,), 2.0 if gate_bias is None else float(gate_bias)))
+
+    matrices = {'w_g': 1}
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
+        return self.gated(self.scaled(residual), x.relu() if self.pre_relu else x)
+
+
+class GTrXLGate(Gate):
+    """z = sigma(W_z y + U_z x - b),  r = sigma(W_r y + U_r x),  (1 - z) x + z tanh(W_g y + U_g (r x)).
+
+    `GRUGating` lets r act after its matrix, and its update gate keeps what z here replaces.
+    """
+
+    matrices = {'w_y': 3, 'w_x': 2, 'u_g': 1}
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        (reset, update, new), (reset_x, update_x) = self.w_y(y).chunk(3, dim=-1), self.w_x(x).chunk(2, dim=-1)
+        new = torch.tanh(new + self.u_g((reset + reset_x).sigmoid() * x))
+        return x + (update + update_x - self.gate_bias).sigmoid() * (new - x)
+
+
+class InputGate(Gate):
+    """sigma(W_g x) x + y"""
+
+    has_bias = False
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.w_g(x).sigmoid() * x + y
+
+
+class OutputGate(Gate):
+    """x + sigma(W_g x - b) y"""
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + (self.w_g(x) - self.gate_bias).sigmoid() * y
+
+
+class HighwayGate(Gate):
+    """c x + (1 - c) y,  c = sigma(W_g x + b)"""
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        return y + (self.w_g(x) + self.gate_bias).sigmoid() * (x - y)
+
+
+class SigTanhGate(Gate):
+    """x + sigma(W_g y - b) tanh(U_g y)"""
+
+    matrices = {'w_g': 1, 'u_g': 1}
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + (self.w_g(y) - self.gate_bias).sigmoid() * self.u_g(y).tanh()
+
+
+GATES: dict[str, type[Residual]] = {
+    'grucell': GRUGating,
+    'gtrxl': GTrXLGate,
+    'input': InputGate,
+    'output': OutputGate,
+    'highway': HighwayGate,
+    'sigtanh': SigTanhGate,
+}
+OPTIONS = ('gate', 'gate_bias', 'pre_relu')
+
+
+class GateResidual(StackFeature):
+    """A gate decides what a branch changes: a GRU cell, or the `gate` of `residual_fn_kwargs`."""
+
+    paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
+    gate_residual = flag(
+        False, "gates in place of the sum: a GRU cell, or of `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
+    )
+    cuts = {}
+
+    def residual(self, *args: Any, gate: Any = 'grucell', **options: Any) -> nn.Module:
+        build = self.checked(gate, options)
+        return build(*args, **without_scales('gate_residual', options, 'scale_residual_constant'))
+
+    def checked(self, gate: Any, options: dict[str, Any]) -> type[Residual]:
+        """The class of a gate.  Raises ConfigError for options that it does not have."""
+        if not isinstance(gate, str) or gate not in GATES:
+            raise ConfigError(f'`gate` of `residual_fn_kwargs` got {shown(gate)}, it must be one of {", ".join(GATES)}')
+        for name, value in self.host.residual_fn_kwargs.items():
+            if name not in OPTIONS and not name.startswith('scale_residual'):
+                hint = did_you_mean(name, OPTIONS)
+                raise ConfigError(f'`residual_fn_kwargs` got {name!r}, which the gate {gate!r} does not have{hint}')
+            if name == 'gate_bias' and value is not None and not is_number(value):
+                raise ConfigError(
+                    f'`gate_bias` of `residual_fn_kwargs` got {shown(value)}, it must be a number or None'
+                )
+            if name == 'pre_relu' and not isinstance(value, bool):
+                raise ConfigError(f'`pre_relu` of `residual_fn_kwargs` got {shown(value)}, it must be True or False')
+        if gate == 'input' and options.get('gate_bias') is not None:
+            raise ConfigError(
+                "`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input', which has no bias"
+            )
+        if gate == 'gtrxl' and not self.host.norm_before:
+            raise ConfigError(
+                "`pre_norm=False` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream meets no norm"
+            )
+        if gate == 'input':
+            options.pop('gate_bias', None)
+        return GATES[gate]
