@@ -1286,6 +1286,10 @@ BUGS = {
         ('memory tokens of layers between stay', 'call.taken, call.trace.memory_tokens = taken, memories', 'call.taken = taken'),
     ]),
     'presets.py': ('test_presets.py', [
+        ('a wider model keeps its feedforwards', "config[name] * width // before for name in self.inner", "config[name] for name in self.inner", 'test_published_presets.py'),
+        ('heads of a wider model stay', "{self.head: width // heads} if self.head and (dim or heads != self.config[self.heads[0]]) else {}", "{}", 'test_published_presets.py'),
+        ('what is of the stack is of the model', "{'attn_layers': {**stack, **of_stack}}", "{'attn_layers': stack}", 'test_published_presets.py'),
+        ('gates start from another draw', 'return model if initial is None else', 'return', 'test_published_presets.py'),
         ('tables are not scaled', "'emb_scale': dim**0.5,", "'emb_scale': 1.0,"),
         ('tables start as wide as others', 'module.embedding_dim**-0.5 if xavier', 'std if xavier'),
         ('what features own is drawn anew', 'if id(weight) in kept:', 'if False:'),

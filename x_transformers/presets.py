@@ -11,18 +11,22 @@ Weights of other libraries are read by `pretrained`; here all values are fresh.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from x_transformers import encoder_decoder  # noqa: F401  which a config can name then
+from x_transformers import encoder_decoder, pretrained  # noqa: F401  which a config can name then
 from x_transformers.features.norms import LayerNorm, RMSNorm
-from x_transformers.flags import ConfigError, Features, did_you_mean, is_number, shown
+from x_transformers.flags import ConfigError, Features, did_you_mean, is_int, is_number, shown
 from x_transformers.flags.config import KINDS, decode
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward
 
-__all__ = ['build', 'initialise_', 'vaswani_base', 'vaswani_big']
+__all__ = [
+    'bert_base', 'build', 'gpt1', 'gpt2', 'gpt3', 'gtrxl', 'initialise_', 'llama_7b', 'roberta_base', 't5_base',
+    'vaswani_base', 'vaswani_big', 'vit_b16', 'whisper_tiny',
+]  # fmt: skip
 
 
 class Preset(dict[str, Any]):
@@ -31,14 +35,14 @@ class Preset(dict[str, Any]):
     A copy that is a plain dict, as JSON makes one, builds the same model with the initial values of its class.
     """
 
-    initial: dict[str, Any]
+    initial: dict[str, Any] | None  # None: the values of its classes
 
-    def __init__(self, keywords: Mapping[str, Any], initial: Mapping[str, Any]) -> None:
+    def __init__(self, keywords: Mapping[str, Any], initial: Mapping[str, Any] | None) -> None:
         super().__init__(keywords)
-        self.initial = dict(initial)
+        self.initial = None if initial is None else dict(initial)
 
 
-def changed(keywords: dict[str, Any], overrides: Mapping[str, Any], initial: Mapping[str, Any]) -> Preset:
+def changed(keywords: dict[str, Any], overrides: Mapping[str, Any], initial: Mapping[str, Any] | None) -> Preset:
     """The keywords with those of the user, each of the class or else of its stack.  Raises ConfigError for others."""
     own, stack = KINDS[keywords['class']].accepted(), dict(keywords.get('attn_layers', {}))
     inner = KINDS[stack['class']].accepted() if stack else {}
@@ -100,6 +104,182 @@ def vaswani_big(**overrides: Any) -> Preset:
     return vaswani(1024, 16, 0.3, overrides)
 
 
+# those whose configs are published
+
+
+@dataclass(frozen=True)
+class Published:
+    """A config as `transformers` writes it, and what it calls the sizes that an override may change."""
+
+    config: Mapping[str, Any]
+    dim: str = 'hidden_size'
+    depth: tuple[str, ...] = ('num_hidden_layers',)
+    heads: tuple[str, ...] = ('num_attention_heads',)
+    inner: tuple[str, ...] = ('intermediate_size',)  # grows with the width
+    head: str = ''  # the width of a head, where the config has it
+
+    def sized(self, dim: Any = None, depth: Any = None, heads: Any = None) -> dict[str, Any]:
+        """The config in other sizes: the inner width keeps its ratio to the width, heads share the width."""
+        for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
+            if value is not None and not (is_int(value) and value >= 1):
+                raise ConfigError(f'`{name}` got {shown(value)}, it must be an integer of at least 1')
+        config = dict(self.config)
+        config |= dict.fromkeys(self.depth, depth) if depth else {}
+        config |= dict.fromkeys(self.heads, heads) if heads else {}
+        heads, before = config[self.heads[0]], config[self.dim]
+        width = dim or before
+        if width % heads:
+            raise ConfigError(f'`dim` got {width}, which {heads} heads do not divide')
+        config |= {name: config[name] * width // before for name in self.inner}
+        config |= {self.head: width // heads} if self.head and (dim or heads != self.config[self.heads[0]]) else {}
+        return {**config, self.dim: width}
+
+    def preset(self, overrides: Mapping[str, Any], initial: Mapping[str, Any], **config: Any) -> Preset:
+        sizes = {name: overrides[name] for name in ('dim', 'depth', 'heads') if name in overrides}
+        rest = {name: value for name, value in overrides.items() if name not in sizes}
+        found = pretrained.keywords(
+            {**self.sized(**sizes), **{name: value for name, value in config.items() if value is not None}}
+        )
+        return changed(found, rest, initial)
+
+
+GPT2 = Published(
+    {'model_type': 'gpt2', 'vocab_size': 50257, 'n_positions': 1024, 'n_embd': 768, 'n_layer': 12, 'n_head': 12,
+     'n_inner': 3072, 'activation_function': 'gelu_new'},
+    dim='n_embd', depth=('n_layer',), heads=('n_head',), inner=('n_inner',),
+)  # fmt: skip
+BERT = Published(
+    {'model_type': 'bert', 'vocab_size': 30522, 'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 12,
+     'intermediate_size': 3072, 'max_position_embeddings': 512, 'type_vocab_size': 2}
+)  # fmt: skip
+T5 = Published(
+    {'model_type': 't5', 'vocab_size': 32128, 'd_model': 768, 'd_kv': 64, 'd_ff': 3072, 'num_layers': 12,
+     'num_decoder_layers': 12, 'num_heads': 12},
+    dim='d_model', depth=('num_layers', 'num_decoder_layers'), heads=('num_heads',), inner=('d_ff',), head='d_kv',
+)  # fmt: skip
+LLAMA = Published(
+    {'model_type': 'llama', 'vocab_size': 32000, 'hidden_size': 4096, 'intermediate_size': 11008,
+     'num_hidden_layers': 32, 'num_attention_heads': 32, 'num_key_value_heads': 32, 'rms_norm_eps': 1e-6},
+    heads=('num_attention_heads', 'num_key_value_heads'),
+)  # fmt: skip
+VIT = Published(
+    {'model_type': 'vit', 'hidden_size': 768, 'num_hidden_layers': 12, 'num_attention_heads': 12,
+     'intermediate_size': 3072, 'image_size': 224, 'patch_size': 16, 'num_channels': 3}
+)  # fmt: skip
+WHISPER = Published(
+    {'model_type': 'whisper', 'vocab_size': 51865, 'd_model': 384, 'num_mel_bins': 80, 'max_source_positions': 1500,
+     'max_target_positions': 448, 'encoder_layers': 4, 'decoder_layers': 4, 'encoder_attention_heads': 6,
+     'decoder_attention_heads': 6, 'encoder_ffn_dim': 1536, 'decoder_ffn_dim': 1536},
+    dim='d_model', depth=('encoder_layers', 'decoder_layers'),
+    heads=('encoder_attention_heads', 'decoder_attention_heads'), inner=('encoder_ffn_dim', 'decoder_ffn_dim'),
+)  # fmt: skip
+
+
+def bert_base(architecture: str = 'BertModel', **overrides: Any) -> Preset:
+    """BERT, uncased: Devlin et al. 2018, arXiv:1810.04805.
+
+    architecture   its head, by the name in a config: 'BertModel' pools the first token, 'BertForMaskedLM' has logits
+    overrides      `dim`, `depth` and `heads`, which other sizes follow, and keywords of TransformerWrapper or Encoder
+    returns        the keywords, for `build`
+    raises         ConfigError for a name that is no keyword, or an architecture that is not known
+    """
+    return BERT.preset(overrides, {}, architectures=[architecture])
+
+
+def roberta_base(architecture: str = 'RobertaModel', **overrides: Any) -> Preset:
+    """RoBERTa: Liu et al. 2019, arXiv:1907.11692. As BERT, with 512 positions and one type of token; its masks are
+    drawn anew each time, as `MLMWrapper` does, and it learns no pairs of sentences. The file of its weights has two
+    rows of positions more, which are never used. Arguments as in `bert_base`."""
+    own = {'vocab_size': 50265, 'max_position_embeddings': 514, 'type_vocab_size': 1, 'layer_norm_eps': 1e-5}
+    roberta = replace(BERT, config={**BERT.config, 'model_type': 'roberta', **own})
+    return roberta.preset(overrides, {}, architectures=[architecture])
+
+
+def gpt1(**overrides: Any) -> Preset:
+    """GPT: Radford et al. 2018. 12 layers of width 768, norms after each branch, 512 learned positions, logits by the
+    table of tokens. Weights of it are not read. Arguments as in `gpt2`."""
+    own = {'attn_layers': {'pre_norm': False}, 'num_tokens': 40478, 'max_seq_len': 512}
+    found = gpt2(**{name: value for name, value in overrides.items() if name in ('dim', 'depth', 'heads')})
+    stack = {**found.pop('attn_layers'), **own.pop('attn_layers')}
+    rest = {name: value for name, value in overrides.items() if name not in ('dim', 'depth', 'heads')}
+    return changed({**found, **own, 'attn_layers': stack}, rest, {})
+
+
+def gpt2(**overrides: Any) -> Preset:
+    """GPT-2, small: Radford et al. 2019. The others are `dim=1024, depth=24, heads=16`, `1280, 36, 20`, `1600, 48, 25`.
+
+    overrides   `dim`, `depth` and `heads`, which other sizes follow, and keywords of TransformerWrapper or Decoder
+    returns     the keywords, for `build`; what joins the stream starts smaller by the root of how often that happens
+    raises      ConfigError for a name that is no keyword
+    """
+    return GPT2.preset(overrides, {'residual': 'depth'})
+
+
+def gpt3(**overrides: Any) -> Preset:
+    """GPT-3, 175 billion weights: Brown et al. 2020, arXiv:2005.14165. GPT-2 of width 12,288, 96 layers and heads,
+    reading 2,048 tokens. All its layers attend to all tokens here: the bands of every second one are not published.
+    Arguments as in `gpt2`."""
+    own: dict[str, Any] = {'dim': 12288, 'depth': 96, 'heads': 96, 'max_seq_len': 2048}
+    return gpt2(**{**own, **overrides})
+
+
+def t5_base(version: str = '1.0', **overrides: Any) -> Preset:
+    """T5: Raffel et al. 2019, arXiv:1910.10683.
+
+    version     '1.1' has gated GELUs and logits of their own
+    overrides   `dim`, `depth` and `heads` of both sides, which other sizes follow, and keywords of XTransformer
+    """
+    if version not in ('1.0', '1.1'):
+        raise ConfigError(f"`version` got {shown(version)}, it must be '1.0' or '1.1'")
+    own = {'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False, 'd_ff': 2048} if version == '1.1' else {}
+    return replace(T5, config={**T5.config, **own}).preset(overrides, {})
+
+
+def llama_7b(**overrides: Any) -> Preset:
+    """Llama: Touvron et al. 2023, arXiv:2302.13971. Arguments as in `gpt2`; `attn_kv_heads=8` shares keys, values."""
+    return LLAMA.preset(overrides, {})
+
+
+def vit_b16(architecture: str = 'ViTModel', num_classes: int | None = None, **overrides: Any) -> Preset:
+    """ViT-B/16: Dosovitskiy et al. 2020, arXiv:2010.11929.
+
+    architecture   'ViTModel' pools the first token, 'ViTForImageClassification' has logits of `num_classes`
+    overrides      `dim`, `depth` and `heads`, which other sizes follow (ViT-S is `dim=384, heads=6`, ViT-L
+                   `dim=1024, depth=24, heads=16`), and keywords of ViTransformerWrapper or Encoder
+    """
+    if num_classes is not None:
+        architecture = 'ViTForImageClassification'
+        overrides['num_classes'] = num_classes
+    return VIT.preset(overrides, {}, architectures=[architecture])
+
+
+def whisper_tiny(num_tokens: int | None = None, **overrides: Any) -> Preset:
+    """Whisper, tiny, of many languages: Radford et al. 2022, arXiv:2212.04356.
+
+    overrides   `dim`, `depth` and `heads` of both sides, which other sizes follow
+    """
+    return WHISPER.preset(overrides, {}, vocab_size=num_tokens)
+
+
+def gtrxl(**overrides: Any) -> Preset:
+    """GTrXL: Parisotto et al. 2019, arXiv:1910.06764. Vectors in, vectors out, for agents: 12 layers of width 256 with
+    gates, relative positions and 512 memories.
+
+    overrides   keywords of ContinuousTransformerWrapper, as `dim_in` and `dim_out`, or of Decoder
+    """
+    stack = {
+        'class': 'Decoder',
+        'dim': 256,
+        'depth': 12,
+        'heads': 8,
+        'xl_rel_pos': True,
+        'gate_residual': True,
+        'residual_fn_kwargs': {'gate': 'gtrxl', 'pre_relu': True},
+        'verbose': False,
+    }
+    return changed({'class': 'ContinuousTransformerWrapper', 'max_mem_len': 512, 'attn_layers': stack}, overrides, None)
+
+
 # building
 
 
@@ -111,7 +291,8 @@ def build(keywords: Mapping[str, Any]) -> nn.Module:
     if not isinstance(keywords, Mapping) or not isinstance(keywords.get('class'), str):
         raise ConfigError(f'`keywords` got {shown(keywords)}, it must be a dict with the name of a class as `class`')
     model = decode(keywords)
-    return initialise_(model, **keywords.initial) if isinstance(keywords, Preset) else model
+    initial = keywords.initial if isinstance(keywords, Preset) else None
+    return model if initial is None else initialise_(model, **initial)
 
 
 @torch.no_grad()
@@ -190,8 +371,11 @@ def outputs(stack: AttentionLayers) -> Iterator[nn.Linear]:
             yield from (one for one in found if isinstance(one, nn.Linear))
 
 
-PRESETS: dict[str, Callable[..., Preset]] = {'vaswani_base': vaswani_base, 'vaswani_big': vaswani_big}
+PRESETS: tuple[Callable[..., Preset], ...] = (
+    vaswani_base, vaswani_big, bert_base, roberta_base, gpt1, gpt2, gpt3, t5_base, llama_7b, vit_b16, whisper_tiny,
+    gtrxl,
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f'`presets` has no {name!r}{did_you_mean(name, PRESETS)}')
+    raise AttributeError(f'`presets` has no {name!r}{did_you_mean(name, [preset.__name__ for preset in PRESETS])}')

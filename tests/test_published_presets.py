@@ -1,0 +1,241 @@
+"""Presets of published models: their sizes, the configs that they come from, and that they learn."""
+
+import inspect
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import assert_close, randn
+from torch import nn
+from toy_tasks import taught
+
+from x_transformers import presets, pretrained
+from x_transformers.flags import ConfigError
+
+# of weights, each counted once
+COUNTS = {
+    'bert_base': 109_482_240,  # with the pooler
+    'roberta_base': 124_645_632 - 2 * 768,  # without two rows that are never read
+    'gpt1': 116_534_784,
+    'gpt2': 124_439_808,
+    'gpt3': 96 * (12 * 12288**2 + 13 * 12288) + (50257 + 2048 + 2) * 12288,
+    't5_base': 222_903_552,
+    'llama_7b': 6_738_415_616,
+    'vit_b16': 86_389_248,  # with the pooler
+    'whisper_tiny': 37_760_640,
+}
+# of the repositories of these models
+CONFIGS = {
+    'bert_base': dict(model_type='bert', architectures=['BertModel']),
+    'roberta_base': dict(
+        model_type='roberta',
+        architectures=['RobertaModel'],
+        vocab_size=50265,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    ),
+    'gpt2': dict(model_type='gpt2'),
+    't5_base': dict(model_type='t5', d_model=768, d_ff=3072, num_heads=12, num_layers=12),
+    'llama_7b': dict(model_type='llama'),
+    'vit_b16': dict(model_type='vit', architectures=['ViTModel']),
+    'whisper_tiny': dict(model_type='whisper', vocab_size=51865),
+}
+TINY = dict(dim=32, depth=2, heads=2)
+
+
+def weights(keywords):
+    with torch.device('meta'):
+        model = presets.build(keywords)
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize('name', COUNTS)
+def test_how_many_weights(name):
+    assert weights(getattr(presets, name)()) == COUNTS[name]
+
+
+@pytest.mark.parametrize(
+    ('name', 'sizes', 'count'),
+    [
+        ('gpt2', dict(dim=1600, depth=48, heads=25), 1_557_611_200),
+        ('bert_base', dict(dim=1024, depth=24, heads=16), 335_141_888),
+        ('vit_b16', dict(dim=1024, depth=24, heads=16), 304_351_232),
+        ('t5_base', dict(dim=512, depth=6, heads=8), 60_506_624),
+        ('t5_base', dict(version='1.1'), 247_577_856),
+        ('llama_7b', dict(dim=5120, depth=40, heads=40, ff_dim_inner=13824), 13_015_864_320),
+    ],
+)
+def test_their_larger_and_smaller_sisters(name, sizes, count):
+    """GPT-2 XL, BERT large, ViT-L/16, T5 small and 1.1, Llama 13B."""
+    assert weights(getattr(presets, name)(**sizes)) == count
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_they_are_what_a_config_says(name):
+    assert getattr(presets, name)() == pretrained.keywords(CONFIGS[name])
+
+
+@pytest.mark.parametrize('name', presets.__all__)
+def test_they_go_through_json(name):
+    if name in ('build', 'initialise_'):
+        return
+    sizes = TINY if 'vaswani' not in name else dict(dim=32, enc_depth=1, dec_depth=1)
+    keywords = getattr(presets, name)(**sizes)
+    model = presets.build(keywords)
+    again = json.loads(json.dumps(model.config))
+    assert presets.build(again).config == model.config and presets.build(json.loads(json.dumps(keywords))) is not model
+    assert inspect.getdoc(getattr(presets, name)).count('arXiv') == ('gpt1' != name != 'gpt2')
+
+
+def test_sizes_follow():
+    keywords = presets.bert_base(dim=64, heads=4, depth=3, num_tokens=100, attn_dropout=0.0)
+    stack = keywords['attn_layers']
+    assert (stack['dim'], stack['depth'], stack['heads'], stack['attn_dim_head'], stack['ff_dim_inner']) == (
+        64,
+        3,
+        4,
+        16,
+        256,
+    )
+    assert keywords['pooler']['dim'] == 64 and keywords['num_tokens'] == 100 and stack['attn_dropout'] == 0
+    assert presets.gpt2(ff_dim_inner=100, dim=64, heads=2)['attn_layers']['ff_dim_inner'] == 100
+    assert presets.t5_base(dim=64, heads=2)['enc_attn_dim_head'] == 32
+    assert presets.llama_7b(dim=64, heads=4)['attn_layers']['ff_dim_inner'] == 11008 * 64 // 4096
+    assert presets.gpt3()['attn_layers']['dim'] == 12288 and presets.gpt3(max_seq_len=5)['max_seq_len'] == 5
+    assert presets.vit_b16(num_classes=7)['num_classes'] == 7
+    assert 'logits_bias' in presets.bert_base('BertForMaskedLM')
+
+
+def test_first_values():
+    """What joins the stream of GPT-2 starts smaller; an agent starts from the values of its gates."""
+    torch.manual_seed(0)
+    net = presets.build(presets.gpt2(dim=128, depth=8, heads=2, num_tokens=300, max_seq_len=10))
+    ends = [w for a in net.attn_layers.layers for w in ([a[1].to_out] if a.kind == 'a' else [a[1].output])]
+    for end in ends:
+        assert abs(end.weight.std() / (0.02 * 16**-0.5) - 1) < 0.06
+    assert abs(net.token_emb.emb.weight.std() / 0.02 - 1) < 0.06
+    agent = presets.build(presets.gtrxl(dim_in=5, dim_out=3, depth=2, max_mem_len=7))
+    assert all((layer[2].gate_bias == 2.0).all() for layer in agent.attn_layers.layers)
+    x = torch.randn(1, 4, 5)
+    out, mems = agent(x, return_mems=True)
+    assert out.shape == (1, 4, 3) and mems[0].shape == (1, 4, 256)
+
+
+def test_gpt1_is_the_model_of_transformers():
+    transformers = pytest.importorskip('transformers', reason='the oracle: pip install -e .[test-pretrained]')
+    config = transformers.OpenAIGPTConfig(vocab_size=50, n_positions=12, n_embd=32, n_layer=2, n_head=2)
+    theirs = transformers.OpenAIGPTLMHeadModel(config).double().eval()
+    net = presets.build(presets.gpt1(**TINY, num_tokens=50, max_seq_len=12)).double().eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.normal_(std=0.3)
+        net.token_emb.emb.weight.copy_(theirs.transformer.tokens_embed.weight)
+        net.pos_emb.emb.weight.copy_(theirs.transformer.positions_embed.weight)
+        for own, block in zip(net.attn_layers.layers, [b for b in theirs.transformer.h for _ in range(2)], strict=True):
+            is_attention, branch = own.kind == 'a', own[1]
+            norm = block.ln_1 if is_attention else block.ln_2
+            after = own[0][2]
+            after.gamma.copy_(norm.weight - after.unit_offset), after.beta.copy_(norm.bias)
+            if is_attention:
+                parts = zip(
+                    (branch.to_q, branch.to_k, branch.to_v),
+                    block.attn.c_attn.weight.chunk(3, 1),
+                    block.attn.c_attn.bias.chunk(3),
+                    strict=True,
+                )
+                parts = [*parts, (branch.to_out, block.attn.c_proj.weight, block.attn.c_proj.bias)]
+            else:
+                parts = [(branch.ff[0][0], block.mlp.c_fc.weight, block.mlp.c_fc.bias)]
+                parts += [(branch.output, block.mlp.c_proj.weight, block.mlp.c_proj.bias)]
+            for linear, weight, bias in parts:
+                linear.weight.copy_(weight.T), linear.bias.copy_(bias)
+    ids = torch.randint(0, 50, (2, 12))
+    with torch.no_grad():
+        assert_close(net(ids), theirs(ids).logits, tolerance=1e-10)
+
+
+# what they learn: 32 things by heart, in at most 200 steps
+
+
+IDS = torch.randint(0, 40, (32, 8), generator=torch.Generator().manual_seed(0))
+NO_DROPOUT = dict(emb_dropout=0.0, attn_dropout=0.0, attn_sublayer_dropout=0.0, ff_sublayer_dropout=0.0)
+
+
+def next_tokens(net):
+    return lambda: F.cross_entropy(net(IDS[:, :-1]).mT, IDS[:, 1:])
+
+
+def hidden_tokens(net):
+    hidden = torch.rand(IDS.shape, generator=torch.Generator().manual_seed(1)) < 0.3
+    return lambda: F.cross_entropy(net(IDS.masked_fill(hidden, 40))[hidden], IDS[hidden])
+
+
+def translations(net):
+    return lambda: net(IDS.flip(1), IDS)
+
+
+def classes(net):
+    images = torch.randn(32, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    return lambda: F.cross_entropy(net(images), IDS[:, 0])
+
+
+def speech(net):
+    return lambda: net(randn(32, 20, 80).float(), IDS)
+
+
+def actions(net):
+    x = randn(32, 8, 5).float()
+    return lambda: F.cross_entropy(net(x).mT, IDS % 3)
+
+
+LEARNERS = {
+    'bert_base': (hidden_tokens, dict(architecture='BertForMaskedLM', num_tokens=41, max_seq_len=8, **NO_DROPOUT)),
+    'roberta_base': (
+        hidden_tokens,
+        dict(architecture='RobertaForMaskedLM', num_tokens=41, max_seq_len=8, **NO_DROPOUT),
+    ),
+    'gpt1': (next_tokens, dict(num_tokens=40, max_seq_len=8, **NO_DROPOUT)),
+    'gpt2': (next_tokens, dict(num_tokens=40, max_seq_len=8, **NO_DROPOUT)),
+    'gpt3': (next_tokens, dict(num_tokens=40, max_seq_len=8, **NO_DROPOUT)),
+    't5_base': (translations, dict(enc_num_tokens=40, dec_num_tokens=40)),
+    'llama_7b': (next_tokens, dict(num_tokens=40)),
+    'vit_b16': (classes, dict(num_classes=40, image_size=16, patch_size=8)),
+    'whisper_tiny': (speech, dict(num_tokens=40)),
+    'gtrxl': (actions, dict(dim_in=5, dim_out=3)),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('name', LEARNERS)
+def test_they_learn_by_heart(name):
+    torch.manual_seed(0)
+    loss, flags = LEARNERS[name]
+    net = presets.build(getattr(presets, name)(**{**TINY, 'dim': 64}, **flags))
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    loss = loss(net)
+    before = loss().item()
+    taught(net, loss, 200, lr=4e-3)
+    assert loss().item() < 0.35 * before, (before, loss().item())
+
+
+@pytest.mark.parametrize(
+    ('call', 'words'),
+    [
+        (lambda: presets.gpt4, '`presets` has no .gpt4., did you mean `gpt'),
+        (lambda: presets.gpt2(dpth=3), 'unknown keyword `dpth` of TransformerWrapper, did you mean `depth`'),
+        (lambda: presets.bert_base(n_tokens=3), 'unknown keyword `n_tokens` of TransformerWrapper, did you mean'),
+        (lambda: presets.whisper_tiny(emb_dim=3), 'unknown keyword `emb_dim` of EncoderDecoder'),
+        (lambda: presets.gpt2(dim=0), '`dim` got 0, it must be an integer of at least 1'),
+        (lambda: presets.gpt2(depth=1.5), '`depth` got 1.5, it must be an integer of at least 1'),
+        (lambda: presets.bert_base(dim=70), '`dim` got 70, which 12 heads do not divide'),
+        (lambda: presets.t5_base('2.0'), "`version` got '2.0', it must be '1.0' or '1.1'"),
+        (lambda: presets.bert_base('BertForChess'), 'BertForChess'),
+    ],
+)
+def test_refused(call, words):
+    with pytest.raises((ConfigError, AttributeError), match=words):
+        call()
