@@ -151,6 +151,7 @@ SETTINGS: dict[str, Values] = {
     'rotary_xpos_scale_base': dict(rotary_xpos=True),
     'rotary_layers': dict(rotary_pos_emb=True),
     'cross_residual_attn': dict(cross_attend=True),
+    'tupe_pos': dict(tupe_cls_first=True),  # who else has no position stands in front
     'act_max_steps': dict(weight_tie_layers=True, depth=4),
     **{f'act_{name}': dict(weight_tie_layers=True) for name in ('halting', 'eps', 'ponder_weight', 'dense')},
     'layers_execute_order': dict(depth=1),
@@ -243,6 +244,7 @@ ONLY_WITH |= {'recurrent_module': ('custom_layers',), 'attn_cluster_blocks': ('a
 THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
     'attn_xl_rel_pos_untied': dict(xl_rel_pos=True),
+    'attn_tupe_pos': dict(tupe_pos=True, tupe_cls_first=True),
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'attn_knn_mem': dict(knn_mem_layers=(0, 1), knn_mem_size=6, knn_mem_topk=2),
     'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
@@ -562,7 +564,7 @@ GIVEN_BY_THE_STACK = {
     'context_rotary_pos_emb',
     'linformer_table',
 }
-GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table', 'xl_vectors'}
+GIVEN_BY_THE_STACK |= {'kept_angles', 'disentangled_table', 'xl_vectors', 'untied_scores'}
 # inputs that go with a single layer, or a single row: see test_scores
 GIVEN_BY_THE_STACK |= {'kv_input_residual', 'additional_key_values', 'additional_key_value_mask', 'infused_positions'}
 GIVEN_BY_THE_STACK |= {'q_delta', 'k_delta', 'v_delta', 'o_delta'}

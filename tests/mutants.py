@@ -921,6 +921,14 @@ BUGS = {
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
         ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
     ]),
+    'features/untied.py': ('test_untied.py', [
+        ('contents keep their temperature', 'host.logit_scale = (2 * host.dim_key) ** -0.5', 'pass'),
+        ('a key without a position counts before its query', 'return torch.where(q_known[:, None, :, None], scores, of_query)', 'return torch.where(q_known[:, None, :, None] | ~k_known[:, None, None], scores, of_query)'),
+        ('cached keys lose their positions', 'rows = rows if begins else held', 'rows = rows', 'test_laws.py::test_cache -ktupe'),
+        ('padding counts in positions', 'pos = pos if start is None else pos - start.unsqueeze(-1)', 'pos = pos + 0'),
+        ('tokens in front have one', 'known = (at >= 0) &', 'known = (at >= -1) &'),
+        ('sums of positions and contents too', 'reads_positions = True', 'reads_positions = False'),
+    ]),
     'features/xl.py': ('test_xl.py', [
         ('distances count ahead', 'of_cosines * sin - of_sines * cos', 'of_cosines * sin + of_sines * cos'),
         ('contents have no vector', 'return q + u, k', 'return q, k'),

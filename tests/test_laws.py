@@ -594,7 +594,7 @@ DIVISIBLE = [
 NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
 NOT_IN_WINDOWS |= {'attn_cluster'}  # whose chunks are counted from the start
 NOT_IN_WINDOWS |= {'attn_aft'}
-NOT_IN_WINDOWS |= {'per_layer_abs_pos_emb'}  # which is for no model with memories, as those here are
+NOT_IN_WINDOWS |= {'per_layer_abs_pos_emb', 'tupe_pos'}  # which are for no model with memories, as those here are
 
 
 @each([case for case in DIVISIBLE if not NOT_IN_WINDOWS & set(case.stack)], share=4)
@@ -621,7 +621,7 @@ NOT_IN_MEMORIES = (
     'shift_tokens mv_split_residual reinject_input in_attn_cond in_attn_cond_per_row integrate_layers'
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
     ' recycling looped attn_cluster'
-    ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb'
+    ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb tupe_pos'
     ' cmem_len cmem_ratio cmem_fn cmem_loss cmem_loss_weight cmem_init'  # pairs: see test_compressive_memory
 ).split()
 WITH_MEMORIES = [

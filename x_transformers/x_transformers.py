@@ -548,7 +548,7 @@ class AttentionLayers(Routing):
         on.setup()
         if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
             warn_once('`rel_pos_kwargs` has no effect unless a position bias is set')
-        own_positions = any(feature.gives_positions for feature in on.active)
+        own_positions = any(f.gives_positions for f in on.active) and not any(f.reads_positions for f in on.active)
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))

@@ -203,6 +203,7 @@ from x_transformers.features.sparse.pattern import (
     SparsePattern,
 )
 from x_transformers.features.streams import HyperConnections, ResidualStreams, UseGatedMultiResidual
+from x_transformers.features.untied import UntiedPositions, UntiedPositionsInModel, UntiedPositionsInStack
 from x_transformers.features.xl import XLPositions, XLPositionsInStack
 from x_transformers.flags import Feature
 
@@ -269,6 +270,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     ShawKeys,
     ShawValues,
     XLPositions,
+    UntiedPositions,
     Disentangled,
     Window,
     AdaptiveSpan,
@@ -378,6 +380,7 @@ STACK: tuple[type[Feature], ...] = (
     DynamicBias,
     ShawPositions,
     XLPositionsInStack,
+    UntiedPositionsInStack,
     DistanceRescalingInStack,
     DisentangledTable,
     SlotsOfLayers,
@@ -422,6 +425,7 @@ MODEL: tuple[type[Feature], ...] = (
     GlobalTokensInModel,
     MemSameLength,
     LayerPositionsInModel,
+    UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,
     AxialPositions,

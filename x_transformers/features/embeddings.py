@@ -126,6 +126,11 @@ def adds_positions(host: Any) -> bool:
     return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not host.attn_layers.disable_abs_pos_emb)
 
 
+def hands_on_positions(host: Any) -> bool:
+    """Whether the stack of a model reads the vectors of positions apart from the tokens."""
+    return any(feature.reads_positions for feature in host.attn_layers.features.active)
+
+
 class AbsolutePositions(ModelFeature):
     """A vector per position, added to the tokens: learned, or sines and cosines.
 
@@ -160,6 +165,10 @@ class AbsolutePositions(ModelFeature):
             nn.init.normal_(host.pos_emb.emb.weight, std=1e-5)
 
     def embed(self, call: Any) -> Tensor | None:
+        return None if hands_on_positions(self.host) else self.vectors(call)
+
+    def vectors(self, call: Any) -> Tensor | None:
+        """Those of the new tokens:  n e or b n e"""
         pos = call.inputs.get('pos')
         if pos is not None and pos.is_floating_point():
             if pos.shape[-1] != self.host.emb_dim:
@@ -252,6 +261,10 @@ class AxialPositions(ModelFeature):
         self.tables = Axes(torch.randn(length, host.emb_dim) * 0.02 for length in self.lengths)
 
     def embed(self, call: Any) -> Tensor | None:
+        return None if hands_on_positions(self.host) else self.vectors(call)
+
+    def vectors(self, call: Any) -> Tensor | None:
+        """Those of the new tokens:  n e or b n e"""
         pos, total = call.inputs.get('pos'), math.prod(self.lengths)
         if pos is not None and pos.is_floating_point():
             return None  # those vectors are added

@@ -1,0 +1,194 @@
+"""Positions apart from contents: scores of their own, from the vectors that a model would add to its tokens (TUPE)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.model_calls import take_rows
+from x_transformers.core.rows import Pointwise, Rows, is_large, summable
+from x_transformers.features.embeddings import adds_positions
+from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.features.positions import positions_of
+from x_transformers.flags import ConfigError, PerToken, flag
+from x_transformers.flags.inputs import tensor_of
+
+OTHERS = ('rotary_pos_emb', 'rotary_xpos', 'polar_pos_emb', 'xl_rel_pos', 'per_layer_abs_pos_emb')
+WANTED = 'a model gives it, whose positions are then not added to its tokens; a stack alone is given it'
+
+
+def scores_of(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: Tensor) -> Tensor:
+    """What positions add to scores:  b h i e, b h j e, b i, b j, 2 h -> b h i j
+
+    A query without a position has the first number of its head for all keys, a key without one the second.
+    """
+    scores = q @ k.mT
+    of_query, of_key = without.to(scores.dtype).unsqueeze(-1).unsqueeze(-1)
+    scores = torch.where(k_known[:, None, None], scores, of_key)
+    return torch.where(q_known[:, None, :, None], scores, of_query)
+
+
+class UntiedPositions(AttentionFeature):
+    """Contents meet contents, and positions meet positions:  sim_ij = (q_i k_j + (p_i U) (p_j V)) / sqrt(2 e).
+
+    A stack forms the second term, which is the same in all its layers.
+    """
+
+    paper = 'TUPE, arXiv:2006.15595'
+    tupe_pos = flag(False, 'positions have scores of their own, which a stack forms')
+    takes = {'untied_scores': 'b h i j, of all keys; or what they are products of'}
+    settles = ('logit_scale',)
+    not_across = 'its positions are those of one sequence'
+    not_in_stack = dict.fromkeys(OTHERS, 'positions have scores of their own')
+
+    def setup(self, host: Any) -> None:
+        if host.shape.kv_heads != host.shape.heads:
+            raise ConfigError('`tupe_pos` does not go with `kv_heads`: each head has its own scores of positions')
+        host.logit_scale = (2 * host.dim_key) ** -0.5
+
+    def bias(self, call: Any) -> Tensor | Rows:
+        if call.context is not None:
+            raise ValueError(f'`tupe_pos` does not go with a context: {self.not_across}')
+        given = call.inputs.get('untied_scores')
+        if given is None:
+            raise ValueError('`untied_scores` is missing: a stack with `tupe_pos` gives it')
+        if torch.is_tensor(given):
+            return repeated(call.of_queries(given, -2), call.heads)
+        q, k, q_known, k_known, without = given
+        q, k = repeated(call.of_queries(q, -2), call.heads), repeated(k, call.heads)
+        q_known, without = call.of_queries(q_known), without.repeat(1, call.heads // without.shape[1])
+
+        def of(rows: slice, keys: slice) -> Tensor:
+            return scores_of(q[..., rows, :], k[..., keys, :], q_known[:, rows], k_known[:, keys], without)
+
+        def entry() -> Pointwise:
+            known = summable(of(slice(0, call.rows), slice(0, call.keys)))
+            return (lambda b, h, i, j: known[b, h, i, j]) if len(known) > 1 else (lambda b, h, i, j: known[0, h, i, j])
+
+        return Rows(of, learns=True, entry=entry)
+
+
+def repeated(t: Tensor, heads: int) -> Tensor:
+    """Vectors or scores of heads, b h ..., for a multiple of these."""
+    return t if t.shape[1] == heads else t.repeat(1, heads // t.shape[1], *[1] * (t.ndim - 2))
+
+
+class UntiedPositionsInStack(StackFeature):
+    """Scores of positions, once for all self-attention layers:  (p_i U) (p_j V) / sqrt(2 e)
+
+    The vectors p are those that a model would add to its tokens. Tokens in front have no position, as [CLS] in the
+    paper: their scores are a number of each head, that of the query for all keys, else that of the key. T5's bias may
+    stand beside it.
+    """
+
+    paper = UntiedPositions.paper
+    tupe_pos = flag(False, 'positions have scores of their own, apart from contents')
+    tupe_cls_first = flag(False, 'the token at position 0 is [CLS], and has no position either')
+    takes = {
+        'pos_vectors': 'n d | b n d, of the positions of the new tokens',
+        'pos_known': 'n | b n, which of them have a position; all if None',
+    }
+    must_be = {'pos_vectors': tensor_of('n d | b n d', floats=True), 'pos_known': tensor_of('n | b n')}
+    stored_as = {'to_queries': 'tupe_q', 'to_keys': 'tupe_k', 'without': 'tupe_cls'}
+    options = {'tupe_cls_first': 'tupe_pos'}
+    remembers = {'tupe_k': PerToken()}
+    reads_positions = True
+    clashes = UntiedPositions.not_in_stack
+
+    def setup(self, host: Any) -> None:
+        self.to_queries, self.to_keys = (
+            nn.Parameter(nn.init.xavier_uniform_(torch.empty(host.dim, host.attn_heads * host.attn_dim_head)))
+            for _ in 'qk'
+        )
+        self.without = nn.Parameter(torch.zeros(2, host.attn_heads))
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        return {'tupe_pos': True, **flags} if kind == 'a' else flags
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        if call.memories:
+            raise ValueError('`tupe_pos` does not go with `mems`, which have no position in a table')
+        vectors, known = self.given(x, call)
+        width, heads = self.host.attn_dim_head, self.host.attn_heads
+        scale = (2 * width) ** -0.5
+        q, k = (vectors * scale) @ self.to_queries.to(x.dtype), vectors @ self.to_keys.to(x.dtype)
+        rows = torch.cat((k, known.unsqueeze(-1).to(k.dtype).expand(len(k), -1, -1)), dim=-1)
+        state = call.state('tupe_k')
+        begins = state.known is None
+        held = state.append(rows.expand(len(x), -1, -1)) if call.keeps or not begins else rows
+        rows = rows if begins else held
+        q, k = (t.unflatten(-1, (heads, width)).transpose(1, 2) for t in (q, rows[..., :-1]))
+        terms = (q, k, known, rows[..., -1] > 0, self.without)
+        large = is_large(x, max(len(q), len(k)), heads, q.shape[-2], k.shape[-2])
+        call.shared['a']['untied_scores'] = terms if large else scores_of(*terms)
+        return x
+
+    def given(self, x: Tensor, call: Any) -> tuple[Tensor, Tensor]:
+        """The vectors of the new tokens and which of them have a position:  b n d, b n, b may be 1"""
+        vectors, known = call.inputs.get('pos_vectors'), call.inputs.get('pos_known')
+        if vectors is None:
+            raise ValueError(f'`pos_vectors` is missing, which `tupe_pos` needs: {WANTED}')
+        n = call.new
+        wanted = tuple((*front, n, x.shape[-1]) for front in ((), (1,), (len(x),)))
+        if vectors.shape not in wanted:
+            raise ValueError(f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be {wanted[0]} or {wanted[-1]}')
+        vectors = vectors.reshape(-1, *wanted[0]).to(x.dtype)
+        if known is None:
+            return vectors, torch.ones(1, n, dtype=torch.bool, device=x.device)
+        if known.shape not in (shape[:-1] for shape in wanted):
+            raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({n},) or ({len(x)}, {n})')
+        known = known.reshape(-1, n).bool()
+        return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
+
+
+class UntiedPositionsInModel(ModelFeature):
+    """Hands the vectors of positions to a stack that has scores of them."""
+
+    serves = ('tupe_pos',)
+    plain = True  # with such a stack there are no short cuts
+
+    def setup(self, host: Any) -> None:
+        own = host.attn_layers.features.find(UntiedPositionsInStack)
+        self.used, self.first = own is not None, own is not None and own.tupe_cls_first
+        if not self.used:
+            return
+        if not adds_positions(host):
+            raise ConfigError('`tupe_pos` needs absolute positions: `max_seq_len`, and no `use_abs_pos_emb=False`')
+        if host.emb_dim != host.attn_layers.dim:
+            raise ConfigError(
+                f'`tupe_pos` needs positions as wide as the stack, {host.attn_layers.dim}, `emb_dim` got {host.emb_dim}'
+            )
+        if getattr(host, 'max_mem_len', 0):
+            raise ConfigError('`tupe_pos` does not go with `max_mem_len`: memories have no position in a table')
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        if not self.used:
+            return inputs
+        found = (f.vectors(call) for f in self.host.features.active if hasattr(f, 'vectors'))
+        vectors = next(one for one in found if one is not None)
+        vectors = vectors if vectors.ndim == 3 else vectors.unsqueeze(0)
+        tokens, known = call.like_tokens, self.known(call)
+        if not call.leading and call.spread is None:
+            return {**inputs, 'pos_vectors': vectors, 'pos_known': known}
+        at = torch.arange(call.new, device=tokens.device).expand(len(tokens), -1)
+        if not call.continues:
+            at = call.behind_padding(F.pad(at, (call.leading, 0), value=-1))
+        at = at if call.spread is None else call.spread(at, -1)
+        place, known = at.clamp(min=0), torch.ones_like(at[:, :1]).bool() if known is None else known
+        known = (at >= 0) & known.expand(len(tokens), call.new).gather(1, place)
+        return {**inputs, 'pos_vectors': take_rows(vectors.expand(len(tokens), -1, -1), place), 'pos_known': known}
+
+    def known(self, call: Any) -> Tensor | None:
+        """Which of the new tokens have a position, b n; None for all."""
+        pos, start = call.inputs.get('pos'), call.inputs.get('seq_start_pos')
+        if not self.first:
+            return None
+        if pos is not None and pos.is_floating_point():
+            raise ValueError(f'`pos` got {pos.dtype}, with `tupe_cls_first` it must be whole numbers')
+        pos = None if pos is None else call.only_new(pos, 'pos').long()
+        pos = positions_of(call.new, pos, None, call.offset, call.like_tokens.device)
+        pos = pos if start is None else pos - start.unsqueeze(-1)
+        return (pos if pos.ndim == 2 else pos.unsqueeze(0)) != 0
