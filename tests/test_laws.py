@@ -682,7 +682,8 @@ def stack_inputs(stack, inputs):
     known = ('condition', 'context', 'context_mask', 'context_pos', 'attn_bias', 'rotary_pos_emb', 'pos')
     known += ('in_attn_cond', 'deep_embeds_and_ids', 'polar_pos_emb', 'self_attn_kv_residuals')
     known += ('cross_attn_kv_residuals', 'self_attn_additional_kv', 'additional_kv_mask', 'route_additional_kv_to_top')
-    return {'sum_embeds': vectors, **{name: value for name, value in inputs.items() if name in known}}
+    places = {'pos_vectors': vectors.flip(1)} if any(f.reads_positions for f in stack.features.active) else {}
+    return {'sum_embeds': vectors, **places, **{name: value for name, value in inputs.items() if name in known}}
 
 
 def run_stack(stack, inputs, start, stop, **options):

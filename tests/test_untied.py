@@ -183,14 +183,18 @@ def test_other_wrappers():
         (lambda: model(rotary_pos_emb=True), '`rotary_pos_emb`'),
         (lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM)), '`pos_vectors` is missing'),
         (
+            lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM), pos_vectors=torch.randn(2, 3, DIM)),
+            r'`pos_vectors` got shape \(2, 3, 8\), it must be \(3, 8\) or \(1, 3, 8\)',
+        ),
+        (
             lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM), pos_vectors=torch.randn(2, DIM)),
-            r'`pos_vectors` got shape \(2, 8\), it must be \(3, 8\)',
+            '`pos_vectors` got 2 tokens, it must have 3',
         ),
         (
             lambda: Encoder(**SIZES, tupe_pos=True)(
                 torch.randn(1, 3, DIM), pos_vectors=torch.randn(3, DIM), pos_known=torch.ones(2).bool()
             ),
-            r'`pos_known` got shape \(2,\), it must be \(3,\)',
+            '`pos_known` got 2 tokens, it must have 3',
         ),
         (
             lambda: Decoder(**SIZES, tupe_pos=True)(

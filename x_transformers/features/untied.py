@@ -131,16 +131,17 @@ class UntiedPositionsInStack(StackFeature):
         vectors, known = call.inputs.get('pos_vectors'), call.inputs.get('pos_known')
         if vectors is None:
             raise ValueError(f'`pos_vectors` is missing, which `tupe_pos` needs: {WANTED}')
-        n = call.new
-        wanted = tuple((*front, n, x.shape[-1]) for front in ((), (1,), (len(x),)))
-        if vectors.shape not in wanted:
-            raise ValueError(f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be {wanted[0]} or {wanted[-1]}')
-        vectors = vectors.reshape(-1, *wanted[0]).to(x.dtype)
+        wanted = f'({call.new}, {x.shape[-1]}) or ({len(x)}, {call.new}, {x.shape[-1]})'
+        if vectors.shape[-1] != x.shape[-1] or vectors.shape[:-2] not in ((), (1,), (len(x),)):
+            raise ValueError(f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be {wanted}')
+        vectors = call.only_new(vectors.reshape(-1, *vectors.shape[-2:]), 'pos_vectors').to(x.dtype)
         if known is None:
-            return vectors, torch.ones(1, n, dtype=torch.bool, device=x.device)
-        if known.shape not in (shape[:-1] for shape in wanted):
-            raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({n},) or ({len(x)}, {n})')
-        known = known.reshape(-1, n).bool()
+            known = torch.ones(1, call.new, dtype=torch.bool, device=x.device)
+        elif known.shape[:-1] not in ((), (1,), (len(x),)):
+            raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new},) or b of them')
+        else:
+            known = call.only_new(known.reshape(-1, known.shape[-1], 1), 'pos_known')[..., 0].bool()
+        vectors, known = vectors.expand(-1, call.new, -1), known.expand(-1, call.new)
         return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
 
 
