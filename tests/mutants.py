@@ -921,6 +921,14 @@ BUGS = {
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
         ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
     ]),
+    'features/universal.py': ('test_universal.py', [
+        ('runs count from zero', 'return x if inside else self.signalled(x, call, run + 1)', 'return x if inside else self.signalled(x, call, run)'),
+        ('the first of two branches alone', 'run, inside = divmod(call.step, self.host.len_default_block)', 'run, inside = divmod(call.step, 1)'),
+        ('positions count padding', 'pos = call.key_positions(x)[..., -call.new :]', 'pos = torch.arange(call.new, device=x.device)'),
+        ('a convolution looks ahead', 'F.pad(known, (0, 0, missing, 0) if self.causal', 'F.pad(known, (0, 0, missing - 1, 1) if self.causal'),
+        ('the past of a convolution is forgotten', 'known = x if recall is None else recall(x)', 'known = x', 'test_laws.py::test_cache -kut_transition'),
+        ('neighbours see padding', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0.0'),
+    ]),
     'features/untied.py': ('test_untied.py', [
         ('contents keep their temperature', 'host.logit_scale = (2 * host.dim_key) ** -0.5', 'pass'),
         ('a key without a position counts before its query', 'return torch.where(q_known[:, None, :, None], scores, of_query)', 'return torch.where(q_known[:, None, :, None] | ~k_known[:, None, None], scores, of_query)'),
@@ -1436,7 +1444,10 @@ BUGS = {
         ('a sum of exactly 1 - eps goes on', 'self.spent + p >= 1 - self.eps', 'self.spent + p > 1 - self.eps'),
         ('padding ponders', 'self.going, self.eps = self.real, eps', 'self.going, self.eps = torch.ones_like(self.real), eps'),
         ('a token that has halted changes', 'x = torch.where(going.unsqueeze(-1), run(x, call, (step,)), x)', 'x = run(x, call, (step,))'),
-        ('those that halted early leave no keys', '        if call.keeps:\n            for call.step', '        if False:\n            for call.step'),
+        ('those that halted early leave no keys', 'enumerate(blocks if call.keeps else (), number)', 'enumerate((), number)'),
+        ('kept keys know nothing of their run', 'given = self.with_signal(x, call, at)', 'given = x', 'test_universal.py'),
+        ('a token that has halted keeps the signal', 'x = new if given is x else torch.where(halting.going.unsqueeze(-1), new, x)', 'x = new', 'test_universal.py'),
+
     ]),
     'act.py': ('test_act.py', [
         ('the step is counted for those that have halted', 'steps = steps + going', 'steps = steps + 1'),

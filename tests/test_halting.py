@@ -253,8 +253,42 @@ def test_padding_ponders_nothing_and_halting_saves_work():
 
 
 @pytest.mark.parametrize(
+    'flags',
+    [
+        dict(shift_tokens=1),
+        dict(mv_split_residual=True),
+        dict(per_layer_abs_pos_emb=9),
+        dict(checkpoint_layers=True),
+        dict(checkpoint_layers=2, coord_pos_emb=True),
+        dict(ut_transition='sepconv', coord_pos_emb='learned'),
+        dict(ut_transition='sepconv', pre_norm=False),
+    ],
+    ids=str,
+)
+def test_what_needs_all_tokens_goes_with_dense_ones(flags):
+    """A token that has halted keeps its state, with a cache as without; recomputed layers give the same gradients."""
+    net, x = built(act_dense=True, act_eps=0.1, **flags), randn(2, 6, 16)
+    out, trace = net(x, return_hiddens=True)
+    assert_close(continued(net, x, 3, return_hiddens=True), out)
+    streams = [hidden for hidden in trace.layer_hiddens]
+    assert len(streams) == 11
+    if 'checkpoint_layers' not in flags:
+        return
+    grads = []
+    for stack in (net, built(act_dense=True, act_eps=0.1, **{**flags, 'checkpoint_layers': False})):
+        out, trace = stack.train()(x, return_hiddens=True)
+        loss = out.sin().sum() + trace.aux_losses['ponder']
+        grads.append(torch.autograd.grad(loss, [*stack.parameters()]))
+    for grad, other in zip(*grads, strict=True):
+        assert_close(grad, other)
+
+
+@pytest.mark.parametrize(
     ('flags', 'message'),
     [
+        (dict(ut_transition='sepconv'), "`act_halting` does not go with layers of kind 'sepconv': .*With `act_dense`"),
+        (dict(act_dense=True, num_residual_streams=2), '`act_halting` does not go with `num_residual_streams`'),
+        (dict(act_dense=True, resi_dual=True), '`act_halting` does not go with `resi_dual`'),
         (dict(weight_tie_layers=False), '`act_halting` needs `weight_tie_layers`'),
         (dict(act_eps=0.5), '`act_eps` got 0.5, it must be a number between 0 and 0.5'),
         (dict(act_max_steps=0), '`act_max_steps` got 0'),

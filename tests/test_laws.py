@@ -592,6 +592,7 @@ DIVISIBLE = [
 
 # what looks for itself how far back, and what counts positions from the start of the window
 NOT_IN_WINDOWS = {'attn_max_attend_past', 'attn_kernel', 'cross_attend', 'position_infused_attn', 'attn_rotate_values'}
+NOT_IN_WINDOWS |= {'coord_pos_emb'}
 NOT_IN_WINDOWS |= {'attn_cluster'}  # whose chunks are counted from the start
 NOT_IN_WINDOWS |= {'attn_aft'}
 NOT_IN_WINDOWS |= {'per_layer_abs_pos_emb', 'tupe_pos'}  # which are for no model with memories, as those here are

@@ -203,6 +203,7 @@ from x_transformers.features.sparse.pattern import (
     SparsePattern,
 )
 from x_transformers.features.streams import HyperConnections, ResidualStreams, UseGatedMultiResidual
+from x_transformers.features.universal import CoordinatePositions, UniversalTransition
 from x_transformers.features.untied import UntiedPositions, UntiedPositionsInModel, UntiedPositionsInStack
 from x_transformers.features.xl import XLPositions, XLPositionsInStack
 from x_transformers.flags import Feature
@@ -345,7 +346,9 @@ STACK: tuple[type[Feature], ...] = (
     SandwichCoef,
     WeightTying,
     ExecuteOrder,
+    UniversalTransition,
     LayerPositions,
+    CoordinatePositions,
     UnetSkips,
     Condition,
     UseScaleNorm,

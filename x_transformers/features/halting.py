@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.kinds import KINDS
 from x_transformers.core.transforms import transformed
 from x_transformers.features.levels import StackFeature
+from x_transformers.features.recompute import CheckpointLayers
+from x_transformers.features.universal import CoordinatePositions
 from x_transformers.flags import Check, ConfigError, flag, is_number, none, size
 
 Run = Callable[[Tensor, Any, Sequence[int]], Tensor]
+UNLESS = '. With `act_dense` it does'
+# features that need all tokens, and keep nothing of a token beside the stream
+WITH_ALL = ('shift_tokens', 'mv_split_residual', 'orthog_residual', 'per_layer_abs_pos_emb')
 
 
 class Halting:
@@ -84,7 +91,6 @@ class TokensHalt(StackFeature):
     act_max_steps = flag(None, 'runs of the block at most; `None`: all, as many as `depth`', size | none, example=2)
     needs = {'weight_tie_layers': 'it is one block that runs again'}
     clashes = {
-        'checkpoint_layers': 'both say how layers run',
         'reversible': 'both say how layers run',
         'layer_dropout': 'a block that is left out would be counted as run',
     }
@@ -93,8 +99,13 @@ class TokensHalt(StackFeature):
 
     def setup(self, host: Any) -> None:
         for feature in host.features.active:
-            if reason := feature.of_tokens_together('needs_all'):
-                raise ConfigError(f'`act_halting` does not go with `{feature.title}`: {reason}')
+            reason = feature.of_tokens_together('needs_all')
+            if reason and not (self.act_dense and feature.title in WITH_ALL):
+                unless = UNLESS if feature.title in WITH_ALL else ''
+                raise ConfigError(f'`act_halting` does not go with `{feature.title}`: {reason}{unless}')
+        if not self.act_dense and any(isinstance(feature, CheckpointLayers) for feature in host.features.active):
+            reason = 'which tokens run is found out once'
+            raise ConfigError(f'`act_halting` does not go with `checkpoint_layers`: {reason}{UNLESS}')
         runs = len(host.layers_execute_order) // host.len_default_block
         if self.act_max_steps is not None and self.act_max_steps > runs:
             raise ConfigError(f'`act_max_steps` got {self.act_max_steps}, the block runs {runs} times: raise `depth`')
@@ -105,11 +116,13 @@ class TokensHalt(StackFeature):
         nn.init.ones_(self.halt.bias)
 
     def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        if not self.act_dense and (reason := KINDS[kind].joins_tokens):
+            raise ConfigError(f'`act_halting` does not go with layers of kind {kind!r}: {reason}{UNLESS}')
         for module in branch.modules() if not self.act_dense else ():
             for feature in getattr(getattr(module, 'features', None), 'active', ()):
                 if reason := feature.of_tokens_together('needs_all'):
                     name = f'{"ff" if kind == "f" else "attn"}_{feature.title}'
-                    raise ConfigError(f'`act_halting` does not go with `{name}`: {reason}. With `act_dense` it does')
+                    raise ConfigError(f'`act_halting` does not go with `{name}`: {reason}{UNLESS}')
         return branch
 
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
@@ -120,14 +133,18 @@ class TokensHalt(StackFeature):
         whole = self.act_dense or tracing or type(x) is not Tensor or x.is_meta  # how many go on is not known there
         real = None if call.real is None else call.real[:, -x.shape[1] :]
         halting = Halting(x, real, self.act_eps)
+        kept = self.host.features.find(CheckpointLayers)
+        again = run if kept is None else functools.partial(kept.segments, run)
         for number, steps in enumerate(blocks, 1):
+            given = self.with_signal(x, call, number)
             if whole:
-                x = all_tokens(run, x, call, steps, halting.going)
+                new = all_tokens(again, given, call, steps, halting.going)
             elif bool(halting.going.any()):
-                x = those_that_go_on(run, x, call, steps, halting.going)
+                new = those_that_go_on(run, given, call, steps, halting.going)
             else:
-                self.leave_keys(run, x, call, range(steps[0], len(order)))
+                self.leave_keys(run, x, call, blocks[number - 1 :], number)
                 break
+            x = new if given is x else torch.where(halting.going.unsqueeze(-1), new, x)
             p = self.halt(x).squeeze(-1).to(halting.spent.dtype).sigmoid()
             halting.step(x, p, number, number == len(blocks))
         call.add_loss('ponder', halting.mean_ponder() * self.act_ponder_weight)
@@ -148,11 +165,17 @@ class TokensHalt(StackFeature):
                 '`layers_execute_order` does not go with `act_halting`: whole blocks run one after another'
             )
 
-    def leave_keys(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> None:
+    def with_signal(self, x: Tensor, call: Any, number: int) -> Tensor:
+        """What a run of the block begins with: the states, and what tells it which run it is."""
+        signal = self.host.features.find(CoordinatePositions)
+        return x if signal is None else signal.signalled(x, call, number)
+
+    def leave_keys(self, run: Run, x: Tensor, call: Any, blocks: Sequence[Sequence[int]], number: int) -> None:
         """What a later token that goes on longer will read: keys and values of the states that were kept."""
-        if call.keeps:
+        for at, steps in enumerate(blocks if call.keeps else (), number):
+            given = self.with_signal(x, call, at)
             for call.step in steps:
-                self.host.layers[call.order[call.step]].fill(x, call, run.args[0])
+                self.host.layers[call.order[call.step]].fill(given, call, run.args[0])
 
 
 def all_tokens(run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:

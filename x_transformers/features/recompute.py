@@ -7,7 +7,7 @@ run, with its gradient. The second run gets a fork of its own, as the call was b
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,8 +40,15 @@ class CheckpointLayers(StackFeature):
     plain = True
     cuts = {}
 
+    @classmethod
+    def variant(cls, values: Mapping[str, Any]) -> type[CheckpointLayers]:
+        return CheckpointRuns if values.get('act_halting') else cls
+
     def through(self, run: Run, x: Tensor, call: Any) -> Tensor:
-        steps = range(len(call.order))
+        return self.segments(run, x, call, range(len(call.order)))
+
+    def segments(self, run: Run, x: Tensor, call: Any, steps: Sequence[int]) -> Tensor:
+        """Run some steps, of which only the inputs of segments are kept."""
         if not (self.host.training and torch.is_grad_enabled()) or transformed():
             return run(x, call, steps)
         length = int(self.checkpoint_layers)  # True is one
@@ -65,6 +72,12 @@ class CheckpointLayers(StackFeature):
         x, own = again(segment, x, kept=kept, reads=() if kept is None else call.beside())
         call.adopt(own)
         return x
+
+
+class CheckpointRuns(CheckpointLayers):
+    """The same where another feature says how layers run, and asks for `segments`."""
+
+    through = None
 
 
 def by(run: Run, stack: nn.Module, now: Callable[[Any], Any]) -> Run:

@@ -1,0 +1,150 @@
+"""Universal transformers: a signal of place and step at every run of a block, and convolutions as its transition.
+
+That one block runs several times is `weight_tie_layers`, that each token says how often `act_halting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.kinds import KINDS, Kind
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.levels import StackFeature
+from x_transformers.features.tables import sinusoids
+from x_transformers.flags import Check, ConfigError, Ring, flag, one_of
+
+
+class CoordinatePositions(StackFeature):
+    """Before every run of a block, each token gets waves of its position and of the number of the run, from 1 on:
+
+        x <- x + [sin i w + sin t w | cos i w + cos t w]          w_k = 10000 ** (-2 k / d)
+
+    The paper alternates sines and cosines: a permutation of the features. 'learned': a vector per run in place of the
+    waves of t. A token that has halted keeps its state, of which the others read keys with the signal of their run.
+    """
+
+    paper = 'Universal Transformers, arXiv:1807.03819'
+    coord_pos_emb = flag(
+        False,
+        "waves of positions and runs, added at every run of a block; 'learned': a vector per run",
+        Check("True, False or 'learned'", lambda v: isinstance(v, bool) or v == 'learned'),
+        example='learned',
+    )
+    stored_as = {'table': 'step_emb'}
+    gives_positions = True
+    clashes = {
+        'reversible': 'the stream changes between layers, which is not computed back',
+        'per_layer_abs_pos_emb': 'both add positions before every block',
+    }
+
+    needs_all = 'it changes every token before each block'
+
+    @classmethod
+    def variant(cls, values: Mapping[str, Any]) -> type[CoordinatePositions]:
+        return CoordinatesWhereTokensHalt if values.get('act_halting') else cls
+
+    def setup(self, host: Any) -> None:
+        if host.dim % 2:
+            raise ConfigError(f'`coord_pos_emb` needs an even width for sines and cosines, got {host.dim}')
+        self.runs = len(host.layers_execute_order) // host.len_default_block
+        if self.coord_pos_emb == 'learned':
+            self.table = nn.Parameter(torch.randn(self.runs, host.dim) * 0.02)
+
+    def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
+        run, inside = divmod(call.step, self.host.len_default_block)
+        return x if inside else self.signalled(x, call, run + 1)
+
+    def signalled(self, x: Tensor, call: Any, run: int) -> Tensor:
+        """The stream with the signal of a run, which counts from 1."""
+        own, dim = call.own(self), self.host.dim
+        if not hasattr(own, 'places'):
+            pos = call.key_positions(x)[..., -call.new :]
+            own.places = sinusoids(pos, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype)
+        places = own.places
+        if places.ndim == 3 and len(places) not in (1, len(x)):  # streams stand in the batch of x
+            places = places.repeat_interleave(len(x) // len(places), dim=0)
+        if self.coord_pos_emb != 'learned':
+            step = torch.tensor(run, device=x.device)
+            return x + (places + sinusoids(step, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype))
+        if run > self.runs:
+            raise ValueError(f"`coord_pos_emb='learned'` has vectors for {self.runs} runs of a block, not for {run}")
+        return x + (places + self.table[run - 1].to(x.dtype))
+
+
+class CoordinatesWhereTokensHalt(CoordinatePositions):
+    """The same where another feature runs blocks, and asks for `signalled` before each."""
+
+    needs_all, arrive = '', None
+
+
+class SeparableConv(nn.Module):
+    """Over the sequence, a kernel of 3 tokens for each feature, then a matrix for each token.  arXiv:1706.03059"""
+
+    def __init__(self, dim: int, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.depthwise = nn.Conv1d(dim, dim, 3, groups=dim, bias=False)
+        self.pointwise = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, recall: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """b n d. `recall` puts those before x in front; outside of the sequence there are zeros."""
+        known = x if recall is None else recall(x)
+        missing = x.shape[-2] + 2 - known.shape[-2]
+        padded = F.pad(known, (0, 0, missing, 0) if self.causal else (0, 0, 1, 1))
+        return self.pointwise(self.depthwise(padded.mT).mT)
+
+
+class SepConvTransition(nn.Module):
+    """Twice a separable convolution with a ReLU behind it, to the past in causal stacks:  b n d -> b n d"""
+
+    def __init__(self, dim: int, causal: bool) -> None:
+        super().__init__()
+        self.conv = nn.ModuleList(SeparableConv(dim, causal) for _ in range(2))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, recalls: Any = (None, None)) -> Tensor:
+        """mask    b n, which tokens are real: others are zeros for their neighbours"""
+        for conv, recall in zip(self.conv, recalls, strict=True):
+            x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
+            x = conv(x, recall).relu()
+        return x
+
+
+def sepconv_inputs(call: Any) -> dict[str, Any]:
+    real = call.real
+    given: dict[str, Any] = {'mask': None if real is None else real[:, real.shape[1] - call.new :]}
+    if call.keeps or call.cache is not None:
+        given['recalls'] = tuple(call.state(f'sepconv_{at}', call.step).append for at in (0, 1))
+    return given
+
+
+def build_sepconv(stack: Any, index: int) -> SepConvTransition:
+    return SepConvTransition(stack.dim, not stack.sees_future)
+
+
+KINDS['sepconv'] = Kind(build_sepconv, inputs=sepconv_inputs, remembers={'sepconv_0': Ring(2), 'sepconv_1': Ring(2)})
+
+
+class UniversalTransition(StackFeature):
+    """Separable convolutions over the sequence in place of feedforwards, as layers of kind 'sepconv'."""
+
+    paper = CoordinatePositions.paper
+    ut_transition = flag(
+        'ff',
+        "what stands in place of feedforwards: 'sepconv' for convolutions",
+        one_of('ff', 'sepconv'),
+        example='sepconv',
+    )
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return values['ut_transition'] != 'ff'
+
+    def kinds(self, kinds: list[str]) -> list[str]:
+        if 'f' not in kinds:
+            raise ConfigError(f'`ut_transition={self.ut_transition!r}` stands in place of feedforwards, there are none')
+        return ['sepconv' if kind == 'f' else kind for kind in kinds]
