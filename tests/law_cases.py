@@ -762,7 +762,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
 
 
 # how inputs are cut; ids and vectors count tokens along axis 1
-PER_TOKEN = ('x', 'sum_embeds', 'embed_ids', 'deep_embeds_and_ids', 'self_attn_kv_residuals')
+PER_TOKEN = ('pos_vectors', 'x', 'sum_embeds', 'embed_ids', 'deep_embeds_and_ids', 'self_attn_kv_residuals')
 # tables over the keys, the same for all rows
 TABLES = ('rotary_pos_emb', 'polar_pos_emb')
 

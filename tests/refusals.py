@@ -74,6 +74,7 @@ KNOWN = {
     r'`ff_swiglu_limit` does not go with `ff_\w+`: .*': 'it has an activation and bounds of its own',
     r'`ff_moe_bias` does not go with `ff_glu_bias=False`: .*': 'one value, and another',
     r'`act_halting` does not go with `\w+`: .*': 'said by `needs_all` of the other',
+    r'`act_halting` does not go with layers of kind .*': 'said by `joins_tokens` of the kind',
     r'`reversible` needs (`pre_norm`|attention and feedforwards): .*': 'of an argument',
     r'`reversible_merge=.concat_norm.` needs `pre_norm_has_final_norm`': 'of an argument',
     r'`reversible` does not go with `scale_residual(_constant)?`, got .*': 'an argument of the residual',

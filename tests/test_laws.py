@@ -623,6 +623,7 @@ NOT_IN_MEMORIES = (
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
     ' recycling looped attn_cluster'
     ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb tupe_pos'
+    ' coord_pos_emb ut_transition'
     ' cmem_len cmem_ratio cmem_fn cmem_loss cmem_loss_weight cmem_init'  # pairs: see test_compressive_memory
 ).split()
 WITH_MEMORIES = [
@@ -990,6 +991,7 @@ def as_dtype(inputs, dtype):
 LOUD = (
     'adaptive_condition_mlp', 'gate_residual', 'looped', 'attn_qk_norm_groups', 'attn_l2_distance', 'use_derf',
     'rotary_pos_emb, of a stack without any', 'differential, sinks', 'attn_kernel=rff', 'gate.grucell', 'gate.gtrxl',
+    'gate.sigtanh',
 )  # fmt: skip
 # of two experts that fit nearly as well, rounding may choose the other
 CHOOSY = [case.name for case in CASES if {'ff_moe_experts', 'attn_cluster'} & set(case.stack)]
