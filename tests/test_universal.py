@@ -220,7 +220,7 @@ def test_names():
         ),
         (
             lambda: built(ut_transition='sepconv')(randn(1, 4, 16), document_ids=torch.zeros(1, 4).long()),
-            '`document_ids` does not go with .*sepconv',
+            '`document_ids` does not go with `ut_transition`: its convolutions run',
         ),
         (
             lambda: built(coord_pos_emb='learned')(randn(1, 4, 16), repeat_blocks=(0, T + 1)),

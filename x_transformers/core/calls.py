@@ -106,10 +106,11 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     def only_new(self, t: Tensor, name: str) -> Tensor:
         """The rows of `t` (b n d) that belong to new tokens, hidden ones finite."""
-        if t.shape[1] == 1 < self.new:
+        length = t.shape[1]
+        if length == 1 < self.new:
             return t
-        if t.shape[1] in (self.new, self.tokens, self.given):
-            return cleared(t[:, t.shape[1] - self.new :], self.real)
+        if length == self.new or length == self.tokens or length == self.given:  # dynamo finds no symbol in a tuple
+            return cleared(t[:, length - self.new :], self.real)
         if t.shape[1] == 1:
             return t
         raise ValueError(f'`{name}` got {t.shape[1]} tokens, it must have {self.new}, or 1 for all of them')

@@ -133,6 +133,7 @@ class UniversalTransition(StackFeature):
     """Separable convolutions over the sequence in place of feedforwards, as layers of kind 'sepconv'."""
 
     paper = CoordinatePositions.paper
+    joins_tokens = 'its convolutions run across documents'
     ut_transition = flag(
         'ff',
         "what stands in place of feedforwards: 'sepconv' for convolutions",

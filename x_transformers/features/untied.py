@@ -131,9 +131,11 @@ class UntiedPositionsInStack(StackFeature):
         vectors, known = call.inputs.get('pos_vectors'), call.inputs.get('pos_known')
         if vectors is None:
             raise ValueError(f'`pos_vectors` is missing, which `tupe_pos` needs: {WANTED}')
-        wanted = f'({call.new}, {x.shape[-1]}) or ({len(x)}, {call.new}, {x.shape[-1]})'
         if vectors.shape[-1] != x.shape[-1] or vectors.shape[:-2] not in ((), (1,), (len(x),)):
-            raise ValueError(f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be {wanted}')
+            n, d = call.new, x.shape[-1]
+            raise ValueError(
+                f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({len(x)}, {n}, {d})'
+            )
         vectors = call.only_new(vectors.reshape(-1, *vectors.shape[-2:]), 'pos_vectors').to(x.dtype)
         if known is None:
             known = torch.ones(1, call.new, dtype=torch.bool, device=x.device)
