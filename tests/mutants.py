@@ -932,6 +932,7 @@ BUGS = {
     'features/untied.py': ('test_untied.py', [
         ('contents keep their temperature', 'host.logit_scale = (2 * host.dim_key) ** -0.5', 'pass'),
         ('a key without a position counts before its query', 'return torch.where(q_known[:, None, :, None], scores, of_query)', 'return torch.where(q_known[:, None, :, None] | ~k_known[:, None, None], scores, of_query)'),
+        ('cached keys of a batch are one memory', 'expand(len(x), -1, -1).contiguous()', 'expand(len(x), -1, -1)'),
         ('cached keys lose their positions', 'rows = rows if begins else held', 'rows = rows', 'test_laws.py::test_cache -ktupe'),
         ('padding counts in positions', 'pos = pos if start is None else pos - start.unsqueeze(-1)', 'pos = pos + 0'),
         ('tokens in front have one', 'known = (at >= 0) &', 'known = (at >= -1) &'),
@@ -1341,7 +1342,10 @@ BUGS = {
     'modalities/vit.py': ('test_images.py', [
         ('a program knows one batch of images', 'p = self.attn(self.query.expand(x.shape[0], -1, -1)', 'p = self.attn(self.query.expand(len(x), -1, -1)', 'test_export.py -kpool'),
         ('registers of an image model are patches', 'if self.registers_first else x[:, :at]', 'if self.registers_first else x', 'test_model_features.py -kregisters'),
-        ('the image model has no positions', 'self.post_emb_norm(x + positions)', 'self.post_emb_norm(x)', 'test_known_defects_of_wrappers.py test_original_readme.py test_compat.py test_checkpoint.py'),
+        ('the image model has no positions', 'x = x + self.positions(', 'x = x + 0 * self.positions(', 'test_known_defects_of_wrappers.py test_original_readme.py test_compat.py test_checkpoint.py'),
+        ('an image model hands on positions and adds them', 'if not hands_on_positions(self):\n            x', 'if True:\n            x', 'test_untied.py'),
+        ('a class token of an image has a position', 'known[:, 0] = False', 'pass', 'test_untied.py'),
+        ('registers have a position', 'known.new_zeros(len', 'known.new_ones(len', 'test_untied.py'),
         ('registers always stand behind patches', 'at = self.num_prefix if self.registers_first else x.shape[1]\n', 'at = x.shape[1]\n'),
         ('the mean reads what stands in front', 'x[:, self.num_prefix :].mean(dim=1)', 'x.mean(dim=1)'),
         ('positions are not smoothed where they shrink', 'smooth = RESAMPLED[self.interpolate_pos_emb]', 'smooth = False'),

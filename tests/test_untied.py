@@ -6,11 +6,13 @@ from law_cases import randomise
 from oracles import assert_close, randn
 
 from x_transformers import (
+    AutoregressiveWrapper,
     ContinuousTransformerWrapper,
     Decoder,
     Encoder,
     MultiInputTransformerWrapper,
     TransformerWrapper,
+    ViTransformerWrapper,
 )
 from x_transformers.core import rows
 from x_transformers.features.untied import UntiedPositions
@@ -48,13 +50,17 @@ def by_loops(net, attn, x, vectors, known, causal):
     return attn.to_out(out.flatten(2))
 
 
-def written_out(net, x, vectors, known, causal):
+def through_layers(net, x, vectors, known, causal):
     stack = net.attn_layers
     for norms, branch, _ in stack.layers:
         normed = norms[0](x)
         is_attention = hasattr(branch, 'to_q')
         x = x + (by_loops(net, branch, normed, vectors, known, causal) if is_attention else branch(normed))
-    return net.to_logits(stack.final_norm(x))
+    return stack.final_norm(x)
+
+
+def written_out(net, *given):
+    return net.to_logits(through_layers(net, *given))
 
 
 @pytest.mark.parametrize('blocks', [False, True])
@@ -80,11 +86,8 @@ def test_tokens_in_front_have_no_position():
     vectors = torch.cat((torch.zeros(2, DIM), net.pos_emb.emb.weight[:N] * DIM**-0.5)).expand(B, -1, -1)
     known = (torch.arange(N + 2) >= 2).expand(B, -1)
     x = torch.cat((net.memory_tokens.expand(B, -1, -1), net.token_emb(IDS)), dim=1)
-    stack = net.attn_layers
-    for norms, branch, _ in stack.layers:
-        normed = norms[0](x)
-        x = x + (by_loops(net, branch, normed, vectors, known, False) if hasattr(branch, 'to_q') else branch(normed))
-    assert_close(net(IDS), net.to_logits(stack.final_norm(x)[:, 2:].mean(dim=1)))
+    x = through_layers(net, x, vectors, known, False)
+    assert_close(net(IDS), net.to_logits(x[:, 2:].mean(dim=1)))
     assert net.attn_layers.tupe_cls.abs().min() > 0
 
 
@@ -172,6 +175,33 @@ def test_other_wrappers():
     assert_close(flipped, after.flip(1))
 
 
+@pytest.mark.parametrize('cls_first', [False, True])
+@pytest.mark.parametrize('place', ['end', 'front'])
+def test_images(place, cls_first):
+    """Registers have no position, the class token has one unless it is said to have none."""
+    stack = Encoder(**SIZES, tupe_pos=True, tupe_cls_first=cls_first)
+    sizes = dict(image_size=4, patch_size=2, prefix_tokens=1, num_register_tokens=2, num_classes=9)
+    net = randomise(ViTransformerWrapper(attn_layers=stack, register_place=place, **sizes).double())
+    image, front = randn(B, 3, 4, 4), place == 'front'
+    patches = image.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 4, 5, 1).reshape(B, 4, 12)
+    parts = [net.prefix_tokens.expand(B, -1, -1), net.patch_to_embedding(patches)]
+    parts.insert(1 if front else 2, net.register_tokens.expand(B, -1, -1))
+    places = [0, None, None, 1, 2, 3, 4] if front else [0, 1, 2, 3, 4, None, None]
+    known = torch.tensor([p is not None and not (cls_first and p == 0) for p in places]).expand(B, -1)
+    vectors = net.pos_embedding[0, [p or 0 for p in places]].expand(B, -1, -1)
+    x = through_layers(net, torch.cat(parts, dim=1), vectors, known, False)
+    assert_close(net(image), net.mlp_head((x[:, 3:] if front else x[:, 1:5]).mean(dim=1)))
+
+
+def test_tokens_are_taken_back():
+    """Guesses that were read with the prompt and were wrong: what each row reads then stands in memory of its own."""
+    repeating = torch.tensor([[0, 1, 2, 0, 1], [3, 4, 3, 4, 3]])
+    net = AutoregressiveWrapper(model(Decoder, rel_pos_bias=True))
+    found = net.speculative(repeating, 6, temperature=0.0)
+    assert torch.equal(found, net.generate(repeating, 6, temperature=0.0, cache_kv=False))
+    assert len(found.unique()) > 2
+
+
 @pytest.mark.parametrize(
     ('call', 'words'),
     [
@@ -179,6 +209,12 @@ def test_other_wrappers():
         (lambda: model(disable_abs_pos_emb=True), '`tupe_pos` needs absolute positions'),
         (lambda: model(around=dict(emb_dim=6)), '`tupe_pos` needs positions as wide as the stack, 8, `emb_dim` got 6'),
         (lambda: model(Decoder, around=dict(max_mem_len=3)), '`tupe_pos` does not go with `max_mem_len`'),
+        (
+            lambda: ViTransformerWrapper(
+                image_size=4, patch_size=2, attn_layers=Encoder(**SIZES, tupe_pos=True, tupe_cls_first=True)
+            ),
+            '`tupe_cls_first` needs `prefix_tokens`',
+        ),
         (lambda: model(attn_kv_heads=1), '`attn_tupe_pos` does not go with `attn_kv_heads`'),
         (lambda: model(rotary_pos_emb=True), '`rotary_pos_emb`'),
         (lambda: Encoder(**SIZES, tupe_pos=True)(torch.randn(1, 3, DIM)), '`pos_vectors` is missing'),

@@ -118,7 +118,8 @@ class UntiedPositionsInStack(StackFeature):
         rows = torch.cat((k, known.unsqueeze(-1).to(k.dtype).expand(len(k), -1, -1)), dim=-1)
         state = call.state('tupe_k')
         begins = state.known is None
-        held = state.append(rows.expand(len(x), -1, -1)) if call.keeps or not begins else rows
+        # in memory of their own, into which later tokens are written
+        held = state.append(rows.expand(len(x), -1, -1).contiguous()) if call.keeps or not begins else rows
         rows = rows if begins else held
         q, k = (t.unflatten(-1, (heads, width)).transpose(1, 2) for t in (q, rows[..., :-1]))
         terms = (q, k, known, rows[..., -1] > 0, self.without)
@@ -147,6 +148,12 @@ class UntiedPositionsInStack(StackFeature):
         return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
 
 
+def begins_with_cls(stack: Any) -> bool:
+    """Whether the token at position 0 has no position in a stack with scores of positions."""
+    own = stack.features.find(UntiedPositionsInStack)
+    return own is not None and own.tupe_cls_first
+
+
 class UntiedPositionsInModel(ModelFeature):
     """Hands the vectors of positions to a stack that has scores of them."""
 
@@ -154,8 +161,8 @@ class UntiedPositionsInModel(ModelFeature):
     plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
-        own = host.attn_layers.features.find(UntiedPositionsInStack)
-        self.used, self.first = own is not None, own is not None and own.tupe_cls_first
+        self.used = host.attn_layers.features.find(UntiedPositionsInStack) is not None
+        self.first = begins_with_cls(host.attn_layers)
         if not self.used:
             return
         if not adds_positions(host):

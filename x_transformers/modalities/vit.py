@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
 from x_transformers.core.precision import accurate
+from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
 from x_transformers.features.pooling import Pooler
+from x_transformers.features.untied import begins_with_cls
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -55,7 +57,8 @@ class ViTransformerWrapper(Configurable):
 
     The stack sees learned prefix tokens, the patches, row by row, and registers, behind the patches unless
     `register_place='front'` puts them before. Prefix tokens and patches have learned positions, added as they are
-    stored. Registers have none, and are left out of what is pooled and returned.
+    stored, or handed to a stack that reads them apart from the tokens, as `tupe_pos` does. Registers have none, and are
+    left out of what is pooled and returned.
 
     Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
     """
@@ -88,6 +91,8 @@ class ViTransformerWrapper(Configurable):
         super().__init__()
         if image_size % patch_size and not (crop_to_patches and image_size > patch_size):
             raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
+        if begins_with_cls(attn_layers) and not prefix_tokens:
+            raise ConfigError('`tupe_cls_first` needs `prefix_tokens`: patches alone have no class token')
         dim, dim_patch, side = attn_layers.dim, channels * patch_size**2, image_size // patch_size
         self.patch_size, self.channels, self.image_size, self.side = patch_size, channels, image_size, side
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
@@ -143,7 +148,8 @@ class ViTransformerWrapper(Configurable):
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self.check(img)
-        x = self.attn_layers(self.tokens(self.cropped(as_precise(img, self, 'img')), hidden_patches))
+        img = self.cropped(as_precise(img, self, 'img'))
+        x = self.attn_layers(self.tokens(img, hidden_patches), **self.positions_apart(img))
         embeddings = self.without_registers(x)
         if return_embeddings:
             return embeddings
@@ -183,12 +189,28 @@ class ViTransformerWrapper(Configurable):
             x = torch.where(self.hidden(hidden_patches, x, grid).unsqueeze(-1), self.mask_token.to(x.dtype), x)
         if self.prefix_tokens is not None:
             x = torch.cat((self.prefix_tokens.expand(x.shape[0], -1, -1), x), dim=1)
-        positions = self.positions(img.shape[-2] // side, img.shape[-1] // side)
-        x = self.dropout(self.post_emb_norm(x + positions))
-        if self.register_tokens is None:
-            return x
+        if not hands_on_positions(self):
+            x = x + self.positions(img.shape[-2] // side, img.shape[-1] // side)
+        x = self.dropout(self.post_emb_norm(x))
+        return x if self.register_tokens is None else self.with_registers(x, self.register_tokens)
+
+    def with_registers(self, x: Tensor, registers: Tensor) -> Tensor:
+        """Rows of prefix tokens and patches, b n d, with those of registers, r d, where these stand."""
         at = self.num_prefix if self.registers_first else x.shape[1]
-        return torch.cat((x[:, :at], self.register_tokens.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
+        return torch.cat((x[:, :at], registers.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
+
+    def positions_apart(self, img: Tensor) -> dict[str, Tensor]:
+        """What a stack is given that reads positions apart from the tokens."""
+        if not hands_on_positions(self):
+            return {}
+        vectors = self.positions(img.shape[-2] // self.patch_size, img.shape[-1] // self.patch_size)
+        known = torch.ones(1, vectors.shape[1], 1, dtype=torch.bool, device=vectors.device)
+        if begins_with_cls(self.attn_layers):
+            known[:, 0] = False
+        if self.register_tokens is not None:
+            vectors = self.with_registers(vectors, torch.zeros_like(self.register_tokens))
+            known = self.with_registers(known, known.new_zeros(len(self.register_tokens), 1))
+        return dict(pos_vectors=vectors, pos_known=known[..., 0])
 
     def hidden(self, given: Tensor, patches: Tensor, grid: tuple[int, int]) -> Tensor:
         """Which patches (b n d) are hidden, b n; `given` as that, or b h w in the rows and columns of the grid."""
