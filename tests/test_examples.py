@@ -89,6 +89,12 @@ REFUSED = {
         (['--dim', '30'], '--dim 30 cannot be divided among 4 heads'),
         (['--data', 'empty'], 'there is no text in empty'),
     ],
+    'memory_corridor': [
+        (['--gate', 'lstm'], "argument --gate: invalid choice: 'lstm'"),
+        (['--dim', '30'], '--dim 30 cannot be divided by 4'),
+        (['--length', '1'], "argument --length: got '1', it must be an integer of at least 2"),
+        (['--lr', '0'], "argument --lr: got '0', it must be a number above 0"),
+    ],
     'translate': [
         (['--source', ''], 'argument --source: is empty'),
         (['--invented', '1.5'], 'a number of at least 0 and at most 1'),
@@ -334,6 +340,38 @@ def test_windows_grow_around_what_was_learned(monkeypatch):
         assert shapes == [(2, 0.01, 8), (4, 0.005, 16)]
         near, far = models[0].net.attn_layers.config['attn_sparse_pattern']
         assert near['window'] == far['window'] == 4 and list(far['dilation']) == [1, 1, 2, 2]
+
+
+@pytest.mark.slow
+def test_an_agent_remembers_through_its_memories():
+    """Each segment sees nothing of the one with the cue: without memories it can only guess."""
+    with example_scripts.script('memory_corridor') as script:
+        for length, memory, low, high in ((6, 6, 0.9, 1.0), (6, 0, 0.2, 0.8)):
+            args = script.read_arguments(f'--length {length} --segment 2 --depth 2 --steps 60 --lr 3e-3'.split())
+            build = script.build_agent
+            script.build_agent = lambda args, memory=memory, build=build: with_memory(build(args), memory)
+            found = list(script.train(args))
+            script.build_agent = build
+            assert low <= sum(found[-10:]) / 10 <= high
+
+
+def with_memory(agent, length):
+    agent.max_mem_len = length
+    return agent
+
+
+@pytest.mark.nightly
+def test_gates_let_a_deep_agent_learn():
+    with example_scripts.script('memory_corridor') as script:
+        found = {
+            gate: [
+                sum(list(script.train(script.read_arguments(['--gate', gate, '--seed', seed])))[-30:]) / 30
+                for seed in '012'
+            ]
+            for gate in ('gtrxl', 'none')
+        }
+    assert min(found['gtrxl']) > 0.95, found
+    assert sorted(found['none'])[1] < 0.7, found
 
 
 @pytest.mark.slow
