@@ -1087,6 +1087,15 @@ BUGS = {
         ('what other segments hold counts', 'x.masked_fill(~chosen.unsqueeze(-1), 0.0).flatten(0, -2)', 'x.flatten(0, -2)'),
         ('segments that were not hidden count', 'logits = logits.masked_fill(~chosen, torch.finfo(logits.dtype).min)', 'pass'),
     ]),
+    'modalities/decision.py': ('test_decision.py', [
+        ('an action is read off itself', 'return self.predicted(out[:, 1::3])', 'return self.predicted(out[:, 2::3])'),
+        ('returns are sums of the past', 'rewards.flip(-1).cumsum(dim=-1).flip(-1)', 'rewards.cumsum(dim=-1)'),
+        ('returns are not scaled', 'self.embed_return(rtg / self.return_scale)', 'self.embed_return(rtg)'),
+        ('rewards so far are still asked for', '(target.unsqueeze(1) - got)[:, first:]', 'target.unsqueeze(1).expand_as(got)[:, first:]'),
+        ('times begin anew in the context', 'times = torch.arange(first, steps, device=place.device)', 'times = torch.arange(steps - first, device=place.device)'),
+        ('padding counts in the loss', 'aux.added_to(each.mean() if mask is None else each[mask].mean())', 'aux.added_to(each.mean())'),
+        ('what has left the context is kept', 'history.cache if first == 0 and', 'history.cache if'),
+    ]),
     'modalities/dmol.py': ('test_dmol.py', [
         ('the lowest value has no tail', '.masked_fill(lowest, 0.0)\n', '\n'),
         ('channels do not hear of those before', 'return means[..., at] + (own * before.unsqueeze(-2)).sum(dim=-1)', 'return means[..., at]'),

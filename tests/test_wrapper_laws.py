@@ -37,6 +37,7 @@ from x_transformers import (
     Classifier,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
+    DecisionTransformer,
     Decoder,
     DMOLHead,
     EarlyExitWrapper,
@@ -238,7 +239,19 @@ FREE = dict(num_tokens=VOCAB, dim=DIM, dec_head_depth=1, dec_tail_depth=2, laten
 VARIATIONAL = dict(num_tokens=VOCAB, dim=DIM, depth=2, enc_depth=1, dim_latent=LATENT, latents_dropout_prob=0.0)
 OF_VECTORS = dict(by='lens', fills=dict(x=9.0))
 
+
+def decisions(**options: Any) -> nn.Module:
+    stack = Decoder(dim=DIM, depth=1, heads=2, attn_dim_head=8)
+    return DecisionTransformer(WIDTH, 3, stack, context_len=6, max_ep_len=9, **options)
+
+
+WALKS = dict(states=randn(2, N, WIDTH), rtg=randn(2, N), timesteps=torch.arange(N).expand(2, -1))
+
 SUBJECTS = {
+    'decisions': Subject(
+        decisions, dict(WALKS, actions=randn(2, N, 3)), lambda m, **walks: m.loss(walks)),
+    'decisions, discrete': Subject(
+        lambda: decisions(discrete=True), dict(WALKS, actions=ids() % 3), lambda m, **walks: m.loss(walks)),
     'language': of_text(lambda: AutoregressiveWrapper(net_of(), label_smoothing=0.1)),
     'prefixes': Subject(
         lambda: AutoregressiveWrapper(net_of(PrefixDecoder)), dict(x=ids(), prefix_attn_len=torch.tensor([3, 3])),
@@ -367,6 +380,7 @@ ROWS_MEET = {
 }
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
+    **dict.fromkeys(('decisions', 'decisions, discrete'), 'it stands on the left: test_decision.py'),
     'hidden tokens': HIDDEN,
     'masked': HIDDEN,
     'spans': HIDDEN,

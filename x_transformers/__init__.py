@@ -17,6 +17,7 @@ from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
 from x_transformers.features.sparse.converting import sparsify_
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
+from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
@@ -65,6 +66,7 @@ __all__ = [
     'ContinuousTransformerWrapper',
     'CrossAttender',
     'DMOLHead',
+    'DecisionTransformer',
     'Decoder',
     'EarlyExitWrapper',
     'Encoder',

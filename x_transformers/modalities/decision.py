@@ -1,0 +1,263 @@
+"""Decisions as a sequence: a model of returns, states and actions, that is asked for actions of a return to come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.cache import LayerIntermediates
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, as_precise, check_ids, check_range
+from x_transformers.core.precision import accurate
+from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
+from x_transformers.generation.engine import evaluating
+from x_transformers.x_transformers import AttentionLayers
+
+__all__ = ['DecisionTransformer', 'Episode', 'returns_to_go']
+
+an_observation = Check(
+    'an integer of at least 1, or (channels, height, width)',
+    lambda v: size.test(v) or (isinstance(v, (tuple, list)) and len(v) == 3 and all(map(size.test, v))),
+)
+
+
+def returns_to_go(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The sum of the rewards from each step on (... t), of steps that are real."""
+    rewards = rewards if mask is None else rewards.masked_fill(~mask, 0.0)
+    return rewards.flip(-1).cumsum(dim=-1).flip(-1)
+
+
+class Episode:
+    """What has happened so far, in b environments side by side: `observe` a state, `act`, `receive` its reward.
+
+    states    list of (b s), or (b c h w) for images
+    actions   list of (b) or (b a), which `DecisionTransformer.act` chose
+    rewards   list of (b)
+    """
+
+    def __init__(self) -> None:
+        self.states: list[Tensor] = []
+        self.actions: list[Tensor] = []
+        self.rewards: list[Tensor] = []
+        self.cache: LayerIntermediates | None = None
+
+    def observe(self, state: Tensor) -> Episode:
+        if len(self.states) != len(self.actions):
+            raise ValueError(f'`observe` got state {len(self.states) + 1}, an action for the one before is missing')
+        self.states.append(state)
+        return self
+
+    def receive(self, reward: Tensor | Sequence[float]) -> Episode:
+        if len(self.rewards) + 1 != len(self.actions):
+            raise ValueError(f'`receive` got reward {len(self.rewards) + 1}, there are {len(self.actions)} actions')
+        self.rewards.append(torch.as_tensor(reward, dtype=torch.float32))
+        return self
+
+
+class DecisionTransformer(Configurable):
+    """A causal model of (return to go, state, action), three tokens a step, which predicts the action of each state.
+
+        tokens   R_0 s_0 a_0 R_1 s_1 a_1 ...        R_t = r_t + r_(t+1) + ...
+        x        norm(projection of the token + table[t])
+        a_t      W out(s_t) + w                     tanh of it, or logits of discrete actions
+
+    It learns from trajectories of any quality; to act, it is given the return that one would like. The stack has no
+    positions: those of the table are times, the same for the three tokens of a step.
+
+    Chen et al. 2021, arXiv:2106.01345
+    """
+
+    def __init__(
+        self,
+        state_dim: Annotated[Any, 'features of a state, or (channels, height, width) of images', an_observation],
+        act_dim: Annotated[int, 'features of an action, or the number of discrete ones', size],
+        attn_layers: Annotated[AttentionLayers, 'a Decoder', an_instance(AttentionLayers)],
+        *,
+        discrete: Annotated[bool, 'actions are whole numbers', boolean] = False,
+        context_len: Annotated[int, 'steps that are read at most', size] = 20,
+        max_ep_len: Annotated[int, 'times that have a vector', size] = 4096,
+        action_tanh: Annotated[bool | None, 'actions from -1 to 1; None: unless discrete', boolean | none] = None,
+        return_scale: Annotated[float, 'returns are divided by this', positive] = 1.0,
+    ) -> None:
+        super().__init__()
+        if not attn_layers.causal or attn_layers.cross_attend:
+            raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be a Decoder without a context')
+        if discrete and action_tanh:
+            raise ConfigError('`action_tanh` does not go with `discrete`: logits have no bounds')
+        self.attn_layers, self.discrete = attn_layers, bool(discrete)
+        self.state_dim, self.act_dim, self.context_len, self.max_ep_len = state_dim, act_dim, context_len, max_ep_len
+        self.action_tanh, self.return_scale = not discrete if action_tanh is None else action_tanh, float(return_scale)
+        dim = attn_layers.dim
+        self.embed_return = nn.Linear(1, dim)
+        self.embed_state = nn.Linear(state_dim, dim) if size.test(state_dim) else of_images(tuple(state_dim), dim)
+        self.embed_action = nn.Embedding(act_dim, dim) if discrete else nn.Linear(act_dim, dim)
+        self.embed_timestep = nn.Embedding(max_ep_len, dim)
+        self.embed_norm = nn.LayerNorm(dim)
+        self.to_action = nn.Linear(dim, act_dim)
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)) and not name.startswith('attn_layers'):
+                nn.init.normal_(module.weight, std=0.02)
+                if getattr(module, 'bias', None) is not None:
+                    nn.init.zeros_(module.bias)
+
+    # what it reads
+
+    def check(
+        self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """States, actions, returns (b k 1), and how many steps of each row are padding on the left (b)."""
+        of_state = (self.state_dim,) if size.test(self.state_dim) else tuple(self.state_dim)
+        if states.ndim != 2 + len(of_state) or states.shape[2:] != of_state:
+            wanted = ', '.join(('b', 'k', *map(str, of_state)))
+            raise ValueError(f'`states` got shape {tuple(states.shape)}, it must be ({wanted})')
+        b, k = states.shape[:2]
+        if k > self.context_len:
+            raise ValueError(f'`states` got {k} steps, more than `context_len`, {self.context_len}')
+        of_action = (b, k) if self.discrete else (b, k, self.act_dim)
+        if actions.shape != of_action:
+            raise ValueError(f'`actions` got shape {tuple(actions.shape)}, it must be {of_action}')
+        rtg = rtg.unsqueeze(-1) if rtg.ndim == 2 else rtg
+        if rtg.shape != (b, k, 1):
+            raise ValueError(f'`rtg` got shape {tuple(rtg.shape)}, it must be {(b, k)}')
+        if timesteps.shape not in ((k,), (b, k)) or timesteps.is_floating_point():
+            got = f'{timesteps.dtype} of shape {tuple(timesteps.shape)}'
+            raise ValueError(f'`timesteps` got {got}, it must be whole numbers {(b, k)}')
+        check_range(timesteps, 'timesteps', 0, self.max_ep_len - 1, 'times')
+        actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else as_precise(actions, self)
+        mask = as_mask(mask, 'mask', b, k, like=states)
+        if mask is None:
+            return as_precise(states, self), actions, as_precise(rtg, self), None
+        start = k - mask.sum(dim=-1)
+        if not torch.equal(mask, torch.arange(k, device=mask.device) >= start.unsqueeze(-1)):
+            raise ValueError('`mask` got holes, or padding on the right: steps are padded on the left')
+        if not self.discrete:
+            actions = actions.masked_fill(~mask.unsqueeze(-1), 0.0)
+        states = states.masked_fill(~mask.view(b, k, *[1] * len(of_state)), 0.0)
+        return as_precise(states, self), actions, as_precise(rtg, self).masked_fill(~mask.unsqueeze(-1), 0.0), start
+
+    def tokens(self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor) -> Tensor:
+        """Three for each step:  b (k 3) d"""
+        time = self.embed_timestep(timesteps)
+        given = self.embed_return(rtg / self.return_scale), self.embed_state_of(states), self.embed_action(actions)
+        return self.embed_norm(torch.stack([one + time for one in given], dim=2).flatten(1, 2))
+
+    def embed_state_of(self, states: Tensor) -> Tensor:
+        if size.test(self.state_dim):
+            return self.embed_state(states)
+        return self.embed_state(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+
+    def predicted(self, x: Tensor) -> Tensor:
+        out = self.to_action(x)
+        return out.tanh() if self.action_tanh else out
+
+    # what it is called with
+
+    @checked
+    def forward(
+        self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """The action of each step, or logits of discrete ones, from what is known before it:  b k a
+
+        states      b k s | b k c h w
+        actions     b k a | b k         whole numbers, if discrete. That of a step is read by later steps only
+        rtg         b k                 the return from this step on, its own reward included
+        timesteps   k | b k             since the beginning of the episode
+        mask        b k                 True for real steps; padding stands on the left
+        raises      ValueError for other shapes, more than `context_len` steps, or times from `max_ep_len` on
+        """
+        states, actions, rtg, start = self.check(states, actions, rtg, timesteps, mask)
+        if start is not None:
+            timesteps = timesteps.expand(states.shape[:2])
+        options = {} if start is None else {'seq_start_pos': 3 * start}
+        out = self.attn_layers(self.tokens(states, actions, rtg, timesteps), **options)
+        return self.predicted(out[:, 1::3])
+
+    def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Of the actions of all real steps: the cross entropy of discrete ones, else the mean square of each feature.
+
+        batch   `states`, `actions`, `timesteps`, perhaps `mask`, and `rtg`; or `rewards` (b k) of whole episodes
+        """
+        missing = [name for name in ('states', 'actions', 'timesteps') if name not in batch]
+        if missing or ('rtg' in batch) == ('rewards' in batch):
+            what = ', '.join(f'`{name}`' for name in missing) or 'either `rtg` or `rewards`'
+            raise ValueError(f'`batch` got {", ".join(sorted(batch))}: it must have {what}')
+        mask = batch.get('mask')
+        rtg = batch['rtg'] if 'rtg' in batch else returns_to_go(batch['rewards'], mask)
+        with AuxLosses() as aux:
+            found = self(batch['states'], batch['actions'], rtg, batch['timesteps'], mask)
+        found, target = accurate(found), batch['actions']
+        if self.discrete:
+            each = F.cross_entropy(found.flatten(0, 1), target.flatten().long(), reduction='none').view(target.shape)
+        else:
+            each = (found - target).square().mean(dim=-1)
+        return aux.added_to(each.mean() if mask is None else each[mask].mean())
+
+    @torch.no_grad()
+    def act(self, history: Episode, target_return: Tensor | float, temperature: float = 0.0) -> Tensor:
+        """The action for the last state of an episode, which joins its actions:  (b a), or (b) of discrete ones
+
+        target_return   what the whole episode should return, one number or (b); rewards so far are taken off it
+        temperature     of discrete actions: 0 for the most probable one
+
+        Within `context_len` steps keys and values of earlier tokens are kept; beyond, the last steps are read again.
+        """
+        steps = len(history.states)
+        if steps == 0 or len(history.actions) != steps - 1 or len(history.rewards) != steps - 1:
+            counts = f'{steps} states, {len(history.actions)} actions and {len(history.rewards)} rewards'
+            raise ValueError(f'`history` got {counts}: one state more than actions and rewards is to be acted on')
+        if temperature < 0 or (temperature and not self.discrete):
+            raise ValueError(f'`temperature` got {shown(temperature)}, it must be 0, or above for discrete actions')
+        with evaluating(list(self.modules())):
+            out = self.predicted(self.of_last(history, target_return))
+        if self.discrete and temperature:
+            action = torch.multinomial((accurate(out) / temperature).softmax(dim=-1), 1).squeeze(-1)
+        else:
+            action = out.argmax(dim=-1) if self.discrete else out
+        history.actions.append(action)
+        return action
+
+    def of_last(self, history: Episode, target_return: Tensor | float) -> Tensor:
+        """The output for the last state (b d)."""
+        place = self.embed_norm.weight
+        steps, first = len(history.states), max(len(history.states) - self.context_len, 0)
+        b = history.states[-1].shape[0]
+        target = torch.as_tensor(target_return, dtype=torch.float32, device=place.device).expand(b)
+        rewards = [reward.to(place.device) for reward in history.rewards]
+        got = torch.stack([torch.zeros_like(target), *rewards], dim=1).cumsum(dim=1)
+        kept = history.cache if first == 0 and self.attn_layers.can_cache_kv else None
+        first = steps - 2 if kept is not None else first  # the action before, and this step
+        states = torch.stack([state.to(place.device) for state in history.states[first:]], dim=1)
+        given = [*history.actions[first:], torch.zeros_like(history.actions[-1]) if history.actions else self.none(b)]
+        actions = torch.stack([action.to(place.device) for action in given], dim=1)
+        times = torch.arange(first, steps, device=place.device)
+        states, actions, rtg, _ = self.check(states, actions, (target.unsqueeze(1) - got)[:, first:], times, None)
+        tokens = self.tokens(states, actions, rtg, times)[:, 2 if kept is not None else 0 : -1]
+        options = {} if kept is None else {'cache': kept, 'input_not_include_cache': True}
+        out, history.cache = self.attn_layers(tokens, return_hiddens=True, **options)
+        return out[:, -1]
+
+    def none(self, b: int) -> Tensor:
+        """An action that nothing reads."""
+        like = self.embed_norm.weight
+        if self.discrete:
+            return torch.zeros(b, dtype=torch.long, device=like.device)
+        return torch.zeros(b, self.act_dim, dtype=like.dtype, device=like.device)
+
+
+def of_images(shape: tuple[int, int, int], dim: int) -> nn.Sequential:
+    """Two convolutions that halve an image, and a projection."""
+    channels, height, width = shape
+    left = -(-height // 4) * -(-width // 4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * left, dim),
+    )
