@@ -1,11 +1,14 @@
 """Where norms stand and what they divide by, and blocks whose branches stand side by side, against their formulas."""
 
 import copy
+import itertools
 
 import oracles
 import pytest
 import torch
 from oracles import assert_close, assert_same, randn, randomised, sub
+from toy_tasks import copy as copying
+from toy_tasks import learned, net_for
 
 from x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm, RMSNorm, ScaleNorm, SimpleRMSNorm
@@ -78,6 +81,20 @@ def test_norms_alone(shape):
     x, plain = randn(*shape), dict(use_rmsnorm=True, norm_eps=0.3)
     assert_close(SimpleRMSNorm(shape[-1], eps=0.3)(x), normed({}, x, plain), tolerance=EXACT)
     assert_close(ScaleNorm(shape[-1], eps=0.3).double()(x), normed({}, x, plain), tolerance=EXACT)
+
+
+@pytest.mark.parametrize('offset', [True, False])
+def test_gains_are_one_at_the_start_and_scalenorm_gives_a_length(offset):
+    """1910.05895: all vectors are as long as the gain says, sqrt(d) at the start."""
+    for kind in (LayerNorm, RMSNorm, ScaleNorm):
+        gain = next(kind(6, offset).parameters())
+        assert gain.shape == ((1,) if kind is ScaleNorm else (6,)) and (gain == 1 - offset).all()
+    norm, x = ScaleNorm(6, offset).double(), randn(3, 4, 6)
+    assert_close(norm(x).norm(dim=-1), torch.full((3, 4), 6.0).double().sqrt(), tolerance=EXACT)
+    torch.nn.init.constant_(norm.g, -1.7)
+    out, wanted = norm(x), 6**0.5 * (-1.7 + offset)
+    assert_close(out.norm(dim=-1), torch.full((3, 4), abs(wanted)).double(), tolerance=EXACT)
+    assert_close(out, wanted * x / x.square().sum(dim=-1, keepdim=True).sqrt(), tolerance=EXACT)
 
 
 def test_every_norm_of_a_stack_has_the_eps():
@@ -246,6 +263,43 @@ def test_refusals(flags, words):
     with pytest.raises(ConfigError) as refusal:
         Decoder(**{**SIZES, 'depth': 2, **flags})
     assert words in str(refusal.value)
+
+
+KINDS_OF_NORMS = (
+    'scalenorm', 'rmsnorm', 'simple_rmsnorm', 'adaptive_layernorm', 'adaptive_rmsnorm', 'dynamic_tanh', 'derf',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('pair', [*itertools.combinations(KINDS_OF_NORMS, 2)], ids='-'.join)
+def test_one_norm_at_a_time(pair):
+    with pytest.raises(ConfigError, match='both choose the norm, set only one'):
+        Decoder(**SIZES, depth=1, **{f'use_{name}': True for name in pair})
+
+
+ACTIVATIONS = {
+    'gelu': {},
+    'relu_squared': dict(ff_relu_squared=True),
+    'swish': dict(ff_swish=True),
+    'geglu': dict(ff_glu=True),
+    'swiglu': dict(ff_glu=True, ff_swish=True),
+    **{name: dict(ff_activation=name) for name in ('relu', 'tanh', 'quick_gelu')},
+}
+NORMS = {
+    'layer norm': {},
+    'rms norm': dict(use_rmsnorm=True),
+    'scale norm': dict(use_scalenorm=True),
+    'unit embeddings': dict(use_scalenorm=True, l2norm_embed=True),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('norm', NORMS)
+@pytest.mark.parametrize('activation', ACTIVATIONS)
+def test_each_activation_learns_beside_each_norm(activation, norm):
+    torch.manual_seed(0)
+    task, flags = copying(n=16), {**ACTIVATIONS[activation], **NORMS[norm]}
+    around = {'l2norm_embed': flags.pop('l2norm_embed', False)}
+    assert learned(net_for(task, Decoder, around=around, **flags), task, steps=120) >= 0.95
 
 
 def test_a_norm_of_a_user():

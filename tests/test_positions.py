@@ -6,7 +6,7 @@ import torch
 from oracles import assert_close, assert_same, bools, randn, randomised
 from sweeps import crossed, every_third
 from torch import nn
-from toy_tasks import SEEDS, learned, net_for, shift
+from toy_tasks import SEEDS, latest, learned, net_for, right, shift
 
 from x_transformers import Attention, CrossAttender, Decoder, Encoder, TransformerWrapper
 from x_transformers.core import rows
@@ -71,6 +71,32 @@ def test_learned_positions_refuse_what_is_beyond_the_table():
     for call in (dict(x=torch.zeros(2, 7, 5)), dict(x=torch.zeros(2, 4, 5), offset=3)):
         with pytest.raises(ValueError, match='max_seq_len'):
             emb(**call)
+
+
+def test_a_model_refuses_what_is_beyond_its_table():
+    net = TransformerWrapper(num_tokens=7, max_seq_len=5, attn_layers=Decoder(**SMALL))
+    _, known = net(torch.zeros(1, 4).long(), return_intermediates=True)
+    inputs = dict(cache=known, input_not_include_cache=True)
+    for n, more in ((6, {}), (2, inputs)):
+        words = 'the sequence has 6 tokens, more than the table of absolute positions, `max_seq_len=5`'
+        with pytest.raises(ValueError, match=words):
+            net(torch.zeros(1, n).long(), **more)
+
+
+@pytest.mark.parametrize('kind', [Encoder, Decoder])
+def test_an_encoder_knows_no_order_but_that_of_positions(kind):
+    """With positions of their own or with none, tokens in another order give the same; a causal mask knows better."""
+    ids, pos = torch.tensor([[1, 1, 4, 0, 6, 2], [3, 5, 0, 2, 2, 1]]), torch.tensor([0, 4, 1, 8, 3, 2])
+    order = torch.tensor([2, 5, 0, 3, 1, 4])
+    sizes = dict(num_tokens=7, max_seq_len=9)
+    table, bare = (
+        randomised(TransformerWrapper(**sizes, attn_layers=kind(**SMALL), use_abs_pos_emb=added))
+        for added in (True, False)
+    )
+    for net, before, behind in ((table, dict(pos=pos), dict(pos=pos[order])), (bare, {}, {})):
+        moved = (net(ids[:, order], **behind) - net(ids, **before)[:, order]).abs().max()
+        assert moved < 1e-9 if kind is Encoder else moved > 1e-3
+    assert (table(ids[:, order]) - table(ids)[:, order]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize('theta', [10000, 30])
@@ -155,13 +181,22 @@ def test_sines_of_a_model():
 
 @pytest.mark.slow
 @SEEDS
-@pytest.mark.parametrize('seen', [False, True])
-def test_sines_tell_places_apart(seed, seen):
+@pytest.mark.parametrize('known', ['none', 'sines', 'table'])
+def test_absolute_positions_tell_places_apart(seed, known):
     torch.manual_seed(seed)
     task = shift(3)
-    net = net_for(task, Encoder, around=dict(sinu_pos_emb=seen, use_abs_pos_emb=seen))
+    net = net_for(task, Encoder, around=dict(sinu_pos_emb=known == 'sines', use_abs_pos_emb=known != 'none'))
     score = learned(net, task, steps=300)
-    assert score >= 0.99 if seen else score <= 0.4
+    assert score <= 0.4 if known == 'none' else score >= 0.99
+
+
+@pytest.mark.slow
+@SEEDS
+def test_a_causal_mask_alone_tells_neighbours_apart(seed):
+    """2203.16634: a decoder counts what it sees."""
+    torch.manual_seed(seed)
+    task = shift(1, n=16)
+    assert learned(net_for(task, Decoder, around=dict(use_abs_pos_emb=False)), task, steps=400) >= 0.95
 
 
 # rotary
@@ -382,6 +417,19 @@ def test_the_scale_of_the_t5_bias(scale):
     assert_close(net(x), plain(x, attn_bias=bias))
     with pytest.raises(ValueError, match='`rel_pos_bias_scale` and `rel_pos_kwargs` both give the `scale`'):
         Encoder(**sizes, rel_pos_bias_scale=1.0, rel_pos_kwargs=dict(scale=2.0))
+
+
+@pytest.mark.slow
+@SEEDS
+@pytest.mark.parametrize('farthest', [32, 128])
+def test_t5_goes_on_past_the_trained_length_if_its_last_bucket_was_seen(seed, farthest):
+    torch.manual_seed(seed)
+    task, longer = (latest(n, marked=0.25) for n in (32, 128))
+    flags = dict(rel_pos_bias=True, rel_pos_num_buckets=16 if farthest == 32 else 32, rel_pos_max_distance=farthest)
+    net = net_for(task, Decoder, around=dict(use_abs_pos_emb=False), **flags)
+    assert learned(net, task, steps=300, lr=1e-2) >= 0.97
+    score = right(net, longer)
+    assert score >= 0.95 if farthest == 32 else score <= 0.75
 
 
 @pytest.mark.parametrize('causal', [False, True])

@@ -6,12 +6,14 @@ import pytest
 import torch
 from law_cases import randomise
 from oracles import assert_close
+from toy_tasks import SEEDS, learned, net_for, right, shift
 
 from x_transformers import Attention, Decoder, Encoder
 from x_transformers.attend import Attend
 from x_transformers.core import rows
 from x_transformers.features import AttentionFeature
 from x_transformers.flags import ConfigError
+from x_transformers.patterns import Sliding
 
 N, MOST = 7, 2
 MASK = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1]], dtype=torch.bool)
@@ -106,6 +108,51 @@ def test_refusals():
     net = Encoder(dim=16, depth=1, heads=2, shaw_rel_pos=True, polar_pos_emb=True, verbose=False)
     with pytest.raises(ValueError, match='`shaw_rel_pos` got queries of width 128, its vectors have 64'):
         net(torch.randn(1, 3, 16))
+
+
+OPERATORS = {
+    'pattern': dict(sparse_pattern=Sliding(2)),
+    'feature map': dict(kernel='elu'),
+    'delta rule': dict(kernel='elu', kernel_update='delta'),
+    'random features': dict(kernel='favor'),
+    'lsh': dict(cluster='lsh'),
+    'routing': dict(cluster='routing'),
+    'sinkhorn': dict(cluster='sinkhorn'),
+    'linformer': dict(linformer_k=4, causal=False),
+}
+
+
+@pytest.mark.parametrize('name', OPERATORS)
+def test_operators_take_no_values_of_distances_and_few_their_keys(name):
+    """They form no weights; a pattern of positions forms scores."""
+    with pytest.raises(ConfigError, match='does not go with `shaw_rel_values`: it takes the place of gathered'):
+        layer(**OPERATORS[name])
+    if name == 'pattern':
+        assert layer(**OPERATORS[name], shaw_rel_values=False)(stream(1, N, 16)).isfinite().all()
+        return
+    with pytest.raises(ConfigError, match='does not go with `shaw_rel_pos`'):
+        layer(**OPERATORS[name], shaw_rel_values=False)
+
+
+def test_a_window_with_keys_of_distances():
+    """As all scores under a mask, since they are functions of positions."""
+    near, x = layer(sparse_pattern=Sliding(2), shaw_rel_values=False), stream(2, N, 16)
+    dense = layer(shaw_rel_values=False)
+    dense.load_state_dict(near.state_dict())
+    assert_close(near(x), dense(x, attn_mask=Sliding(2).visible(torch.arange(N)[:, None], torch.arange(N)[None])))
+    assert (near(x) - dense(x)).abs().max() > 1e-3
+
+
+@pytest.mark.slow
+@SEEDS
+@pytest.mark.parametrize('distances', [True, False])
+def test_distances_go_on_past_the_trained_length(seed, distances):
+    torch.manual_seed(seed)
+    task, longer = (shift(3, n=n) for n in (32, 128))
+    around = dict(use_abs_pos_emb=False) if distances else dict(max_seq_len=128)
+    net = net_for(task, Encoder, around=around, shaw_rel_pos=distances)
+    assert learned(net, task, steps=200) >= 0.99
+    assert right(net, longer) >= 0.95 if distances else right(net, longer) <= 0.5
 
 
 @pytest.mark.parametrize('replaced', [False, True])
