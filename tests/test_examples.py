@@ -89,6 +89,10 @@ REFUSED = {
         (['--dim', '30'], '--dim 30 cannot be divided among 4 heads'),
         (['--data', 'empty'], 'there is no text in empty'),
     ],
+    'act_rnn': [
+        (['--entries', '1'], "argument --entries: got '1', it must be an integer of at least 2"),
+        (['--ponder-weight', '-1'], "argument --ponder-weight: got '-1', it must be a number of at least 0"),
+    ],
     'memory_corridor': [
         (['--gate', 'lstm'], "argument --gate: invalid choice: 'lstm'"),
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
@@ -358,6 +362,37 @@ def test_an_agent_remembers_through_its_memories():
 def with_memory(agent, length):
     agent.max_mem_len = length
     return agent
+
+
+@pytest.mark.slow
+def test_a_cell_that_halts_answers_what_is_easy(capsys):
+    with example_scripts.script('act_rnn') as script:
+        argv = '--look-ups 1 --entries 2 --steps 150 --batch-size 64 --max-steps 3 --lr 0.02'.split()
+        args = script.read_arguments(argv)
+        hard, steps, right = script.answers(script.train(args), args)
+        assert (hard == 1).all() and steps.max() <= 3 and right.float().mean() > 0.9
+        questions = script.draw(script.read_arguments(['--look-ups', '3']), 50)
+        for often, x, answer in zip(*questions, strict=True):
+            table, found = x[:16].view(4, 4).argmax(dim=-1), x[-4:].argmax()
+            assert x[16:19].sum() == often + 1
+            for _ in range(often + 1):
+                found = table[found]
+            assert found == answer
+        ties = script.ranks(torch.tensor([3, 1, 3, 0]))
+        assert ties.tolist() == [2.5, 1, 2.5, 0]
+        assert script.main([*argv[:-2], '--steps', '2']) == 0
+        assert 'look-ups  right  steps' in capsys.readouterr().out
+
+
+@pytest.mark.nightly
+def test_harder_questions_take_more_steps():
+    with example_scripts.script('act_rnn') as script:
+        good = 0
+        for seed in '012':
+            args = script.read_arguments(['--seed', seed])
+            hard, steps, right = script.answers(script.train(args), args)
+            good += right.float().mean() > 0.9 and script.correlation(hard, steps) > 0.5
+        assert good >= 2
 
 
 @pytest.mark.nightly
