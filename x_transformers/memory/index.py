@@ -25,6 +25,7 @@ from x_transformers.memory.files import checksum_of, read_json, write_json
 
 FORMAT = 'x-transformers index 1'
 SHARD = 2**20
+ADDED = 2**14  # keys that are added at once
 MOST_CLUSTERS = 2**14
 PER_CLUSTER = 64  # keys that a cluster is learned from
 CANDIDATES = 1.25  # for each neighbour wanted: rounded keys stand in another order
@@ -91,13 +92,16 @@ class Index:
             trained.train(sample(PER_CLUSTER * clusters).float().numpy())
             self.write(trained, 'trained.faiss')
             write_json(self.notes, self.about)
+        # one place for all: new ones between the growing lists of clusters would break memory into pieces
+        room = torch.empty(ADDED, self.dim)
         for start in range(self.entries // SHARD * SHARD, entries, SHARD):
             end = min(start + SHARD, entries)
             if end <= self.entries:
                 continue
             shard = self.read('trained.faiss')
             for keys in self.blocks(start, end):
-                shard.add(keys.float().numpy())
+                for part in keys.split(ADDED):
+                    shard.add(room[: len(part)].copy_(part).numpy())
             self.write(shard, f'shard-{start // SHARD:05d}.faiss')
             self.opened.pop(start // SHARD, None)
             self.notes['entries'] = end
