@@ -139,6 +139,18 @@ def test_depths(scripts):
     assert float(table['depth 1']['checkpoints: ms'].split('(')[1].rstrip(')')) > 0
 
 
+@pytest.mark.slow
+def test_spans(scripts):
+    """Spans of a third more than a share at most; each time over that of full ones."""
+    spans = scripts('spans')
+    assert spans.spans_of(1.0, 4).tolist() == [1.0] * 4
+    some = spans.spans_of(0.3, 4)
+    assert some.mean().item() == pytest.approx(0.3) and some.max().item() == pytest.approx(0.4)
+    kept, text = measured(scripts, 'spans', '--rounds', 1)
+    full, quarter = (row['values']['spans'][0] for row in kept)
+    assert table_in(text)['256 tokens, 0.25']['spans: ms'].endswith(f'({quarter / full:.2f})')
+
+
 def test_growth_from_length_to_length(scripts):
     """And what would pass a limit, with the reason."""
     flags, measure = scripts('score_flags'), scripts('measure')

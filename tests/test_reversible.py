@@ -222,11 +222,25 @@ def test_other_parameters_and_autocast(ordinary):
 
 
 def test_streams_are_found_again(ordinary):
-    """Over 64 blocks, in single precision."""
-    net = Decoder(**SIZES, depth=64, reversible=True).train()
-    x = torch.randn(1, 7, 16).requires_grad_()
-    wanted, found = ordinary(lambda: torch.autograd.grad(net(x).exp().sum(), x)[0])
-    assert 0 < (found - wanted).norm() / wanted.norm() < 1e-3
+    """Over 64 blocks, in single precision, and in half: gradients of all against those of doubles."""
+    weights = torch.randn(1, 7, 16, generator=torch.Generator().manual_seed(3))
+    for dtype, bound in ((torch.float32, 1e-3), (torch.bfloat16, 0.3)):
+        torch.manual_seed(0)
+        net = Decoder(**SIZES, depth=64, reversible=True).to(dtype).train()
+        exact = copy.deepcopy(net).double()
+        x = torch.randn(1, 7, 16).to(dtype)
+
+        def grads(net, x):
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad((net(x) * weights.to(x.dtype)).sum(), [x, *net.parameters()])
+
+        plain, found = ordinary(lambda net=net, x=x, grads=grads: grads(net, x))
+        true, _ = ordinary(lambda net=exact, x=x, grads=grads: grads(net, x.double()))
+
+        def error(some, true=true):
+            return max(((one - other).norm() / other.norm()).item() for one, other in zip(some, true, strict=True))
+
+        assert 0 < error(found) < bound and error(found) < 4 * error(plain)
 
 
 def test_several_losses_and_twice():
