@@ -140,6 +140,24 @@ def test_depths(scripts):
 
 
 @pytest.mark.slow
+def test_adaptive(scripts, capsys):
+    """Every way, and the answer that the questions have."""
+    adaptive = scripts('adaptive')
+    for x, answer, often in zip(*adaptive.questions(40), strict=True):
+        entries = dict(divmod(entry.item() - 6, 4) for entry in x[1:5])
+        once = entries[x[5].item() - 2]
+        assert answer == (entries[once] if often else once) and x[0] == often
+    table = table_in(adaptive.main(['--tiny']))
+    assert [*table] == ['spans', 'halting', 'exits']
+    for row in table.values():
+        assert float(row['time over the whole']) > 0
+    assert len(set(table['halting']['right, whole / less'].split(' / '))) == 1
+    with pytest.raises(SystemExit):
+        adaptive.main(['--ways', 'magic'])
+    assert "'magic' is none of spans; halting; exits" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_spans(scripts):
     """Spans of a third more than a share at most; each time over that of full ones."""
     spans = scripts('spans')
