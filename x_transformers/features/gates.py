@@ -5,7 +5,7 @@ Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,60 +15,14 @@ from x_transformers.features.residuals import Residual, without_scales
 from x_transformers.flags import ConfigError, did_you_mean, flag, is_number, shown
 
 
-class GRUGating(Residual):
-    """A GRU cell per token: the branch is its input, the stream its state.
-
-    gate_bias   added to the bias of the gate that keeps the stream
-    pre_relu    the cell reads the positive part of the branch
-    """
+class Gating(Residual):
+    """What a gate makes of the stream x and the branch y, (b n d) each; with `pre_relu` of the positive part of y."""
 
     def __init__(
-        self,
-        dim: int,
-        scale_residual: bool | float = False,
-        *,
-        gate_bias: float | None = None,
-        pre_relu: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(dim, scale_residual, **options)
-        self.gru, self.pre_relu = nn.GRUCell(dim, dim), pre_relu
-        with torch.no_grad():
-            self.gru.bias_ih[dim : 2 * dim].add_(gate_bias or 0.0)
-
-    def forward(self, x: Tensor, residual: Tensor, **_: Any) -> Tensor:
-        x, residual = x.relu() if self.pre_relu else x, self.scaled(residual)
-        return self.gru(x.flatten(0, -2), residual.flatten(0, -2)).view_as(residual)
-
-
-class Gate(Residual):
-    """The gates of the paper, from the stream x and the branch y, (b n d) each; sigma is the logistic function.
-
-    The paper's matrices have no biases, but for `gate_bias` (d), which starts at 2: nearly all of the stream stays.
-    """
-
-    has_bias = True
-
-    def __init__(
-        self,
-        dim: int,
-        scale_residual: bool | float = False,
-        *,
-        gate_bias: float | None = None,
-        pre_relu: bool = False,
-        **options: Any,
+        self, dim: int, scale_residual: bool | float = False, *, pre_relu: bool = False, **options: Any
     ) -> None:
         super().__init__(dim, scale_residual, **options)
         self.pre_relu = pre_relu
-        for name, outputs in self.matrices.items():
-            linear = nn.Linear(dim, outputs * dim, bias=False)
-            for part in linear.weight.data.split(dim):
-                nn.init.xavier_uniform_(part)
-            self.add_module(name, linear)
-        if self.has_bias:
-            self.gate_bias = nn.Parameter(torch.full((dim,), 2.0 if gate_bias is None else float(gate_bias)))
-
-    matrices = {'w_g': 1}
 
     def gated(self, x: Tensor, y: Tensor) -> Tensor:
         raise NotImplementedError
@@ -77,13 +31,53 @@ class Gate(Residual):
         return self.gated(self.scaled(residual), x.relu() if self.pre_relu else x)
 
 
+class GRUGating(Gating):
+    """A GRU cell per token: the branch is its input, the stream its state.
+
+    gate_bias   added to the bias of the gate that keeps the stream
+    """
+
+    def __init__(
+        self, dim: int, scale_residual: bool | float = False, *, gate_bias: float | None = None, **options: Any
+    ) -> None:
+        super().__init__(dim, scale_residual, **options)
+        self.gru = nn.GRUCell(dim, dim)
+        with torch.no_grad():
+            self.gru.bias_ih[dim : 2 * dim].add_(gate_bias or 0.0)
+
+    def gated(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.gru(y.flatten(0, -2), x.flatten(0, -2)).view_as(x)
+
+
+class Gate(Gating):
+    """A gate of matrices without biases, but for `gate_bias` (d), which starts at 2: nearly all of the stream stays.
+
+    In the formulas sigma is the logistic function.
+    """
+
+    matrices: ClassVar[dict[str, int]] = {'w_g': 1}  # name -> outputs, in widths
+    has_bias = True
+
+    def __init__(
+        self, dim: int, scale_residual: bool | float = False, *, gate_bias: float | None = None, **options: Any
+    ) -> None:
+        super().__init__(dim, scale_residual, **options)
+        for name, outputs in self.matrices.items():
+            linear = nn.Linear(dim, outputs * dim, bias=False)
+            for part in linear.weight.data.split(dim):
+                nn.init.xavier_uniform_(part)
+            self.add_module(name, linear)
+        if self.has_bias:
+            self.gate_bias = nn.Parameter(torch.full((dim,), 2.0 if gate_bias is None else float(gate_bias)))
+
+
 class GTrXLGate(Gate):
     """z = sigma(W_z y + U_z x - b),  r = sigma(W_r y + U_r x),  (1 - z) x + z tanh(W_g y + U_g (r x)).
 
     `GRUGating` lets r act after its matrix, and its update gate keeps what z here replaces.
     """
 
-    matrices = {'w_y': 3, 'w_x': 2, 'u_g': 1}
+    matrices: ClassVar = {'w_y': 3, 'w_x': 2, 'u_g': 1}
 
     def gated(self, x: Tensor, y: Tensor) -> Tensor:
         (reset, update, new), (reset_x, update_x) = self.w_y(y).chunk(3, dim=-1), self.w_x(x).chunk(2, dim=-1)
@@ -117,7 +111,7 @@ class HighwayGate(Gate):
 class SigTanhGate(Gate):
     """x + sigma(W_g y - b) tanh(U_g y)"""
 
-    matrices = {'w_g': 1, 'u_g': 1}
+    matrices: ClassVar = {'w_g': 1, 'u_g': 1}
 
     def gated(self, x: Tensor, y: Tensor) -> Tensor:
         return x + (self.w_g(y) - self.gate_bias).sigmoid() * self.u_g(y).tanh()
