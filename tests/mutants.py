@@ -924,6 +924,7 @@ BUGS = {
     'features/universal.py': ('test_universal.py', [
         ('runs count from zero', 'return x if inside else self.signalled(x, call, run + 1)', 'return x if inside else self.signalled(x, call, run)'),
         ('the first of two branches alone', 'run, inside = divmod(call.step, self.host.len_default_block)', 'run, inside = divmod(call.step, 1)'),
+        ('positions go on in a window', 'gives_positions = from_first = begins_anew = True', 'gives_positions = begins_anew = True'),
         ('positions count padding', 'pos = call.key_positions(x)[..., -call.new :]', 'pos = torch.arange(call.new, device=x.device)'),
         ('a convolution looks ahead', 'F.pad(known, (0, 0, missing, 0) if self.causal', 'F.pad(known, (0, 0, missing - 1, 1) if self.causal'),
         ('the past of a convolution is forgotten', 'known = x if recall is None else recall(x)', 'known = x', 'test_laws.py::test_cache -kut_transition'),
@@ -1061,7 +1062,7 @@ BUGS = {
         ('the share of real tokens is rounded down', '.ceil()\n', '.floor()\n', 'test_layouts.py test_known_defects_of_wrappers.py'),
     ]),
     'core/model_calls.py': ('test_model_features.py', [
-        ('memories beside absolute positions pass in silence', 'if given and not model', 'if False and not model', 'test_segments.py'),
+        ('memories beside absolute positions pass in silence', 'if given and model.has_absolute_positions', 'if False and model.has_absolute_positions', 'test_segments.py'),
         ('tokens in front stay in front of the padding', 'moved = torch.where(place < start, place + self.leading, place - start)', 'moved = place + 0 * start', 'test_laws.py::test_left_padding test_model_features.py'),
         ('the mask of cached tokens is forgotten', 'return torch.cat((known, new), dim=1)', 'return torch.cat((torch.ones_like(known), new), dim=1)', 'test_laws.py::test_cache_with_padding'),
         ('what was taken off in front still stands there', 'start = self.leading - behind - count - self.taken', 'start = self.leading - behind - count'),

@@ -8,7 +8,7 @@ import torch
 from law_cases import randomise
 from oracles import assert_close, randn
 
-from x_transformers import Decoder, Encoder, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.features.universal import CoordinatePositions, SepConvTransition
 from x_transformers.flags import ConfigError
 
@@ -184,6 +184,25 @@ def test_positions_where_padding_and_a_cache_are():
     assert_close(padded[:, 3:], net(ids))
     packed = net(torch.cat((ids, ids), dim=1), document_ids=torch.tensor([[0] * N + [1] * N]))
     assert_close(packed[:, N:], net(ids))
+
+
+@pytest.mark.parametrize('flag', ['coord_pos_emb', 'position_infused_attn', 'rotary_pos_emb'])
+def test_beyond_the_longest_sequence_a_cache_changes_nothing(flag):
+    """Where positions count from the first token, it is read again once that has left the window."""
+    stack = Decoder(**SIZES, attn_max_attend_past=3, **{flag: True})
+    net = randomise(TransformerWrapper(num_tokens=30, max_seq_len=8, attn_layers=stack).double()).eval()
+    assert net.can_cache_kv_outside_max_seq_len == (flag == 'rotary_pos_emb')
+    model, prompts = AutoregressiveWrapper(net), torch.randint(0, 30, (2, 6))
+    found = [model.generate(prompts, 14, temperature=0.0, cache_kv=cache) for cache in (True, False)]
+    assert torch.equal(*found)
+
+
+def test_segments_begin_anew_with_a_warning(logged):
+    stack = Decoder(**SIZES, coord_pos_emb=True)
+    net = TransformerWrapper(num_tokens=9, max_seq_len=0, max_mem_len=4, attn_layers=stack)
+    _, mems = net(torch.randint(0, 9, (1, 4)), return_mems=True)
+    net(torch.randint(0, 9, (1, 4)), mems=mems)
+    assert any('`mems` beside absolute positions' in message for message in logged)
 
 
 def test_a_causal_convolution_reads_two_tokens_back():

@@ -973,7 +973,13 @@ class Wrapper(UpdatesStack, Configurable):
 
     @property
     def can_cache_kv_outside_max_seq_len(self) -> bool:
-        return self.pos_emb is None and not any(feature.bounded for feature in self.features.active)
+        return not self.has_absolute_positions and not any(f.from_first for f in self.attn_layers.features.active)
+
+    @property
+    def has_absolute_positions(self) -> bool:
+        """Whether positions begin anew in every segment, unless the caller says where it stands."""
+        of_stack = any(feature.begins_anew for feature in self.attn_layers.features.active)
+        return self.pos_emb is not None or of_stack or any(feature.bounded for feature in self.features.active)
 
     @property
     def follows_length(self) -> bool:

@@ -53,3 +53,4 @@ class Model(Protocol):
     features: Features
     attn_layers: Any
     can_cache_kv_outside_max_seq_len: bool
+    has_absolute_positions: bool

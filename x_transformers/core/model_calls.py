@@ -111,7 +111,7 @@ class ModelCall(AddsLosses, HasStates):
     def check_memories(self, model: Model, mems: Any) -> None:
         """Warn where every segment counts its positions from the start again."""
         given = isinstance(mems, (list, tuple)) and any(mem is not None for mem in mems)
-        if given and not model.can_cache_kv_outside_max_seq_len and self.inputs.get('pos') is None:
+        if given and model.has_absolute_positions and self.inputs.get('pos') is None:
             warn_once(
                 '`mems` beside absolute positions: every segment has the same ones, as if none had been before, unless '
                 '`pos` says where it stands. Positions of distances (rotary, T5, ALiBi) need nothing'

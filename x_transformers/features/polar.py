@@ -158,7 +158,7 @@ class PositionInfused(StackFeature):
     paper = 'Shortformer, arXiv:2012.15832'
     position_infused_attn = flag(False, 'add sinusoids to what queries and keys are made from')
     stored_as = {'module': 'pia_pos_emb'}
-    gives_positions = True
+    gives_positions = from_first = True
 
     def setup(self, host: Any) -> None:
         if uses(host, 'use_latent_kv'):
