@@ -320,8 +320,8 @@ class StackFeature(Feature):
     A state that it `remembers` is one for the stack; `call.state(name, call.step)` gives each layer one of its own.
     `gives_positions`: wrappers add no absolute positions. `reads_positions`: they hand over their vectors instead, as
     `pos_vectors`. `needs_no_depth`: the feature says how many layers there are.
-    `from_first`: what it gives a token follows from its position, counted from the first token that is read;
-    `begins_anew`: and so in every segment, whatever memories there are.
+    `from_first`: what it gives a token follows from its place behind the first token that is read, or the first memory;
+    `begins_anew`: from its place in the segment, whatever memories there are.
     `per_head`: it gives layers numbers for each head.
     `keeps_blocks`: False if layers no longer come in equal blocks.
     `follows_length`: what it gives a token depends on how many are read with it, so that several may not be guessed.

@@ -36,7 +36,7 @@ class CoordinatePositions(StackFeature):
         example='learned',
     )
     stored_as = {'table': 'step_emb'}
-    gives_positions = from_first = begins_anew = True
+    gives_positions = begins_anew = True
     clashes = {
         'reversible': 'the stream changes between layers, which is not computed back',
         'per_layer_abs_pos_emb': 'both add positions before every block',
