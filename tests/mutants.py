@@ -921,6 +921,10 @@ BUGS = {
         ('layers are not told how far queries see', "call.shared['a']['mem_same_length'] = call.inputs['mem_same_length']", 'pass'),
         ('a model without memories has them all alike', 'if not host.max_mem_len:', 'if False:'),
     ]),
+    'features/sharing.py': ('test_sharing.py', [
+        ('heads side by side are averaged', "tensor.unflatten(axis, (-1, wanted[axis])).mean(dim=axis)", "tensor.unflatten(axis, (wanted[axis], -1)).mean(dim=axis + 1)"),
+        ('frozen parameters learn', 'nn.Parameter(pooled, tensor.requires_grad)', 'nn.Parameter(pooled)'),
+    ]),
     'features/universal.py': ('test_universal.py', [
         ('runs count from zero', 'return x if inside else self.signalled(x, call, run + 1)', 'return x if inside else self.signalled(x, call, run)'),
         ('the first of two branches alone', 'run, inside = divmod(call.step, self.host.len_default_block)', 'run, inside = divmod(call.step, 1)'),

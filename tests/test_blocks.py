@@ -93,7 +93,7 @@ def test_gains_are_one_at_the_start_and_scalenorm_gives_a_length(offset):
     assert_close(norm(x).norm(dim=-1), torch.full((3, 4), 6.0).double().sqrt(), tolerance=EXACT)
     torch.nn.init.constant_(norm.g, -1.7)
     out, wanted = norm(x), 6**0.5 * (-1.7 + offset)
-    assert_close(out.norm(dim=-1), torch.full((3, 4), abs(wanted)).double(), tolerance=EXACT)
+    assert_close(out.norm(dim=-1), torch.full((3, 4), abs(wanted), dtype=torch.float64), tolerance=EXACT)
     assert_close(out, wanted * x / x.square().sum(dim=-1, keepdim=True).sqrt(), tolerance=EXACT)
 
 

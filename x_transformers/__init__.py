@@ -15,6 +15,7 @@ from x_transformers.encoder_decoder import EncoderDecoder, XTransformer
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
+from x_transformers.features.sharing import mean_pool_kv_heads_
 from x_transformers.features.sparse.converting import sparsify_
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.decision import DecisionTransformer
@@ -99,5 +100,6 @@ __all__ = [
     'XValTransformerWrapper',
     'default_device',
     'layer_schedule',
+    'mean_pool_kv_heads_',
     'sparsify_',
 ]

@@ -20,6 +20,7 @@ segments        how far back queries see in segments with memories
 sources         what becomes queries, keys and values: memories, extra keys, value residuals
 projections     their projections: biases, bounds, norms, and the scale of their products
 latents         queries, keys and values from narrow latents
+sharing         fewer heads of keys, from a model that has learned with more
 heads           per-head transforms of queries and keys
 head_dims       heads of different widths
 operands        what the kernel multiplies, and which kernel: distances, exponentials, packed documents

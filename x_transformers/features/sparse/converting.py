@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -12,6 +13,7 @@ from x_transformers.features.sparse.pattern import SparsePattern
 from x_transformers.flags import ConfigError, Configurable, is_int, shown
 
 Net = TypeVar('Net', bound=nn.Module)
+Finish = Callable[[Any, dict[str, torch.Size]], None]
 
 
 def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
@@ -26,19 +28,36 @@ def sparsify_(net: Net, pattern: Any, max_seq_len: int | None = None) -> Net:
 
     raises        ValueError if other flags do not go with the pattern, before anything is changed
     """
-    stack = getattr(net, 'attn_layers', net)
-    if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
-        raise TypeError(f'`net` got {shown(net)}, it must be a stack, or a model around one{inner_models(net)}')
+    stack = stack_of(net)
     if max_seq_len is not None:
         check_length(net, max_seq_len)
-    with torch.random.fork_rng(devices=[]):
-        new = type(stack)(**{**stack.__dict__['_given'], 'attn_sparse_pattern': pattern})
-    adopt(new, stack)
-    stack.__dict__.update(new.__dict__)
-    stack.__dict__['features'] = new.features.rebound(stack)
+    rebuild_(stack, {'attn_sparse_pattern': pattern})
     if max_seq_len is not None:
         lengthen(net, max_seq_len)
     return net
+
+
+def stack_of(net: Any) -> Any:
+    """The stack of a model, or the stack itself.  Raises TypeError for what is neither."""
+    stack = getattr(net, 'attn_layers', net)
+    if not isinstance(stack, Configurable) or not hasattr(stack, 'layers_execute_order'):
+        raise TypeError(f'`net` got {shown(net)}, it must be a stack, or a model around one{inner_models(net)}')
+    return stack
+
+
+def rebuild_(stack: Any, flags: dict[str, Any], finish: Finish | None = None) -> None:
+    """Make a stack what it would be with other flags, with the parameters that it has.
+
+    finish   is given the new stack with them, and the shapes that it was made with, before anything is changed
+    """
+    with torch.random.fork_rng(devices=[]):
+        new = type(stack)(**{**stack.__dict__['_given'], **flags})
+    shapes = {name: tensor.shape for name, tensor in new.state_dict().items()}
+    adopt(new, stack)
+    if finish is not None:
+        finish(new, shapes)
+    stack.__dict__.update(new.__dict__)
+    stack.__dict__['features'] = new.features.rebound(stack)
 
 
 def inner_models(net: Any) -> str:
