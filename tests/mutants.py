@@ -937,7 +937,7 @@ BUGS = {
     'features/untied.py': ('test_untied.py', [
         ('contents keep their temperature', 'host.logit_scale = (2 * host.dim_key) ** -0.5', 'pass'),
         ('a key without a position counts before its query', 'return torch.where(q_known[:, None, :, None], scores, of_query)', 'return torch.where(q_known[:, None, :, None] | ~k_known[:, None, None], scores, of_query)'),
-        ('cached keys of a batch are one memory', 'expand(len(x), -1, -1).contiguous()', 'expand(len(x), -1, -1)'),
+        ('cached keys of a batch are one memory', 'expand(x.shape[0], -1, -1).contiguous()', 'expand(x.shape[0], -1, -1)'),
         ('cached keys lose their positions', 'rows = rows if begins else held', 'rows = rows', 'test_laws.py::test_cache -ktupe'),
         ('padding counts in positions', 'pos = pos if start is None else pos - start.unsqueeze(-1)', 'pos = pos + 0'),
         ('tokens in front have one', 'known = (at >= 0) &', 'known = (at >= -1) &'),

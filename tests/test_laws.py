@@ -127,7 +127,7 @@ def test_every_argument_has_a_case():
 def test_every_input_has_a_case():
     tried = {name.removesuffix('_per_row') for case in ALL for name in inputs_for(model_of(case), case)}
     features = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL, *CONTINUOUS)
-    tried |= {'global_mask'}  # in test_global_tokens.py
+    tried |= {'global_mask', 'pos_vectors', 'pos_known'}  # in test_global_tokens.py, test_untied.py
     assert {name for feature in features for name in feature.takes} <= tried | GIVEN_BY_THE_STACK
 
 

@@ -66,8 +66,8 @@ class CoordinatePositions(StackFeature):
             pos = call.key_positions(x)[..., -call.new :]
             own.places = sinusoids(pos, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype)
         places = own.places
-        if places.ndim == 3 and len(places) not in (1, len(x)):  # streams stand in the batch of x
-            places = places.repeat_interleave(len(x) // len(places), dim=0)
+        if places.ndim == 3 and places.shape[0] not in (1, x.shape[0]):  # streams stand in the batch of x
+            places = places.repeat_interleave(x.shape[0] // places.shape[0], dim=0)
         if self.coord_pos_emb != 'learned':
             step = torch.tensor(run, device=x.device)
             return x + (places + sinusoids(step, dim, 10000.0, 'd', at_least_float(x.dtype)).to(x.dtype))
@@ -82,13 +82,25 @@ class CoordinatesWhereTokensHalt(CoordinatePositions):
     needs_all, arrive = '', None
 
 
+class Depthwise(nn.Module):
+    """A kernel of 3 tokens for each feature:  b (n + 2) d -> b n d"""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim, 1, 3).uniform_(-(3**-0.5), 3**-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, kernel = x.shape[-2] - 2, self.weight[:, 0]
+        return x[:, :n] * kernel[:, 0] + x[:, 1 : n + 1] * kernel[:, 1] + x[:, 2:] * kernel[:, 2]
+
+
 class SeparableConv(nn.Module):
     """Over the sequence, a kernel of 3 tokens for each feature, then a matrix for each token.  arXiv:1706.03059"""
 
     def __init__(self, dim: int, causal: bool) -> None:
         super().__init__()
         self.causal = causal
-        self.depthwise = nn.Conv1d(dim, dim, 3, groups=dim, bias=False)
+        self.depthwise = Depthwise(dim)
         self.pointwise = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, recall: Callable[[Tensor], Tensor] | None = None) -> Tensor:
@@ -96,7 +108,7 @@ class SeparableConv(nn.Module):
         known = x if recall is None else recall(x)
         missing = x.shape[-2] + 2 - known.shape[-2]
         padded = F.pad(known, (0, 0, missing, 0) if self.causal else (0, 0, 1, 1))
-        return self.pointwise(self.depthwise(padded.mT).mT)
+        return self.pointwise(self.depthwise(padded))
 
 
 class SepConvTransition(nn.Module):

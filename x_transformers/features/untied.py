@@ -66,7 +66,9 @@ class UntiedPositions(AttentionFeature):
 
         def entry() -> Pointwise:
             known = summable(of(slice(0, call.rows), slice(0, call.keys)))
-            return (lambda b, h, i, j: known[b, h, i, j]) if len(known) > 1 else (lambda b, h, i, j: known[0, h, i, j])
+            return (
+                (lambda b, h, i, j: known[b, h, i, j]) if known.shape[0] > 1 else (lambda b, h, i, j: known[0, h, i, j])
+            )
 
         return Rows(of, learns=True, entry=entry)
 
@@ -115,15 +117,15 @@ class UntiedPositionsInStack(StackFeature):
         width, heads = self.host.attn_dim_head, self.host.attn_heads
         scale = (2 * width) ** -0.5
         q, k = (vectors * scale) @ self.to_queries.to(x.dtype), vectors @ self.to_keys.to(x.dtype)
-        rows = torch.cat((k, known.unsqueeze(-1).to(k.dtype).expand(len(k), -1, -1)), dim=-1)
+        rows = torch.cat((k, known.unsqueeze(-1).to(k.dtype).expand(k.shape[0], -1, -1)), dim=-1)
         state = call.state('tupe_k')
         begins = state.known is None
         # in memory of their own, into which later tokens are written
-        held = state.append(rows.expand(len(x), -1, -1).contiguous()) if call.keeps or not begins else rows
+        held = state.append(rows.expand(x.shape[0], -1, -1).contiguous()) if call.keeps or not begins else rows
         rows = rows if begins else held
         q, k = (t.unflatten(-1, (heads, width)).transpose(1, 2) for t in (q, rows[..., :-1]))
         terms = (q, k, known, rows[..., -1] > 0, self.without)
-        large = is_large(x, max(len(q), len(k)), heads, q.shape[-2], k.shape[-2])
+        large = is_large(x, max(q.shape[0], k.shape[0]), heads, q.shape[-2], k.shape[-2])
         call.shared['a']['untied_scores'] = terms if large else scores_of(*terms)
         return x
 
@@ -132,15 +134,15 @@ class UntiedPositionsInStack(StackFeature):
         vectors, known = call.inputs.get('pos_vectors'), call.inputs.get('pos_known')
         if vectors is None:
             raise ValueError(f'`pos_vectors` is missing, which `tupe_pos` needs: {WANTED}')
-        if vectors.shape[-1] != x.shape[-1] or vectors.shape[:-2] not in ((), (1,), (len(x),)):
+        if vectors.shape[-1] != x.shape[-1] or vectors.shape[:-2] not in ((), (1,), (x.shape[0],)):
             n, d = call.new, x.shape[-1]
             raise ValueError(
-                f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({len(x)}, {n}, {d})'
+                f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({x.shape[0]}, {n}, {d})'
             )
         vectors = call.only_new(vectors.reshape(-1, *vectors.shape[-2:]), 'pos_vectors').to(x.dtype)
         if known is None:
             known = torch.ones(1, call.new, dtype=torch.bool, device=x.device)
-        elif known.shape[:-1] not in ((), (1,), (len(x),)):
+        elif known.shape[:-1] not in ((), (1,), (x.shape[0],)):
             raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new},) or b of them')
         else:
             known = call.only_new(known.reshape(-1, known.shape[-1], 1), 'pos_known')[..., 0].bool()
@@ -183,13 +185,13 @@ class UntiedPositionsInModel(ModelFeature):
         tokens, known = call.like_tokens, self.known(call)
         if not call.leading and call.spread is None:
             return {**inputs, 'pos_vectors': vectors, 'pos_known': known}
-        at = torch.arange(call.new, device=tokens.device).expand(len(tokens), -1)
+        at = torch.arange(call.new, device=tokens.device).expand(tokens.shape[0], -1)
         if not call.continues:
             at = call.behind_padding(F.pad(at, (call.leading, 0), value=-1))
         at = at if call.spread is None else call.spread(at, -1)
         place, known = at.clamp(min=0), torch.ones_like(at[:, :1]).bool() if known is None else known
-        known = (at >= 0) & known.expand(len(tokens), call.new).gather(1, place)
-        return {**inputs, 'pos_vectors': take_rows(vectors.expand(len(tokens), -1, -1), place), 'pos_known': known}
+        known = (at >= 0) & known.expand(tokens.shape[0], call.new).gather(1, place)
+        return {**inputs, 'pos_vectors': take_rows(vectors.expand(tokens.shape[0], -1, -1), place), 'pos_known': known}
 
     def known(self, call: Any) -> Tensor | None:
         """Which of the new tokens have a position, b n; None for all."""
