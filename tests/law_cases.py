@@ -217,6 +217,7 @@ SETTINGS: dict[str, Values] = {
 }
 POOLED = ('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens', 'attn_pool_depth', 'dim_pooled_tokens')
 KINDS: dict[str, type[AttentionLayers]] = {
+    **dict.fromkeys(('xl_rel_segments', 'attn_xl_rel_segments'), Encoder),
     **dict.fromkeys(POOLED, Encoder),
     # chunks of all tokens
     **dict.fromkeys(('attn_lsh_chunks', 'attn_lsh_across_buckets', 'attn_routing_balanced'), Encoder),
@@ -231,6 +232,7 @@ KINDS: dict[str, type[AttentionLayers]] = {
     'attn_orthog_projected_values_over_sequence': Encoder,
     **{f'attn_linformer_{name}': Encoder for name in ('k', 'max_len', 'share', 'proj')},
     'orthog_residual_over_sequence': Encoder,
+    'two_stream': Encoder,
 }
 # what a flag of the model needs of the stack
 OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name in ('looped', 'max_looped_steps')}
@@ -245,6 +247,7 @@ THROUGH_THE_STACK: dict[str, Values] = {
     'attn_learned_value_residual_mix': dict(add_value_residual=True),
     'attn_xl_rel_pos_untied': dict(xl_rel_pos=True),
     'attn_tupe_pos': dict(tupe_pos=True, tupe_cls_first=True),
+    'attn_xl_rel_segments': dict(xl_rel_segments=True),
     'attn_rotate_num_heads': dict(rotary_pos_emb=True, rotate_num_heads=2),
     'attn_knn_mem': dict(knn_mem_layers=(0, 1), knn_mem_size=6, knn_mem_topk=2),
     'attn_rotary_factor': dict(rotary_pos_emb=True, rotary_scaling=dict(kind='yarn', factor=4.0, length=8)),
@@ -577,6 +580,8 @@ GIVEN_BY_THE_STACK |= {'token_pos'}
 GIVEN_BY_THE_STACK |= {'return_block_outputs', 'return_block_readouts'}
 # of a single layer: see test_head_dims
 GIVEN_BY_THE_STACK |= {'value_context'}
+# in which order tokens are told: see test_permutation
+GIVEN_BY_THE_STACK |= {'order_of_queries', 'order_of_keys', 'stream_ranks', 'stream_at'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what datastores keep: see test_datastore
@@ -715,6 +720,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
             for name, size in case.model.get('embed_num_tokens', {}).items()
         },
         'sum_embeds': lambda: normal(batch, length, net.emb_dim),
+        'segment_ids': lambda: torch.randint(0, 2, (batch, length), generator=generator),
         'pos': lambda: torch.randint(1, 4, (batch, length), generator=generator).cumsum(dim=-1),
         'prepend_embeds': lambda: normal(batch, PREFIX, net.emb_dim),
         'prepend_mask': lambda: torch.tensor([False, True]).repeat(batch, 1),
@@ -752,6 +758,7 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
     )
     wanted = [name for name in ('condition', 'embed_ids') if name in takes]
     wanted += ['knn_mems'] if stores is not None else []
+    wanted += ['segment_ids'] if 'xl_rel_segments' in case.keywords or 'attn_xl_rel_segments' in case.keywords else []
     in_front = {'num_memory_tokens', 'use_cls_token', 'prepend_embeds'} & set(case.keywords)
     if 'condition' in takes and (in_front or 'condition_per_row' in case.inputs):
         wanted[0] = 'condition_per_row'
@@ -762,7 +769,15 @@ def inputs_for(net: Wrapper, case: Case, batch: int = 3, length: int = 7, seed: 
 
 
 # how inputs are cut; ids and vectors count tokens along axis 1
-PER_TOKEN = ('pos_vectors', 'x', 'sum_embeds', 'embed_ids', 'deep_embeds_and_ids', 'self_attn_kv_residuals')
+PER_TOKEN = (
+    'pos_vectors',
+    'segment_ids',
+    'x',
+    'sum_embeds',
+    'embed_ids',
+    'deep_embeds_and_ids',
+    'self_attn_kv_residuals',
+)
 # tables over the keys, the same for all rows
 TABLES = ('rotary_pos_emb', 'polar_pos_emb')
 

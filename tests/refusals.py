@@ -35,6 +35,7 @@ KNOWN = {
     r'`attn_sortcut` does not go with `causal`: .*': 'order',
     r"`attn_sinkhorn_sort='net'` needs `attn_cluster_blocks`: .*": 'sizes',
     r'`orthog_residual_over_sequence` does not go with a causal stack: .*': 'order',
+    r'`two_stream` does not go with (a causal stack|`cross_attend`): .*': 'order',
     r'`(alibi|rel)_pos_bias` does not go with `attn_data_dependent_alibi`: one position bias at a time': 'two levels',
     r'`position_infused_attn` does not go with `attn_use_latent_kv`: values share .*': 'two levels',
     r'`sinu_pos_emb` does not go with `(scaled_sinu_pos_emb|abs_pos_emb_scale)`: its scale is 1': 'one scale',

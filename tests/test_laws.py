@@ -177,6 +177,11 @@ LOOK_AT = {
     'max_mem_len': lambda net, inputs: net(**inputs, return_mems=True)[1],
     'shift_mem_down': lambda net, inputs: [net(**inputs, mems=[randn(3, 2, 16, seed=i) for i in range(2)])],
     'attn_z_loss_weight': lambda net, inputs: [net(**inputs, return_attn_z_loss=True)[1].attn_z_loss],
+    'two_stream': lambda net, inputs: (
+        [net(inputs['x'], stream_ranks=(inputs['x'] * 0)[:, 1:], stream_at=inputs['x'][:, :1] * 0 + 2)]
+        if net.attn_layers.two_stream
+        else []
+    ),
     'input_not_include_cache': lambda net, inputs: [
         net(inputs['x'][:, 3:], cache=net(inputs['x'][:, :3], return_intermediates=True)[1])
     ],
@@ -285,6 +290,7 @@ NO_GRADIENT = {
     'to_next_embed_pred.2.weight': 'read by `return_next_embed_pred`: see test_model_features',
     'pooler.weight': 'read by `return_pooled`: see test_embeddings_and_heads',
     'pooler.bias': 'read by `return_pooled`: see test_embeddings_and_heads',
+    'two_stream_w': 'read by queries: see test_permutation',
     'exit_gate.weight': 'learns from the loss of AutoregressiveWrapper',
     'rel_pos.mlp.2.bias': 'adding the same to all logits of a row changes nothing',
     'rel_pos.mlp.3.bias': 'adding the same to all logits of a row changes nothing',

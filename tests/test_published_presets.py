@@ -24,6 +24,7 @@ COUNTS = {
     'llama_7b': 6_738_415_616,
     'vit_b16': 86_389_248,  # with the pooler
     'whisper_tiny': 37_760_640,
+    'xlnet_base': 116_718_336,
 }
 # of the repositories of these models
 CONFIGS = {

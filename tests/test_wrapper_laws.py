@@ -50,6 +50,7 @@ from x_transformers import (
     NeoMLP,
     NextLatentWrapper,
     NonAutoregressiveWrapper,
+    PermutationLMWrapper,
     PrefixDecoder,
     SpanCorruption,
     T5PretrainWrapper,
@@ -143,6 +144,11 @@ def hidden_tokens() -> nn.Module:
 def masked(**options: Any) -> Callable[[], nn.Module]:
     sizes = dict(mask_token_id=VOCAB - 1, pad_token_id=0, mask_prob=0.4)
     return lambda: MLMWrapper(net_of(Encoder, dict(rotary_pos_emb=False)), **sizes, **options)
+
+
+def in_any_order(**options: Any) -> Callable[[], nn.Module]:
+    stack = dict(rotary_pos_emb=False, xl_rel_pos=True, two_stream=True)
+    return lambda: PermutationLMWrapper(net_of(Encoder, stack), 0.5, pad_token_id=0, **options)
 
 
 def sentences(**options: Any) -> Callable[[], nn.Module]:
@@ -271,6 +277,10 @@ SUBJECTS = {
                              lambda m, x: m.generate(2)),
     'masked': Subject(masked(), dict(x=1 + ids(12) % (VOCAB - 2))),
     'masked spans': Subject(masked(max_span=3), dict(x=1 + ids(12) % (VOCAB - 2))),
+    'in any order': Subject(
+        in_any_order(), dict(x=1 + ids(12) % (VOCAB - 2)),
+        generate=lambda m, x: m.infill(x, x > 4, temperature=0.0)),
+    'in any order, by pieces': Subject(in_any_order(perm_len=5), dict(x=1 + ids(12) % (VOCAB - 2))),
     'sentences': Subject(sentences(), dict(x=1 + ids(12) % (VOCAB - 2), labels=torch.tensor([0, 1]))),
     'sentences, pooled': Subject(
         sentences(pooler=dict(token='first', dim=7, activation='tanh')),
@@ -367,6 +377,8 @@ ROWS_MEET = {
     'hidden tokens': HIDDEN,
     'masked': HIDDEN,
     'spans': HIDDEN,
+    'in any order': HIDDEN,
+    'in any order, by pieces': HIDDEN,
     'sentences': HIDDEN,
     'sentences, pooled': HIDDEN,
     'masked spans': HIDDEN,
@@ -380,6 +392,8 @@ ROWS_MEET = {
 }
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
+    'in any order': 'draws follow the length: see test_permutation',
+    'in any order, by pieces': 'draws follow the length: see test_permutation',
     **dict.fromkeys(('decisions', 'decisions, discrete'), 'it stands on the left: test_decision.py'),
     'hidden tokens': HIDDEN,
     'masked': HIDDEN,

@@ -27,6 +27,7 @@ from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
 from x_transformers.objectives.masked import MLMWrapper
+from x_transformers.objectives.permutation import PermutationLMWrapper
 from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
 from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
 from x_transformers.x_transformers import (
@@ -83,6 +84,7 @@ __all__ = [
     'NeoMLP',
     'NextLatentWrapper',
     'NonAutoregressiveWrapper',
+    'PermutationLMWrapper',
     'PrefixDecoder',
     'PromptCache',
     'RMSNorm',

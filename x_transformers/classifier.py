@@ -27,8 +27,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.masking import IGNORED
 
-IGNORED = -100  # label without a loss
 TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
 

@@ -26,6 +26,7 @@ from x_transformers.x_transformers import Attention, AttentionLayers, FeedForwar
 __all__ = [
     'bert_base', 'build', 'gpt1', 'gpt2', 'gpt3', 'gtrxl', 'initialise_', 'llama_7b', 'roberta_base', 't5_base',
     'vaswani_base', 'vaswani_big', 'vit_b16', 'whisper_tiny',
+    'xlnet_base',
 ]  # fmt: skip
 
 
@@ -371,9 +372,36 @@ def outputs(stack: AttentionLayers) -> Iterator[nn.Linear]:
             yield from (one for one in found if isinstance(one, nn.Linear))
 
 
+def xlnet_base(**overrides: Any) -> Preset:
+    """XLNet: Yang et al. 2019, arXiv:1906.08237. For `PermutationLMWrapper`, and as it is where all tokens are known;
+    weights of it are not read.
+
+    overrides   keywords of TransformerWrapper, as `max_mem_len`, or of Encoder
+    """
+    dim, heads = overrides.get('dim', 768), overrides.get('heads', 12)
+    stack = {
+        'class': 'Encoder',
+        'dim': 768,
+        'depth': 12,
+        'heads': 12,
+        'attn_dim_head': dim // heads if is_int(dim) and is_int(heads) and heads > 0 else 64,
+        'pre_norm': False,
+        'norm_bias': True,
+        'norm_eps': 1e-12,
+        'xl_rel_pos': True,
+        'xl_rel_pos_untied': True,
+        'xl_rel_segments': True,
+        'two_stream': True,
+        **dict.fromkeys(('attn_dropout', 'attn_sublayer_dropout', 'ff_dropout', 'ff_sublayer_dropout'), 0.1),
+        'verbose': False,
+    }
+    around = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, 'tie_embedding': True}
+    return changed({'class': 'TransformerWrapper', **around, 'attn_layers': stack}, overrides, {})
+
+
 PRESETS: tuple[Callable[..., Preset], ...] = (
     vaswani_base, vaswani_big, bert_base, roberta_base, gpt1, gpt2, gpt3, t5_base, llama_7b, vit_b16, whisper_tiny,
-    gtrxl,
+    gtrxl, xlnet_base,
 )  # fmt: skip
 
 

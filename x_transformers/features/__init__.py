@@ -11,6 +11,7 @@ biases          biases of scores by their positions: ALiBi, T5, dynamic
 data_positions  biases of scores by their positions and by what tokens say
 relative        vectors for distances, which queries see and values get
 xl              what queries look for at a distance
+two_streams     tokens asked for in an order, and whether two are of one segment
 untied          scores of positions apart from those of contents
 rescaled        scores times a function of the distance
 disentangled    relative positions with queries and keys of their own

@@ -203,6 +203,14 @@ from x_transformers.features.sparse.pattern import (
     SparsePattern,
 )
 from x_transformers.features.streams import HyperConnections, ResidualStreams, UseGatedMultiResidual
+from x_transformers.features.two_streams import (
+    InOrder,
+    SegmentsInModel,
+    SegmentsInStack,
+    SegmentTerm,
+    TwoStreams,
+    TwoStreamsInModel,
+)
 from x_transformers.features.universal import CoordinatePositions, UniversalTransition
 from x_transformers.features.untied import UntiedPositions, UntiedPositionsInModel, UntiedPositionsInStack
 from x_transformers.features.xl import XLPositions, XLPositionsInStack
@@ -258,6 +266,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     KNNMemory,
     Clusters,
     SharedQK,
+    SegmentTerm,  # reads queries before others turn them
     Rotary,
     RotateValues,
     Polar,
@@ -276,6 +285,7 @@ ATTENTION: tuple[type[Feature], ...] = (
     Window,
     AdaptiveSpan,
     SameLength,
+    InOrder,
     Documents,
     PackedDocuments,
     CollabHeads,
@@ -368,6 +378,8 @@ STACK: tuple[type[Feature], ...] = (
     ParallelBlock,
     ResiDual,
     DocumentsInStack,
+    SegmentsInStack,
+    TwoStreams,
     SameLengthInStack,
     PackedInStack,
     PatternsInStack,
@@ -425,6 +437,8 @@ STACK: tuple[type[Feature], ...] = (
 
 MODEL: tuple[type[Feature], ...] = (
     DocumentsInModel,
+    TwoStreamsInModel,
+    SegmentsInModel,
     GlobalTokensInModel,
     MemSameLength,
     LayerPositionsInModel,

@@ -186,6 +186,7 @@ class DataDependentBias(AttentionFeature):
     stored_as = {'module': 'data_dependent_alibi'}
     remembers = {'forget gates': PerToken()}
     not_across = 'it counts gates between two tokens of the same sequence'
+    not_in_stack = {'two_stream': 'its gates are those of all tokens in between, told or not'}
 
     def setup(self, host: Any) -> None:
         own = {'dim': host.dim, 'heads': host.heads, 'causal': host.causal}

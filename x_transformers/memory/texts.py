@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.training.masking import IGNORED
+
 PIECE = 2**20  # bytes of a file that are read at once
-IGNORED = -100
 
 
 def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[int]]:

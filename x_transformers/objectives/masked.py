@@ -25,12 +25,11 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.training.masking import chosen_spans, chosen_tokens, chosen_words, drawn, share_of
+from x_transformers.training.masking import IGNORED, chosen_spans, chosen_tokens, chosen_words, drawn, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
 
 __all__ = ['HiddenTokens', 'MLMWrapper']
 
-IGNORED = -100  # label of what is no target
 
 share = Check('a number above 0, up to 1', lambda value: is_number(value) and 0 < value <= 1)
 ratio = Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)

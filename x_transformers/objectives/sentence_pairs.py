@@ -17,7 +17,8 @@ from x_transformers.core.checks import can_look, check_range
 from x_transformers.core.precision import accurate
 from x_transformers.features.readouts import place_of
 from x_transformers.flags import ConfigError, Configurable, a_mapping, an_instance, boolean, is_int, shown
-from x_transformers.objectives.masked import IGNORED, MLMWrapper, loss_of_hidden
+from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden
+from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import later
 
 __all__ = ['BertPretrainWrapper', 'PairBatch', 'SentencePair', 'make_nsp_pairs', 'make_sop_pairs', 'pack_pairs']

@@ -23,10 +23,10 @@ from x_transformers.flags import (
     none,
     size,
 )
+from x_transformers.training.masking import IGNORED
 
 __all__ = ['Denoiser', 'SpanCorruption', 'T5PretrainWrapper', 'UL2Mixture']
 
-IGNORED = -100  # fills up targets
 
 part = Check('a number between 0 and 1', lambda value: is_number(value) and 0 < value < 1)
 length = Check('a number of at least 1', lambda value: is_number(value) and value >= 1)

@@ -11,6 +11,7 @@ from fractions import Fraction
 import torch
 from torch import Generator, Tensor
 
+IGNORED = -100  # label of what is no target
 PASSES = 3  # over the words of a row, each of which fills what the last one could not
 
 

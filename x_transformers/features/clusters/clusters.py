@@ -125,6 +125,7 @@ class Clusters(AttentionFeature):
         'polar_pos_emb': 'its keys have a shift for each head, clusters are of queries',
         'residual_attn': NO_SCORES,
         'cross_residual_attn': NO_SCORES,
+        'two_stream': 'clusters are formed of all tokens, told or not',
     }
     cuts = None
 

@@ -98,6 +98,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
         **dict.fromkeys(('alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias', 'shaw_rel_pos'), NO_PLACE),
         'xl_rel_pos': NO_PLACE,
         **dict.fromkeys(('residual_attn', 'cross_residual_attn'), NO_SCORES),
+        'two_stream': 'blocks of tokens are mixed',
     }
 
     def setup(self, host: Any) -> None:

@@ -1,0 +1,247 @@
+"""Tokens in an order of prediction: a stream of contents, and one of queries that do not see what they ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.checks import a_tensor, check_range
+from x_transformers.core.rows import Pointwise, Rows, of_each, taken
+from x_transformers.features.documents import DocumentsInStack, joined_by
+from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
+from x_transformers.flags import ConfigError, flag
+from x_transformers.flags.inputs import tensor_of
+
+PAPER = 'XLNet, arXiv:1906.08237'
+AT = 'b k, which tokens are asked for; the last k of x are their queries'
+
+
+class InOrder(AttentionFeature):
+    """A query with number i sees the keys whose number is not above i; memories are seen by all."""
+
+    paper = PAPER
+    takes = {'order_of_queries': 'b n, numbers', 'order_of_keys': 'b n, numbers'}
+    must_be = dict.fromkeys(takes, tensor_of('b n', floats=False))
+    waits = True
+    cuts = {}
+
+    def mask(self, call: Any) -> Rows | None:
+        keys, own = (call.inputs.get(name) for name in ('order_of_keys', 'order_of_queries'))
+        if keys is None:
+            return None
+        if call.context is not None or call.past is not None:
+            raise ValueError('`order_of_keys` does not go with a context or a cache')
+        lowest = torch.iinfo(torch.int64).min
+        keys = F.pad(keys.long(), (call.keys - keys.shape[1], 0), value=lowest)
+        own = call.of_queries(F.pad(own.long(), (call.keys - own.shape[1], 0), value=lowest))
+
+        def entry() -> Pointwise:
+            of_query, of_key = of_each(own), of_each(keys)
+            return lambda b, h, i, j: of_key(b, j) <= of_query(b, i)
+
+        def of(rows: slice, cols: slice) -> Tensor:
+            return (keys[:, cols].unsqueeze(-2) <= own[:, rows].unsqueeze(-1)).unsqueeze(1)
+
+        return Rows(of, entry=entry, made_of=(keys, own))
+
+
+class TwoStreams(StackFeature):
+    """Contents h see what is no later than themselves in an order of prediction, queries g what is earlier.
+
+        h = layer(h, keys and values of h, rank_j <= rank_i)          h: tokens
+        g = layer(g, keys and values of h, rank_j <  rank_i)          g: one learned vector w, and a position
+
+    The same layers run for both, at once: queries are the last rows of x, which nobody sees. Tokens of rank -1 are
+    known to all. A call without an order is one of contents alone, in which all see all.
+    """
+
+    paper = PAPER
+    two_stream = flag(False, 'tokens may be asked for in an order, by queries that do not see them')
+    takes = {'stream_ranks': 'b n, the place of each token in the order, -1 for known ones', 'stream_at': AT}
+    must_be = dict.fromkeys(takes, tensor_of('b n', floats=False))
+    stored_as = {'query': 'two_stream_w'}
+    clashes = {'shift_tokens': 'a query has no token before it'}
+
+    def setup(self, host: Any) -> None:
+        if host.causal or host.cross_attend:
+            beside = '`cross_attend`' if host.cross_attend else 'a causal stack'
+            raise ConfigError(f'`two_stream` does not go with {beside}: use an Encoder that reads one sequence')
+        self.query = nn.Parameter(torch.randn(host.dim) * 0.02)
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        ranks, at = (call.inputs.get(name) for name in ('stream_ranks', 'stream_at'))
+        if ranks is None and at is None:
+            return x
+        on = self.host.features
+        found = {**joined_by(on.active, call.inputs), **on.find(DocumentsInStack).joined}
+        for name, reason in found.items():
+            raise ValueError(f'`stream_ranks` does not go with `{name}`: {reason}')
+        self.check(ranks, at, x)
+        if call.start is not None:
+            raise ValueError('`stream_ranks` does not go with `seq_start_pos`: pad rows on the right, by `mask`')
+        count, own = at.shape[1], ranks.long().gather(1, at)
+        contents = x.shape[1] - count
+        # a content sees itself, a query only what is earlier; no number is as high as that of a query's own key
+        last = torch.full_like(own, torch.iinfo(torch.int64).max)
+        shared = call.shared['a']
+        shared['order_of_queries'] = torch.cat((2 * ranks.long(), 2 * own - 1), dim=1)
+        shared['order_of_keys'] = torch.cat((2 * ranks.long(), last), dim=1)
+        places = torch.arange(-call.memories, contents, device=x.device).expand(x.shape[0], -1)
+        shared['index'] = torch.cat((places, at), dim=1)
+        call.trace.whole = 'it holds tokens in an order of prediction, which are whole'
+        return torch.cat((x[:, :contents], x[:, contents:] + self.query.to(x.dtype)), dim=1)
+
+    def check(self, ranks: Tensor | None, at: Tensor | None, x: Tensor) -> None:
+        for name, given in (('stream_ranks', ranks), ('stream_at', at)):
+            if given is None:
+                raise ValueError(f'`{name}` is missing: an order of prediction is both `stream_ranks` and `stream_at`')
+            if a_tensor(given, name).ndim != 2 or given.shape[0] != x.shape[0]:
+                raise ValueError(f'`{name}` got shape {tuple(given.shape)}, it must have {x.shape[0]} rows')
+        contents = x.shape[1] - at.shape[1]
+        if ranks.shape[1] != contents:
+            raise ValueError(
+                f'`stream_ranks` got {ranks.shape[1]} tokens and `stream_at` {at.shape[1]}, '
+                f'together they must be the {x.shape[1]} of x'
+            )
+        check_range(ranks, 'stream_ranks', -1, None, 'ranks')
+        check_range(at, 'stream_at', 0, contents - 1, 'places')
+
+    def close(self, x: Tensor, call: Any) -> Tensor:
+        if call.inputs.get('stream_at') is not None:
+            # what is kept of a segment is what its tokens were
+            contents = x.shape[1] - call.inputs['stream_at'].shape[1]
+            call.trace.hiddens[:] = [h[:, :contents] for h in call.trace.hiddens]
+        return x
+
+
+class TwoStreamsInModel(ModelFeature):
+    """Hands the order of prediction to a stack with two streams. The last ids, those of queries, stand for nothing."""
+
+    paper = PAPER
+    takes = TwoStreams.takes
+    must_be = TwoStreams.must_be
+    waits = True
+    plain = True  # with such a stack there are no short cuts
+
+    def setup(self, host: Any) -> None:
+        self.known = host.attn_layers.features.find(TwoStreams) is not None
+
+    def token_embeds(self, x: Tensor, call: Any) -> Tensor:
+        at, ranks = call.inputs.get('stream_at'), call.inputs.get('stream_ranks')
+        if at is None or ranks is None:
+            return x
+        if not self.known:
+            raise ValueError('`stream_at` was given, but the stack of the model has no `two_stream`')
+        if self.host.features.at.get('pool'):
+            raise ValueError('`stream_at` does not go with a model that pools its tokens')
+        contents = x.shape[1] - at.shape[1]
+        if call.inputs.get('pos') is None:
+            place = torch.arange(contents, device=x.device).expand(x.shape[0], -1)
+            call.inputs['pos'] = torch.cat((place, at), dim=1)
+        return F.pad(x[:, :contents], (0, 0, 0, at.shape[1]))
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        at, ranks = call.inputs.get('stream_at'), call.inputs.get('stream_ranks')
+        if at is None and ranks is None:
+            return inputs
+        if call.leading and ranks is not None:
+            ranks = F.pad(ranks, (call.leading, 0), value=-1)
+        at = at if at is None else at + call.leading
+        return {**inputs, 'stream_ranks': ranks, 'stream_at': at}
+
+
+class SegmentTerm(AttentionFeature):
+    """Whether two tokens are of one segment, as a part of their score; what precedes the sequence is of segment 0.
+
+    sim_ij = scale (... + (q_i + s) c)      c is one vector of each head if they are, another one if not
+    """
+
+    paper = PAPER
+    xl_rel_segments = flag(False, 'scores say whether two tokens are of one segment')
+    takes = {'segment_ids': 'b n, which segment each token is of'}
+    must_be = {'segment_ids': tensor_of('b n', floats=False)}
+    stored_as = {'query': 'xl_s', 'table': 'xl_segments'}
+    not_across = 'its segments are those of one sequence'
+
+    def setup(self, host: Any) -> None:
+        heads, width = host.shape.heads, host.dim_key
+        self.query = nn.Parameter(torch.randn(heads, width) * 0.02)
+        self.table = nn.Parameter(torch.randn(2, heads, width) * 0.02)
+
+    def bias(self, call: Any) -> Rows | None:
+        ids = call.inputs.get('segment_ids')
+        if ids is None:
+            return None
+        if call.context is not None or call.past is not None:
+            raise ValueError('`segment_ids` does not go with a context or a cache')
+        if ids.shape != (call.batch, call.count):
+            wanted = (call.batch, call.count)
+            raise ValueError(f'`segment_ids` got shape {tuple(ids.shape)}, it must be {wanted}')
+        keys = F.pad(ids, (call.keys - ids.shape[1], 0))
+        queries, own = call.of_queries(keys), call.own(self)
+
+        def of(rows: slice, cols: slice) -> Tensor:
+            same = queries[:, None, rows, None] == keys[:, None, None, cols]
+            return torch.where(same, own.same[..., rows, :], own.other[..., rows, :])
+
+        def entry() -> Pointwise:
+            of_query, of_key, same, other = of_each(queries), of_each(keys), own.same[..., 0], own.other[..., 0]
+            return lambda b, h, i, j: torch.where(of_query(b, i) == of_key(b, j), same[b, h, i], other[b, h, i])
+
+        return Rows(of, learns=True, entry=entry)
+
+    def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
+        if call.inputs.get('segment_ids') is not None:
+            q, own = qk[0], call.own(self)
+            times = q.shape[1] // len(self.query)
+            query = self.query.to(q.dtype).repeat(times, 1).unsqueeze(-2)
+            table = self.table.to(q.dtype).repeat(1, times, 1)
+            own.same, own.other = (
+                torch.einsum('bhie,he->bhi', (q + query) * call.scale, t).unsqueeze(-1) for t in table
+            )
+        return qk
+
+
+class SegmentsInStack(StackFeature):
+    """The same in all self-attention layers. The query of a token, in an order of prediction, is of its segment."""
+
+    paper = PAPER
+    xl_rel_segments = flag(False, 'scores say whether two tokens are of one segment')
+    takes = SegmentTerm.takes
+    must_be = SegmentTerm.must_be
+
+    def branch_flags(self, flags: dict[str, Any], kind: str, number: int) -> dict[str, Any]:
+        return {'xl_rel_segments': True, **flags} if kind == 'a' else flags
+
+    def open(self, x: Tensor, call: Any) -> Tensor:
+        ids, at = call.inputs.get('segment_ids'), call.inputs.get('stream_at')
+        if ids is None:
+            return x
+        if call.cache is not None:
+            raise ValueError('`segment_ids` does not go with a cache')
+        if ids.ndim == 2 and at is not None and ids.shape[1] + at.shape[1] == x.shape[1]:
+            ids = torch.cat((ids, taken(ids, at, -1)), dim=1)
+        call.shared['a']['segment_ids'] = ids
+        return x
+
+
+class SegmentsInModel(ModelFeature):
+    """Hands `segment_ids` to the stack; tokens in front are of segment 0."""
+
+    paper = PAPER
+    takes = SegmentTerm.takes
+    must_be = SegmentTerm.must_be
+    waits = True
+    plain = True
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        ids = call.inputs.get('segment_ids')
+        if ids is None:
+            return inputs
+        if self.host.attn_layers.features.find(SegmentsInStack) is None:
+            raise ValueError('`segment_ids` was given, but the stack of the model has no `xl_rel_segments`')
+        ids = call.behind_padding(F.pad(ids, (call.leading, 0)))
+        return {**inputs, 'segment_ids': ids if call.spread is None else call.spread(ids, 0)}

@@ -1,0 +1,230 @@
+"""Permutation language models: the tokens of a row are told in a random order, each from those told before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range
+from x_transformers.core.nets import check_every_place, refuse_own
+from x_transformers.flags import Check, ConfigError, Configurable, an_instance, count, is_number, none, size
+from x_transformers.generation.engine import evaluating
+from x_transformers.generation.sampling import Filter, filter_with, in_range, require, sample
+from x_transformers.training.masking import IGNORED, chosen_tokens, random_rank, ranked, share_of
+from x_transformers.training.token_loss import Terms, later, mean_token_loss
+
+__all__ = ['PermutationLMWrapper', 'PredictionOrder']
+
+share = Check('a number above 0, up to 1', lambda value: is_number(value) and 0 < value <= 1)
+SET_BY_WRAPPER = {
+    'prepend_embeds': ': places are those of tokens',
+    'cache': ': tokens are told in any order',
+    'input_not_include_cache': ': tokens are told in any order',
+    'seq_start_pos': ': pad rows on the right, by `mask`',
+    'attn_mask': ': the order says which token sees which',
+    'stream_ranks': ', give `ranks`',
+    'stream_at': ', give `ranks`',
+    'logits_to_keep': ': logits are those of predicted tokens',
+}
+PER_TOKEN = ('pos', 'self_attn_kv_mask')  # inputs of the net with a value for each token
+
+
+class PredictionOrder(NamedTuple):
+    """In which order tokens of rows are predicted.
+
+    ranks    b n   the place of each token in the order; -1 for those that are known from the start
+    places   b k   which tokens are predicted, in the order of their rows; k is as many as there may be, others follow
+    labels   b k   what they are, -100 for those that follow
+    """
+
+    ranks: Tensor
+    places: Tensor
+    labels: Tensor
+
+
+class PermutationLMWrapper(Configurable):
+    """A model with two streams that predicts some tokens of a row one after another, in a random order.
+
+        z      a random order of the tokens, of which the last ceil(predict_frac n) are predicted
+        loss = mean over these of  -ln p(x_t | the tokens that are not predicted, those before t in z, where t is)
+
+    `net` is a `TransformerWrapper` around an `Encoder(two_stream=True)`. Tokens that are not predicted see and are seen
+    by one another. With `perm_len` the order is one within pieces of that length, piece after piece, and a share of
+    each piece is predicted. Memories of an earlier segment, `mems`, are seen by all.
+
+    Yang et al. 2019, arXiv:1906.08237
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
+        predict_frac: Annotated[float, 'share of the tokens of a row that are predicted', share] = 1 / 6,
+        perm_len: Annotated[int | None, 'length of the pieces that are permuted; None for the row', size | none] = None,
+        pad_token_id: Annotated[int | None, 'id of padding, neither read nor predicted', count | none] = None,
+    ) -> None:
+        super().__init__()
+        check_every_place(net)
+        if not getattr(getattr(net, 'attn_layers', None), 'two_stream', False):
+            raise ConfigError('`net` has no stream of queries: its stack must be an Encoder(two_stream=True)')
+        if not getattr(net, 'can_keep_logits', False):
+            raise ConfigError(f'`net` got {type(net).__name__}, it must give logits of its last tokens alone')
+        self.net, self.predict_frac, self.perm_len, self.pad_token_id = net, predict_frac, perm_len, pad_token_id
+
+    @checked
+    def forward(
+        self,
+        x: Tensor,
+        return_outputs: bool = False,
+        mask: Tensor | None = None,
+        ranks: Tensor | None = None,
+        mems: Sequence[Tensor] | None = None,
+        return_mems: bool = False,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The mean loss of predicted tokens, in nats.
+
+        x               b n   ids
+        return_outputs        also return `(logits, order)`: logits (b k l) at `places` of the `PredictionOrder`
+        mask            b n   True for real tokens; `pad_token_id` is none in any case
+        ranks           b n   the order, -1 for tokens that are known from the start; drawn if None
+        mems                  of the segment before, as `return_mems` gave them
+        return_mems           also return what the next segment may read: needs `max_mem_len` of the net
+        generator             source of the draws, on the device of `x`
+        **kwargs              to the net: `segment_ids`, `embed_ids`, `pos`, ...
+        returns               scalar, 0 if nothing is predicted; or a tuple `(loss, [(logits, order)], [mems])`
+        raises                ValueError or TypeError for inputs of another shape or kind
+        """
+        x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
+        refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
+        real = self.real(x, mask)
+        order = self.order(x, real, ranks, generator)
+        options = {} if return_outputs else later(self.net)
+        if return_mems and not getattr(self.net, 'max_mem_len', 0):
+            raise ValueError('`return_mems` needs `max_mem_len` of the net')
+        with AuxLosses() as aux:
+            out = self.predict(x, order, real, mems=mems, return_mems=return_mems, **options, **kwargs)
+        logits, new = out if return_mems else (out, None)
+        is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
+        loss = aux.added_to(mean_token_loss(logits, order.labels, Terms(IGNORED, is_log_prob=is_log_prob)))
+        found = [loss, *([(logits, order)] if return_outputs else ()), *([new] if return_mems else ())]
+        return loss if len(found) == 1 else tuple(found)
+
+    def real(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        real = as_mask(mask, 'mask', *x.shape, like=x)
+        if self.pad_token_id is None:
+            return real
+        return x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
+
+    def order(
+        self, x: Tensor, real: Tensor | None = None, ranks: Tensor | None = None, generator: Generator | None = None
+    ) -> PredictionOrder:
+        """The order in which tokens of `x` (b n) are predicted, drawn unless `ranks` gives it."""
+        real = torch.ones_like(x, dtype=torch.bool) if real is None else real
+        if ranks is None:
+            ranks = self.drawn(real, generator)
+            count = self.count(x.shape[1])
+        else:
+            if a_tensor(ranks, 'ranks').shape != x.shape or ranks.is_floating_point():
+                got = f'{ranks.dtype} of shape {tuple(ranks.shape)}'
+                raise ValueError(f'`ranks` got {got}, it must be whole numbers {tuple(x.shape)}')
+            check_range(ranks, 'ranks', -1, None, 'ranks')
+            ranks = ranks.long().masked_fill(~real, -1)
+            count = max(int((ranks >= 0).sum(dim=-1).max()), 1)
+        known = ranks < 0
+        places = known.byte().argsort(dim=-1, stable=True)[:, :count]
+        return PredictionOrder(ranks, places, x.gather(1, places).masked_fill(known.gather(1, places), IGNORED))
+
+    def pieces(self, n: int) -> list[int]:
+        size = n if self.perm_len is None else self.perm_len
+        return [min(size, n - start) for start in range(0, n, size)]
+
+    def count(self, n: int) -> int:
+        """How many tokens of a row of n are predicted, if none is padding."""
+        return sum(share_of(piece, self.predict_frac) for piece in self.pieces(n))
+
+    def drawn(self, real: Tensor, generator: Generator | None) -> Tensor:
+        """A rank for each token (b n), -1 for those that are not predicted."""
+        b, n = real.shape
+        size = self.pieces(n)[0]
+        pieces = F.pad(real, (0, -n % size)).reshape(-1, size)
+        chosen = chosen_tokens(pieces, self.predict_frac, generator)
+        inside = random_rank(chosen, generator).view(b, -1)
+        place = torch.arange(inside.shape[1], device=real.device)
+        return (inside + place - place % size).masked_fill(~chosen.view(b, -1), -1)[:, :n]
+
+    def predict(self, x: Tensor, order: PredictionOrder, real: Tensor | None = None, **inputs: Any) -> Any:
+        """What the net says of the tokens at `places`, (b k l)."""
+        places = order.places
+        ids = F.pad(x, (0, places.shape[1]))  # what is asked for is not shown
+        for name in PER_TOKEN:
+            given = inputs.get(name)
+            if given is not None:
+                inputs[name] = of_both(given, name, places)
+        if inputs.get('embed_ids') is not None:
+            inputs['embed_ids'] = {n: of_both(t, f'embed_ids[{n}]', places) for n, t in inputs['embed_ids'].items()}
+        mask = {} if real is None else {'mask': of_both(real, 'mask', places)}
+        mems = inputs.pop('mems', None)
+        mems = {} if mems is None else {'mems': mems}
+        of_streams = dict(stream_ranks=order.ranks, stream_at=places, logits_to_keep=places.shape[1])
+        return self.net(ids, **mask, **mems, **of_streams, **inputs)
+
+    @torch.no_grad()
+    @checked
+    def infill(
+        self,
+        x: Tensor,
+        missing: Tensor,
+        temperature: float = 1.0,
+        filter_logits_fn: str | Filter = 'top_k',
+        filter_kwargs: dict[str, Any] | None = None,
+        *,
+        ranks: Tensor | None = None,
+        mask: Tensor | None = None,
+        generator: Generator | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """`x` with its missing tokens filled in one after another, each in sight of all others that are there.
+
+        x                  b n   ids; those of missing tokens are not read
+        missing            b n   True for tokens to fill in
+        temperature  0 ..        0 for the most likely token
+        filter_logits_fn         which tokens may be drawn, and its arguments, as in `AutoregressiveWrapper.generate`
+        ranks              b n   in which order they are filled in; from left to right if None
+        returns            b n
+        raises                   ValueError or TypeError for inputs of another shape or kind
+        """
+        x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
+        refuse_own(kwargs, '`infill`', SET_BY_WRAPPER)
+        require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
+        keep = filter_with(filter_logits_fn, filter_kwargs)
+        real = self.real(x, mask)
+        missing = as_mask(missing, 'missing', *x.shape, like=x)
+        missing = missing if real is None else missing & real
+        if ranks is not None and ranks.shape != x.shape:
+            raise ValueError(f'`ranks` got shape {tuple(ranks.shape)}, it must be {tuple(x.shape)}')
+        place = torch.arange(x.shape[1], device=x.device).expand_as(x)
+        behind = torch.iinfo(torch.int64).max
+        order = ranked((place if ranks is None else ranks.long()).masked_fill(~missing, behind))
+        x, known = x.masked_fill(missing, 0), order.masked_fill(~missing, -1)
+        with evaluating(list(self.modules())):
+            for step in range(int(missing.sum(dim=-1).max())):
+                at = (order == step).byte().argmax(dim=-1, keepdim=True)
+                logits = self.predict(x, PredictionOrder(known, at, at), real, **kwargs)[:, -1]
+                drawn = sample(keep(logits) if temperature > 0 else logits, temperature, generator)
+                x = torch.where((order == step) & missing, drawn.view(-1, 1), x)
+        return x
+
+
+def of_both(t: Tensor, name: str, places: Tensor) -> Tensor:
+    """What belongs to tokens, (n ...) or (b n ...), with a copy for their queries behind it."""
+    t = a_tensor(t, name)
+    t = t.expand(places.shape[0], *t.shape[-1:]) if t.ndim == 1 else t
+    index = places.view(*places.shape, *[1] * (t.ndim - 2)).expand(*places.shape, *t.shape[2:])
+    return torch.cat((t, t.gather(1, index)), dim=1)
