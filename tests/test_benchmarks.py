@@ -169,6 +169,16 @@ def test_spans(scripts):
     assert table_in(text)['256 tokens, 0.25']['spans: ms'].endswith(f'({quarter / full:.2f})')
 
 
+def test_serving(scripts):
+    """All requests get the same tokens; the waste of padded batches by hand."""
+    serving = scripts('serving')
+    asked = [(torch.zeros(3), 4), (torch.zeros(1), 6), (torch.zeros(2), 2)]
+    assert serving.waste_of_batches(asked, 2) == pytest.approx(1 - 18 / (2 * (3 + 6) + (2 + 2)))
+    table = table_in(serving.main(['--tiny']))
+    assert [*table] == ['batches', 'engine']
+    assert [row['with the same tokens'] for row in table.values()] == ['6', '6']
+
+
 def test_growth_from_length_to_length(scripts):
     """And what would pass a limit, with the reason."""
     flags, measure = scripts('score_flags'), scripts('measure')

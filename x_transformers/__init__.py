@@ -17,6 +17,7 @@ from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
 from x_transformers.features.sharing import mean_pool_kv_heads_
 from x_transformers.features.sparse.converting import sparsify_
+from x_transformers.generation.batching import Paged, PagedEngine
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
@@ -84,6 +85,8 @@ __all__ = [
     'NeoMLP',
     'NextLatentWrapper',
     'NonAutoregressiveWrapper',
+    'Paged',
+    'PagedEngine',
     'PermutationLMWrapper',
     'PrefixDecoder',
     'PromptCache',

@@ -48,6 +48,7 @@ from x_transformers.flags import (
     probability,
     warn_once,
 )
+from x_transformers.generation.batching import Paged, generate_in_blocks
 from x_transformers.generation.choice import Choice, Endings, vocabulary_of
 from x_transformers.generation.engine import Beams, Decoding, Generated, Reader, evaluating
 from x_transformers.generation.exits import blocks_of_draft
@@ -409,7 +410,8 @@ class AutoregressiveWrapper(Configurable):
         filter_kwargs: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         contrastive_decode_kwargs: dict[str, float] | tuple[dict[str, float], ...] | None = None,
         cache_kv: bool = True, return_intermediates: bool = False, generator: Generator | None = None, *,
-        return_log_probs: bool = False, return_finish_reasons: bool = False, **kwargs: Any,
+        return_log_probs: bool = False, return_finish_reasons: bool = False, kv_storage: Paged | None = None,
+        **kwargs: Any,
     ) -> Any:  # fmt: skip
         """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
 
@@ -435,6 +437,8 @@ class AutoregressiveWrapper(Configurable):
             compile                   True, or a backend of `torch.compile`: each step that reads from a cache runs
                                       compiled, for any length; the first call takes its time
             generator                 source of the draws, on the device of the net
+            kv_storage                `Paged(num_blocks)`: rows keep what they remember in blocks of one pool, and share
+                                      equal beginnings, as those of `num_samples`; each draws by itself
             return_intermediates      also return the last intermediates of the net; None without a cache
             return_log_probs          return `Generated`, with the log probabilities of the tokens, in nats; they are
                                       those of the net alone, whatever is done to its logits
@@ -448,6 +452,14 @@ class AutoregressiveWrapper(Configurable):
         net reads as if all of its attention had a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
         with `slide_cache=False`, the last `max_seq_len` tokens are read again each time, and nothing else counts.
         """
+        if kv_storage is not None:
+            own = dict(eos_token=eos_token, temperature=temperature, filter_logits_fn=filter_logits_fn)
+            own |= dict(filter_kwargs=filter_kwargs, generator=generator, **kwargs)
+            whole = dict(amateur_model=amateur_model, contrastive_decode_kwargs=contrastive_decode_kwargs)
+            whole |= dict(return_intermediates=return_intermediates, return_log_probs=return_log_probs)
+            whole |= {'cache_kv=False': not cache_kv, 'restrict_to_max_seq_len=False': not restrict_to_max_seq_len}
+            made = generate_in_blocks(self, kv_storage, prompts, prompt_lens, seq_len, own, whole)
+            return made if return_finish_reasons else made.tokens
         decoding = self.decoding(
             prompts, seq_len, eos_token=eos_token, prompt_lens=prompt_lens, cache_kv=cache_kv,
             restrict_to_max_seq_len=restrict_to_max_seq_len, amateur_model=amateur_model,

@@ -1,0 +1,505 @@
+"""Many requests at once, each of its own length, which join and leave between two steps and share a pool of memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.cache import Cache
+from x_transformers.core.checks import check_ids
+from x_transformers.fast.paged_step import PagedStep
+from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
+from x_transformers.generation.cached_step import each_rows, form_of, named_rows
+from x_transformers.generation.choice import REASONS, Choice, Endings, Past, vocabulary_of
+from x_transformers.generation.engine import Generated, evaluating, reasons_of
+from x_transformers.generation.paged import BlockPool, PoolIsFull, Table
+from x_transformers.generation.sampling import require
+
+__all__ = ['Completion', 'Paged', 'PagedEngine', 'PoolIsFull']
+
+PADDED = 1.25  # prompts are read together as long as no more than this times their tokens are
+
+
+class Completion(NamedTuple):
+    """How a request has ended.
+
+    tokens          s   the new ones
+    finish_reason       'eos', 'stop' or 'length', 'cancelled', or 'error'
+    error               what was raised when its tokens were chosen
+    shared              tokens of the prompt that others had read before
+    """
+
+    tokens: Tensor
+    finish_reason: str
+    error: Exception | None = None
+    shared: int = 0
+
+
+@dataclass(eq=False)
+class Request:
+    """A sequence that grows: `ids` of which the first `start` are the prompt, and `stop` the most that there may be."""
+
+    number: int
+    ids: list[int]
+    start: int
+    stop: int
+    choice: Choice
+    eos: frozenset[int]
+    stops: Sequence[list[int]]
+    table: Table
+    shared: int = 0
+    error: Exception | None = field(default=None, repr=False)
+
+    def reason(self) -> int:
+        """Why it has ended, as a place in `REASONS`; -1 while it goes on."""
+        if self.ids[-1] in self.eos:
+            return 1
+        made = len(self.ids) - self.start
+        if any(len(one) <= made and self.ids[-len(one) :] == one for one in self.stops):
+            return 2
+        return 0 if len(self.ids) >= self.stop else -1
+
+
+class PagedEngine:
+    """Generation for many requests, with the tokens that `AutoregressiveWrapper.generate` gives each of them alone.
+
+        engine = PagedEngine(wrapper, num_blocks=512)
+        number = engine.add(prompt, 64, temperature=0.)
+        while engine.busy:
+            engine.step()                         number -> the token that it got
+        engine.results()[number].tokens
+
+    What the model remembers of tokens stands in blocks of one pool, so that no request takes room ahead. Full blocks of
+    equal beginnings are shared. Each step admits waiting requests, in their order, as long as there are blocks, and
+    gives every running one its next token. Where the pool is full, the one that came last gives its blocks back, waits,
+    and is read again later.
+
+    num_blocks   blocks of the pool; one holds `block_size` tokens of a sequence, in all layers
+    max_batch    how many requests run at once
+    max_waiting  how many may wait; None for any number
+    compile      True, or a backend of torch.compile: steps run compiled
+    raises       ConfigError for a net whose past is not one row for each token, or cannot be padded on the left
+
+    Kwon et al. 2023, arXiv:2309.06180; Yu et al. 2022, Orca: batches that change between steps
+    """
+
+    def __init__(
+        self,
+        wrapper: nn.Module,
+        num_blocks: int,
+        block_size: int = 16,
+        max_batch: int = 64,
+        max_waiting: int | None = None,
+        compile: bool | str = False,
+    ) -> None:
+        for name, value, check in (
+            ('num_blocks', num_blocks, size),
+            ('block_size', block_size, size),
+            ('max_batch', max_batch, size),
+            ('max_waiting', max_waiting, count | none),
+        ):
+            require(check.test(value), name, value, check.words)
+        net = getattr(wrapper, 'net', None)
+        if net is None or not hasattr(wrapper, 'generate') or not hasattr(net, 'can_cache_kv'):
+            raise ConfigError(f'`wrapper` got {type(wrapper).__name__}, it must be an AutoregressiveWrapper')
+        self.wrapper, self.net = wrapper, net
+        self.refuse_net()
+        self.pool, self.max_batch, self.max_waiting = BlockPool(num_blocks, block_size), max_batch, max_waiting
+        self.call = wrapper.compiled_net(compile) if compile else net
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.ended: dict[int, Completion] = {}
+        self.given, self.fast = 0, False if compile else None
+        self.lock, self.modules = threading.RLock(), list(wrapper.modules())
+        with evaluating(self.modules):
+            self.form = self.form_of_net()
+
+    def refuse_net(self) -> None:
+        net = self.net
+        reason = None
+        if not net.can_cache_kv:
+            reason = 'cannot cache: later tokens change what earlier ones were'
+        elif not getattr(net, 'can_pad_left', True):
+            reason = 'cannot be padded on the left, as sequences of unequal length side by side must be'
+        elif getattr(net, 'follows_length', False):
+            reason = 'reads a token again when the sequence grows'
+        elif getattr(net.attn_layers, 'cross_attend', False):
+            reason = 'reads a context beside its tokens'
+        if reason is not None:
+            raise ConfigError(f'`wrapper` has a net that {reason}: use `generate`')
+
+    # requests
+
+    def add(
+        self,
+        prompt: Tensor | Sequence[int],
+        seq_len: int,
+        eos_token: Any = None,
+        stop_sequences: Any = None,
+        **options: Any,
+    ) -> int:
+        """A request for `seq_len` tokens behind a prompt; its number.
+
+        prompt     n      ids, one at least
+        seq_len           tokens that are wanted; fewer if it ends before
+        eos_token, stop_sequences   where it ends, as in `generate`
+        options           how tokens are chosen, as in `generate`: `temperature`, `filter_logits_fn`, `generator`, ...
+        raises            ValueError or TypeError if it can never be fulfilled: too long for the net or the pool, ids of
+                          no token; PoolIsFull if `max_waiting` others wait. The others go on in any case
+        """
+        ids = self.prompt_of(prompt)
+        require(is_int(seq_len) and seq_len >= 1, 'seq_len', seq_len, 'an integer of at least 1')
+        choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net))
+        for name in options:
+            known = [*Choice.__dataclass_fields__, 'eos_token', 'stop_sequences']
+            raise TypeError(f'`{name}` is no keyword of a single request{did_you_mean(name, known)}')
+        endings = Endings(eos_token, stop_sequences, vocabulary_of(self.net))
+        self.check_length(len(ids), seq_len)
+        eos = frozenset() if endings.eos is None else frozenset(endings.eos.tolist())
+        stops = [] if endings.stops is None else [[t for t in row if t >= 0] for row in endings.stops.tolist()]
+        with self.lock:
+            if self.max_waiting is not None and len(self.waiting) >= self.max_waiting:
+                raise PoolIsFull(f'{len(self.waiting)} requests wait already, which is `max_waiting`')
+            own = Request(self.new_number(), ids, len(ids), len(ids) + seq_len, choice, eos, stops, Table(self.pool))
+            self.waiting.append(own)
+            return own.number
+
+    def prompt_of(self, prompt: Any) -> list[int]:
+        given = prompt if torch.is_tensor(prompt) else torch.as_tensor(prompt)
+        if given.ndim != 1:
+            raise ValueError(f'`prompt` got the shape {tuple(given.shape)}, it must be ids (n)')
+        given = given.long() if given.numel() == 0 and not torch.is_tensor(prompt) else given
+        limit = getattr(self.net, 'num_tokens', None)
+        return check_ids(given.unsqueeze(0), 'prompt', least=1, num_tokens=limit)[0].tolist()
+
+    def check_length(self, prompt: int, seq_len: int) -> None:
+        longest, total = getattr(self.net, 'max_seq_len', 0) or 0, prompt + seq_len
+        if longest and total > longest:
+            raise ValueError(
+                f'`seq_len` got {seq_len} behind a prompt of {prompt} tokens, '
+                f'more than the `max_seq_len` of the net, {longest}'
+            )
+        room = self.pool.num_blocks * self.pool.block_size
+        if total - 1 > room:  # the last one is not read
+            raise ValueError(
+                f'`seq_len` got {seq_len} behind a prompt of {prompt} tokens, more than the pool can ever hold, {room}'
+            )
+
+    def new_number(self) -> int:
+        self.given += 1
+        return self.given - 1
+
+    def find(self, number: int) -> Request:
+        for one in (*self.running, *self.waiting):
+            if one.number == number:
+                return one
+        raise KeyError(f'there is no request {number!r} that waits or runs')
+
+    def cancel(self, number: int) -> None:
+        """End a request with what it has.  Raises KeyError if none of this number waits or runs."""
+        with self.lock:
+            self.end(self.find(number), 'cancelled')
+
+    def fork(self, number: int, **options: Any) -> int:
+        """Another request that goes on from where a running one is, and shares what was read; its number.
+
+        options   how its tokens are chosen, as in `add`; as before if there are none
+        raises    KeyError if none of this number runs
+        """
+        with self.lock:
+            old = self.find(number)
+            if old not in self.running:
+                raise KeyError(f'request {number} waits, only those that run can be continued twice')
+            choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net)) if options else old.choice
+            own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=old.table.fork())
+            self.running.append(own)
+            return own.number
+
+    def end(self, one: Request, reason: str) -> None:
+        one.table.clear()
+        if one in self.running:
+            self.running.remove(one)
+        elif one in self.waiting:
+            self.waiting.remove(one)
+        self.ended[one.number] = Completion(torch.tensor(one.ids[one.start :]), reason, one.error, one.shared)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or runs."""
+        return bool(self.waiting or self.running)
+
+    def results(self) -> dict[int, Completion]:
+        """What has ended since they were asked for last, by number."""
+        with self.lock:
+            ended, self.ended = self.ended, {}
+            return ended
+
+    def run(self) -> dict[int, Completion]:
+        """Steps until nothing is left to do, and the results."""
+        while self.busy:
+            self.step()
+        return self.results()
+
+    @property
+    def waste(self) -> float:
+        """The part of the blocks in use that holds no token."""
+        filled: dict[int, int] = {}
+        for one in self.running:
+            for at, block in enumerate(one.table.blocks):
+                held = min(max(one.table.length - at * self.pool.block_size, 0), self.pool.block_size)
+                filled[block] = max(filled.get(block, 0), held)
+        return 1 - sum(filled.values()) / (len(filled) * self.pool.block_size) if filled else 0.0
+
+    # steps
+
+    def step(self) -> dict[int, int]:
+        """The next token of every request that runs, by number. It admits those for which there is room."""
+        with self.lock, evaluating(self.modules):
+            before = list(self.running)
+            got = self.admit()
+            before = [one for one in before if one in self.running]
+            return got | self.continued(before)
+
+    def admit(self) -> dict[int, int]:
+        """Read the prompts of requests that may run from now on, and give them their first tokens."""
+        new: list[tuple[Request, list[int]]] = []
+        while self.waiting and len(self.running) + len(new) < self.max_batch:
+            one = self.waiting[0]
+            one.table.share(one.ids, len(one.ids) - 1)
+            # those that run need a block each now and then
+            spare = 0 if not (self.running or new) else min(len(self.running), self.pool.num_blocks // 16)
+            if one.table.missing(len(one.ids) - one.table.length) + spare > len(self.pool.free):
+                one.table.clear()
+                break
+            one.shared = max(one.shared, one.table.length)
+            new.append((one, one.table.reserve(len(one.ids) - one.table.length)))
+            self.waiting.popleft()
+            if one.table.length or self.would_share(one):
+                break  # what it shares, or others will, is read by then
+        got: dict[int, int] = {}
+        try:
+            for group in self.groups(new):
+                logits = self.read_prompts([one for one, _ in group], [slots for _, slots in group])
+                self.running += [one for one, _ in group]
+                got |= self.choose([one for one, _ in group], logits)
+        finally:
+            for one, _ in reversed(new):
+                if one not in self.running and one.number not in self.ended:
+                    one.table.clear()
+                    self.waiting.appendleft(one)
+        return got
+
+    def would_share(self, one: Request) -> bool:
+        """Whether the next request begins as this one does."""
+        if not self.waiting:
+            return False
+        first, other = one.ids[: self.pool.block_size], self.waiting[0].ids
+        return len(first) == self.pool.block_size < len(other) and other[: self.pool.block_size] == first
+
+    @staticmethod
+    def groups(new: list[tuple[Request, list[int]]]) -> list[list[tuple[Request, list[int]]]]:
+        """Those that are read together: of not too different lengths, and none that goes on from a shared beginning."""
+        groups: list[list[tuple[Request, list[int]]]] = []
+        total = 0
+        for pair in sorted(new, key=lambda pair: (pair[0].table.length > 0, len(pair[1]))):
+            alone = pair[0].table.length > 0 or (groups and groups[-1][0][0].table.length > 0)
+            longest = len(pair[1])
+            if not groups or alone or longest * (len(groups[-1]) + 1) > PADDED * (total + longest):
+                groups.append([])
+                total = 0
+            groups[-1].append(pair)
+            total += longest
+        return groups
+
+    def read_prompts(self, ones: list[Request], slots: list[list[int]]) -> Tensor:
+        """Read what is not read of prompts into slots that are reserved. The logits behind them:  b l"""
+        device = self.device
+        news = [one.ids[one.table.length :] for one in ones]
+        width = max(map(len, news))
+        pads = torch.tensor([width - len(new) for new in news])
+        ids = torch.tensor([[0] * int(pad) + new for pad, new in zip(pads, news, strict=True)], device=device)
+        inputs: dict[str, Any] = {'seq_start_pos': pads.to(device)} if bool(pads.any()) else {}
+        if getattr(self.net, 'can_keep_logits', False):
+            inputs['logits_to_keep'] = 1
+        if ones[0].table.length:
+            index = ones[0].table.slots().to(device).unsqueeze(0)
+            inputs |= dict(cache=self.cache_of(index), input_not_include_cache=True)
+        out, left = self.call(ids, return_intermediates=True, **inputs)
+        everything = left.everything
+        rows = named_rows(everything)
+        for at, (one, own) in enumerate(zip(ones, slots, strict=True)):
+            where = torch.tensor(own, device=device)
+            for name, buffer in rows.items():
+                self.pool.write(name, where, of_row(buffer.tensor, at, len(own)))
+            one.table.fill(one.ids)
+        return self.last(out)
+
+    def form_of_net(self) -> Cache:
+        """What the net remembers of a token, without its rows."""
+        _, left = self.net(torch.zeros(1, 1, dtype=torch.long, device=self.device), return_intermediates=True)
+        try:
+            form = form_of(left.everything)
+        except ValueError as error:
+            raise ConfigError(f'`wrapper` has a net whose past cannot stand in blocks: {error}') from None
+        if form.leading:
+            raise ConfigError('`wrapper` has a net that puts tokens in front of the sequence: use `generate`')
+        return form
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
+
+    def cache_of(self, index: Tensor) -> Cache:
+        """What the net remembers of sequences whose tokens stand in slots (b n)."""
+
+        def rows(name: str, form: Any) -> Any:
+            held = self.pool.read(name, index)
+            *lead, width = form.sizes[1:]
+            return form.like(held.unflatten(-1, (*lead, width)).movedim(1, -2))
+
+        cache = each_rows(self.form, rows)
+        return replace(cache, seen=cache.length)
+
+    def continued(self, ones: list[Request]) -> dict[int, int]:
+        """Read the last token of each, and choose the next one."""
+        slots: dict[int, int] = {}
+        for one in ones:
+            while one in self.running and one.number not in slots:
+                try:
+                    slots[one.number] = one.table.reserve(1)[0]
+                except PoolIsFull:
+                    slots.pop(self.give_way().number, None)
+        ones = [one for one in ones if one.number in slots]
+        if not ones:
+            return {}
+        logits = self.read_tokens(ones, [slots[one.number] for one in ones])
+        for one in ones:
+            one.table.fill(one.ids)
+        return self.choose(ones, logits)
+
+    def give_way(self) -> Request:
+        """The request that came last gives its blocks back, and waits."""
+        last = max(self.running, key=lambda one: one.number)
+        last.table.clear()
+        self.running.remove(last)
+        self.waiting.appendleft(last)
+        return last
+
+    def read_tokens(self, ones: list[Request], new: list[int]) -> Tensor:
+        index = self.index(ones, new)
+        ids = torch.tensor([one.ids[-1] for one in ones], device=self.device)
+        places = torch.tensor([one.table.length for one in ones], device=self.device)
+        if (step := self.fast_step()) is not None:
+            return step(ids, places, index, self.pool)
+        pads = (index == self.pool.blank).sum(dim=-1)
+        inputs = {'seq_start_pos': pads} if bool(pads.any()) else {}
+        cache = self.cache_of(index[:, :-1])
+        out, left = self.call(
+            ids.unsqueeze(-1), return_intermediates=True, cache=cache, input_not_include_cache=True, **inputs
+        )
+        for name, buffer in named_rows(left.everything).items():
+            self.pool.write(name, index[:, -1], buffer.tensor[..., -1, :])
+        return self.last(out)
+
+    def index(self, ones: list[Request], new: list[int]) -> Tensor:
+        """Slots of all tokens (b n), the new ones last, with blanks in front of shorter sequences."""
+        size = self.pool.block_size
+        lengths = torch.tensor([one.table.length + 1 for one in ones])
+        width = max(len(one.table.blocks) for one in ones)
+        blocks = torch.tensor([one.table.blocks + [0] * (width - len(one.table.blocks)) for one in ones])
+        most = int(lengths.max())
+        place = torch.arange(most) + (lengths - most).unsqueeze(-1)
+        slots = blocks.gather(1, place.clamp(min=0) // size) * size + place % size
+        return slots.masked_fill(place < 0, self.pool.blank).to(self.device)
+
+    def fast_step(self) -> PagedStep | None:
+        """A step written out for plain nets, as the net is now."""
+        if self.fast is False:
+            return None
+        ids = torch.zeros(1, 1, dtype=torch.long)
+        if self.fast is None or not self.fast.is_current():
+            self.fast = PagedStep.of(self.net, {}, packs=0) or None
+        if self.fast is None:
+            return None
+        hooked = bool(self.net._forward_hooks)
+        return self.fast if not hooked and self.fast.takes(ids, self.form) else None
+
+    @staticmethod
+    def last(out: Any) -> Tensor:
+        # of several heads, which all learn the same, the first speaks
+        return (out[0] if isinstance(out, tuple) else out)[:, -1]
+
+    def choose(self, ones: list[Request], logits: Tensor) -> dict[int, int]:
+        """Give each its next token, from logits (b l), and end those that are done."""
+        greedy = logits.argmax(dim=-1).tolist()
+        got = {}
+        for at, one in enumerate(ones):
+            try:
+                token = greedy[at] if is_greedy(one.choice) else self.drawn(one, logits[at : at + 1])
+            except Exception as error:  # of a processor or a filter of the user's: the others go on
+                one.error = error
+                self.end(one, 'error')
+                continue
+            one.ids.append(token)
+            got[one.number] = token
+            reason = one.reason()
+            if reason >= 0:
+                self.end(one, REASONS[reason])
+        return got
+
+    def drawn(self, one: Request, logits: Tensor) -> int:
+        if one.choice.steps:
+            ids = torch.tensor([one.ids], device=logits.device)
+            logits = one.choice.weigh(ids, logits, Past(one.start))
+        return int(one.choice.draw(logits))
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Where `generate(..., kv_storage=Paged(num_blocks))` keeps what it remembers: see `PagedEngine`."""
+
+    num_blocks: int
+    block_size: int = 16
+
+
+def generate_in_blocks(
+    wrapper: Any, storage: Any, prompts: Any, prompt_lens: Any, seq_len: int, own: dict[str, Any], whole: dict[str, Any]
+) -> Generated:
+    """`generate` with a request for each row. `own` are its keywords, `whole` those that need all rows side by side."""
+    require(isinstance(storage, Paged), 'kv_storage', storage, '`Paged(num_blocks, block_size)`, or None')
+    for name, value in whole.items():
+        if value is not None and value is not False:
+            raise ValueError(f'`{name}` does not go with `kv_storage`: rows are generated one by one')
+    several = own.pop('num_samples', None)
+    require(several is None or (is_int(several) and several >= 1), 'num_samples', several, 'an integer of at least 1')
+    ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, None)
+    starts = [0] * len(ids) if pads is None else pads.tolist()
+    rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]
+    engine = PagedEngine(wrapper, storage.num_blocks, storage.block_size, max_batch=max(len(rows), 1))
+    numbers = [engine.add(row, seq_len, **own) for row in rows] if seq_len else []
+    found = engine.run()
+    ended = [found[number] for number in numbers] or [Completion(ids.new_zeros(0), 'length')] * len(rows)
+    for error in (one.error for one in ended if one.error is not None):
+        raise error
+    tokens = ids.new_full((len(ended), max((len(one.tokens) for one in ended), default=0)), wrapper.pad_value)
+    for row, one in zip(tokens, ended, strict=True):
+        row[: len(one.tokens)] = one.tokens
+    codes = torch.tensor([REASONS.index(one.finish_reason) for one in ended], dtype=torch.long)
+    shape = leading if several is None else torch.Size((*leading, several))
+    return Generated(tokens.reshape(*shape, tokens.shape[-1]), finish_reasons=reasons_of(codes.reshape(shape)))
+
+
+def is_greedy(choice: Choice) -> bool:
+    return choice.temperature == 0 and not choice.steps
+
+
+def of_row(rows: Tensor, at: int, count: int) -> Tensor:
+    """The last rows of one of a batch, (b ... n d) -> n (... d)."""
+    own = rows[at if rows.shape[0] > 1 else 0]
+    return own[..., own.shape[-2] - count :, :].movedim(-2, 0)
