@@ -587,7 +587,6 @@ BUGS = {
         ('angles lose digits in half precision', 'if buffer is not None and buffer.dtype in (torch.float16, torch.bfloat16):', 'if False:', 'test_positions.py'),
     ]),
     'core/files.py': ('test_prompt_cache.py', [
-        ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
         ('what was written is not compared', 'if known is None or digest.hexdigest().encode() != known[2]:', 'if known is None:'),
         ('a file of another kind passes', 'if known is not None and found not in (kind, *(older or ())):', 'if False:'),
     ]),
@@ -934,6 +933,15 @@ BUGS = {
         ('the past of a convolution is forgotten', 'known = x if recall is None else recall(x)', 'known = x', 'test_laws.py::test_cache -kut_transition'),
         ('neighbours see padding', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0.0'),
     ]),
+    'core/writing.py': ('test_prompt_cache.py', [
+        ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
+    ]),
+    'core/mapped_files.py': ('test_prompt_cache.py', [
+        ('tensors share memory', 'if place in seen or', 'if False and place in seen or'),
+        ('a tuple is a list', "kind = 'tuple' if isinstance(value, tuple) else 'list'", "kind = 'list'"),
+        ('any kind will do', "if about.get('format') != kind:", 'if False:'),
+        ('a header is believed', "!= about.get('sha256')", "== ''"),
+    ]),
     'generation/paged.py': ('test_paged.py', [
         ('a shared block is written to', 'return at < len(self.blocks) and self.pool.holders[self.blocks[at]] > 1', 'return False'),
         ('a copy holds nothing', 'store[target * size : (target + 1) * size] = store[source * size : (source + 1) * size]', 'pass'),
@@ -946,7 +954,6 @@ BUGS = {
     ]),
     'generation/batching.py': ('test_paged.py', [
         ('the first gives way', 'last = max(self.running', 'last = min(self.running'),
-        ('who gives way keeps its blocks', 'last.table.clear()', 'pass'),
         ('one that was added late is read first', 'self.waiting.appendleft(last)', 'self.waiting.append(last)'),
         ('a prompt is shared whole', 'one.table.share(one.ids, len(one.ids) - 1)', 'one.table.share(one.ids, len(one.ids))'),
         ('blank slots are seen', "inputs = {'seq_start_pos': pads} if bool(pads.any()) else {}", 'inputs = {}'),

@@ -1,10 +1,13 @@
 """A prompt that was read once: continuations are those of the whole prompt, and a file is believed only if it fits."""
 
 import errno
+import importlib
 import io
 import itertools
+import json
 import os
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import old_caches
 import pytest
@@ -15,7 +18,7 @@ from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
 from x_transformers import AutoregressiveWrapper, cache
 from x_transformers.cache import Cache
-from x_transformers.core import files
+from x_transformers.core import files, mapped_files
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.files import write_content
 from x_transformers.core.state import Sum
@@ -96,20 +99,22 @@ def test_keywords_go_with_the_prompt(tmp_path):
     given = dict(context=vectors_of(2, 5, 16), prepend_embeds=vectors_of(2, 3, 16, seed=1), mask=mask)
     cache, expected = model.read_prompt(prompts, **given), model.generate(prompts, 6, **given, **GREEDY)
     assert torch.equal(model.generate(None, 6, prompt_cache=cache, **GREEDY), expected)
-    cache.save(tmp_path / 'prompt')
-    again = PromptCache.load(tmp_path / 'prompt')
-    assert torch.equal(model.generate(None, 6, prompt_cache=again, **GREEDY), expected)
+    for name in ('prompt', 'prompt.safetensors'):
+        cache.save(tmp_path / name)
+        again = PromptCache.load(tmp_path / name)
+        assert torch.equal(model.generate(None, 6, prompt_cache=again, **GREEDY), expected)
     one = model.read_prompt(prompts[:1], **{name: value[:1] for name, value in given.items()})
     assert torch.equal(model.generate(prompts[:1].expand(3, -1), 6, prompt_cache=one, **GREEDY)[2], expected[0])
 
 
 @models
-def test_a_file_holds_all_of_it(keywords, tmp_path):
+@pytest.mark.parametrize('name', ['prompt', 'prompt.safetensors'])
+def test_a_file_holds_all_of_it(keywords, tmp_path, name):
     model, prompts = language_model(**keywords), ids_of(2, 6, vocab=11)
     expected = model.generate(prompts, 8, **GREEDY)
-    model.read_prompt(prompts).save(tmp_path / 'prompt')
-    assert [path.name for path in tmp_path.iterdir()] == ['prompt']
-    cache = PromptCache.load(tmp_path / 'prompt')
+    model.read_prompt(prompts).save(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    cache = PromptCache.load(tmp_path / name)
     assert torch.equal(cache.ids, prompts)
     assert torch.equal(model.generate(None, 8, prompt_cache=cache, **GREEDY), expected)
     # into another process: a model of the same config and weights
@@ -152,6 +157,55 @@ def test_files_of_other_kinds_are_refused(tmp_path):
         PromptCache.load(tmp_path / 'nothing')
     with pytest.raises(ValueError, match='`hook` got function, which cannot be saved'):
         PromptCache(cache.ids, None, (1,), cache.logits, cache.cache, {'hook': lambda: 0}, '').save(path)
+
+
+def test_files_of_safetensors(tmp_path, monkeypatch):
+    """Their header is JSON that others can read; what is cut short, of another kind or damaged is refused."""
+    model, path = language_model(**ROTARY), tmp_path / 'prompt.safetensors'
+    cache = model.read_prompt(ids_of(1, 5, vocab=11), 0 * torch.tensor([5]) + 5)
+    cache.save(path)
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[:8], 'little')
+    header = json.loads(whole[8 : 8 + size])
+    assert header['__metadata__']['format'] == prompt_cache.FORMAT
+    assert header['ids'] == {'dtype': 'I64', 'shape': [1, 5], 'data_offsets': header['ids']['data_offsets']}
+    assert 'cache.layers.0.0' in header and json.loads(header['__metadata__']['content'])['dict']['ids']
+    loaded = PromptCache.load(path)
+    assert loaded.logits.dtype == torch.float64 and torch.equal(loaded.logits, cache.logits)
+    for content in (whole[:0], whole[:10], whole[: len(whole) // 2], whole[:-30], b'a letter', whole + b'.'):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match='cannot be read as a prompt cache'):
+            PromptCache.load(path)
+    path.write_bytes(whole.replace(b'leading', b'loading'))
+    with pytest.raises(ValueError, match='its header is damaged'):
+        PromptCache.load(path)
+    cache.cache.save(path)
+    with pytest.raises(ValueError, match="it is 'x-transformers cache 4', not 'x-transformers prompt 4'"):
+        PromptCache.load(path)
+    with pytest.raises(FileNotFoundError):
+        PromptCache.load(tmp_path / 'nothing.safetensors')
+    with pytest.raises(ValueError, match=r'`inputs.hook` got function|`hook` got function, which cannot be saved'):
+        PromptCache(cache.ids, None, (1,), cache.logits, cache.cache, {'hook': lambda: 0}, '').save(path)
+    away = SimpleNamespace(import_module=lambda name: importlib.import_module(f'no_{name}'))
+    monkeypatch.setattr(mapped_files, 'importlib', away)
+    with pytest.raises(ImportError, match=r"need `safetensors`: pip install 'x-transformers\[pretrained\]'"):
+        cache.save(path)
+
+
+def test_no_number_of_a_mapped_file_is_lost(tmp_path):
+    """Tensors that share memory, are parts of others, or are empty; containers in containers, and plain values."""
+    t = torch.arange(12.0).view(3, 4)
+    content = {'a': t, 'b': [t[1:], (t[:, 2], 3, None)], 'c': {'d': t.mT, 'e': 0.1, 'f': 'x', 'g': True}, 'h': t[:0]}
+    content['i'] = t.bfloat16()
+    write_content(content, tmp_path / 'x.safetensors', 'some kind')
+    found = mapped_files.read_mapped(tmp_path / 'x.safetensors', None, 'some kind', 'thing')
+    theirs, ours = (torch.utils._pytree.tree_flatten(one) for one in (content, found))
+    assert ours[1] == theirs[1]
+    for one, other in zip(ours[0], theirs[0], strict=True):
+        assert torch.equal(one, other) and one.dtype == other.dtype if torch.is_tensor(other) else one == other
+    with pytest.raises(ValueError, match='has keys that are no texts'):
+        write_content({'a': {1: 2}}, tmp_path / 'x.safetensors', 'some kind')
+    assert mapped_files.read_mapped(tmp_path / 'x.safetensors', None, 'some kind', 'thing')['c']['e'] == 0.1
 
 
 def test_every_flipped_byte_is_noticed(tmp_path):

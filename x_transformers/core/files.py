@@ -1,4 +1,5 @@
-"""Files of plain containers of tensors, written whole or not at all, and believed only if their checksum agrees.
+"""Files of plain containers of tensors, written whole or not at all, and believed only if their checksum agrees; those
+whose name ends with .safetensors in that format instead (`mapped_files.py`).
 
 line        the format, and the SHA-256 of what follows
 torch.save  the content
@@ -8,19 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
 
 import torch
 
+from x_transformers.core.mapped_files import is_mapped, read_mapped, write_mapped
+from x_transformers.core.writing import replacing
+
 T = TypeVar('T')
 PIECE = 2**20  # bytes that are read at once
-numbers = itertools.count()
 
 
 class Hashing:
@@ -42,28 +42,14 @@ class Hashing:
         pass
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file under another name, which takes the place of `path` once it is written, and on the disk."""
-    target = Path(path)
-    temporary = target.with_name(f'{target.name}.{os.getpid()}-{next(numbers)}.tmp')
-    try:
-        with open(temporary, 'xb') as file:  # with the usual permissions, which those of tempfile are not
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def header(kind: str, digest: str) -> bytes:
     return f'{kind} sha256:{digest}\n'.encode()
 
 
 def write_content(content: dict[str, Any], path: str | os.PathLike[str], kind: str) -> None:
     """Write plain containers of tensors to a file of a kind.  Raises OSError, and leaves what was there before."""
+    if is_mapped(path):
+        return write_mapped(content, path, kind)
     with replacing(path) as file:
         file.write(header(kind, '0' * 64))
         hashing = Hashing(file)
@@ -111,6 +97,12 @@ def read_content(
 
     Raises ValueError if the file is of another kind, is damaged, or if `build` refuses it.
     """
+    if is_mapped(path):
+        content = read_mapped(path, device, kind, name)
+        try:
+            return build(content)
+        except Exception as error:
+            raise ValueError(f'`{path}` cannot be read as a {name}: {error}') from error
     with open(path, 'rb') as file:
         known = re.fullmatch(rb'(x-transformers [\w ]+?) sha256:([0-9a-f]{64})\n', file.readline(200))
         found = '' if known is None else known[1].decode()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import replacing
+from x_transformers.core.writing import replacing
 
 FORMAT = 'x-transformers datastore 1'
 NAMES = {torch.float16: 'F16', torch.bfloat16: 'BF16', torch.float32: 'F32', torch.int32: 'I32'}

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from x_transformers.core.files import replacing
+from x_transformers.core.writing import replacing
 from x_transformers.memory.files import checksum_of, read_json, write_json
 
 FORMAT = 'x-transformers index 1'
