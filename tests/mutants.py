@@ -933,6 +933,16 @@ BUGS = {
         ('the past of a convolution is forgotten', 'known = x if recall is None else recall(x)', 'known = x', 'test_laws.py::test_cache -kut_transition'),
         ('neighbours see padding', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0.0'),
     ]),
+    'modalities/perceiver.py': ('test_perceiver.py', [
+        ('frequencies up to the largest', 'max_freq / 2, bands', 'max_freq, bands'),
+        ('places from 0', 'torch.linspace(-1.0, 1.0, length', 'torch.linspace(0.0, 1.0, length'),
+        ('axes are exchanged', '.view(*[1] * at, length, *[1] * (len(axes) - at - 1), -1)', '.view(*[1] * (len(axes) - at - 1), length, *[1] * at, -1)'),
+        ('an array is read without its norm', 'context=self.norm(cleared(context, mask))', 'context=cleared(context, mask)'),
+        ('all readings are the first', 'self.cross[min(step, len(self.cross) - 1)]', 'self.cross[0]'),
+        ('masks are not read', 'context_mask=mask)', 'context_mask=None)'),
+        ('the first latent is the class', 'z.mean(dim=1)', 'z[:, 0]'),
+        ('answers meet', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z)', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z).cumsum(dim=1)'),
+    ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
     ]),

@@ -50,6 +50,8 @@ from x_transformers import (
     NeoMLP,
     NextLatentWrapper,
     NonAutoregressiveWrapper,
+    Perceiver,
+    PerceiverIO,
     PermutationLMWrapper,
     PrefixDecoder,
     SpanCorruption,
@@ -224,6 +226,12 @@ def images_and_their_head() -> nn.Module:
     return ViTransformerWrapper(attn_layers=layers, pool='attention', post_pool_norm=True, **options, **sizes)
 
 
+PERCEIVER = dict(
+    input_channels=2, input_axis=2, num_latents=3, dim=DIM, depth=2, heads=2, dim_head=8, cross_dim_head=8,
+    num_freq_bands=2, cross_heads=2,
+)  # fmt: skip
+
+
 def towers() -> nn.Module:
     text = net_of(Encoder, dict(rotary_pos_emb=False), max_seq_len=12, return_only_embed=True)
     return TwoTowers(images(), text, text_pool='last', dim_shared=6, dim_image=5, loss='sigmoid', logit_bias=-1.0)
@@ -275,6 +283,10 @@ SUBJECTS = {
     'segments, episodic': of_text(learning(ttt_module_paths=INNER[:1], episodic_mem_len=3), length=13),
     'hidden tokens': Subject(hidden_tokens, dict(x=ids(12)), lambda m, x: m(x % (VOCAB - 1)).loss,
                              lambda m, x: m.generate(2)),
+    'arrays': Subject(lambda: Perceiver(**PERCEIVER, num_classes=3), dict(x=randn(2, N, 3, 2))),
+    'arrays, asked': Subject(
+        lambda: PerceiverIO(**PERCEIVER, queries_dim=WIDTH, logits_dim=3, weight_tie_layers=True),
+        dict(x=randn(2, N, 3, 2), queries=randn(2, 4, WIDTH))),
     'masked': Subject(masked(), dict(x=1 + ids(12) % (VOCAB - 2))),
     'masked spans': Subject(masked(max_span=3), dict(x=1 + ids(12) % (VOCAB - 2))),
     'in any order': Subject(
@@ -392,6 +404,7 @@ ROWS_MEET = {
 }
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
+    **dict.fromkeys(('arrays', 'arrays, asked'), 'places are parts of the whole: see test_perceiver'),
     'in any order': 'draws follow the length: see test_permutation',
     'in any order, by pieces': 'draws follow the length: see test_permutation',
     **dict.fromkeys(('decisions', 'decisions, discrete'), 'it stands on the left: test_decision.py'),

@@ -21,6 +21,7 @@ from x_transformers.generation.batching import Paged, PagedEngine
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
+from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
@@ -87,6 +88,8 @@ __all__ = [
     'NonAutoregressiveWrapper',
     'Paged',
     'PagedEngine',
+    'Perceiver',
+    'PerceiverIO',
     'PermutationLMWrapper',
     'PrefixDecoder',
     'PromptCache',

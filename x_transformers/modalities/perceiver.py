@@ -1,0 +1,225 @@
+"""Perceivers: a few latent vectors read any array, whatever its axes, and are all that later layers compute with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_precise, check_vectors, cleared
+from x_transformers.core.precision import at_least_float
+from x_transformers.features.norms import BiasedLayerNorm
+from x_transformers.flags import Configurable, a_mapping, boolean, count, none, positive, size, warn_once
+from x_transformers.x_transformers import CrossAttender, Encoder
+
+__all__ = ['Perceiver', 'PerceiverIO', 'fourier_positions']
+
+
+def fourier_positions(
+    axes: Sequence[int], bands: int, max_freq: float, device: Any = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """What tells where an entry of an array stands, for each axis its place x from -1 to 1 and waves of it:
+
+        [sin(pi f_k x), cos(pi f_k x), x]       f_k from 1 to max_freq / 2, in equal steps
+
+    returns   axes... a(2 bands + 1), for a axes
+    """
+    wide = at_least_float(dtype)
+    found = []
+    for at, length in enumerate(axes):
+        place = torch.linspace(-1.0, 1.0, length, device=device, dtype=wide) if length > 1 else torch.zeros(
+            length, device=device, dtype=wide
+        )  # fmt: skip
+        waves = place.unsqueeze(-1) * torch.linspace(1.0, max_freq / 2, bands, device=device, dtype=wide) * math.pi
+        one = torch.cat((waves.sin(), waves.cos(), place.unsqueeze(-1)), dim=-1)
+        found.append(one.view(*[1] * at, length, *[1] * (len(axes) - at - 1), -1).expand(*axes, -1))
+    return torch.cat(found, dim=-1).to(dtype)
+
+
+class Reading(nn.Module):
+    """Vectors that read an array:  b n d, b m c -> b n d, a norm of the array and a block of cross-attention."""
+
+    def __init__(self, dim: int, dim_context: int, heads: int, dim_head: int, flags: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.norm = BiasedLayerNorm(dim_context)
+        sizes = dict(dim=dim, depth=1, heads=heads, attn_dim_head=dim_head, cross_attn_dim_context=dim_context)
+        self.block = CrossAttender(**{**sizes, 'pre_norm_has_final_norm': False, 'verbose': False, **flags})
+
+    def forward(self, x: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.block(x, context=self.norm(cleared(context, mask)), context_mask=mask)
+
+
+class Reads:
+    """What perceivers share: how an array comes in, and latents that read it."""
+
+    def open(
+        self,
+        input_channels: int,
+        input_axis: int,
+        num_latents: int,
+        dim: int,
+        num_freq_bands: int | None,
+        max_freq: float,
+    ) -> None:
+        self.dim, self.input_channels, self.input_axis = dim, input_channels, input_axis
+        self.num_freq_bands, self.max_freq = num_freq_bands, float(max_freq)
+        waves = 0 if num_freq_bands is None else input_axis * (2 * num_freq_bands + 1)
+        self.dim_input = input_channels + waves
+        self.latents = nn.Parameter(torch.empty(num_latents, dim))
+        nn.init.trunc_normal_(self.latents, std=0.02, a=-0.04, b=0.04)
+
+    def entries(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The array as rows with their positions, and which of these are real:  b m c, b m"""
+        wanted = ', '.join(('b', *(f'n{at + 1}' for at in range(self.input_axis)), str(self.input_channels)))
+        if not torch.is_tensor(x) or x.ndim != self.input_axis + 2 or x.shape[-1] != self.input_channels:
+            got = tuple(x.shape) if torch.is_tensor(x) else type(x).__name__
+            raise ValueError(f'`x` got {got}, it must be ({wanted})')
+        if not x.is_floating_point():
+            raise TypeError(f'`x` got {x.dtype}, it must be floating point')
+        x, axes = as_precise(x, self), x.shape[1:-1]
+        if mask is not None:
+            if mask.dtype != torch.bool or mask.shape != x.shape[:-1]:
+                got = f'{mask.dtype} of shape {tuple(mask.shape)}'
+                raise ValueError(f'`mask` got {got}, it must be boolean, {tuple(x.shape[:-1])}: True for real entries')
+            mask = mask.flatten(1)
+        if self.num_freq_bands is not None:
+            waves = fourier_positions(axes, self.num_freq_bands, self.max_freq, x.device, x.dtype)
+            x = torch.cat((x, waves.expand(x.shape[0], *waves.shape)), dim=-1)
+        return x.flatten(1, -2), mask
+
+
+class Perceiver(Reads, Configurable):
+    """Latents z read an array x, think, and read again:  b ... c -> b num_classes
+
+        z = cross_i(z, [x | positions]);  z = self_i(z)          i < depth
+        logits = head(mean of z)                                 or z itself, without `num_classes`
+
+    The cost is that of the latents for each entry: linear in the array. With `weight_tie_layers` all readings but the
+    first are one, and so are all stacks of latents.
+
+    Jaegle et al. 2021, arXiv:2103.03206
+    """
+
+    def __init__(
+        self,
+        input_channels: Annotated[int, 'numbers of an entry of the array', size],
+        input_axis: Annotated[int, 'axes of the array: 1 for sound or text, 2 for images', size],
+        num_latents: Annotated[int, 'how many latents', size],
+        dim: Annotated[int, 'their width', size],
+        depth: Annotated[int, 'how often they read', size],
+        *,
+        cross_heads: Annotated[int, 'heads that read the array', size] = 1,
+        heads: Annotated[int, 'heads of latents', size] = 8,
+        cross_dim_head: Annotated[int, 'width of a head that reads', size] = 64,
+        dim_head: Annotated[int, 'width of a head of latents', size] = 64,
+        self_per_cross: Annotated[int, 'blocks of latents behind each reading', size] = 1,
+        weight_tie_layers: Annotated[bool, 'later rounds share their weights', boolean] = False,
+        num_freq_bands: Annotated[int | None, 'waves of a position; None for no positions', count | none] = 64,
+        max_freq: Annotated[float, 'twice the largest frequency', positive] = 10.0,
+        num_classes: Annotated[int | None, 'logits of so many classes; None for the latents', size | none] = None,
+        cross_kwargs: Annotated[dict | None, 'further keywords of the CrossAttender', a_mapping | none] = None,
+        self_kwargs: Annotated[dict | None, 'further keywords of the Encoder', a_mapping | none] = None,
+    ) -> None:
+        super().__init__()
+        self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
+        if weight_tie_layers and depth == 1:
+            warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
+        self.depth, tied = depth, bool(weight_tie_layers)
+        self.weight_tie_layers = tied
+        own = {'dim': dim, 'depth': self_per_cross, 'heads': heads, 'attn_dim_head': dim_head}
+        own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(self_kwargs or {})}
+        reading = (dim, self.dim_input, cross_heads, cross_dim_head, cross_kwargs or {})
+        self.cross = nn.ModuleList(Reading(*reading) for _ in range(min(depth, 2) if tied else depth))
+        self.self = nn.ModuleList(Encoder(**own) for _ in range(1 if tied else depth))
+        head = (BiasedLayerNorm(dim), nn.Linear(dim, num_classes or 1))
+        self.to_logits = None if num_classes is None else nn.Sequential(*head)
+
+    @checked
+    def forward(self, x: Tensor, mask: Tensor | None = None, return_embeddings: bool = False) -> Tensor:
+        """Logits (b num_classes), or latents (b num_latents dim) if there are no classes or `return_embeddings`.
+
+        x      b n1 ... c   an array
+        mask   b n1 ...     True for real entries
+        raises              ValueError or TypeError for another shape or kind
+        """
+        x, mask = self.entries(x, mask)
+        z = self.latents.expand(x.shape[0], -1, -1)
+        for step in range(self.depth):
+            z = self.cross[min(step, len(self.cross) - 1)](z, x, mask)
+            z = self.self[min(step, len(self.self) - 1)](z)
+        return z if return_embeddings or self.to_logits is None else self.to_logits(z.mean(dim=1))
+
+
+class PerceiverIO(Reads, Configurable):
+    """Latents read an array once, think, and answer any number of queries:  b ... c, b o queries_dim -> b o logits_dim
+
+        z = cross(latents, [x | positions]);  z = self_i(z), i < depth;  out = decoder(queries, z)
+
+    An answer depends on its own query alone. Without queries the output is the latents. With `weight_tie_layers` all
+    stacks of latents are one.
+
+    Jaegle et al. 2021, arXiv:2107.14795
+    """
+
+    def __init__(
+        self,
+        input_channels: Annotated[int, 'numbers of an entry of the array', size],
+        input_axis: Annotated[int, 'axes of the array: 1 for sound or text, 2 for images', size],
+        num_latents: Annotated[int, 'how many latents', size],
+        dim: Annotated[int, 'their width', size],
+        depth: Annotated[int, 'how often their stack runs', size],
+        *,
+        queries_dim: Annotated[int, 'width of a query', size],
+        logits_dim: Annotated[int | None, 'width of an answer; that of its query if None', size | none] = None,
+        cross_heads: Annotated[int, 'heads that read the array', size] = 1,
+        heads: Annotated[int, 'heads of latents', size] = 8,
+        decoder_heads: Annotated[int, 'heads of queries', size] = 1,
+        cross_dim_head: Annotated[int, 'width of a head that reads array or latents', size] = 64,
+        dim_head: Annotated[int, 'width of a head of latents', size] = 64,
+        self_per_cross: Annotated[int, 'blocks of a stack of latents', size] = 1,
+        weight_tie_layers: Annotated[bool, 'the same stack each time', boolean] = False,
+        num_freq_bands: Annotated[int | None, 'waves of a position; None for no positions', count | none] = 64,
+        max_freq: Annotated[float, 'twice the largest frequency', positive] = 10.0,
+        cross_kwargs: Annotated[dict | None, 'further keywords of both CrossAttenders', a_mapping | none] = None,
+        self_kwargs: Annotated[dict | None, 'further keywords of the Encoder', a_mapping | none] = None,
+    ) -> None:
+        super().__init__()
+        self.open(input_channels, input_axis, num_latents, dim, num_freq_bands, max_freq)
+        if weight_tie_layers and depth == 1:
+            warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
+        self.depth, self.queries_dim = depth, queries_dim
+        own = {'dim': dim, 'depth': self_per_cross, 'heads': heads, 'attn_dim_head': dim_head}
+        own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(self_kwargs or {})}
+        flags = cross_kwargs or {}
+        self.cross = nn.ModuleList((Reading(dim, self.dim_input, cross_heads, cross_dim_head, flags),))
+        self.self = nn.ModuleList(Encoder(**own) for _ in range(1 if weight_tie_layers else depth))
+        self.decoder = Reading(queries_dim, dim, decoder_heads, cross_dim_head, flags)
+        self.to_logits = None if logits_dim is None else nn.Linear(queries_dim, logits_dim)
+
+    @checked
+    def forward(self, x: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Answers (b o logits_dim), or latents (b num_latents dim) without queries.
+
+        x         b n1 ... c        an array
+        queries   [b] o queries_dim   what is asked, of all rows if there is no axis of the batch
+        mask      b n1 ...          True for real entries
+        raises                      ValueError or TypeError for another shape or kind
+        """
+        if queries is not None:
+            queries = queries.unsqueeze(0) if torch.is_tensor(queries) and queries.ndim == 2 else queries
+            check_vectors(queries, 'queries', 'b', 'o', self.queries_dim)
+            if queries.shape[0] not in (1, x.shape[0]):
+                raise ValueError(f'`queries` got {queries.shape[0]} rows, `x` has {x.shape[0]}')
+            queries = as_precise(queries, self, 'queries')
+        x, mask = self.entries(x, mask)
+        z = self.cross[0](self.latents.expand(x.shape[0], -1, -1), x, mask)
+        for step in range(self.depth):
+            z = self.self[min(step, len(self.self) - 1)](z)
+        if queries is None:
+            return z
+        out = self.decoder(queries.expand(x.shape[0], -1, -1), z)
+        return out if self.to_logits is None else self.to_logits(out)
