@@ -943,6 +943,17 @@ BUGS = {
         ('the first latent is the class', 'z.mean(dim=1)', 'z[:, 0]'),
         ('answers meet', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z)', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z).cumsum(dim=1)'),
     ]),
+    'modalities/speech.py': ('test_speech.py', [
+        ('filters have a height of 1', 'clamp(min=0) * 2 / (right - left)', 'clamp(min=0)'),
+        ('a window of another kind', 'torch.hann_window(n_fft, dtype', 'torch.hann_window(n_fft, periodic=False, dtype'),
+        ('the last frame stays', 'return_complex=True)[..., :-1]', 'return_complex=True)'),
+        ('amplitudes', 'bins.abs().square()', 'bins.abs()'),
+        ('rows have one maximum', 'm.amax(dim=(1, 2), keepdim=True)', 'm.amax()'),
+        ('nothing is too quiet', '- 8.0)', '- 80.0)'),
+        ('any rate will do', 'if sample_rate is not None and sample_rate != self.sample_rate:', 'if False:'),
+        ('waves of another denominator', "sinu_denominator='half_minus_1'", "sinu_denominator='d'"),
+        ('a long sound is cut', '-wave.shape[0] % self.samples', '-(wave.shape[0] % self.samples)'),
+    ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
     ]),

@@ -22,6 +22,7 @@ from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
+from x_transformers.modalities.speech import LogMelSpectrogram, SpeechEncoder
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
@@ -80,6 +81,7 @@ __all__ = [
     'Generated',
     'KNNDatastore',
     'KNNLMWrapper',
+    'LogMelSpectrogram',
     'MLMWrapper',
     'MultiInputAutoregressiveWrapper',
     'MultiInputTransformerWrapper',
@@ -96,6 +98,7 @@ __all__ = [
     'RMSNorm',
     'SPALMWrapper',
     'SpanCorruption',
+    'SpeechEncoder',
     'T5PretrainWrapper',
     'TransformerBlock',
     'TransformerWrapper',

@@ -1,0 +1,147 @@
+"""Speech: from sound to spectrograms as Whisper reads them, and an encoder of these."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from x_transformers.continuous import ContinuousTransformerWrapper
+from x_transformers.core.checks import a_tensor
+from x_transformers.core.precision import at_least_float
+from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
+from x_transformers.x_transformers import AttentionLayers, Encoder
+
+__all__ = ['LogMelSpectrogram', 'SpeechEncoder', 'mel_filters']
+
+# pitch in mels: linear up to 1 kHz, logarithmic above
+BREAK, PER_MEL, STEP = 1000.0, 200 / 3, math.log(6.4) / 27
+
+
+def to_mels(hertz: Tensor) -> Tensor:
+    above = BREAK / PER_MEL + (hertz.clamp(min=BREAK) / BREAK).log() / STEP
+    return torch.where(hertz < BREAK, hertz / PER_MEL, above)
+
+
+def to_hertz(mels: Tensor) -> Tensor:
+    above = BREAK * ((mels - BREAK / PER_MEL) * STEP).exp()
+    return torch.where(mels < BREAK / PER_MEL, mels * PER_MEL, above)
+
+
+def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
+    """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64."""
+    frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
+    top = to_mels(torch.tensor(sample_rate / 2, dtype=torch.float64))
+    edges = to_hertz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))
+    left, centre, right = (edges[at : at + n_mels].unsqueeze(-1) for at in range(3))
+    rising, falling = (frequencies - left) / (centre - left), (right - frequencies) / (right - centre)
+    return torch.minimum(rising, falling).clamp(min=0) * 2 / (right - left)
+
+
+class LogMelSpectrogram(Configurable):
+    """Sound as the loudness of pitches in time, in the units that Whisper reads:  [b] t -> b frames n_mels
+
+        power of windows of n_fft samples (Hann), every `hop`;  m = log10(max(filters power, 1e-10))
+        (max(m, largest m of the row - 8) + 4) / 4
+
+    A row is padded with silence up to `seconds`: 30 of them, at 16 kHz, are 3,000 frames.
+
+    Radford et al. 2022, arXiv:2212.04356
+    """
+
+    def __init__(
+        self,
+        sample_rate: Annotated[int, 'samples a second', size] = 16000,
+        n_fft: Annotated[int, 'samples of a window', size] = 400,
+        hop: Annotated[int, 'samples from window to window', size] = 160,
+        n_mels: Annotated[int, 'pitches', size] = 80,
+        seconds: Annotated[float | None, 'length of a row, padded; None for as it is', positive | none] = 30.0,
+    ) -> None:
+        super().__init__()
+        if n_fft % 2:
+            raise ConfigError(f'`n_fft` got {n_fft}, it must be even')
+        self.sample_rate, self.n_fft, self.hop, self.n_mels, self.seconds = sample_rate, n_fft, hop, n_mels, seconds
+        self.samples = None if seconds is None else round(seconds * sample_rate)
+        filters = mel_filters(sample_rate, n_fft, n_mels)
+        empty = (filters.sum(dim=-1) == 0).nonzero().flatten().tolist()
+        if empty:
+            raise ConfigError(f'`n_mels` got {n_mels}, so many that pitch {empty[0]} has no frequency of its own')
+        self.register_buffer('filters', filters, persistent=False)
+        self.register_buffer('window', torch.hann_window(n_fft, dtype=torch.float64), persistent=False)
+
+    def forward(self, waves: Tensor, sample_rate: int | None = None) -> Tensor:
+        """waves         [b] t   samples, about -1 to 1
+        sample_rate           theirs; refused if it is another one
+        returns       b f m   f frames of m pitches, float32 at least
+        raises                ValueError or TypeError for another rate, shape or kind, or more than `seconds`
+        """
+        if sample_rate is not None and sample_rate != self.sample_rate:
+            raise ValueError(
+                f'`sample_rate` got {sample_rate}, the spectrogram is of {self.sample_rate}: resample first'
+            )
+        if not a_tensor(waves, 'waves').is_floating_point():
+            raise TypeError(f'`waves` got {waves.dtype}, it must be floating point')
+        waves = waves.unsqueeze(0) if waves.ndim == 1 else waves
+        if waves.ndim != 2 or waves.shape[1] == 0:
+            raise ValueError(f'`waves` got shape {tuple(waves.shape)}, it must be samples, (t) or (b, t)')
+        if self.samples is not None and waves.shape[1] > self.samples:
+            raise ValueError(
+                f'`waves` got {waves.shape[1] / self.sample_rate:.1f} seconds, more than {self.seconds}: see `chunks`'
+            )
+        waves = waves.to(at_least_float(waves.dtype))
+        length = max(waves.shape[1] if self.samples is None else self.samples, self.n_fft // 2 + 1)
+        waves = F.pad(waves, (0, length - waves.shape[1]))
+        window, filters = self.window.to(waves), self.filters.to(waves)
+        bins = torch.stft(waves, self.n_fft, self.hop, window=window, return_complex=True)[..., :-1]
+        m = (filters @ bins.abs().square()).clamp(min=1e-10).log10()
+        m = torch.maximum(m, m.amax(dim=(1, 2), keepdim=True) - 8.0)
+        return ((m + 4.0) / 4.0).mT
+
+    def chunks(self, wave: Tensor) -> Tensor:
+        """A long sound (t) as rows of `seconds`, the last one padded with silence:  k samples"""
+        if self.samples is None:
+            raise ValueError('`chunks` needs `seconds`: without it rows have any length')
+        if a_tensor(wave, 'wave').ndim != 1:
+            raise ValueError(f'`wave` got shape {tuple(wave.shape)}, it must be samples (t)')
+        return F.pad(wave, (0, -wave.shape[0] % self.samples)).view(-1, self.samples)
+
+
+class SpeechEncoder(ContinuousTransformerWrapper):
+    """The encoder of Whisper:  frames b n n_mels -> vectors b n/2 dim
+
+    Two convolutions of width 3 with GELU, the second with stride 2, sines and cosines of the position, and a pre-norm
+    stack, whose flags are those of `attn_layers`, an Encoder; with biases and norms as in the paper if it is None.
+
+    Radford et al. 2022, arXiv:2212.04356
+    """
+
+    def __init__(
+        self,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
+        depth: Annotated[int | None, 'its blocks', size | none] = None,
+        heads: Annotated[int | None, 'its heads', size | none] = None,
+        n_mels: Annotated[int, 'pitches of a frame', size] = 80,
+        max_positions: Annotated[int, 'vectors at most: half of the frames', size] = 1500,
+        attn_layers: Annotated[AttentionLayers | None, 'an Encoder', an_instance(AttentionLayers) | none] = None,
+        **flags: Any,
+    ) -> None:
+        if attn_layers is None:
+            for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
+                if value is None:
+                    raise ConfigError(f'`{name}` is missing: it must be an integer, or give a stack as `attn_layers`')
+            attn_layers = Encoder(
+                dim=dim, depth=depth, heads=heads, attn_dim_head=max(dim // heads, 1), norm_bias=True,
+                norm_eps=1e-5, attn_qkv_bias='qv', attn_out_bias=True, verbose=False,
+            )  # fmt: skip
+        else:
+            for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
+                if value is not None:
+                    raise ConfigError(f'`{name}` does not go with `attn_layers`: that has its own')
+        width = attn_layers.dim
+        super().__init__(
+            dim_in=n_mels, conv_stem=((width, 3, 1, 1), (width, 3, 2, 1)), max_seq_len=max_positions,
+            attn_layers=attn_layers, sinu_pos_emb=True, sinu_denominator='half_minus_1', **flags,
+        )  # fmt: skip
