@@ -954,6 +954,16 @@ BUGS = {
         ('waves of another denominator', "sinu_denominator='half_minus_1'", "sinu_denominator='d'"),
         ('a long sound is cut', '-wave.shape[0] % self.samples', '-(wave.shape[0] % self.samples)'),
     ]),
+    'attention_maps.py': ('test_attention_maps.py', [
+        ('the token after is the one before', "found['previous'] = mean_over(own.diagonal(-1,", "found['previous'] = mean_over(own.diagonal(1,"),
+        ('padding counts', 'which = which.unsqueeze(1).to(values.dtype)', 'which = torch.ones_like(which).unsqueeze(1).to(values.dtype)'),
+        ('rows without a separator count', 'real & marked.any(dim=-1, keepdim=True)', 'real'),
+        ('the first place is the first token', 'real & (real.long().cumsum(dim=-1) == 1)', 'torch.arange(real.shape[1]).expand_as(real) == 0'),
+        ('keys in front are tokens', 'own = weights[..., ahead:]', 'own = weights[..., : weights.shape[-1] - ahead]'),
+        ('layers in the wrong order', 'total = step @ total', 'total = total @ step'),
+        ('nothing stays', '(step + shown_of) / 2', 'step'),
+        ('what is in front keeps its share', 'mean / mean.sum(dim=-1, keepdim=True).clamp(', 'mean / torch.ones_like(mean).clamp('),
+    ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
     ]),
