@@ -964,6 +964,14 @@ BUGS = {
         ('nothing stays', '(step + shown_of) / 2', 'step'),
         ('what is in front keeps its share', 'mean / mean.sum(dim=-1, keepdim=True).clamp(', 'mean / torch.ones_like(mean).clamp('),
     ]),
+    'tokenizers.py': ('test_tokenizers.py', [
+        ('padding is said', '[one for one in own if one not in (self.pad_id, self.bos_id, self.eos_id)]', 'own'),
+        ('padding on the left', 'row + [self.pad_id] * (n - len(row)) for row', '[self.pad_id] * (n - len(row)) + row for row'),
+        ('any id is a token', 'if not 0 <= one < self.num_tokens:', 'if False:'),
+        ('texts begin with a space', 'pre_tokenizers.ByteLevel(add_prefix_space=False)', 'pre_tokenizers.ByteLevel(add_prefix_space=True)'),
+        ('letters start, and no bytes', "options['initial_alphabet'] = made.pre_tokenizers.ByteLevel.alphabet()", 'pass'),
+        ('long texts stay long', '[:max_len] for text', ' for text'),
+    ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
     ]),

@@ -1,0 +1,187 @@
+"""Tokenizers: there and back, merges and pieces by hand, the best cut by brute force, padding, and what is refused."""
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from x_transformers import tokenizers as ours
+from x_transformers.tokenizers import ByteTokenizer, Tokenizer, train_bpe, train_unigram, train_wordpiece, wordpiece_of
+
+STORY = [
+    'the cat sat on the mat, and the other cat saw that.',
+    'a cat that sat on a mat is no other cat than the cat on the mat',
+    'mats are what cats sit on; the cats saw the mats, and sat.',
+] * 20
+ODD = 'naïve 猫 \n\t "quotes"  two  spaces 🙂'
+needs_package = pytest.mark.skipif(
+    __import__('importlib.util').util.find_spec('tokenizers') is None,
+    reason='pip install tokenizers',
+)
+
+
+@pytest.mark.parametrize('text', ['', 'plain', ODD])
+def test_bytes_there_and_back(text):
+    made = ByteTokenizer()
+    ids = made.encode(text, bos=True, eos=True)
+    assert ids == [257, *text.encode(), 258] and made.decode(ids) == made.decode(torch.tensor(ids)) == text
+    assert made.decode('猫'.encode()[:2]) == '\ufffd'
+
+
+@needs_package
+@pytest.mark.parametrize('text', ['', 'the cat', ODD])
+def test_subwords_of_bytes_there_and_back(text):
+    made = train_bpe(STORY, 290)
+    assert made.decode(made.encode(text)) == text and made.num_tokens == 290
+    assert made.encode('the cat', bos=True, eos=True)[0] == made.bos_id
+    assert len(made.encode(STORY[0])) < len(STORY[0]) / 2
+
+
+def merges_by_hand(words, count):
+    """The most frequent pair, the first in the order of its tokens among equals, again and again."""
+    words = {tuple(word): often for word, often in words.items()}
+    made, order = [], sorted({letter for word in words for letter in word})
+    for _ in range(count):
+        pairs = {}
+        for word, often in words.items():
+            for pair in itertools.pairwise(word):
+                pairs[pair] = pairs.get(pair, 0) + often
+        best = min(pairs, key=lambda pair: (-pairs[pair], *map(order.index, pair)))
+        made.append(best)
+        order.append(''.join(best))
+        new = {}
+        for word, often in words.items():
+            cut, at = [], 0
+            while at < len(word):
+                both = word[at : at + 2] == best
+                cut.append(''.join(best) if both else word[at])
+                at += 2 if both else 1
+            new[tuple(cut)] = often
+        words = new
+    return made
+
+
+@needs_package
+def test_the_first_merges(tmp_path):
+    """es, est, and so on, as in the paper's example."""
+    words = {'low': 5, 'lower': 2, 'newest': 6, 'widest': 3}
+    letters = sorted({letter for word in words for letter in word})
+    made = train_bpe(
+        [word for word, often in words.items() for _ in range(often)], 4 + len(letters) + 5, byte_level=False
+    )
+    made.save(tmp_path / 'bpe.json')
+    merges = json.loads((tmp_path / 'bpe.json').read_text())['model']['merges']
+    wanted = merges_by_hand(words, 5)
+    assert wanted[:2] == [('e', 's'), ('es', 't')]
+    assert [tuple(m.split() if isinstance(m, str) else m) for m in merges] == wanted
+    assert made.pieces('lowest') == ['low', 'est'] and made.pieces('x') == ['[UNK]']
+
+
+@needs_package
+def test_wordpieces_are_the_longest_beginnings():
+    pieces = ['[PAD]', '[UNK]', '[BOS]', '[EOS]', 'un', '##aff', '##able', '##a', '##ff', 'una', '##b', 'cat']
+    made = wordpiece_of({piece: at for at, piece in enumerate(pieces)} | {'unaff': 12}, lowercase=True)
+    assert made.pieces('cat') == ['cat'] and made.pieces('CAT') == ['cat'] and made.pieces('dog') == ['[UNK]']
+    assert made.pieces('unaffable') == ['unaff', '##able']
+    without = wordpiece_of({piece: at for at, piece in enumerate(pieces[:9])})
+    assert without.pieces('unaffable') == ['un', '##aff', '##able']
+    assert without.decode(without.encode('unaffable')) == 'unaffable'
+    learned = train_wordpiece(STORY, 60)
+    for word in 'the cat sat on mats other'.split():
+        left, found = word, []
+        while left:  # the longest beginning that is known
+            mark = '##' if found else ''
+            size = next((k for k in range(len(left), 0, -1) if mark + left[:k] in learned.vocabulary), 0)
+            assert size
+            found.append(mark + left[:size])
+            left = left[size:]
+        assert learned.pieces(word) == found
+
+
+@needs_package
+def test_unigrams_are_the_best_cut(tmp_path):
+    """Of all ways to cut a word, the largest sum of log probabilities."""
+    made = train_unigram(STORY, 50)
+    made.save(tmp_path / 'unigram.json')
+    scores = dict(json.loads((tmp_path / 'unigram.json').read_text())['model']['vocab'])
+
+    def cuts(word):
+        if not word:
+            yield []
+        for size in range(1, len(word) + 1):
+            if word[:size] in scores:
+                yield from ([word[:size], *rest] for rest in cuts(word[size:]))
+
+    for word in ('that', 'other', 'mats', 'cat', 'sat'):
+        total = max(sum(scores[piece] for piece in cut) for cut in cuts(word))
+        assert sum(scores[piece] for piece in made.pieces(word)) == pytest.approx(total)
+    for text in STORY[:3]:
+        assert made.decode(made.encode(text)) == text
+
+
+@needs_package
+@pytest.mark.parametrize('train', [train_bpe, train_wordpiece, train_unigram])
+def test_files_and_batches(train, tmp_path):
+    made = train(STORY, 300 if train is train_bpe else 50)
+    made.save(tmp_path / 'own.json')
+    again = Tokenizer.load(tmp_path / 'own.json')
+    assert again.vocabulary == made.vocabulary and again.encode(STORY[0]) == made.encode(STORY[0])
+    ids, mask = made.pad_batch(['the cat', '', 'the other cat sat'], bos=True, eos=True)
+    rows = [made.encode(text, bos=True, eos=True) for text in ('the cat', '', 'the other cat sat')]
+    assert mask.sum(dim=1).tolist() == [len(row) for row in rows] and ids.shape == mask.shape
+    for row, own, real in zip(rows, ids, mask, strict=True):
+        assert own[real].tolist() == row and (own[~real] == made.pad_id).all()
+        assert made.decode(own) == made.decode(row)
+    short, _ = made.pad_batch(['the other cat sat'], max_len=2)
+    assert short.tolist() == [made.encode('the other cat sat')[:2]]
+
+
+def test_batches_of_nothing():
+    ids, mask = ByteTokenizer().pad_batch(['', ''])
+    assert ids.shape == mask.shape == (2, 0) and ids.dtype == torch.long
+
+
+BYTES = ByteTokenizer()
+
+
+@pytest.mark.parametrize(
+    ('call', 'words'),
+    [
+        (lambda: BYTES.encode(3), '`text` got 3, it must be a text'),
+        (lambda: BYTES.decode([259]), '`ids` got 259, it must be from 0 to 258'),
+        (lambda: BYTES.decode([-1]), '`ids` got -1'),
+        (lambda: BYTES.decode([0.5]), '`ids` got 0.5, it must hold whole numbers'),
+        (lambda: BYTES.decode(torch.zeros(2, 2).long()), r'`ids` got torch.int64 of shape \(2, 2\)'),
+        (lambda: BYTES.pad_batch([]), '`texts` got'),
+        (lambda: BYTES.pad_batch('text'), "`texts` got 'text', it must be one text at least, in a list"),
+        (lambda: BYTES.pad_batch(['a'], max_len=0), '`max_len` got 0'),
+        (lambda: train_bpe(STORY, 259), '`num_tokens` got 259, it must be an integer of at least 260'),
+        (lambda: train_unigram(STORY, 1.5), '`num_tokens` got 1.5'),
+        (lambda: train_wordpiece('text', 50), '`texts` got a single text'),
+        (lambda: wordpiece_of({'[UNK]': 0}), r'`inner` has no token \[PAD\]'),
+    ],
+)
+def test_refused(call, words):
+    if words.startswith(('`texts` got a single', '`inner`')):
+        pytest.importorskip('tokenizers')
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()
+
+
+@needs_package
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match='there is no file'):
+        Tokenizer.load(tmp_path / 'none.json')
+    (tmp_path / 'bad.json').write_text('{"a": 1}')
+    with pytest.raises(ValueError, match='cannot be read as a tokenizer'):
+        Tokenizer.load(tmp_path / 'bad.json')
+
+
+def test_without_the_package(monkeypatch):
+    def away(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(ours.importlib, 'import_module', away)
+    with pytest.raises(ImportError, match=r"subwords need `tokenizers`: pip install 'x-transformers\[tokenizers\]'"):
+        train_bpe(STORY, 300)
