@@ -943,7 +943,7 @@ BUGS = {
         ('the first latent is the class', 'z.mean(dim=1)', 'z[:, 0]'),
         ('answers meet', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z)', 'out = self.decoder(queries.expand(x.shape[0], -1, -1), z).cumsum(dim=1)'),
     ]),
-    'modalities/speech.py': ('test_speech.py', [
+    'speech.py': ('test_speech.py', [
         ('filters have a height of 1', 'clamp(min=0) * 2 / (right - left)', 'clamp(min=0)'),
         ('a window of another kind', 'torch.hann_window(n_fft, dtype', 'torch.hann_window(n_fft, periodic=False, dtype'),
         ('the last frame stays', 'return_complex=True)[..., :-1]', 'return_complex=True)'),
@@ -971,6 +971,19 @@ BUGS = {
         ('texts begin with a space', 'pre_tokenizers.ByteLevel(add_prefix_space=False)', 'pre_tokenizers.ByteLevel(add_prefix_space=True)'),
         ('letters start, and no bytes', "options['initial_alphabet'] = made.pre_tokenizers.ByteLevel.alphabet()", 'pass'),
         ('long texts stay long', '[:max_len] for text', ' for text'),
+    ]),
+    'finetuning.py': ('test_finetuning.py', [
+        ('biases of norms are frozen', 'for own, _ in module.named_parameters(recurse=False)', "for own, _ in module.named_parameters(recurse=False) if own != 'beta'"),
+        ('all goes on learning', 'parameter.requires_grad_(name in learning)', 'pass'),
+        ('norms are drawn anew', 'for kind in renew)) - in_norms(net)', 'for kind in renew))'),
+        ('the first place is read', 'mask.byte().argmax(dim=-1)]', '0]'),
+        ('spans end in padding', "if self.kind == 'span' and mask is not None:", 'if False:'),
+        ('rates fall towards the head', 'layer_lr_decay ** (last - at)', 'layer_lr_decay ** at'),
+        ('branches are blocks', "int(name.split('.')[2]) // max(stack.len_default_block, 1) + 1", "int(name.split('.')[2]) + 1"),
+        ('nothing is frozen', 'parameter.requires_grad_(False)', 'pass'),
+        ('answers have no end', 'for *_, answer in examples], bos=True, eos=True)', 'for *_, answer in examples], bos=True)'),
+        ('padding is a target', 'targets.masked_fill(~real, IGNORED)', 'targets'),
+        ('any label', "check_range(known, 'labels', 0, most - 1, 'labels')", 'pass'),
     ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),

@@ -17,7 +17,7 @@ from x_transformers import (
     TransformerWrapper,
 )
 from x_transformers.flags import ConfigError
-from x_transformers.modalities.speech import mel_filters, to_hertz, to_mels
+from x_transformers.speech import mel_filters, to_hertz, to_mels
 
 
 def test_the_scale_of_pitch():

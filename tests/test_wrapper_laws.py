@@ -70,6 +70,7 @@ from x_transformers.continuous_autoencoder import ContinuousTransformerAutoencod
 from x_transformers.discover_wrapper import DiscoverDecoder, TPREncoder
 from x_transformers.entropy_based_tokenizer import EntropyBasedTokenizer
 from x_transformers.etc import ETCAttention, ETCEncoder, make_etc_inputs
+from x_transformers.finetuning import FineTuned
 from x_transformers.flags.configurable import Configurable
 from x_transformers.free_transformer import FreeTransformer
 from x_transformers.full_bandwidth import TRANSITIONS, FullBandwidth
@@ -285,6 +286,12 @@ SUBJECTS = {
     'segments, episodic': of_text(learning(ttt_module_paths=INNER[:1], episodic_mem_len=3), length=13),
     'hidden tokens': Subject(hidden_tokens, dict(x=ids(12)), lambda m, x: m(x % (VOCAB - 1)).loss,
                              lambda m, x: m.generate(2)),
+    **{f'fine-tuned, {head}': Subject(
+        lambda head=head: FineTuned(
+            net_of(Encoder, dict(rotary_pos_emb=False), return_only_embed=True), head, 2, 'mean'),
+        dict(x=ids(), labels=labels), by='mask', fills=dict(x=0, **({'labels': -100} if head == 'tokens' else {})))
+        for head, labels in dict(
+            tokens=ids() % 2, **{'class': torch.tensor([0, 1])}, span=torch.tensor([[0, 2], [1, 4]])).items()},
     'speech': Subject(
         lambda: SpeechEncoder(DIM, 1, 2, n_mels=WIDTH, max_positions=9), dict(x=randn(2, N, WIDTH))),
     'arrays': Subject(lambda: Perceiver(**PERCEIVER, num_classes=3), dict(x=randn(2, N, 3, 2))),

@@ -17,12 +17,12 @@ from x_transformers.features.layouts import layer_schedule
 from x_transformers.features.norms import AdaptiveRMSNorm, RMSNorm
 from x_transformers.features.sharing import mean_pool_kv_heads_
 from x_transformers.features.sparse.converting import sparsify_
+from x_transformers.finetuning import TextToText, finetune, freeze_pretrained_
 from x_transformers.generation.batching import Paged, PagedEngine
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
-from x_transformers.modalities.speech import LogMelSpectrogram, SpeechEncoder
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
@@ -33,6 +33,7 @@ from x_transformers.objectives.masked import MLMWrapper
 from x_transformers.objectives.permutation import PermutationLMWrapper
 from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
 from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
+from x_transformers.speech import LogMelSpectrogram, SpeechEncoder
 from x_transformers.x_transformers import (
     Attention,
     AttentionLayers,
@@ -100,6 +101,7 @@ __all__ = [
     'SpanCorruption',
     'SpeechEncoder',
     'T5PretrainWrapper',
+    'TextToText',
     'TransformerBlock',
     'TransformerWrapper',
     'TwoTowers',
@@ -110,6 +112,8 @@ __all__ = [
     'XValAutoregressiveWrapper',
     'XValTransformerWrapper',
     'default_device',
+    'finetune',
+    'freeze_pretrained_',
     'layer_schedule',
     'mean_pool_kv_heads_',
     'sparsify_',

@@ -1,0 +1,256 @@
+"""Frozen bodies, new heads, rates by layer, tasks as texts: which names learn, what stays, and that it pays."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import assert_close, randomised
+from torch import nn
+from toy_tasks import markov, taught
+
+from x_transformers import (
+    Encoder,
+    MLMWrapper,
+    Perceiver,
+    TextToText,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XTransformer,
+    finetune,
+    freeze_pretrained_,
+)
+from x_transformers.flags import ConfigError
+from x_transformers.tokenizers import ByteTokenizer
+
+V, N = 11, 8
+SIZES = dict(dim=16, depth=3, heads=2, attn_dim_head=8)
+
+
+def net(kind=Encoder, around=(), **flags):
+    stack = kind(**{**SIZES, **flags})
+    return TransformerWrapper(**{**dict(num_tokens=V, max_seq_len=N, attn_layers=stack), **dict(around)})
+
+
+def ids(b=4, n=N, seed=0):
+    return torch.randint(0, V, (b, n), generator=torch.Generator().manual_seed(seed))
+
+
+# frozen
+
+
+def test_exactly_these_names_learn():
+    made = net(norm_bias=True, attn_qk_norm=True, attn_qk_norm_dim_scale=True, rel_pos_bias=True)
+    norms = {f'attn_layers.layers.{at}.0.0.{name}' for at in range(6) for name in ('gamma', 'beta')}
+    norms |= {f'attn_layers.final_norm.{name}' for name in ('gamma', 'beta')}
+    others = {'token_emb.emb.weight', 'to_logits.weight', 'attn_layers.rel_pos.relative_attention_bias.weight'}
+    found = freeze_pretrained_(made)
+    assert set(found) == norms | others == {n for n, p in made.named_parameters() if p.requires_grad}
+    assert set(freeze_pretrained_(made, ('output',))) == {'to_logits.weight'}
+    assert set(freeze_pretrained_(net(), ('pos', 'input'))) == {'pos_emb.emb.weight', 'token_emb.emb.weight'}
+    images = ViTransformerWrapper(image_size=8, patch_size=4, num_classes=3, attn_layers=Encoder(**SIZES))
+    names = freeze_pretrained_(images)
+    assert {'pos_embedding', 'mlp_head.weight'} <= set(names) and not any('to_q' in name for name in names)
+
+
+def test_frozen_tensors_stay_as_they_are():
+    made = net(norm_bias=True)
+    learning = set(freeze_pretrained_(made))
+    before = {n: p.clone() for n, p in made.named_parameters()}
+    optimiser = torch.optim.AdamW([p for p in made.parameters() if p.requires_grad], lr=0.1)
+    for seed in range(5):
+        optimiser.zero_grad()
+        F.cross_entropy(made(ids(seed=seed)).mT, ids(seed=seed)).backward()
+        optimiser.step()
+    for name, p in made.named_parameters():
+        assert torch.equal(p, before[name]) == (name not in learning), name
+    share = sum(p.numel() for n, p in made.named_parameters() if n in learning) / sum(
+        p.numel() for p in made.parameters()
+    )
+    assert share < 0.2
+
+
+def test_new_inputs_and_outputs():
+    torch.manual_seed(0)
+    made = net(around=dict(num_tokens=500, logits_bias=True))
+    with torch.no_grad():
+        made.to_logits.bias += 1
+    before = made.pos_emb.emb.weight.clone()
+    freeze_pretrained_(made, renew=('input', 'output'))
+    for weight in (made.token_emb.emb.weight, made.to_logits.weight):
+        assert abs(weight.std() / 0.02 - 1) < 0.05
+    assert (made.to_logits.bias == 0).all() and torch.equal(made.pos_emb.emb.weight, before)
+    arrays = Perceiver(2, 1, 3, 16, 1, heads=2, dim_head=8, num_freq_bands=2, num_classes=300)
+    gain = arrays.to_logits[0].gamma.clone()
+    freeze_pretrained_(arrays, renew=('output',))
+    assert torch.equal(arrays.to_logits[0].gamma, gain) and abs(arrays.to_logits[1].weight.std() / 0.02 - 1) < 0.05
+
+
+# heads
+
+
+@pytest.mark.parametrize('decay', [1.0, 0.5])
+def test_groups_hold_every_parameter_once(decay):
+    made = net(around=dict(tie_embedding=True), norm_bias=True)
+    model, groups = finetune(made, 'tokens', 5, layer_lr_decay=decay, lr=0.1)
+    held = [id(p) for group in groups for p in group['params']]
+    assert len(held) == len(set(held)) == len(list(model.parameters()))
+    rates = {id(p): group['lr'] for group in groups for p in group['params']}
+    of = lambda name: rates[id(model.get_parameter(name))]  # noqa: E731
+    assert (
+        of('head.weight') == of('net.attn_layers.final_norm.gamma') == of('net.attn_layers.layers.5.1.ff.2.bias') == 0.1
+    )
+    for block in range(3):
+        for layer in (2 * block, 2 * block + 1):
+            assert of(f'net.attn_layers.layers.{layer}.0.0.gamma') == pytest.approx(0.1 * decay ** (2 - block))
+    assert of('net.token_emb.emb.weight') == of('net.pos_emb.emb.weight') == pytest.approx(0.1 * decay**3)
+    torch.optim.AdamW(groups)
+
+
+def test_what_is_frozen_stays_and_is_in_no_group():
+    made = net()
+    model, groups = finetune(made, freeze=('token_emb', 'attn_layers.layers.0'))
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
+    assert frozen == {
+        n for n, _ in model.named_parameters() if n.startswith(('net.token_emb', 'net.attn_layers.layers.0.'))
+    }
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    optimiser = torch.optim.AdamW(groups, lr=0.1)
+    model(ids(), torch.tensor([0, 1, 0, 1])).backward()
+    optimiser.step()
+    assert {n for n, p in model.named_parameters() if torch.equal(p, before[n])} >= frozen
+    assert not torch.equal(model.head.weight, before['head.weight'])
+
+
+def test_heads_by_hand():
+    """The body as it was; each head on its states, with padding on either side, and the losses."""
+    made, x = net(), ids()
+    mask = torch.arange(N).expand(4, -1) >= torch.tensor([0, 2, 0, 1])[:, None]
+    for read in ('first', 'mean'):
+        model = randomised(finetune(made, 'class', 3, read=read)[0])
+        hidden = made(x, mask=mask, return_embeddings=True)
+        first = hidden[torch.arange(4), torch.tensor([0, 2, 0, 1])]
+        mean = torch.stack([row[real].mean(dim=0) for row, real in zip(hidden, mask, strict=True)])
+        logits, states = model(x, mask=mask), first if read == 'first' else mean
+        assert_close(logits, states @ model.head.weight.T + model.head.bias)
+        labels = torch.tensor([0, 2, -100, 1])
+        assert_close(model(x, labels, mask=mask), F.cross_entropy(logits, labels))
+    tokens = randomised(finetune(made, 'tokens', 4)[0])
+    labels = (x % 4).masked_fill(~mask, -100)
+    assert_close(tokens(x, labels, mask=mask), F.cross_entropy(tokens(x, mask=mask).mT, labels))
+    spans = randomised(finetune(made, 'span')[0])
+    places = torch.tensor([[1, 3], [2, 2], [0, 7], [-100, -100]])
+    begins, ends = spans(x, mask=mask).unbind(-1)
+    wanted = torch.cat((begins.log_softmax(-1)[range(3), places[:3, 0]], ends.log_softmax(-1)[range(3), places[:3, 1]]))
+    assert_close(spans(x, places, mask=mask), -wanted.mean())
+    assert (begins.softmax(-1)[~mask] == 0).all()
+
+
+def test_the_body_is_as_it_was_before_the_first_step():
+    made, x = randomised(net()), ids()
+    before = made(x)
+    model, _ = finetune(made, 'class', 3)
+    assert torch.equal(made(x), before) and set(model.state_dict()) >= {
+        'head.weight',
+        'head.bias',
+        'net.to_logits.weight',
+    }
+    assert model.head.weight.std() < 0.04 and (model.head.bias == 0).all()
+    assert type(model).from_config(model.config).config == model.config
+
+
+@pytest.mark.nightly
+def test_it_pays_to_have_learned_before():
+    """Which of two chains a row is of, from 64 labelled rows: a body that has filled in both, and one that has not."""
+    tasks = [markov(n=24, which=at) for at in range(2)]
+
+    def rows(b):
+        which = torch.randint(0, 2, (b,))
+        both = torch.stack([task.draw(b)[0] for task in tasks], dim=1)
+        return both[torch.arange(b), which], which
+
+    def body():
+        stack = Encoder(dim=32, depth=2, heads=2, attn_dim_head=16)
+        return TransformerWrapper(num_tokens=9, max_seq_len=24, attn_layers=stack)
+
+    right = []
+    for learned in (True, False):
+        torch.manual_seed(0)
+        made = body()
+        if learned:
+            mlm = MLMWrapper(made, mask_token_id=8, pad_token_id=None, mask_prob=0.3, num_tokens=8)
+            taught(mlm, lambda mlm=mlm: mlm(rows(64)[0]), 2500)
+        torch.manual_seed(1)
+        x, y = rows(64)
+        model, groups = finetune(made, 'class', lr=3e-3, read='mean', layer_lr_decay=0.7)
+        optimiser = torch.optim.AdamW(groups)
+        for _ in range(40):
+            optimiser.zero_grad()
+            model(x, y).backward()
+            optimiser.step()
+        x, y = rows(1000)
+        right.append((model.eval()(x).argmax(dim=-1) == y).double().mean().item())
+    assert right[0] >= right[1] + 0.15, right
+
+
+# texts
+
+
+def texts_of():
+    return TextToText(ByteTokenizer(), {'copy': 'c:', 'reverse': 'r:'})
+
+
+def test_batches_of_tasks():
+    batch = texts_of().batch([('copy', 'ab', 'ab'), ('reverse', 'abc', 'cba')])
+    assert batch.inputs.tolist() == [[*b'c:ab', 258, 256], [*b'r:abc', 258]]
+    assert batch.mask.tolist() == [[True] * 5 + [False], [True] * 6]
+    assert batch.targets.tolist() == [[257, *b'ab', 258, -100], [257, *b'cba', 258]]
+
+
+@pytest.mark.nightly
+def test_the_word_in_front_decides():
+    torch.manual_seed(0)
+    sizes = dict(num_tokens=259, max_seq_len=12, depth=2, heads=4, attn_dim_head=16)
+    model = XTransformer(dim=64, **{f'{side}_{name}': size for side in ('enc', 'dec') for name, size in sizes.items()})
+    tasks = texts_of()
+
+    def examples(b):
+        texts = [''.join(chr(97 + i) for i in torch.randint(0, 4, (4,)).tolist()) for _ in range(b)]
+        return [('copy', t, t) if at % 2 else ('reverse', t, t[::-1]) for at, t in enumerate(texts)]
+
+    def loss():
+        batch = tasks.batch(examples(48))
+        return model(batch.inputs, batch.targets, mask=batch.mask)
+
+    taught(model, loss, 400)
+    asked = [t for _, t, _ in examples(40)]
+    for task, wanted in (('copy', asked), ('reverse', [t[::-1] for t in asked])):
+        found = tasks.answer(model, task, asked, 6)
+        assert sum(a == b for a, b in zip(found, wanted, strict=True)) >= 38
+
+
+@pytest.mark.parametrize(
+    ('call', 'words'),
+    [
+        (lambda: freeze_pretrained_(net(), ('norms',)), "`train` got 'norms', .* did you mean `norm`"),
+        (lambda: freeze_pretrained_(net(), 'norm'), "`train` got 'norm', it must be kinds"),
+        (lambda: freeze_pretrained_(net(), renew=('x',)), "`renew` got 'x'"),
+        (lambda: freeze_pretrained_(nn.Linear(3, 3)), 'of which the model has no parameters'),
+        (lambda: finetune(net(), 'word'), "`head` got 'word'"),
+        (lambda: finetune(net(), 'span', 3), "`num_labels` got 3, of `head='span'` it must be 2"),
+        (lambda: finetune(net(), freeze=('token_emb.emb.weigt',)), "no name, did you mean `token_emb.emb.weight`"),
+        (lambda: finetune(net(), layer_lr_decay=0), '`layer_lr_decay` got 0'),
+        (lambda: finetune(net(), lr=0), '`lr` got 0'),
+        (lambda: finetune(nn.Linear(3, 3)), '`net` got Linear|has no attribute'),
+        (lambda: finetune(net())[0](ids(), torch.tensor([0, 1, 2, 1])), '`labels` got labels from 0 to 2'),
+        (lambda: finetune(net())[0](ids(), torch.tensor([0, 1])), r'`labels` got torch.int64 of shape \(2,\)'),
+        (lambda: finetune(net(), 'span')[0](ids(), torch.full((4, 2), 8)), '`labels` got labels from 8 to 8'),
+        (lambda: TextToText(3, {'a': 'b'}), '`tokenizer` got int, which has no `encode`'),
+        (lambda: TextToText(ByteTokenizer(), {}), '`tasks` got'),
+        (lambda: TextToText(ByteTokenizer(), {'a': 'x', 'b': 'x'}), 'two with the same text in front'),
+        (lambda: texts_of().batch([]), '`examples` got none'),
+        (lambda: texts_of().batch([('cpy', 'a', 'a')]), "`task` got 'cpy', .* did you mean `copy`"),
+        (lambda: texts_of().answer(None, 'copy', ['a'], 0), '`seq_len` got 0'),
+    ],
+)  # fmt: skip
+def test_refused(call, words):
+    with pytest.raises((ConfigError, ValueError, TypeError, AttributeError), match=words):
+        call()

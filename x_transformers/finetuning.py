@@ -1,0 +1,297 @@
+"""From a model that has learned to one that learns something else: what is frozen, new heads, rates, tasks as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, can_look, check_range
+from x_transformers.core.precision import accurate
+from x_transformers.features.embeddings import mean_of_real
+from x_transformers.flags import (
+    ConfigError,
+    Configurable,
+    an_instance,
+    did_you_mean,
+    is_int,
+    is_number,
+    one_of,
+    shown,
+    size,
+)
+from x_transformers.training.masking import IGNORED
+
+__all__ = ['FineTuned', 'TextBatch', 'TextToText', 'finetune', 'freeze_pretrained_']
+
+# parts of the names of parameters
+INPUT = ('token_emb', 'embeds', 'project_emb', 'project_in', 'conv_stem', 'patch_to_embedding', 'to_token_emb')
+OUTPUT = ('to_logits', 'project_out', 'mlp_head', 'to_classes', 'head')
+
+
+def is_norm(module: nn.Module) -> bool:
+    return any('Norm' in kind.__name__ or 'DynamicTanh' in kind.__name__ for kind in type(module).__mro__)
+
+
+def in_norms(net: nn.Module) -> set[str]:
+    return {
+        f'{name}.{own}' if name else own
+        for name, module in net.named_modules()
+        if is_norm(module)
+        for own, _ in module.named_parameters(recurse=False)
+    }
+
+
+KINDS: dict[str, Callable[[nn.Module], set[str]]] = {
+    'norm': in_norms,
+    'input': lambda net: names_with(net, lambda part: part in INPUT),
+    'output': lambda net: names_with(net, lambda part: part in OUTPUT),
+    'pos': lambda net: names_with(net, lambda part: 'pos' in part.split('_') or part.endswith('pos_emb')),
+}
+
+
+def names_with(net: nn.Module, test: Callable[[str], bool]) -> set[str]:
+    return {name for name, _ in net.named_parameters() if any(map(test, name.split('.')))}
+
+
+@torch.no_grad()
+def freeze_pretrained_(
+    net: nn.Module,
+    train: Sequence[str] = ('norm', 'input', 'output', 'pos'),
+    renew: Sequence[str] = (),
+) -> list[str]:
+    """Freeze a model but for some kinds of parameters: norms, what reads the input, what gives the output, positions.
+
+    train     kinds that go on learning
+    renew     kinds that are drawn anew from N(0, .02), biases zero: for inputs and outputs of another kind
+    returns   the names of the parameters that learn
+    raises    ValueError for an unknown kind, or if nothing would learn
+
+    Lu et al. 2021, arXiv:2103.05247
+    """
+    for name, given in (('train', train), ('renew', renew)):
+        if isinstance(given, str) or not isinstance(given, (list, tuple, set, frozenset)):
+            raise TypeError(f'`{name}` got {shown(given)}, it must be kinds of parameters: {", ".join(KINDS)}')
+        for kind in given:
+            if kind not in KINDS:
+                raise ValueError(
+                    f'`{name}` got {shown(kind)}, it must be some of {", ".join(KINDS)}{did_you_mean(str(kind), KINDS)}'
+                )
+    learning = set().union(*(KINDS[kind](net) for kind in train))
+    if not learning:
+        raise ValueError(
+            f'`train` got {shown(tuple(train))}, of which the model has no parameters: nothing would learn'
+        )
+    new = set().union(*(KINDS[kind](net) for kind in renew)) - in_norms(net)
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_(name in learning)
+        if name in new:
+            nn.init.zeros_(parameter) if name.endswith('bias') else nn.init.normal_(parameter, std=0.02)
+    return [name for name, _ in net.named_parameters() if name in learning]
+
+
+# heads
+
+
+class FineTuned(Configurable):
+    """A model with a new linear head on its hidden states.
+
+    tokens   logits of each token, b n l
+    class    logits of the first token, or of the mean of real ones, b l
+    span     logits of where a span begins and ends, b n 2
+    """
+
+    def __init__(
+        self,
+        net: Annotated[nn.Module, 'a model of hidden states, as TransformerWrapper', an_instance(nn.Module)],
+        head: Annotated[str, 'what is said', one_of('tokens', 'class', 'span')] = 'class',
+        num_labels: Annotated[int, 'labels of tokens or classes', size] = 2,
+        read: Annotated[str, 'what a class is read from', one_of('first', 'mean')] = 'first',
+    ) -> None:
+        super().__init__()
+        stack = getattr(net, 'attn_layers', None)
+        if stack is None:
+            raise ConfigError(
+                f'`net` got {type(net).__name__}, it must be a model around a stack, as TransformerWrapper'
+            )
+        if head == 'span' and num_labels != 2:
+            raise ConfigError(f"`num_labels` got {num_labels}, of `head='span'` it must be 2: where it begins and ends")
+        self.net, self.kind, self.num_labels, self.read = net, head, num_labels, read
+        self.head = nn.Linear(stack.dim, num_labels)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    @checked
+    def forward(self, x: Tensor, labels: Tensor | None = None, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+        """Logits; with labels, their loss.
+
+        labels    b n, of tokens | b, of classes | b 2, where spans begin and end; -100 where there is no loss
+        mask      b n   True for real tokens; a span begins and ends at one of these
+        raises          ValueError for labels of another shape, or out of range
+        """
+        mask = as_mask(mask, 'mask', *x.shape[:2], like=x)
+        with AuxLosses() as aux:
+            hidden = self.net(x, return_embeddings=True, **({} if mask is None else {'mask': mask}), **inputs)
+        if self.kind == 'class':
+            hidden = mean_of_real(hidden, mask) if self.read == 'mean' else self.first(hidden, mask)
+        logits = self.head(hidden)
+        if self.kind == 'span' and mask is not None:
+            logits = logits.masked_fill(~mask.unsqueeze(-1), torch.finfo(logits.dtype).min)
+        return logits if labels is None else aux.added_to(self.loss(logits, labels))
+
+    @staticmethod
+    def first(hidden: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return hidden[:, 0]
+        return hidden[torch.arange(len(hidden), device=hidden.device), mask.byte().argmax(dim=-1)]
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        wanted = (len(logits), 2) if self.kind == 'span' else tuple(logits.shape[:-1])
+        if labels.shape != wanted or labels.is_floating_point():
+            got = f'{labels.dtype} of shape {tuple(labels.shape)}'
+            raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}')
+        most = logits.shape[1] if self.kind == 'span' else self.num_labels
+        known = labels[labels != IGNORED] if can_look(labels) else labels
+        if known.numel():
+            check_range(known, 'labels', 0, most - 1, 'labels')
+        logits = accurate(logits.mT.flatten(0, 1) if self.kind == 'span' else logits.flatten(0, -2))
+        return F.cross_entropy(logits, labels.flatten().long(), ignore_index=IGNORED)
+
+
+def finetune(
+    net: nn.Module,
+    head: str = 'class',
+    num_labels: int = 2,
+    freeze: Iterable[str] = (),
+    layer_lr_decay: float = 1.0,
+    *,
+    lr: float = 1e-4,
+    read: str = 'first',
+) -> tuple[FineTuned, list[dict[str, Any]]]:
+    """A model with a new head, and groups of its parameters for an optimiser of torch.
+
+        lr_l = lr layer_lr_decay^(L - l)         embeddings l = 0, blocks 1 ... L, the head and what is behind them L
+
+    head, num_labels, read   as `FineTuned` says
+    freeze                   beginnings of the names of parameters of `net` that do not learn
+    returns                  the module, and groups with `params`, `lr` and `name`; each parameter is in one of them
+    raises                   ValueError for a name that begins none, or a decay out of range
+
+    Howard & Ruder 2018, arXiv:1801.06146 (rates of layers)
+    """
+    if not is_number(layer_lr_decay) or not 0 < layer_lr_decay <= 1:
+        raise ValueError(f'`layer_lr_decay` got {shown(layer_lr_decay)}, it must be above 0 and at most 1')
+    if not is_number(lr) or lr <= 0:
+        raise ValueError(f'`lr` got {shown(lr)}, it must be a number above 0')
+    names = [name for name, _ in net.named_parameters()]
+    prefixes = (freeze,) if isinstance(freeze, str) else tuple(freeze)
+    for prefix in prefixes:
+        if not any(begins(name, prefix) for name in names):
+            raise ValueError(f'`freeze` got {shown(prefix)}, which begins no name{did_you_mean(str(prefix), names)}')
+    model = FineTuned(net, head, num_labels, read)
+    for name, parameter in net.named_parameters():
+        if any(begins(name, prefix) for prefix in prefixes):
+            parameter.requires_grad_(False)
+    depths = depths_of(net)
+    last = max(depths.values(), default=0)
+    groups: dict[int, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault(depths.get(name.removeprefix('net.'), last), []).append(parameter)
+    return model, [
+        {'params': groups[at], 'lr': lr * layer_lr_decay ** (last - at), 'name': 'embeddings' if at == 0 else f'{at}'}
+        for at in sorted(groups)
+    ]
+
+
+def begins(name: str, prefix: Any) -> bool:
+    return isinstance(prefix, str) and (name == prefix or name.startswith(f'{prefix}.'))
+
+
+def depths_of(net: Any) -> dict[str, int]:
+    """In which block a parameter is, counted from 1: 0 for what is before them, the last one for what is behind."""
+    stack = net.attn_layers
+    last = -(-len(stack.layers) // max(stack.len_default_block, 1))
+    found = {}
+    for name, _ in net.named_parameters():
+        if name.startswith('attn_layers.layers.'):
+            found[name] = int(name.split('.')[2]) // max(stack.len_default_block, 1) + 1
+        elif name.startswith('attn_layers.final_norm') or any(part in OUTPUT for part in name.split('.')):
+            found[name] = last
+        else:
+            found[name] = 0
+    return found
+
+
+# tasks as texts
+
+
+class TextBatch(NamedTuple):
+    """What an encoder-decoder reads and says, `model(inputs, targets, mask=mask)`.
+
+    inputs, mask   b n   ids, and which are real
+    targets        b m   ids, -100 behind the end
+    """
+
+    inputs: Tensor
+    mask: Tensor
+    targets: Tensor
+
+
+class TextToText:
+    """Every task is a text that is answered by a text; a word in front says which.
+
+        tasks = TextToText(tokenizer, {'reverse': 'reverse: ', 'copy': 'copy: '})
+        batch = tasks.batch([('reverse', 'abc', 'cba'), ('copy', 'abc', 'abc')])
+        model(batch.inputs, batch.targets, mask=batch.mask)
+
+    tokenizer   one of `x_transformers.tokenizers`, or anything with `encode`, `decode`, `pad_batch`, `bos_id`, `eos_id`
+    tasks       name -> what stands in front of its texts, no two alike
+
+    Raffel et al. 2019, arXiv:1910.10683
+    """
+
+    def __init__(self, tokenizer: Any, tasks: Mapping[str, str]) -> None:
+        for name in ('encode', 'decode', 'pad_batch', 'bos_id', 'eos_id'):
+            if not hasattr(tokenizer, name):
+                raise TypeError(f'`tokenizer` got {type(tokenizer).__name__}, which has no `{name}`')
+        if not isinstance(tasks, Mapping) or not tasks or not all(isinstance(one, str) for one in tasks.values()):
+            raise ValueError(f'`tasks` got {shown(tasks)}, it must be a dict from names to texts, one at least')
+        if len(set(tasks.values())) < len(tasks):
+            raise ValueError('`tasks` got two with the same text in front: nothing would tell them apart')
+        self.tokenizer, self.tasks = tokenizer, dict(tasks)
+
+    def source(self, task: str, text: str) -> str:
+        if task not in self.tasks:
+            raise ValueError(f'`task` got {shown(task)}, which is none of them{did_you_mean(str(task), self.tasks)}')
+        return self.tasks[task] + text
+
+    def batch(self, examples: Sequence[tuple[str, str, str]]) -> TextBatch:
+        """Examples (task, text, answer) as a batch.  Raises ValueError for an unknown task, or without examples."""
+        if not examples:
+            raise ValueError('`examples` got none, there must be one at least')
+        inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for task, text, _ in examples], eos=True)
+        targets, real = self.tokenizer.pad_batch([answer for *_, answer in examples], bos=True, eos=True)
+        return TextBatch(inputs, mask, targets.masked_fill(~real, IGNORED))
+
+    def answer(self, model: Any, task: str, texts: Sequence[str], seq_len: int, **options: Any) -> list[str]:
+        """What a model answers, in at most `seq_len` tokens; options are those of `generate`."""
+        if not is_int(seq_len) or seq_len < 1:
+            raise ValueError(f'`seq_len` got {shown(seq_len)}, it must be an integer of at least 1')
+        inputs, mask = self.tokenizer.pad_batch([self.source(task, text) for text in texts], eos=True)
+        device = next(model.parameters()).device
+        start = torch.full((len(texts), 1), self.tokenizer.bos_id, device=device)
+        options = {'temperature': 0.0, **options}
+        found = model.generate(
+            inputs.to(device), start, seq_len, mask=mask.to(device), eos_token=self.tokenizer.eos_id, **options
+        )
+        return [self.tokenizer.decode(cut(row, self.tokenizer.eos_id)) for row in found.tolist()]
+
+
+def cut(ids: list[int], end: int) -> list[int]:
+    return ids[: ids.index(end)] if end in ids else ids
