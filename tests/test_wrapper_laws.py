@@ -48,6 +48,7 @@ from x_transformers import (
     MLMWrapper,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
+    Muse,
     NeoMLP,
     NextLatentWrapper,
     NonAutoregressiveWrapper,
@@ -144,6 +145,12 @@ def hidden_tokens() -> nn.Module:
     net = net_of(Encoder, dict(rotary_pos_emb=False))
     options = dict(mask_id=VOCAB - 1, steps=5, self_cond=True, self_cond_train_prob=0.5, self_token_critic=True)
     return NonAutoregressiveWrapper(net, schedule='cosine', **options)
+
+
+def guided(n: int) -> nn.Module:
+    stack = dict(rotary_pos_emb=False, cross_attend=True, cross_attn_dim_context=DIM)
+    options = dict(mask_id=VOCAB - 1, steps=3, schedule='cosine', cond_drop_prob=0.6, at_least=True)
+    return NonAutoregressiveWrapper(net_of(Encoder, stack, max_seq_len=n), **options)
 
 
 def masked(**options: Any) -> Callable[[], nn.Module]:
@@ -298,6 +305,11 @@ SUBJECTS = {
     'arrays, asked': Subject(
         lambda: PerceiverIO(**PERCEIVER, queries_dim=WIDTH, logits_dim=3, weight_tie_layers=True),
         dict(x=randn(2, N, 3, 2), queries=randn(2, 4, WIDTH))),
+    'two resolutions': Subject(
+        lambda: Muse(guided(5), guided(8)),
+        dict(small=ids(5) % (VOCAB - 1), text=randn(2, 3, DIM), large=ids(8) % (VOCAB - 1)),
+        lambda m, **images: m(**images).loss,
+        lambda m, text, **_: m.generate(text, cond_scale=2.0)),
     'masked': Subject(masked(), dict(x=1 + ids(12) % (VOCAB - 2))),
     'masked spans': Subject(masked(max_span=3), dict(x=1 + ids(12) % (VOCAB - 2))),
     'in any order': Subject(
@@ -398,6 +410,7 @@ NORMAL = 'SIGReg looks at all states of a batch together'
 ROWS_MEET = {
     'early exits, drawn': 'blocks are drawn for the whole batch',
     'hidden tokens': HIDDEN,
+    'two resolutions': HIDDEN,
     'masked': HIDDEN,
     'spans': HIDDEN,
     'in any order': HIDDEN,
@@ -421,6 +434,7 @@ NO_PADDING = {
     'in any order, by pieces': 'draws follow the length: see test_permutation',
     **dict.fromkeys(('decisions', 'decisions, discrete'), 'it stands on the left: test_decision.py'),
     'hidden tokens': HIDDEN,
+    'two resolutions': HIDDEN,
     'masked': HIDDEN,
     'spans': HIDDEN,
     'sentences': HIDDEN,

@@ -26,6 +26,7 @@ from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
+from x_transformers.muse import Muse
 from x_transformers.neo_mlp import NeoMLP
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
@@ -86,6 +87,7 @@ __all__ = [
     'MLMWrapper',
     'MultiInputAutoregressiveWrapper',
     'MultiInputTransformerWrapper',
+    'Muse',
     'NeoMLP',
     'NextLatentWrapper',
     'NonAutoregressiveWrapper',

@@ -130,6 +130,8 @@ class NonAutoregressiveWrapper(Configurable):
         self_token_critic: Annotated[bool, 'a head on the model is the critic', boolean] = False,
         critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
         use_simple_mdlm_loss_weight: Annotated[bool, "weigh losses by |gamma'| / gamma", boolean] = True,
+        cond_drop_prob: Annotated[float, 'how often a row is learned without its `context`', ratio] = 0.0,
+        at_least: Annotated[bool, 'round counts of hidden tokens up, as MaskGIT does', boolean] = False,
     ) -> None:
         super().__init__()
         check_masked_net(net)
@@ -154,6 +156,11 @@ class NonAutoregressiveWrapper(Configurable):
         self.token_critic = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
+        self.cond_drop_prob, self.at_least = cond_drop_prob, bool(at_least)
+        if cond_drop_prob > 0 and not net.attn_layers.cross_attend:
+            raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
+        if cond_drop_prob > 0:
+            self.null_text = nn.Parameter(torch.randn(1, net.attn_layers.dim_context) * 0.02)
 
     # training
 
@@ -188,6 +195,9 @@ class NonAutoregressiveWrapper(Configurable):
         real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
         time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
+        if self.training and self.cond_drop_prob > 0 and kwargs.get('context') is not None:
+            gone = torch.rand(x.shape[0], device=x.device) < self.cond_drop_prob
+            kwargs = self.without_context(kwargs, gone)
         shown, inputs = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:
             inputs['sum_embeds'] = self.to_self_cond(self.first_guess(shown, kwargs))
@@ -269,6 +279,13 @@ class NonAutoregressiveWrapper(Configurable):
         *,
         seq_len: int | None = None,
         generator: Generator | None = None,
+        given: Tensor | None = None,
+        order: str = 'confidence',
+        anneal_temperature: bool = True,
+        confidence_noise: float = 0.0,
+        cond_scale: float = 1.0,
+        cond_scale_grows: bool = False,
+        negative_context: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """Sequences, filled in over `steps` steps. Without gradients, in eval mode.
@@ -279,6 +296,14 @@ class NonAutoregressiveWrapper(Configurable):
         noise_level_scale        noise on the scores of the critic, falling to none
         seq_len                  length, that of the net if it has one
         generator                source of the draws, on the device of the net
+        given             b n    ids that stay as they are, `mask_id` where one is to be filled in; all of it if None
+        order                    'confidence': what is least probable is hidden again; 'random': any, which draws from
+                                 what the net has learned exactly, if each step fills in one token at a temperature of 1
+        anneal_temperature       the temperature falls; else it is that of the first step in all of them
+        confidence_noise  0 ..   log p + noise (1 - t) Gumbel in place of p, MaskGIT's confidence
+        cond_scale        0 ..   guidance: logits u + scale (c - u), u those without `context`; 1 for none
+        cond_scale_grows         scale - 1 grows from 0 at the first step to all of it at the last
+        negative_context  b m d  u are those with this context, in place of none
         **kwargs                 to the net: `context`, `mask`, ...
         returns           [b] n  ids
         raises                   ValueError or TypeError for arguments out of range
@@ -289,31 +314,89 @@ class NonAutoregressiveWrapper(Configurable):
         require(kept, 'filter_thres', filter_thres, 'at least 0 and less than 1, or None')
         require(is_number(noise_level_scale), 'noise_level_scale', noise_level_scale, 'a number')
         refuse_own(kwargs, 'generate', SET_BY_WRAPPER)
+        require(order in ORDERS, 'order', order, f'one of {", ".join(map(repr, ORDERS))}')
+        require(in_range(confidence_noise, 0.0), 'confidence_noise', confidence_noise, 'a number of at least 0')
+        require(in_range(cond_scale, 0.0), 'cond_scale', cond_scale, 'a number of at least 0')
+        against = self.against(kwargs, cond_scale, negative_context)
+        seq = self.opening(batch_size, seq_len, given)
+        hidden, last = seq == self.mask_id, None
+        counts = self.hidden_counts(hidden.sum(dim=-1))
+        with evaluating(list(self.modules())):
+            for step, to_hide in enumerate(counts, start=1):
+                left = (self.steps - step) / self.steps
+                logits, new = self.guess(seq, last, kwargs)
+                if against is not None:
+                    scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
+                    without = self.guess(seq, last, against)[0]
+                    logits = without + scale * (logits - without)
+                last = new
+                logits = logits if filter_thres is None else top_k(logits, filter_thres)
+                heat = start_temperature * (left if anneal_temperature else 1.0)
+                guessed = gumbel_sample(logits, max(heat, 1e-3), generator=generator)
+                seq = torch.where(hidden, guessed, seq)
+                if order == 'random':
+                    scores = torch.rand(seq.shape, device=seq.device, generator=generator)
+                elif self.token_critic is not None:
+                    scores = accurate(self.criticised(seq, kwargs))
+                    scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
+                else:
+                    scores = self.doubts(logits, guessed, confidence_noise * left, generator)
+                if not self.can_mask_prev_unmasked or given is not None:
+                    fixed = ~hidden if not self.can_mask_prev_unmasked else given != self.mask_id
+                    scores = scores.masked_fill(fixed, -torch.finfo(scores.dtype).max)
+                rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+                hidden = rank < to_hide.unsqueeze(-1)
+                seq = seq.masked_fill(hidden, self.mask_id)
+        return seq[0] if batch_size is None and given is None else seq
+
+    def opening(self, batch_size: int | None, seq_len: int | None, given: Tensor | None) -> Tensor:
+        """What generation starts from: hidden tokens, and those that are given."""
+        device = next(self.net.parameters()).device
+        if given is not None:
+            if batch_size is not None or seq_len is not None:
+                raise ValueError('`batch_size` and `seq_len` do not go with `given`, which has its own')
+            seq = check_ids(given, 'given', least=1, num_tokens=self.num_tokens).to(device)
+            n = seq.shape[1]
+            require(not self.max_seq_len or n <= self.max_seq_len, 'given', n, f'at most {self.max_seq_len} tokens')
+            return seq
         n = self.max_seq_len if seq_len is None else seq_len
         fits = is_int(n) and n >= 1 and not (self.max_seq_len and n > self.max_seq_len)
         allowed = f'an integer from 1 to {self.max_seq_len}' if self.max_seq_len else 'an integer of at least 1'
         require(fits, 'seq_len', seq_len, allowed)
-        device = next(self.net.parameters()).device
-        seq = torch.full((batch_size or 1, n), self.mask_id, device=device)
-        hidden, last = torch.ones_like(seq, dtype=torch.bool), None
-        with evaluating(list(self.modules())):
-            for step, to_hide in enumerate(self.hidden_counts(n), start=1):
-                left = (self.steps - step) / self.steps
-                logits, last = self.guess(seq, last, kwargs)
-                logits = logits if filter_thres is None else top_k(logits, filter_thres)
-                guessed = gumbel_sample(logits, max(start_temperature * left, 1e-3), generator=generator)
-                seq = torch.where(hidden, guessed, seq)
-                if self.token_critic is None:
-                    scores = 1 - accurate(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
-                else:
-                    scores = accurate(self.criticised(seq, kwargs))
-                    scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
-                if not self.can_mask_prev_unmasked:
-                    scores = scores.masked_fill(~hidden, -torch.finfo(scores.dtype).max)
-                again = scores.topk(to_hide, dim=-1).indices
-                hidden = torch.zeros_like(hidden).scatter(1, again, True)
-                seq = seq.masked_fill(hidden, self.mask_id)
-        return seq[0] if batch_size is None else seq
+        return torch.full((batch_size or 1, n), self.mask_id, device=device)
+
+    def against(self, kwargs: dict[str, Any], scale: float, negative: Tensor | None) -> dict[str, Any] | None:
+        """The keywords of what guidance leads away from, or None without guidance."""
+        context = kwargs.get('context')
+        if scale == 1:
+            if negative is not None:
+                warn_once('`negative_context` has no effect with a `cond_scale` of 1')
+            return None
+        if context is None:
+            raise ValueError(f'`cond_scale` got {scale}, which needs a `context` to be guided by')
+        if negative is not None:
+            return {**{name: value for name, value in kwargs.items() if name != 'context_mask'}, 'context': negative}
+        if self.cond_drop_prob == 0:
+            raise ValueError(
+                f'`cond_scale` got {scale}, but the model has not learned without a context: set `cond_drop_prob`, '
+                'or give `negative_context`'
+            )
+        return self.without_context(kwargs, torch.ones(context.shape[0], dtype=torch.bool, device=context.device))
+
+    def without_context(self, kwargs: dict[str, Any], gone: Tensor) -> dict[str, Any]:
+        """The same keywords, with what stands for no context in some rows (b)."""
+        context, mask = kwargs['context'], kwargs.get('context_mask')
+        rows = gone.view(-1, 1, 1)
+        new = {**kwargs, 'context': torch.where(rows, self.null_text.to(context.dtype), context)}
+        return new if mask is None else {**new, 'context_mask': mask | gone.unsqueeze(-1)}
+
+    @staticmethod
+    def doubts(logits: Tensor, guessed: Tensor, noise: float, generator: Generator | None) -> Tensor:
+        """How improbable the guessed tokens (b n) are; with noise, by the logarithm."""
+        if noise == 0:
+            return 1 - accurate(logits).softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
+        known = accurate(logits).log_softmax(dim=-1).gather(-1, guessed.unsqueeze(-1)).squeeze(-1)
+        return -(known + noise * gumbel_noise(known, generator))
 
     def guess(self, seq: Tensor, last: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Logits and embeddings of a step, given the embeddings of the last one."""
@@ -323,11 +406,21 @@ class NonAutoregressiveWrapper(Configurable):
             inputs['sum_embeds'] = self.to_self_cond(last)
         return self.net(seq, return_logits_and_embeddings=True, **inputs)
 
-    def hidden_counts(self, n: int) -> list[int]:
-        """How many tokens are still hidden after each step; none after the last."""
-        times = torch.linspace(0, 1, self.steps + 1)[1:]
-        counts = (self.schedule_fn(times) * n).int().clamp(min=0, max=n).tolist()
-        return [*counts[:-1], 0]
+    def hidden_counts(self, n: int | Tensor) -> Any:
+        """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
+        wide = torch.float64 if self.at_least else torch.float32
+        times = torch.linspace(0, 1, self.steps + 1, dtype=wide)[1:]
+        if is_int(n):
+            return [int(count) for count in self.counts_of(self.schedule_fn(times), torch.tensor(n))]
+        shares = self.schedule_fn(times.to(n.device))
+        return self.counts_of(shares.unsqueeze(-1), n)
+
+    def counts_of(self, shares: Tensor, n: Tensor) -> Tensor:
+        counts = shares * n
+        counts = counts.ceil() if self.at_least else counts
+        counts = torch.minimum(counts.long().clamp(min=0), n)
+        counts[-1] = 0
+        return counts
 
 
 def top_k(logits: Tensor, thres: float = 0.9) -> Tensor:
@@ -343,6 +436,7 @@ def gumbel_sample(
     return (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).argmax(dim=dim)
 
 
+ORDERS = ('confidence', 'random')
 SET_BY_WRAPPER = {
     'sum_embeds': ': self-conditioning goes there',
     'prepend_embeds': ': the loss is that of all tokens',

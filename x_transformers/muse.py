@@ -1,0 +1,119 @@
+"""Images from texts by tokens that are all guessed at once: a model of few tokens, and one that makes many of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_mask, check_ids, check_vectors
+from x_transformers.flags import ConfigError, Configurable, an_instance, none
+from x_transformers.nonautoregressive_wrapper import NonAutoregressiveWrapper
+
+__all__ = ['Muse', 'MuseLosses']
+
+
+class MuseLosses(NamedTuple):
+    """The sum, and the losses of the two models; None without one of many tokens."""
+
+    loss: Tensor
+    base: Tensor
+    superres: Tensor | None
+
+
+class Muse(Configurable):
+    """Tokens of a small image from a text, and those of a large one from the text and the small one.
+
+        small = base(text);  large = superres([text | embeddings of small])
+
+    Both are `NonAutoregressiveWrapper` around an `Encoder(cross_attend=True)` that reads vectors of the text. The
+    second embeds the small image by its own table of tokens, which must have the width of its context. Each learns from
+    images as they are.
+
+    Chang et al. 2023, arXiv:2301.00704
+    """
+
+    def __init__(
+        self,
+        base: Annotated[nn.Module, 'of few tokens', an_instance(NonAutoregressiveWrapper)],
+        superres: Annotated[nn.Module | None, 'of many tokens', an_instance(NonAutoregressiveWrapper) | none] = None,
+    ) -> None:
+        super().__init__()
+        for name, model in (('base', base), ('superres', superres)):
+            if model is not None and not model.net.attn_layers.cross_attend:
+                raise ConfigError(f'`{name}` must read a text: its stack needs `cross_attend=True`')
+        if superres is not None:
+            width, context = superres.net.emb_dim, superres.net.attn_layers.dim_context
+            if width != context:
+                raise ConfigError(f'`superres` embeds tokens with a width of {width}, its context has {context}')
+            if superres.net.num_tokens < base.net.num_tokens:
+                raise ConfigError(
+                    f'`superres` knows {superres.net.num_tokens} tokens, fewer than `base`, {base.net.num_tokens}'
+                )
+        self.base, self.superres = base, superres
+
+    def joined(self, text: Tensor, text_mask: Tensor | None, small: Tensor) -> dict[str, Tensor]:
+        """What the second model reads: the text, and behind it the small image."""
+        embedded = self.superres.net.token_emb(small).to(text.dtype)
+        found = {'context': torch.cat((text, embedded), dim=1)}
+        if text_mask is not None:
+            found['context_mask'] = torch.cat((text_mask, torch.ones_like(small, dtype=torch.bool)), dim=1)
+        return found
+
+    def text_of(self, text: Tensor, text_mask: Tensor | None) -> Tensor | None:
+        check_vectors(text, 'text', 'b', 'm', self.base.net.attn_layers.dim_context)
+        return as_mask(text_mask, 'text_mask', *text.shape[:2], like=text)
+
+    @checked
+    def forward(
+        self, small: Tensor, text: Tensor, large: Tensor | None = None, text_mask: Tensor | None = None
+    ) -> MuseLosses:
+        """The losses of images and their texts.
+
+        small      b n     ids of the small images
+        text       b m d   vectors of the texts
+        large      b n'    ids of the large ones, for `superres`
+        text_mask  b m     True for real tokens
+        raises             ValueError for inputs of another shape, and large images without `superres` or the reverse
+        """
+        text_mask = self.text_of(text, text_mask)
+        if (large is None) != (self.superres is None):
+            given, wanted = ('is missing', 'has') if large is None else ('was given', 'has no')
+            raise ValueError(f'`large` {given}, and the model {wanted} `superres`')
+        mask = {} if text_mask is None else {'context_mask': text_mask}
+        base = self.base(small, context=text, **mask).loss
+        if large is None:
+            return MuseLosses(base, base, None)
+        small = check_ids(small, 'small', num_tokens=self.base.net.num_tokens)
+        superres = self.superres(large, **self.joined(text, text_mask, small)).loss
+        return MuseLosses(base + superres, base, superres)
+
+    @checked
+    def generate(
+        self,
+        text: Tensor,
+        text_mask: Tensor | None = None,
+        cond_scale: float = 1.0,
+        *,
+        generator: Generator | None = None,
+        superres_kwargs: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Ids of images, of `superres` if there is one.
+
+        text              b m d   vectors of the texts
+        cond_scale                guidance of both models, 1 for none
+        options, superres_kwargs  further ones of `NonAutoregressiveWrapper.generate`, of the first and second model
+        returns           b n
+        """
+        text_mask = self.text_of(text, text_mask)
+        mask = {} if text_mask is None else {'context_mask': text_mask}
+        own = dict(cond_scale=cond_scale, generator=generator)
+        small = self.base.generate(len(text), context=text, **mask, **own, **options)
+        if self.superres is None:
+            return small
+        with torch.no_grad():
+            joined = self.joined(text, text_mask, small)
+        return self.superres.generate(len(text), **joined, **own, **(superres_kwargs or {}))
