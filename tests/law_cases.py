@@ -157,6 +157,10 @@ SETTINGS: dict[str, Values] = {
     'layers_execute_order': dict(depth=1),
     'custom_layers': dict(depth=1),
     'recurrent_module': dict(depth=1, custom_layers=('a', 'r', 'f')),
+    'conv_module': dict(conv_norm='layer', conv_causal=True, conv_kernel_size=4),
+    'conv_kernel_size': dict(conv_norm='layer', conv_causal=True),
+    'conv_norm': dict(conv_causal=True),
+    'conv_causal': dict(conv_norm='group'),
     'rotary_emb_dim': dict(attn_dim_head=16),
     'ff_glu_gate_softclamp_value': dict(ff_glu_softclamp=True),
     'ff_glu_up_softclamp_value': dict(ff_glu_softclamp=True),
@@ -233,6 +237,7 @@ KINDS: dict[str, type[AttentionLayers]] = {
     **{f'attn_linformer_{name}': Encoder for name in ('k', 'max_len', 'share', 'proj')},
     'orthog_residual_over_sequence': Encoder,
     'two_stream': Encoder,
+    'conv_causal': Encoder,  # without it a causal stack is refused
 }
 # what a flag of the model needs of the stack
 OF_THE_STACK: dict[str, Values] = {name: dict(pre_and_post_norm=True) for name in ('looped', 'max_looped_steps')}

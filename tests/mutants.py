@@ -990,6 +990,22 @@ BUGS = {
         ('it is hidden by the mask of the text', 'torch.ones_like(small, dtype=torch.bool)', 'torch.zeros_like(small, dtype=torch.bool)'),
         ('one loss counts', 'MuseLosses(base + superres, base, superres)', 'MuseLosses(base, base, superres)'),
     ]),
+    'features/convolutions.py': ('test_conformer.py', [
+        ('padding counts in statistics', 'x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)', 'x.new_ones(x.shape[:2])'),
+        ('running variances are biased', 'unbiased = var * count / (count - 1).clamp(min=1)', 'unbiased = var'),
+        ('padding has neighbours', 'x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0'),
+        ('it looks ahead', '(0, 0, self.kernel - 1, 0) if self.causal else (0, 0, rest, rest)', '(0, 0, rest, self.kernel - 1 - rest)'),
+        ('the past is forgotten', 'known = x if recall is None else recall(x)', 'known = x', 'test_laws.py::test_cache -kconv_'),
+        ('a layer norm in front of another', 'return norms if kind !=', "return norms if kind ==", 'test_conformer.py'),
+        ('it stands in front of attention', "[*block[: at + 1], 'v', *block[at + 1 :]]", "[*block[:at], 'v', *block[at:]]"),
+        ('every branch is normed', '(index + 1) % self.host.len_default_block == 0', 'True'),
+        ('a norm at the end as well', 'host.norm_at_end = False', 'pass'),
+    ]),
+    'modalities/conformer.py': ('test_conformer.py', [
+        ('padding stands for frames', 'halved(halved(mask.sum(dim=-1, keepdim=True)))', 'mask.sum(dim=-1, keepdim=True) // 4 + 1'),
+        ('padding is seen by the convolutions', 'x = x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0'),
+        ('pitches and features change places', 'x = x.transpose(1, 2).flatten(2)', 'x = x.permute(0, 2, 3, 1).flatten(2)'),
+    ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
     ]),

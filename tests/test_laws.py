@@ -629,7 +629,7 @@ NOT_IN_MEMORIES = (
     ' attn_aggregated_residuals qkv_receive_diff_residuals attn_hybrid_module recurrent_module self_attn_kv_residuals'
     ' recycling looped attn_cluster'
     ' attn_aft cross_attn_aft cross_attn_linformer_k cross_attn_sparse_pattern per_layer_abs_pos_emb tupe_pos'
-    ' coord_pos_emb ut_transition'
+    ' coord_pos_emb ut_transition conv_module'
     ' cmem_len cmem_ratio cmem_fn cmem_loss cmem_loss_weight cmem_init'  # pairs: see test_compressive_memory
 ).split()
 WITH_MEMORIES = [

@@ -35,6 +35,7 @@ from x_transformers import (
     BeliefStateWrapper,
     BertPretrainWrapper,
     Classifier,
+    ConformerEncoder,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
     DecisionTransformer,
@@ -299,6 +300,9 @@ SUBJECTS = {
         dict(x=ids(), labels=labels), by='mask', fills=dict(x=0, **({'labels': -100} if head == 'tokens' else {})))
         for head, labels in dict(
             tokens=ids() % 2, **{'class': torch.tensor([0, 1])}, span=torch.tensor([[0, 2], [1, 4]])).items()},
+    'conformer': Subject(
+        lambda: ConformerEncoder(DIM, 1, input_dim=9, heads=2, attn_dim_head=8, conv_kernel_size=3, conv_norm='layer'),
+        dict(x=randn(2, 15, 9))),
     'speech': Subject(
         lambda: SpeechEncoder(DIM, 1, 2, n_mels=WIDTH, max_positions=9), dict(x=randn(2, N, WIDTH))),
     'arrays': Subject(lambda: Perceiver(**PERCEIVER, num_classes=3), dict(x=randn(2, N, 3, 2))),
@@ -429,6 +433,7 @@ ROWS_MEET = {
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'speech': 'silence is padded in the sound',
+    'conformer': 'vectors are fewer than frames: see test_conformer',
     **dict.fromkeys(('arrays', 'arrays, asked'), 'places are parts of the whole: see test_perceiver'),
     'in any order': 'draws follow the length: see test_permutation',
     'in any order, by pieces': 'draws follow the length: see test_permutation',

@@ -20,6 +20,7 @@ from x_transformers.features.sparse.converting import sparsify_
 from x_transformers.finetuning import TextToText, finetune, freeze_pretrained_
 from x_transformers.generation.batching import Paged, PagedEngine
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
+from x_transformers.modalities.conformer import ConformerEncoder
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
@@ -69,6 +70,7 @@ __all__ = [
     'BeliefStateWrapper',
     'BertPretrainWrapper',
     'Classifier',
+    'ConformerEncoder',
     'ContinuousAutoregressiveWrapper',
     'ContinuousTransformerWrapper',
     'CrossAttender',

@@ -555,7 +555,7 @@ class AttentionLayers(Routing):
         self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else None
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
-        self.remembers = remembered_with(on, self.layer_types)
+        self.remembers = remembered_with(on, self.layer_types, self)
         self.can_cache_kv = recalls and all(f.can_cache for f in on.active) and all(a.can_cache_kv for a in attention)
         self.can_cache_kv_in_training = self.can_cache_kv and all(f.can_cache_in_training for f in on.active)
         self.input_names, self.short_cuts = input_names(self), ShortCuts()

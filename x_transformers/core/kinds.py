@@ -23,14 +23,14 @@ class Kind:
                 show, padding, it must tell the others nothing; None stands for all tokens
     remembers   name -> PerToken(), Running(), Ring(w): what it keeps of earlier tokens, which `inputs` hands to it as
                 `call.state(name, call.step)`. {} if it looks at each token alone. None if it reads others and keeps
-                nothing: then the stack cannot be cached
+                nothing: then the stack cannot be cached. A function of the stack, if that decides how much
     attends     it is an attention of the library: it keeps keys and values, and is asked for `Intermediates`
     cuts_documents   `inputs` hands it `document_ids`, and tokens of a document know nothing of the others
     """
 
     build: Callable[[Any, int], Any]
     inputs: Callable[[Any], Mapping[str, Any]] | None = None
-    remembers: Mapping[str, Remembered] | None = None
+    remembers: Mapping[str, Remembered] | Callable[[Any], Mapping[str, Remembered]] | None = None
     attends: bool = False
     cuts_documents: bool = False
 
@@ -38,7 +38,7 @@ class Kind:
         for name, value in (('build', self.build), ('inputs', self.inputs)):
             if not callable(value) and (name == 'build' or value is not None):
                 raise ConfigError(f'`{name}` of a Kind got {value!r}, it must be a function')
-        if self.remembers is not None:
+        if self.remembers is not None and not callable(self.remembers):
             check_remembered('a Kind', self.remembers)
 
     @property
@@ -62,12 +62,13 @@ def attends(kind: str) -> bool:
     return KINDS[kind].attends
 
 
-def remembered_with(features: Features, kinds: Iterable[str]) -> dict[str, Remembered]:
+def remembered_with(features: Features, kinds: Iterable[str], stack: Any = None) -> dict[str, Remembered]:
     """What the features of a stack and the kinds of its layers remember.  Raises ConfigError for a name used twice."""
     owners = dict.fromkeys(features.remembers, 'a feature of the stack')
     declared = dict(features.remembers)
     for kind in dict.fromkeys(kinds):
-        for name, state in (KINDS[kind].remembers or {}).items():
+        own = KINDS[kind].remembers
+        for name, state in ((own(stack) if callable(own) else own) or {}).items():
             if name in owners:
                 raise ConfigError(f'{owners[name]} and layers of kind {kind!r} both remember `{name}`')
             owners[name], declared[name] = f'layers of kind {kind!r}', state

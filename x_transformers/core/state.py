@@ -94,6 +94,8 @@ class LastRows(State):
             return (
                 f'which holds {self.held.length} of {self.length} tokens, of which the last {self.width} must be left'
             )
+        if operation == 'keep_last' and count < min(self.width, self.length):
+            return f'of which the last {min(self.width, self.length)} tokens must stay'
         return 'whose rows stay where they are' if operation == 'shift' else None
 
     def map(self, function: Callable[[Tensor], Tensor]) -> LastRows:

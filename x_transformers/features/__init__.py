@@ -52,6 +52,7 @@ experts         feedforwards of which each token goes through a few
 recompute       what is computed again in the backward pass
 reversible      layers that are computed back in the backward pass
 halting         how long a token is computed
+convolutions    along the sequence, behind attention
 universal       signals of place and run, and convolutions between attentions
 passes          how often a model runs its stack
 layouts         which branch runs when

@@ -8,6 +8,7 @@ from x_transformers.features.block_outputs import BlockOutputs, BlockReadouts
 from x_transformers.features.chunks import ChunkedFeedForward
 from x_transformers.features.clusters import Clusters, SharedQK
 from x_transformers.features.contextual import GivenCoPE, Selective, UseCoPE
+from x_transformers.features.convolutions import BlockNorm, ConvModule
 from x_transformers.features.data_positions import DataDependentBias, RelativeProjectedBias
 from x_transformers.features.differential import Differential
 from x_transformers.features.disentangled import Disentangled, DisentangledTable
@@ -349,6 +350,7 @@ FEEDFORWARD: tuple[type[Feature], ...] = (
 STACK: tuple[type[Feature], ...] = (
     BlockOutputs,
     Macaron,
+    ConvModule,
     OnlyAttention,
     CustomLayers,
     RecurrentModule,
@@ -375,6 +377,7 @@ STACK: tuple[type[Feature], ...] = (
     FirstAttentionNorm,
     SandwichNorm,
     PreAndPostNorm,
+    BlockNorm,
     ParallelBlock,
     ResiDual,
     DocumentsInStack,

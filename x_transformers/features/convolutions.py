@@ -1,0 +1,197 @@
+"""A convolution module behind attention, and the norm that ends a block: what makes a conformer of a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.kinds import KINDS, Kind
+from x_transformers.features.levels import StackFeature
+from x_transformers.features.norms import BiasedLayerNorm
+from x_transformers.flags import ConfigError, Ring, flag, one_of, size
+
+GROUPS = 8
+PAPER = 'Conformer, arXiv:2005.08100'
+
+
+class BatchNorm(nn.Module):
+    """Each feature by its mean and variance over all real tokens of a batch; in evaluation by running ones:  b n d"""
+
+    def __init__(self, dim: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+        self.register_buffer('running_mean', torch.zeros(dim))
+        self.register_buffer('running_var', torch.ones(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if not self.training:
+            scale = (self.running_var + self.eps).rsqrt() * self.weight
+            return (x - self.running_mean) * scale + self.bias
+        if x.shape[0] * x.shape[1] < 2:
+            raise ValueError("`conv_norm='batch'` needs two tokens at least in training: their variance is asked for")
+        real = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+        count = real.sum().clamp(min=1)
+        share = (real / count).unsqueeze(-1)
+        mean = (x * share).sum(dim=(0, 1))
+        apart = x - mean
+        var = (apart.square() * share).sum(dim=(0, 1))
+        with torch.no_grad():
+            unbiased = var * count / (count - 1).clamp(min=1)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+        return apart * (var + self.eps).rsqrt() * self.weight + self.bias
+
+
+class TokenNorm(nn.Module):
+    """Each token by itself, in groups of features; one group is a layer norm:  b n d"""
+
+    def __init__(self, dim: int, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        grouped = x.unflatten(-1, (self.groups, -1))
+        return F.layer_norm(grouped, grouped.shape[-1:]).flatten(-2) * self.weight + self.bias
+
+
+def norm_named(name: str, dim: int) -> nn.Module:
+    if name == 'batch':
+        return BatchNorm(dim)
+    return TokenNorm(dim, 1 if name == 'layer' else GROUPS)
+
+
+class Convolution(nn.Module):
+    """b n d -> b n d
+
+    norm, a gated matrix to d features, a kernel for each feature, a norm, SiLU, a matrix
+    """
+
+    def __init__(self, dim: int, kernel: int, causal: bool, norm: str) -> None:
+        super().__init__()
+        self.kernel, self.causal = kernel, causal
+        self.norm = BiasedLayerNorm(dim)
+        self.pointwise_in = nn.Linear(dim, 2 * dim, bias=False)
+        self.depthwise = nn.Conv1d(dim, dim, kernel, groups=dim, bias=False)
+        self.batch_norm = norm_named(norm, dim)
+        self.pointwise_out = nn.Linear(dim, dim, bias=False)
+        for linear in (self.pointwise_in, self.pointwise_out):
+            nn.init.kaiming_normal_(linear.weight)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, recall: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        x = F.glu(self.pointwise_in(self.norm(x)), dim=-1)
+        x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        known = x if recall is None else recall(x)
+        wanted, rest = x.shape[-2] + self.kernel - 1, (self.kernel - 1) // 2
+        if self.causal and recall is not None:
+            known = F.pad(known, (0, 0, self.kernel - 1, 0))
+            known = known.narrow(-2, known.shape[-2] - wanted, wanted)
+        else:
+            known = F.pad(known, (0, 0, self.kernel - 1, 0) if self.causal else (0, 0, rest, rest))
+        x = self.depthwise(known.mT).mT
+        return self.pointwise_out(F.silu(self.batch_norm(x, mask)))
+
+
+class ConvBranch(nn.Module):
+    """A convolution module as the branch of a layer, which has a norm of its own."""
+
+    def __init__(self, conv: Convolution) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor, **given: Any) -> Tensor:
+        return self.conv(x, **given)
+
+
+def inputs(call: Any) -> dict[str, Any]:
+    real = call.real
+    given: dict[str, Any] = {'mask': None if real is None else real[:, real.shape[1] - call.new :]}
+    if call.keeps or call.cache is not None:
+        given['recall'] = call.state('conv', call.step).append
+    return given
+
+
+def build(stack: Any, index: int) -> ConvBranch:
+    own = stack.features.find(ConvModule)
+    if own is None:
+        raise ConfigError("`custom_layers` has convolutions ('v'), which need `conv_module`")
+    return ConvBranch(Convolution(stack.dim, own.conv_kernel_size, own.conv_causal, own.conv_norm))
+
+
+def remembered(stack: Any) -> dict[str, Ring]:
+    own = stack.features.find(ConvModule)
+    return {} if own is None else {'conv': Ring(max(own.conv_kernel_size - 1, 1))}
+
+
+KINDS['v'] = Kind(build, inputs=inputs, remembers=remembered)
+
+
+class ConvModule(StackFeature):
+    """A convolution along the sequence behind each attention, as layers of kind 'v'.
+
+        x + W_out silu(norm(depthwise(glu(W_in LN(x)))))          W_in: 2d d, a kernel of k tokens for each feature
+
+    Padding is zero for its neighbours, and counts in no statistics. With `macaron` and `block_norm` the block is that
+    of a conformer.
+    """
+
+    paper = PAPER
+    joins_tokens = 'its convolutions run across documents'
+    conv_module = flag(False, 'a convolution along the sequence behind each attention')
+    conv_kernel_size = flag(31, 'tokens of its kernel; odd, unless it looks back alone', size, example=3)
+    conv_causal = flag(False, 'it looks back alone', example=True)
+    conv_norm = flag(
+        'batch', "its norm: over the 'batch', or of each token, 'layer' or 'group'", one_of('batch', 'layer', 'group'),
+        example='layer',
+    )  # fmt: skip
+    clashes = {'shift_tokens': 'both look at neighbours', 'act_halting': 'neighbours that have halted stay as they are'}
+
+    def setup(self, host: Any) -> None:
+        if host.causal and not self.conv_causal:
+            raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`, so that it looks back')
+        if not self.conv_causal and self.conv_kernel_size % 2 == 0:
+            raise ConfigError(f'`conv_kernel_size` got {self.conv_kernel_size}, it must be odd: as much on both sides')
+        if self.conv_norm == 'group' and host.dim % GROUPS:
+            raise ConfigError(f"`conv_norm='group'` needs a width that {GROUPS} groups divide, got {host.dim}")
+        for name in ('checkpoint_layers', 'reversible'):
+            if self.conv_norm == 'batch' and getattr(host, name, None):
+                raise ConfigError(
+                    f"`conv_norm='batch'` does not go with `{name}`: they would count twice, use 'layer' or 'group'"
+                )
+
+    def block(self, block: list[str]) -> list[str]:
+        at = max((i for i, kind in enumerate(block) if kind in ('a', 'c')), default=len(block) - 1)
+        return [*block[: at + 1], 'v', *block[at + 1 :]]
+
+    def norms(self, norms: Any, kind: str, index: int) -> Any:
+        return norms if kind != 'v' else (None, *norms[1:])
+
+
+class BlockNorm(StackFeature):
+    """A norm of the stream behind each block, in place of the one at the end."""
+
+    paper = PAPER
+    block_norm = flag(False, 'norm the stream behind each block')
+    settles = ('norm_at_end',)
+    clashes = {
+        'pre_and_post_norm': 'it norms the stream behind every branch',
+        'gated_multi_residual': 'it norms the stream behind every branch',
+        'resi_dual': 'its stream is normed behind every branch',
+        'reversible': 'the stream changes behind a block, which is not computed back',
+    }
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`block_norm` needs `pre_norm`: else the stream is normed behind every branch')
+        host.norm_at_end = False
+
+    def norms(self, norms: Any, kind: str, index: int) -> Any:
+        last = (index + 1) % self.host.len_default_block == 0
+        return (*norms[:2], self.host.new_norm()) if last else norms

@@ -1,0 +1,93 @@
+"""Conformers: spectrograms to vectors, by attention and convolutions in turn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_mask, as_precise, check_vectors
+from x_transformers.flags import Check, ConfigError, Configurable, an_instance, none, size
+from x_transformers.x_transformers import AttentionLayers, Encoder
+
+__all__ = ['ConformerEncoder']
+
+factor = Check('4 or 1', lambda value: value in (1, 4) and not isinstance(value, bool))
+
+
+class ConformerEncoder(Configurable):
+    """Frames of sound as vectors:  b t input_dim -> b n dim
+
+    Two convolutions of 3 x 3 with stride 2 and ReLU leave a quarter of the frames, n = ((t - 1) // 2 - 1) // 2; then
+    blocks of half a feedforward, attention, convolution, half a feedforward and a norm, with the relative positions of
+    Transformer-XL.
+
+    Gulati et al. 2020, arXiv:2005.08100
+    """
+
+    def __init__(
+        self,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
+        depth: Annotated[int | None, 'its blocks', size | none] = None,
+        input_dim: Annotated[int, 'numbers of a frame', size] = 80,
+        subsample: Annotated[int, 'frames of a vector: 4, or 1 for no convolutions in front', factor] = 4,
+        attn_layers: Annotated[
+            AttentionLayers | None, 'an Encoder, in place of this one', an_instance(AttentionLayers) | none
+        ] = None,
+        **flags: Any,
+    ) -> None:
+        super().__init__()
+        if attn_layers is None:
+            for name, value in (('dim', dim), ('depth', depth)):
+                if value is None:
+                    raise ConfigError(f'`{name}` is missing: it must be an integer, or give a stack as `attn_layers`')
+            own = dict(macaron=True, conv_module=True, block_norm=True, xl_rel_pos=True, norm_bias=True, ff_swish=True)
+            attn_layers = Encoder(dim=dim, depth=depth, **{**own, 'verbose': False, **flags})
+        elif dim is not None or depth is not None or flags:
+            name = next(iter(flags), 'dim' if dim is not None else 'depth')
+            raise ConfigError(f'`{name}` does not go with `attn_layers`: that has its own')
+        if not attn_layers.sees_future:
+            raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be an Encoder')
+        width = attn_layers.dim
+        self.input_dim, self.factor, self.attn_layers = input_dim, subsample, attn_layers
+        left = input_dim
+        if subsample == 4:
+            left = halved(halved(input_dim))
+            if left < 1:
+                raise ConfigError(f'`input_dim` got {input_dim}, of which two convolutions leave nothing')
+            channels = (1, width, width)
+            self.subsample = nn.ModuleList(nn.Conv2d(channels[at], channels[at + 1], 3, 2) for at in range(2))
+        self.to_embed = nn.Linear(left * width if subsample == 4 else left, width)
+
+    @checked
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, return_mask: bool = False, **inputs: Any
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
+        """Vectors (b n dim); with `return_mask` also which are real (b n), those that stand for real frames alone.
+
+        x       b t input_dim
+        mask    b t   True for real frames, which come first in each row
+        raises        ValueError for too few frames, or inputs of another shape
+        """
+        check_vectors(x, 'x', 'b', 't', self.input_dim)
+        x, mask = as_precise(x, self), as_mask(mask, 'mask', *x.shape[:2], like=x)
+        if mask is not None:
+            x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
+        if self.factor == 4:
+            if halved(halved(x.shape[1])) < 1:
+                raise ValueError(f'`x` got {x.shape[1]} frames, it must have 7 at least')
+            x = x.unsqueeze(1)
+            for conv in self.subsample:
+                x = conv(x).relu()
+            x = x.transpose(1, 2).flatten(2)
+            if mask is not None:
+                mask = torch.arange(x.shape[1], device=x.device) < halved(halved(mask.sum(dim=-1, keepdim=True)))
+        given = {} if mask is None else {'mask': mask}
+        x = self.attn_layers(self.to_embed(x), **given, **inputs)
+        return (x, mask) if return_mask else x
+
+
+def halved(count: Any) -> Any:
+    return (count - 1) // 2
