@@ -1006,6 +1006,16 @@ BUGS = {
         ('padding is seen by the convolutions', 'x = x.masked_fill(~mask.unsqueeze(-1), 0.0)', 'x = x + 0'),
         ('pitches and features change places', 'x = x.transpose(1, 2).flatten(2)', 'x = x.permute(0, 2, 3, 1).flatten(2)'),
     ]),
+    'vision_language.py': ('test_vision_language.py', [
+        ('class tokens are read', 'if self.drop_prefix:', 'if False:'),
+        ('the last layer is read', 'return_hiddens=True)[self.feature_layer]', 'return_hiddens=True)[-1]'),
+        ('an image takes one place', 'times = torch.where(here, p, 1) * real', 'times = torch.where(here, 1, 1) * real'),
+        ('images are targets', 'target.masked_fill(image, ignored)', 'target'),
+        ('answers move the images', 'if not whole and x.shape[1] < n:', 'if False:'),
+        ('prompts are padded on the right', 'at[row, n - length :], vectors[row, n - length :] =', 'at[row, :length], vectors[row, :length] ='),
+        ('all learn', 'getattr(self, name).requires_grad_(False)', 'pass'),
+        ('padding holds placeholders', '(ids == self.image_token_id) & real', '(ids == self.image_token_id)'),
+    ]),
     'core/writing.py': ('test_prompt_cache.py', [
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass'),
     ]),

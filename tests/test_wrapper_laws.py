@@ -61,6 +61,7 @@ from x_transformers import (
     SpeechEncoder,
     T5PretrainWrapper,
     TwoTowers,
+    VisionLanguageWrapper,
     XLAutoregressiveWrapper,
     XTransformer,
     XValAutoregressiveWrapper,
@@ -237,6 +238,12 @@ def images_and_their_head() -> nn.Module:
     return ViTransformerWrapper(attn_layers=layers, pool='attention', post_pool_norm=True, **options, **sizes)
 
 
+def among_words() -> nn.Module:
+    layers = Encoder(dim=8, depth=2, heads=2, attn_dim_head=4)
+    eyes = ViTransformerWrapper(image_size=8, patch_size=4, channels=2, attn_layers=layers)
+    return VisionLanguageWrapper(eyes, AutoregressiveWrapper(net_of(max_seq_len=20)), VOCAB - 1, freeze=())
+
+
 PERCEIVER = dict(
     input_channels=2, input_axis=2, num_latents=3, dim=DIM, depth=2, heads=2, dim_head=8, cross_dim_head=8,
     num_freq_bands=2, cross_heads=2,
@@ -300,6 +307,9 @@ SUBJECTS = {
         dict(x=ids(), labels=labels), by='mask', fills=dict(x=0, **({'labels': -100} if head == 'tokens' else {})))
         for head, labels in dict(
             tokens=ids() % 2, **{'class': torch.tensor([0, 1])}, span=torch.tensor([[0, 2], [1, 4]])).items()},
+    'among words': Subject(
+        among_words, dict(ids=torch.tensor([[1, VOCAB - 1, 3, 2], [2, VOCAB - 1, 4, 0]]), images=randn(2, 2, 8, 8)),
+        generate=lambda m, ids, images: m.generate(ids, 3, images, temperature=0.0)),
     'conformer': Subject(
         lambda: ConformerEncoder(DIM, 1, input_dim=9, heads=2, attn_dim_head=8, conv_kernel_size=3, conv_norm='layer'),
         dict(x=randn(2, 15, 9))),
@@ -433,6 +443,7 @@ ROWS_MEET = {
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'speech': 'silence is padded in the sound',
+    'among words': 'images take places: see test_vision_language',
     'conformer': 'vectors are fewer than frames: see test_conformer',
     **dict.fromkeys(('arrays', 'arrays, asked'), 'places are parts of the whole: see test_perceiver'),
     'in any order': 'draws follow the length: see test_permutation',
@@ -452,12 +463,15 @@ NO_PADDING = {
     'images, with a head': 'an image is whole: every patch is read',
 }
 NOT_ALL_LEARN = {
+    'among words': 'the last block of the image model is not read, nor its head',
     'latents, tied': 'what foretells reads a lower block, and targets are constants; without SIGReg no other loss',
     'pretraining': 'the generator of texts never learns',
     'entropies': 'lengths have no gradient',
 }
 INNER_STEP = 'an inner step takes gradients, behind a lock'
 NO_GRAPH = {
+    'two resolutions': 'what is drawn by the generator of Python breaks it',
+    'among words': 'images are put among words before the graph',
     'spans': 'how long inputs and targets are is drawn from the data',
     'hidden tokens': 'what is drawn by the generator of Python breaks it',
     'candidates': 'which latent is active is drawn, and read as a number',

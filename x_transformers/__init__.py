@@ -36,6 +36,7 @@ from x_transformers.objectives.permutation import PermutationLMWrapper
 from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
 from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
 from x_transformers.speech import LogMelSpectrogram, SpeechEncoder
+from x_transformers.vision_language import VisionLanguageWrapper
 from x_transformers.x_transformers import (
     Attention,
     AttentionLayers,
@@ -111,6 +112,7 @@ __all__ = [
     'TwoTowers',
     'UL2Mixture',
     'ViTransformerWrapper',
+    'VisionLanguageWrapper',
     'XLAutoregressiveWrapper',
     'XTransformer',
     'XValAutoregressiveWrapper',

@@ -140,11 +140,22 @@ class ViTransformerWrapper(Configurable):
         return_logits_and_embeddings: bool = False,
         *,
         hidden_patches: Tensor | None = None,
+        return_hiddens: bool = False,
     ) -> Any:
         """Logits; or embeddings of prefix tokens and patches, b n d; or both.
 
         hidden_patches   b n | b h w    True for patches in whose place the mask token stands
+        return_hiddens                  instead the input of the stack, and what it is behind each block, the last one
+                                        normed: a list of b n d, of prefix tokens and patches
         """
+        if return_hiddens:
+            if return_embeddings or return_logits_and_embeddings:
+                raise ValueError('`return_hiddens` gives embeddings too, from its last entry: ask for nothing else')
+            self.check(img)
+            img = self.cropped(as_precise(img, self, 'img'))
+            x = self.tokens(img, hidden_patches)
+            _, trace = self.attn_layers(x, return_hiddens=True, **self.positions_apart(img))
+            return [self.without_registers(one) for one in (x, *trace.block_hiddens)]
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self.check(img)

@@ -1,0 +1,242 @@
+"""Images in the place of words: features of an image model, projected to the width of the words of a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.nets import refuse_own
+from x_transformers.flags import (
+    Check,
+    ConfigError,
+    Configurable,
+    an_instance,
+    boolean,
+    count,
+    integer,
+    is_int,
+    none,
+    one_of,
+    shown,
+)
+
+__all__ = ['Spliced', 'VisionLanguageWrapper']
+
+frozen = Check(
+    "some of 'vision' and 'decoder'",
+    lambda value: isinstance(value, (tuple, list)) and all(one in ('vision', 'decoder') for one in value),
+)
+SET_BY_WRAPPER = {
+    'transform_token_embeds': ': images are put there',
+    'prepend_embeds': ': put a placeholder in front',
+    'labels': ', give them by name',
+    'prompt_lens': ', give prompts as a list',
+}
+
+
+class Spliced(NamedTuple):
+    """Rows of ids with as many placeholders as their images have vectors.
+
+    ids       b n     padded on the right
+    mask      b n     which are real
+    images    b n     which are placeholders
+    vectors   b n d   what stands there, 0 elsewhere
+    labels    b n     of the ids that came, `ignore_index` of the decoder for placeholders and padding
+    """
+
+    ids: Tensor
+    mask: Tensor
+    images: Tensor
+    vectors: Tensor
+    labels: Tensor
+
+
+class VisionLanguageWrapper(Configurable):
+    """A language model that reads images where its text has placeholders:
+
+        v = projector(hidden state of the image model, of each patch)          p vectors of an image
+        each id `image_token_id` becomes p places, with these vectors for embeddings; the loss is that of the text
+
+    At first the projector learns alone; `unfreeze` lets the others learn too.
+
+    Liu et al. 2023, arXiv:2304.08485 (LLaVA); two layers: arXiv:2310.03744
+    """
+
+    def __init__(
+        self,
+        vision: Annotated[nn.Module, 'a ViTransformerWrapper, or images to vectors b p d', an_instance(nn.Module)],
+        decoder: Annotated[nn.Module, 'an AutoregressiveWrapper', an_instance(AutoregressiveWrapper)],
+        image_token_id: Annotated[int, 'id that stands for an image', count],
+        projector: Annotated[
+            str | None, 'one layer, two with GELU, or none', one_of('linear', 'mlp') | none
+        ] = 'linear',
+        feature_layer: Annotated[
+            int | None, 'behind which block images are read, -1 for the last; None: what `vision` gives', integer | none
+        ] = -2,
+        drop_prefix: Annotated[bool, 'leave out class tokens', boolean] = True,
+        freeze: Annotated[Sequence[str], 'what does not learn', frozen] = ('vision', 'decoder'),
+    ) -> None:
+        super().__init__()
+        net = decoder.net
+        if image_token_id >= net.num_tokens:
+            raise ConfigError(f'`image_token_id` got {image_token_id}, it must be less than {net.num_tokens}')
+        stack = getattr(vision, 'attn_layers', None)
+        if feature_layer is not None:
+            if not hasattr(vision, 'num_prefix'):
+                raise ConfigError(f'`feature_layer` needs a ViTransformerWrapper, `vision` is {type(vision).__name__}')
+            blocks = len(stack.layers_execute_order) // stack.len_default_block
+            if not -blocks - 1 <= feature_layer <= blocks:
+                raise ConfigError(f'`feature_layer` got {feature_layer}, there are {blocks} blocks')
+        width, wanted = getattr(stack, 'dim', None), net.emb_dim
+        if width is None:
+            raise ConfigError(f'`vision` got {type(vision).__name__}, it must have a stack, `attn_layers`')
+        if projector is None and width != wanted:
+            raise ConfigError(f'`projector` got None, but images have {width} features and words {wanted}')
+        self.vision, self.decoder, self.image_token_id = vision, decoder, image_token_id
+        self.feature_layer, self.drop_prefix = feature_layer, bool(drop_prefix)
+        linear = nn.Linear(width, wanted)
+        layers = {'linear': lambda: linear, 'mlp': lambda: nn.Sequential(linear, nn.GELU(), nn.Linear(wanted, wanted))}
+        self.projector = nn.Identity() if projector is None else layers[projector]()
+        for module in self.projector.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        for name in freeze:
+            getattr(self, name).requires_grad_(False)
+
+    def unfreeze(self, *names: str) -> VisionLanguageWrapper:
+        """Let 'vision', 'decoder' or both learn.  Raises ValueError for another name."""
+        for name in names:
+            if name not in ('vision', 'decoder'):
+                raise ValueError(f"`names` got {shown(name)}, it must be 'vision' or 'decoder'")
+            getattr(self, name).requires_grad_(True)
+        return self
+
+    def features(self, images: Tensor) -> Tensor:
+        """Vectors of images (k c h w) in the width of words:  k p d"""
+        if self.feature_layer is None:
+            found = self.vision(images, return_embeddings=True)
+        else:
+            found = self.vision(images, return_hiddens=True)[self.feature_layer]
+        if self.drop_prefix:
+            found = found[:, getattr(self.vision, 'num_prefix', 0) :]
+        return self.projector(found)
+
+    def splice(
+        self, ids: Tensor, images: Tensor | None, mask: Tensor | None = None, labels: Tensor | None = None
+    ) -> Spliced:
+        """Rows of ids with their images (k c h w), which stand in the order of the placeholders, row after row.
+
+        raises   ValueError if there are not as many images as placeholders
+        """
+        ids = check_ids(ids, num_tokens=self.decoder.net.num_tokens, least=1)
+        real = as_mask(mask, 'mask', *ids.shape, like=ids)
+        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+        if labels is not None and labels.shape != ids.shape:
+            raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(ids.shape)}')
+        wanted = ids if labels is None else labels
+        here = (ids == self.image_token_id) & real
+        given = 0 if images is None else len(images)
+        if int(here.sum()) != given:
+            raise ValueError(f'`images` got {given}, there are {int(here.sum())} placeholders ({self.image_token_id})')
+        width = self.decoder.net.emb_dim
+        found = self.features(images) if given else self.decoder.net.token_emb(ids[:1, :1]).new_zeros(0, 1, width)
+        p = found.shape[1]
+        times = torch.where(here, p, 1) * real
+        n, ignored = int(times.sum(dim=-1).max()), self.decoder.ignore_index
+        rows = []
+        for row in range(len(ids)):
+            new = ids[row].repeat_interleave(times[row])
+            rows.append((new, wanted[row].repeat_interleave(times[row]), here[row].repeat_interleave(times[row])))
+        lengths = torch.tensor([len(new) for new, *_ in rows], device=ids.device)
+        place = torch.arange(n, device=ids.device)
+        shape = (len(ids), n)
+        new_ids, new_labels = ids.new_zeros(shape), ids.new_full(shape, ignored)
+        at = torch.zeros(shape, dtype=torch.bool, device=ids.device)
+        for row, (new, target, image) in enumerate(rows):
+            new_ids[row, : len(new)], at[row, : len(new)] = new, image
+            new_labels[row, : len(new)] = target.masked_fill(image, ignored)
+        vectors = found.new_zeros(*shape, width).masked_scatter(at.unsqueeze(-1), found.flatten(0, 1))
+        return Spliced(new_ids, place < lengths.unsqueeze(-1), at, vectors, new_labels)
+
+    @checked
+    def forward(
+        self,
+        ids: Tensor,
+        images: Tensor | None = None,
+        labels: Tensor | None = None,
+        mask: Tensor | None = None,
+        return_outputs: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """The mean loss of the text, in nats.
+
+        ids      b n       with `image_token_id` where images stand
+        images   k c h w   in the order of these, row after row
+        labels   b n       what is to be predicted, if not `ids`: -100 where nothing is, as in questions
+        mask     b n       True for real tokens
+        kwargs             to the decoder
+        returns            scalar; with `return_outputs` also its outputs
+        raises             ValueError for another number of images, or inputs of another shape
+        """
+        refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
+        made = self.splice(ids, images, mask, labels)
+        spliced = self.spliced(made.images, made.vectors, whole=True)
+        return self.decoder(
+            made.ids, return_outputs, labels=made.labels, mask=made.mask, transform_token_embeds=spliced, **kwargs
+        )
+
+    @staticmethod
+    def spliced(images: Tensor, vectors: Tensor, whole: bool) -> Callable[[Tensor], Tensor]:
+        """A function that puts vectors into embeddings (b m d) of the first tokens; of a single later one it keeps
+        all, unless these are the `whole` sequence or its beginning."""
+
+        def put(x: Tensor) -> Tensor:
+            n = images.shape[1]
+            if not whole and x.shape[1] < n:
+                return x
+            m = min(x.shape[1], n)
+            new = torch.where(images[:, :m].unsqueeze(-1), vectors[:, :m].to(x.dtype), x[:, :m])
+            return new if x.shape[1] == m else torch.cat((new, x[:, m:]), dim=1)
+
+        return put
+
+    @checked
+    def generate(
+        self,
+        prompts: Tensor,
+        seq_len: int,
+        images: Tensor | None = None,
+        mask: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Continue prompts with images by `seq_len` tokens; options are those of `AutoregressiveWrapper.generate`.
+
+        prompts   b n       with `image_token_id` where images stand, padded on the right as `mask` says
+        images    k c h w
+        returns   b s
+        raises    ValueError also if prompt and answer are longer than `max_seq_len`
+        """
+        refuse_own({name: options[name] for name in options if name in SET_BY_WRAPPER}, 'generate', SET_BY_WRAPPER)
+        with torch.no_grad():
+            made = self.splice(prompts, images, mask)
+        n, longest = made.ids.shape[1], self.decoder.net.max_seq_len
+        if longest and is_int(seq_len) and n + seq_len > longest:
+            raise ValueError(
+                f'`seq_len` got {seq_len} behind {n} places of prompts with images, more than `max_seq_len`, {longest}'
+            )
+        if n == 1 and bool(made.images.any()):
+            raise ValueError('`prompts` got one place, an image: put a token in front')
+        lengths = made.mask.sum(dim=-1).tolist()
+        rows = [row[:length] for row, length in zip(made.ids, lengths, strict=True)]
+        at, vectors = torch.zeros_like(made.images), torch.zeros_like(made.vectors)
+        for row, length in enumerate(lengths):  # as generation pads them, on the left
+            at[row, n - length :], vectors[row, n - length :] = made.images[row, :length], made.vectors[row, :length]
+        put = self.spliced(at, vectors, whole=False)
+        return self.decoder.generate(rows, seq_len, transform_token_embeds=put, **options)
