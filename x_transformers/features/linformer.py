@@ -226,13 +226,18 @@ class Slots(AttentionFeature):
         """Rows b h n d as slots b h k d."""
         t = t if seen is None else t.masked_fill(~seen, 0.0)
         if self.linformer_proj == 'linear':
-            own = own[..., : t.shape[-2], :]
+            own = first_rows(own, t.shape[-2])
             if own.ndim == 3 and len(own) > 1:
                 return torch.einsum('hnk,bhnd->bhkd', own, t)
             rows = summed(t.transpose(1, 2).flatten(2), own.reshape(own.shape[-2:]))
             return rows.unflatten(-1, (t.shape[1], -1)).transpose(1, 2)
         weights = own.unflatten(0, (-1, t.shape[-1])).mT  # of heads, or one for all: h stride d
         return (in_chunks(t, self.stride) * weights.unsqueeze(1)).sum(dim=-2)
+
+
+def first_rows(own: Tensor, n: int) -> Tensor:
+    """The first rows of matrices (... n k). A part of a tensor is in one piece or not, which a program would ask."""
+    return own.index_select(-2, torch.arange(n, device=own.device)) if is_exporting() else own[..., :n, :]
 
 
 def summed(rows: Tensor, own: Tensor) -> Tensor:

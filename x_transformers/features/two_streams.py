@@ -30,8 +30,11 @@ class InOrder(AttentionFeature):
 
     def mask(self, call: Any) -> Rows | None:
         keys, own = (call.inputs.get(name) for name in ('order_of_keys', 'order_of_queries'))
-        if keys is None:
+        if keys is None and own is None:
             return None
+        if keys is None or own is None:
+            missing = 'order_of_keys' if keys is None else 'order_of_queries'
+            raise ValueError(f'`{missing}` is missing: an order is that of queries and that of keys')
         if call.context is not None or call.past is not None:
             raise ValueError('`order_of_keys` does not go with a context or a cache')
         lowest = torch.iinfo(torch.int64).min
