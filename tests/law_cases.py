@@ -159,6 +159,7 @@ SETTINGS: dict[str, Values] = {
     'recurrent_module': dict(depth=1, custom_layers=('a', 'r', 'f')),
     'conv_module': dict(conv_norm='layer', conv_causal=True, conv_kernel_size=4),
     'conv_kernel_size': dict(conv_norm='layer', conv_causal=True),
+    'use_adaln_zero': dict(dim_condition=12),
     'conv_norm': dict(conv_causal=True),
     'conv_causal': dict(conv_norm='group'),
     'rotary_emb_dim': dict(attn_dim_head=16),

@@ -93,6 +93,10 @@ REFUSED = {
         (['--entries', '1'], "argument --entries: got '1', it must be an integer of at least 2"),
         (['--ponder-weight', '-1'], "argument --ponder-weight: got '-1', it must be a number of at least 0"),
     ],
+    'flow_moons': [
+        (['--dim', '30'], '--dim 30 cannot be divided by 4'),
+        (['--walk', '0'], "argument --walk: got '0', it must be an integer of at least 1"),
+    ],
     'memory_corridor': [
         (['--gate', 'lstm'], "argument --gate: invalid choice: 'lstm'"),
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
@@ -393,6 +397,30 @@ def test_harder_questions_take_more_steps():
             hard, steps, right = script.answers(script.train(args), args)
             good += right.float().mean() > 0.9 and script.correlation(hard, steps) > 0.5
         assert good >= 2
+
+
+@pytest.mark.slow
+def test_a_flow_to_one_point(capsys, tmp_path):
+    """Where the velocity is exact, one step of Euler's is enough; points of the data lie in their moons."""
+    with example_scripts.script('flow_moons') as script:
+        goal, noise = torch.tensor([0.3, -0.7]), torch.randn(5, 2)
+        found = script.walked(lambda z, t, which: noise - goal, noise, torch.zeros(5).long(), 1)
+        assert torch.allclose(found, goal.expand(5, -1), atol=1e-6)
+        points, which = script.moons(500)
+        assert script.within(points, which).float().mean() > 0.97
+        assert script.within(points, 1 - which).float().mean() < 0.2
+        few = '--steps 2 --points 9 --walk 2 --dim 8 --depth 1'.split()
+        assert script.main([*few, '--out', str(tmp_path / 'moons.png')]) == 0
+        assert 'of 9 points' in capsys.readouterr().out and (tmp_path / 'moons.png').stat().st_size > 1000
+
+
+@pytest.mark.nightly
+def test_points_lie_in_the_moon_that_was_asked_for():
+    with example_scripts.script('flow_moons') as script:
+        args = script.read_arguments([])
+        model, which = script.train(args), torch.randint(0, 2, (1000,))
+        points = script.walked(model, torch.randn(1000, 2), which, args.walk)
+        assert script.within(points, which).float().mean() >= 0.9
 
 
 @pytest.mark.nightly

@@ -45,6 +45,7 @@ from x_transformers import (
     Encoder,
     EncoderDecoder,
     FeedForward,
+    JointAttention,
     LogMelSpectrogram,
     MLMWrapper,
     MultiInputAutoregressiveWrapper,
@@ -310,6 +311,9 @@ SUBJECTS = {
     'among words': Subject(
         among_words, dict(ids=torch.tensor([[1, VOCAB - 1, 3, 2], [2, VOCAB - 1, 4, 0]]), images=randn(2, 2, 8, 8)),
         generate=lambda m, ids, images: m.generate(ids, 3, images, temperature=0.0)),
+    'two kinds': Subject(
+        lambda: JointAttention(DIM, 2, 8), dict(a=randn(2, N, DIM), b=randn(2, 3, DIM)),
+        lambda m, a, b: torch.cat(m(a, b), dim=1)),
     'conformer': Subject(
         lambda: ConformerEncoder(DIM, 1, input_dim=9, heads=2, attn_dim_head=8, conv_kernel_size=3, conv_norm='layer'),
         dict(x=randn(2, 15, 9))),
@@ -444,6 +448,7 @@ PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'speech': 'silence is padded in the sound',
     'among words': 'images take places: see test_vision_language',
+    'two kinds': 'each has a mask: see test_diffusion',
     'conformer': 'vectors are fewer than frames: see test_conformer',
     **dict.fromkeys(('arrays', 'arrays, asked'), 'places are parts of the whole: see test_perceiver'),
     'in any order': 'draws follow the length: see test_permutation',

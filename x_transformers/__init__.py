@@ -23,6 +23,7 @@ from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.conformer import ConformerEncoder
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
+from x_transformers.modalities.joint_attention import JointAttention
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
 from x_transformers.modalities.two_towers import TwoTowers
 from x_transformers.modalities.vit import ViTransformerWrapper
@@ -84,6 +85,7 @@ __all__ = [
     'EntropyBasedTokenizer',
     'FeedForward',
     'Generated',
+    'JointAttention',
     'KNNDatastore',
     'KNNLMWrapper',
     'LogMelSpectrogram',

@@ -262,6 +262,28 @@ class AdaptiveLayerScale(nn.Module):
         return on_first(self.fn(x, **inputs), lambda out: out * gate)
 
 
+class AdaLNZero(nn.Module):
+    """A branch whose input is shifted and scaled, and whose output is gated, by a condition; all zero at first.
+
+        shift, scale, gate = W silu(condition) + b;  x -> gate branch((1 + scale) x + shift)
+
+    Peebles & Xie 2022, arXiv:2212.09748
+    """
+
+    def __init__(self, fn: nn.Module, dim: int, dim_condition: int) -> None:
+        super().__init__()
+        self.fn = fn
+        self.adaln = nn.Linear(dim_condition, 3 * dim)
+        nn.init.zeros_(self.adaln.weight)
+        nn.init.zeros_(self.adaln.bias)
+
+    def forward(self, x: Tensor, *, condition: Tensor, **inputs: Any) -> Any:
+        shift, scale, gate = self.adaln(F.silu(per_token(condition))).chunk(3, dim=-1)
+        if inputs.get('mem') is not None:  # of which keys are made as of tokens; then the condition is that of the row
+            inputs['mem'] = inputs['mem'] * (1 + scale) + shift
+        return on_first(self.fn(x * (1 + scale) + shift, **inputs), lambda out: out * gate)
+
+
 def on_first(value: Any, function: Any) -> Any:
     """Apply `function` to a tensor, or to the first entry of a tuple."""
     return (function(value[0]), *value[1:]) if isinstance(value, tuple) else function(value)
@@ -347,7 +369,7 @@ class Condition(StackFeature):
     adaptive_condition_mlp_expansion = flag(4, 'by how much', at_least(1), example=2)
     takes = {'condition': 'b d | b n d'}
     must_be = {'condition': per_row_or_token}
-    switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale')
+    switches = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm', 'use_adaptive_layerscale', 'use_adaln_zero')
     options = {'adaptive_condition_mlp_expansion': 'adaptive_condition_mlp'}
     stored_as = {'mlp': 'adaptive_mlp'}
 
@@ -433,6 +455,27 @@ class UseAdaptiveLayerScale(StackFeature):
 
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
         return {**inputs, 'condition': call.condition}
+
+
+class UseAdaLNZero(StackFeature):
+    """Shift, scale and gate of each branch from a condition, zero at first: then blocks change nothing."""
+
+    paper = UseAdaptiveLayerScale.paper
+    use_adaln_zero = flag(False, 'shift, scale and gate of every branch from `condition`, zero at first')
+    needs = {'dim_condition': 'the width of the condition'}
+    clashes = {
+        **dict.fromkeys(('use_adaptive_layernorm', 'use_adaptive_rmsnorm'), 'both scale what a branch reads'),
+        **dict.fromkeys(('use_adaptive_layerscale', 'use_layerscale', 'use_rezero'), 'both scale the branch'),
+        'zero_init_branch_output': 'gates that are zero are enough: both would never move',
+    }
+    inputs = UseAdaptiveLayerScale.inputs
+
+    def setup(self, host: Any) -> None:
+        if not host.pre_norm:
+            raise ConfigError('`use_adaln_zero` needs `pre_norm`: a norm behind the branch would undo its gate')
+
+    def wrap(self, branch: nn.Module, kind: str, index: int) -> nn.Module:
+        return AdaLNZero(branch, self.host.dim, self.host.features.find(Condition).width)
 
 
 class UseReZero(StackFeature):
