@@ -468,6 +468,7 @@ class UseAdaLNZero(StackFeature):
         **dict.fromkeys(('use_adaptive_layerscale', 'use_layerscale', 'use_rezero'), 'both scale the branch'),
         'zero_init_branch_output': 'gates that are zero are enough: both would never move',
     }
+    needs_all = 'it shifts and scales what a branch reads of all tokens'
     inputs = UseAdaptiveLayerScale.inputs
 
     def setup(self, host: Any) -> None:
