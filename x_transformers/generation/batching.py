@@ -207,7 +207,8 @@ class PagedEngine:
             self.end(self.find(number), 'cancelled')
 
     def fork(self, number: int, **options: Any) -> int:
-        """Another request that goes on from where a running one is, and shares what was read; its number.
+        """Another request that goes on from where a running one is, and shares what was read; its number. It waits if
+        `max_batch` run already.
 
         options   how its tokens are chosen, as in `add`; as before if there are none
         raises    KeyError if none of this number runs
@@ -217,8 +218,10 @@ class PagedEngine:
             if old not in self.running:
                 raise KeyError(f'request {number} waits, only those that run can be continued twice')
             choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net)) if options else old.choice
-            own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=old.table.fork())
-            self.running.append(own)
+            full = len(self.running) >= self.max_batch
+            table = Table(self.pool) if full else old.table.fork()
+            own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=table)
+            (self.waiting if full else self.running).append(own)
             return own.number
 
     def end(self, one: Request, reason: str) -> None:

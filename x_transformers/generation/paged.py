@@ -95,7 +95,9 @@ class BlockPool:
         rows = rows.reshape(len(slots), -1)
         store = self.stores.get(name)
         if store is None:
-            store = self.stores[name] = rows.new_zeros(self.blank + 1, rows.shape[1])
+            with torch.inference_mode(False):  # a later step may run outside of it
+                store = torch.zeros(self.blank + 1, rows.shape[1], dtype=rows.dtype, device=rows.device)
+            self.stores[name] = store
         store.index_copy_(0, slots, rows)
 
     def read(self, name: str, slots: Tensor) -> Tensor:
