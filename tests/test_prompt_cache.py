@@ -18,7 +18,7 @@ from toy_nets import MODELS, ROTARY, ids_of, language_model, vectors_of
 
 from x_transformers import AutoregressiveWrapper, cache
 from x_transformers.cache import Cache
-from x_transformers.core import files, mapped_files
+from x_transformers.core import files, mapped_files, optional
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.files import write_content
 from x_transformers.core.state import Sum
@@ -187,8 +187,8 @@ def test_files_of_safetensors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r'`inputs.hook` got function|`hook` got function, which cannot be saved'):
         PromptCache(cache.ids, None, (1,), cache.logits, cache.cache, {'hook': lambda: 0}, '').save(path)
     away = SimpleNamespace(import_module=lambda name: importlib.import_module(f'no_{name}'))
-    monkeypatch.setattr(mapped_files, 'importlib', away)
-    with pytest.raises(ImportError, match=r"need `safetensors`: pip install 'x-transformers\[pretrained\]'"):
+    monkeypatch.setattr(optional, 'importlib', away)
+    with pytest.raises(ImportError, match=r"needs `safetensors.torch`: pip install 'x-transformers\[pretrained\]'"):
         cache.save(path)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from x_transformers import tokenizers as ours
+from x_transformers.core import optional
 from x_transformers.tokenizers import ByteTokenizer, Tokenizer, train_bpe, train_unigram, train_wordpiece, wordpiece_of
 
 STORY = [
@@ -182,6 +182,6 @@ def test_without_the_package(monkeypatch):
     def away(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(ours.importlib, 'import_module', away)
-    with pytest.raises(ImportError, match=r"subwords need `tokenizers`: pip install 'x-transformers\[tokenizers\]'"):
+    monkeypatch.setattr(optional.importlib, 'import_module', away)
+    with pytest.raises(ImportError, match=r"needs `tokenizers`: pip install 'x-transformers\[tokenizers\]'"):
         train_bpe(STORY, 300)

@@ -152,7 +152,7 @@ def hidden_tokens() -> nn.Module:
 
 def guided(n: int) -> nn.Module:
     stack = dict(rotary_pos_emb=False, cross_attend=True, cross_attn_dim_context=DIM)
-    options = dict(mask_id=VOCAB - 1, steps=3, schedule='cosine', cond_drop_prob=0.6, at_least=True)
+    options = dict(mask_id=VOCAB - 1, steps=3, schedule='cosine', cond_drop_prob=0.6, ceil_counts=True)
     return NonAutoregressiveWrapper(net_of(Encoder, stack, max_seq_len=n), **options)
 
 

@@ -10,8 +10,7 @@ attention_maps.picture(net, ids).savefig('heads.png')
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.optional import needed
 from x_transformers.flags import is_int, shown
 from x_transformers.generation.engine import evaluating
 
@@ -184,7 +184,7 @@ def picture(
         raise ValueError(f'`row` got {shown(row)}, it must be one of the {len(ids)} rows')
     if words is not None and len(words) != ids.shape[1]:
         raise ValueError(f'`words` got {len(words)}, there are {ids.shape[1]} tokens')
-    figure_of = figure_class()
+    figure_of = needed('matplotlib.figure', 'a picture of attention', 'plot').Figure
     several = [('all layers', [rollout(net, ids, **inputs)[row]])] if rolled else [
         (f'{kind} {at}', [*weights[row]]) for at, (kind, weights) in enumerate(maps_of(net, ids, **inputs))
     ]  # fmt: skip
@@ -210,10 +210,3 @@ def labelled(axis: Any, words: Sequence[str] | None, shape: Sequence[int]) -> No
     ahead = [''] * (shape[1] - len(words))
     if shape[1] >= len(words):
         axis.set_xticks(range(shape[1]), [*ahead, *words], fontsize=5, rotation=90)
-
-
-def figure_class() -> Callable[..., Any]:
-    try:
-        return importlib.import_module('matplotlib.figure').Figure
-    except ImportError as error:
-        raise ImportError("pictures need `matplotlib`: pip install 'x-transformers[plot]'") from error

@@ -131,7 +131,7 @@ class NonAutoregressiveWrapper(Configurable):
         critic_loss_weight: Annotated[float, 'weight of the loss of the critic', number] = 1.0,
         use_simple_mdlm_loss_weight: Annotated[bool, "weigh losses by |gamma'| / gamma", boolean] = True,
         cond_drop_prob: Annotated[float, 'how often a row is learned without its `context`', ratio] = 0.0,
-        at_least: Annotated[bool, 'round counts of hidden tokens up, as MaskGIT does', boolean] = False,
+        ceil_counts: Annotated[bool, 'round counts of hidden tokens up, as MaskGIT does', boolean] = False,
     ) -> None:
         super().__init__()
         check_masked_net(net)
@@ -156,7 +156,7 @@ class NonAutoregressiveWrapper(Configurable):
         self.token_critic = SelfCritic(net) if self_token_critic else token_critic
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
-        self.cond_drop_prob, self.at_least = cond_drop_prob, bool(at_least)
+        self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)
         if cond_drop_prob > 0 and not net.attn_layers.cross_attend:
             raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
         if cond_drop_prob > 0:
@@ -319,8 +319,8 @@ class NonAutoregressiveWrapper(Configurable):
         require(in_range(cond_scale, 0.0), 'cond_scale', cond_scale, 'a number of at least 0')
         against = self.against(kwargs, cond_scale, negative_context)
         seq = self.opening(batch_size, seq_len, given)
-        hidden, last = seq == self.mask_id, None
-        counts = self.hidden_counts(hidden.sum(dim=-1))
+        hidden = wanted = seq == self.mask_id
+        last, counts = None, self.hidden_counts(wanted.sum(dim=-1))
         with evaluating(list(self.modules())):
             for step, to_hide in enumerate(counts, start=1):
                 left = (self.steps - step) / self.steps
@@ -341,9 +341,8 @@ class NonAutoregressiveWrapper(Configurable):
                     scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
                 else:
                     scores = self.doubts(logits, guessed, confidence_noise * left, generator)
-                if not self.can_mask_prev_unmasked or given is not None:
-                    fixed = ~hidden if not self.can_mask_prev_unmasked else given != self.mask_id
-                    scores = scores.masked_fill(fixed, -torch.finfo(scores.dtype).max)
+                may_change = wanted if self.can_mask_prev_unmasked else hidden
+                scores = scores.masked_fill(~may_change, -torch.finfo(scores.dtype).max)
                 rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
                 hidden = rank < to_hide.unsqueeze(-1)
                 seq = seq.masked_fill(hidden, self.mask_id)
@@ -408,7 +407,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def hidden_counts(self, n: int | Tensor) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
-        wide = torch.float64 if self.at_least else torch.float32
+        wide = torch.float64 if self.ceil_counts else torch.float32
         times = torch.linspace(0, 1, self.steps + 1, dtype=wide)[1:]
         if is_int(n):
             return [int(count) for count in self.counts_of(self.schedule_fn(times), torch.tensor(n))]
@@ -417,7 +416,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def counts_of(self, shares: Tensor, n: Tensor) -> Tensor:
         counts = shares * n
-        counts = counts.ceil() if self.at_least else counts
+        counts = counts.ceil() if self.ceil_counts else counts
         counts = torch.minimum(counts.long().clamp(min=0), n)
         counts[-1] = 0
         return counts

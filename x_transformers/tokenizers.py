@@ -10,7 +10,6 @@ and Kudo & Richardson 2018, arXiv:1808.06226 (Unigram)
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.core.optional import needed
 from x_transformers.flags import is_int, shown
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
@@ -29,10 +29,7 @@ SPECIAL = (PAD, UNK, BOS, EOS)
 
 def package() -> ModuleType:
     """Raises ImportError that says what to install."""
-    try:
-        return importlib.import_module('tokenizers')
-    except ImportError as error:
-        raise ImportError("subwords need `tokenizers`: pip install 'x-transformers[tokenizers]'") from error
+    return needed('tokenizers', 'a tokenizer of subwords', 'tokenizers')
 
 
 class Encodes:

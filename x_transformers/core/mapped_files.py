@@ -6,7 +6,6 @@ metadata   format: the kind; content: JSON with {'tensor': name} in place of ten
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.core.optional import needed
 from x_transformers.core.writing import replacing
 
 ENDING = '.safetensors'
@@ -27,12 +27,7 @@ def is_mapped(path: str | os.PathLike[str]) -> bool:
 
 
 def safetensors(name: str = 'safetensors') -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"files that end with {ENDING} need `safetensors`: pip install 'x-transformers[pretrained]'"
-        ) from error
+    return needed(name, f'a file that ends with {ENDING}', 'pretrained')
 
 
 def flattened(value: Any, tensors: dict[str, Tensor], name: str = '') -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import torch
@@ -44,36 +45,20 @@ class PagedStep(PlainStep):
         return (out[0] if isinstance(out, tuple) else out).squeeze(1)
 
     def run(self, ids: Tensor, places: Tensor, index: Tensor, pool: Any, layers: list[Any]) -> Tensor:  # type: ignore[override]
-        x, sets, at = self.embedded(ids, places), {None: None}, 0
+        x, sets, pasts = self.embed(ids.unsqueeze(-1), places), {None: None}, count()
         if self.rotary is not None:
             pool.write('positions', index[:, -1], places)
             for number, turns in enumerate(self.rotary.angles_of(places.unsqueeze(-1))[0]):
                 pool.write(self.angles[number], index[:, -1], turns)
                 sets[number] = for_one_pass(turns)
         bias = self.seen_by(index, pool, x)
-        stream = y = x
-        for layer in layers:
-            if layer.opens:
-                stream = x
-            if not layer.borrows:
-                y = layer.read(stream)
-            if type(layer) is AttentionStep:
-                past = PagedPast(pool, at, index, layer.shape.kv_heads)
-                x, _ = layer.continued(x, y, past, None, sets[self.turns[at]], bias)
-                at += 1
-            else:
-                x = layer(x, y)
-        return x
 
-    def embedded(self, ids: Tensor, places: Tensor) -> Tensor:
-        net, own = self.net, self.embed
-        x = net.token_emb(ids.unsqueeze(-1))
-        x = x if own.times is None else own.times.token_embeds(x, None)
-        x = x if net.pos_emb is None else x + net.pos_emb(ids.unsqueeze(-1), pos=places.unsqueeze(-1))
-        early, late = own.behind
-        x = x.squeeze(1)
-        x = net.project_emb(x if early is None else early(x))
-        return x if late is None else late(x)
+        def attend(layer: AttentionStep, x: Tensor, y: Tensor) -> Tensor:
+            at = next(pasts)
+            past = PagedPast(pool, at, index, layer.shape.kv_heads)
+            return layer.continued(x, y, past, None, sets[self.turns[at]], bias)[0]
+
+        return self.through(x, layers, attend)
 
     def seen_by(self, index: Tensor, pool: Any, x: Tensor) -> Tensor | None:
         """What is added to scores, or which keys are there:  b h 1 n, None for all. The last keys are the nearest."""

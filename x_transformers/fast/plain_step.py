@@ -95,7 +95,7 @@ LOOK_UP = F.embedding
 
 
 class EmbeddingStep:
-    """ids b 1 at a position -> b d: a row of each table, what stands behind them, and the projection."""
+    """ids b 1 at a position, or one of each (b) -> b d: a row of each table, what stands behind, the projection."""
 
     def __init__(self, net: Any) -> None:
         self.net, self.scale = net, getattr(net.pos_emb, 'scale', None)
@@ -109,17 +109,18 @@ class EmbeddingStep:
         ]
         self.tables = [m.emb for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
 
-    def __call__(self, ids: Tensor, at: int) -> Tensor:
+    def __call__(self, ids: Tensor, at: int | Tensor) -> Tensor:
         x, (early, late) = self.summed(ids, at), self.behind
         x = self.net.project_emb(x if early is None else early(x))
         return x if late is None else late(x)
 
-    def summed(self, ids: Tensor, at: int) -> Tensor:
-        net, times = self.net, self.times
-        if self.tables is None or F.embedding is not LOOK_UP or at >= net.max_seq_len > 0:  # which refuses it
+    def summed(self, ids: Tensor, at: int | Tensor) -> Tensor:
+        net, times, one = self.net, self.times, not torch.is_tensor(at)
+        if self.tables is None or F.embedding is not LOOK_UP or not one or at >= net.max_seq_len > 0:  # who refuses it
             x = net.token_emb(ids)
             x = x if times is None else times.token_embeds(x, None)
-            return (x if net.pos_emb is None else x + net.pos_emb(ids, offset=at)).squeeze(1)
+            where = {'offset': at} if one else {'pos': at.unsqueeze(-1)}
+            return (x if net.pos_emb is None else x + net.pos_emb(ids, **where)).squeeze(1)
         tokens, *places = (table._parameters['weight'] for table in self.tables)
         x = F.embedding(ids.squeeze(1).long(), tokens)
         x = x if times is None else times.token_embeds(x, None)
@@ -235,6 +236,18 @@ class PlainStep:
         each = functools.partial(on.chain, 'logits')
         return tuple(each(one, None) for one in logits) if isinstance(logits, tuple) else each(logits, None)
 
+    @staticmethod
+    def through(x: Tensor, layers: list[Any], attend: Callable[[AttentionStep, Tensor, Tensor], Tensor]) -> Tensor:
+        """The stream (b d) behind all layers, of which `attend` runs those of attention."""
+        stream = y = x
+        for layer in layers:
+            if layer.opens:
+                stream = x
+            if not layer.borrows:
+                y = layer.read(stream)
+            x = attend(layer, x, y) if type(layer) is AttentionStep else layer(x, y)
+        return x
+
     def run(self, ids: Tensor, cache: Cache, layers: list[Any]) -> tuple[Tensor, Cache]:
         """Hidden states (b d) of the new tokens."""
         x, states, sets, pasts = self.embed(ids, cache.seen), {}, {None: (None, None)}, []
@@ -245,16 +258,12 @@ class PlainStep:
                 states[self.angles[at]] = cache.states[self.angles[at]].append(turns)
                 sets[at] = states[self.angles[at]], for_one_pass(turns)
         bias = None if self.bias is None else self.bias(1, cache.length + 1).unsqueeze(0).to(x.dtype)
-        stream = y = x
-        for layer in layers:
-            if layer.opens:
-                stream = x
-            if not layer.borrows:
-                y = layer.read(stream)
-            if type(layer) is AttentionStep:
-                at = len(pasts)
-                x, past = layer.continued(x, y, cache.layers[at], *sets[self.turns[at]], bias)
-                pasts.append(past)
-            else:
-                x = layer(x, y)
+
+        def attend(layer: AttentionStep, x: Tensor, y: Tensor) -> Tensor:
+            at = len(pasts)
+            x, past = layer.continued(x, y, cache.layers[at], *sets[self.turns[at]], bias)
+            pasts.append(past)
+            return x
+
+        x = self.through(x, layers, attend)
         return x, Cache(pasts, list(cache.kinds), states, cache.seen + 1, made_by=cache.made_by)

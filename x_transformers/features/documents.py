@@ -45,9 +45,9 @@ def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[st
     return found
 
 
-def refuse_joined(found: Mapping[str, str]) -> None:
+def refuse_joined(found: Mapping[str, str], given: str = 'document_ids') -> None:
     for name, reason in found.items():
-        raise ValueError(f'`document_ids` does not go with `{name}`: {reason}')
+        raise ValueError(f'`{given}` does not go with `{name}`: {reason}')
 
 
 class TellsDocuments(AttentionFeature):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor, check_range
 from x_transformers.core.rows import Pointwise, Rows, of_each, taken
-from x_transformers.features.documents import DocumentsInStack, joined_by
+from x_transformers.features.documents import DocumentsInStack, joined_by, refuse_joined
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, flag
 from x_transformers.flags.inputs import tensor_of
@@ -79,9 +79,7 @@ class TwoStreams(StackFeature):
         if ranks is None and at is None:
             return x
         on = self.host.features
-        found = {**joined_by(on.active, call.inputs), **on.find(DocumentsInStack).joined}
-        for name, reason in found.items():
-            raise ValueError(f'`stream_ranks` does not go with `{name}`: {reason}')
+        refuse_joined({**joined_by(on.active, call.inputs), **on.find(DocumentsInStack).joined}, 'stream_ranks')
         self.check(ranks, at, x)
         if call.start is not None:
             raise ValueError('`stream_ranks` does not go with `seq_start_pos`: pad rows on the right, by `mask`')

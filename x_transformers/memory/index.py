@@ -10,7 +10,6 @@ What the index finds are candidates: the store computes their distances from the
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.core.optional import needed
 from x_transformers.core.writing import replacing
 from x_transformers.memory.files import checksum_of, read_json, write_json
 
@@ -35,10 +35,7 @@ Blocks = Callable[[int, int], Iterator[Tensor]]  # the keys of entries from one 
 
 def engine() -> ModuleType:
     """The package.  Raises ImportError that says what to install."""
-    try:
-        return importlib.import_module('faiss')
-    except ImportError as error:
-        raise ImportError("`backend='faiss'` needs `faiss`: pip install 'x-transformers[faiss]'") from error
+    return needed('faiss', "`backend='faiss'`", 'faiss')
 
 
 def clusters_for(entries: int) -> int:

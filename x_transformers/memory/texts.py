@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.core.optional import needed
 from x_transformers.training.masking import IGNORED
 
 PIECE = 2**20  # bytes of a file that are read at once
@@ -22,10 +22,9 @@ def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[in
     """
     path = folder / 'tokenizer.json'
     if path.is_file():
+        package = needed('tokenizers', f'`{path}`', 'tokenizers')
         try:
-            tokenizer = importlib.import_module('tokenizers').Tokenizer.from_file(str(path))
-        except ImportError as error:
-            raise ImportError(f'`{path}` needs `tokenizers`: pip install tokenizers') from error
+            tokenizer = package.Tokenizer.from_file(str(path))
         except Exception as error:  # it has no class of its own
             raise ValueError(f'`{path}` is no file of tokenizers: {error}') from error
         return lambda data: tokenizer.encode(data.decode('utf-8', errors='replace'), add_special_tokens=False).ids

@@ -72,6 +72,14 @@ class Reads:
         self.latents = nn.Parameter(torch.empty(num_latents, dim))
         nn.init.trunc_normal_(self.latents, std=0.02, a=-0.04, b=0.04)
 
+    def stacks(
+        self, count: int, depth: int, heads: int, dim_head: int, flags: Mapping[str, Any] | None
+    ) -> nn.ModuleList:
+        """Stacks of latents."""
+        own = {'dim': self.dim, 'depth': depth, 'heads': heads, 'attn_dim_head': dim_head}
+        own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(flags or {})}
+        return nn.ModuleList(Encoder(**own) for _ in range(count))
+
     def entries(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The array as rows with their positions, and which of these are real:  b m c, b m"""
         wanted = ', '.join(('b', *(f'n{at + 1}' for at in range(self.input_axis)), str(self.input_channels)))
@@ -129,12 +137,9 @@ class Perceiver(Reads, Configurable):
         if weight_tie_layers and depth == 1:
             warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
         self.depth, tied = depth, bool(weight_tie_layers)
-        self.weight_tie_layers = tied
-        own = {'dim': dim, 'depth': self_per_cross, 'heads': heads, 'attn_dim_head': dim_head}
-        own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(self_kwargs or {})}
         reading = (dim, self.dim_input, cross_heads, cross_dim_head, cross_kwargs or {})
         self.cross = nn.ModuleList(Reading(*reading) for _ in range(min(depth, 2) if tied else depth))
-        self.self = nn.ModuleList(Encoder(**own) for _ in range(1 if tied else depth))
+        self.self = self.stacks(1 if tied else depth, self_per_cross, heads, dim_head, self_kwargs)
         head = (BiasedLayerNorm(dim), nn.Linear(dim, num_classes or 1))
         self.to_logits = None if num_classes is None else nn.Sequential(*head)
 
@@ -192,11 +197,9 @@ class PerceiverIO(Reads, Configurable):
         if weight_tie_layers and depth == 1:
             warn_once('`weight_tie_layers` has no effect with a `depth` of 1')
         self.depth, self.queries_dim = depth, queries_dim
-        own = {'dim': dim, 'depth': self_per_cross, 'heads': heads, 'attn_dim_head': dim_head}
-        own |= {'pre_norm_has_final_norm': False, 'verbose': False, **(self_kwargs or {})}
         flags = cross_kwargs or {}
         self.cross = nn.ModuleList((Reading(dim, self.dim_input, cross_heads, cross_dim_head, flags),))
-        self.self = nn.ModuleList(Encoder(**own) for _ in range(1 if weight_tie_layers else depth))
+        self.self = self.stacks(1 if weight_tie_layers else depth, self_per_cross, heads, dim_head, self_kwargs)
         self.decoder = Reading(queries_dim, dim, decoder_heads, cross_dim_head, flags)
         self.to_logits = None if logits_dim is None else nn.Linear(queries_dim, logits_dim)
 

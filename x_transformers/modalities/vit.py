@@ -148,19 +148,17 @@ class ViTransformerWrapper(Configurable):
         return_hiddens                  instead the input of the stack, and what it is behind each block, the last one
                                         normed: a list of b n d, of prefix tokens and patches
         """
-        if return_hiddens:
-            if return_embeddings or return_logits_and_embeddings:
-                raise ValueError('`return_hiddens` gives embeddings too, from its last entry: ask for nothing else')
-            self.check(img)
-            img = self.cropped(as_precise(img, self, 'img'))
-            x = self.tokens(img, hidden_patches)
-            _, trace = self.attn_layers(x, return_hiddens=True, **self.positions_apart(img))
-            return [self.without_registers(one) for one in (x, *trace.block_hiddens)]
+        if return_hiddens and (return_embeddings or return_logits_and_embeddings):
+            raise ValueError('`return_hiddens` gives embeddings too, from its last entry: ask for nothing else')
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self.check(img)
         img = self.cropped(as_precise(img, self, 'img'))
-        x = self.attn_layers(self.tokens(img, hidden_patches), **self.positions_apart(img))
+        x, apart = self.tokens(img, hidden_patches), self.positions_apart(img)
+        if return_hiddens:
+            _, trace = self.attn_layers(x, return_hiddens=True, **apart)
+            return [self.without_registers(one) for one in (x, *trace.block_hiddens)]
+        x = self.attn_layers(x, **apart)
         embeddings = self.without_registers(x)
         if return_embeddings:
             return embeddings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from x_transformers.core.optional import needed
 from x_transformers.flags import shown
 
 GENERATION = 'generation_config.json'
@@ -25,14 +25,6 @@ TOKENIZER = ('tokenizer*.json', 'vocab*', 'merges.txt', '*.model', 'special_toke
              'preprocessor_config.json')  # fmt: skip
 RELEASED = 2**25  # bytes
 UNITS = {'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
-
-
-def needed(name: str, what: str, extra: str) -> ModuleType:
-    """An optional package.  Raises ImportError that says what to install."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"{what} needs `{name}`: pip install 'x-transformers[{extra}]'") from error
 
 
 def safetensors() -> ModuleType:
