@@ -15,6 +15,7 @@ from x_transformers.flags import ConfigError
 from x_transformers.kernels.patterns import bands, pieces
 from x_transformers.patterns import PATTERNS as KNOWN
 from x_transformers.patterns import (
+    Behind,
     BlockLocal,
     Column,
     Global,
@@ -46,6 +47,9 @@ PATTERNS = {
     'both': Sliding(5) & Strided(2),
     'three': Sliding(1) | Strided(3) | BlockLocal(4),
     'blocks, strides': BlockLocal(3) | Strided(2),
+    'a row behind a text': Global(3) | Behind(Row(4), 3),
+    'a column behind a text': Global(5) | Behind(Column(4), 5),
+    'much behind a text': Behind(Summary(4, 2) | Sliding(2, (1, 2, 1, 3)) | Global(positions=(1, 4)), 6),
     'heads': Mix((Sliding(2, (1, 3, 2)) | Global(1), BlockLocal(3)), heads=(3, 1)),
     'merged': Mix((BlockLocal(4), Summary(4, 1)), how='merge'),
 }
@@ -122,6 +126,14 @@ def meant(name, h, i, j):
         'both': abs(i - j) <= 5 and (i - j) % 2 == 0,
         'three': abs(i - j) <= 1 or (i - j) % 3 == 0 or i // 4 == j // 4,
         'blocks, strides': i // 3 == j // 3 or (i - j) % 2 == 0,
+        'a row behind a text': min(i, j) < 3 or (j <= i and (i - 3) // 4 == (j - 3) // 4),
+        'a column behind a text': min(i, j) < 5 or (j <= i and (i - j) % 4 == 0),
+        'much behind a text': min(i, j) >= 6
+        and (
+            (j - 6) % 4 in (2, 3)
+            or abs(i - j) in [d * (1, 2, 1, 3)[h] for d in range(3)]
+            or bool({i - 6, j - 6} & {1, 4})
+        ),
         'heads': i // 3 == j // 3 if h == 3 else min(i, j) == 0 or abs(i - j) in [d * (1, 3, 2)[h] for d in range(3)],
         'merged': i // 4 == j // 4 or j % 4 == 3,
     }[name]

@@ -14,6 +14,7 @@ from toy_tasks import IGNORED, SEEDS, learned, net_for, recall, stripes
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
 from x_transformers.patterns import (
+    Behind,
     BigBird,
     BlockLocal,
     BlockPermutation,
@@ -37,6 +38,9 @@ PATTERNS = {
     'tiles, row by row': (Local2D((5, 6), (2, 4), (1, 2), order='raster'), (13, 30), (30,)),
     'squares': (Conv2D((4, 8), 5), (3, 32), (32,)),
     'squares in rows of a prime': (Conv2D((3, 7), 3), (21,), (21,)),
+    'squares behind a text': (Global(5) | Behind(Conv2D((4, 8), 5), 5), (3, 12, 37), (37,)),
+    'squares behind a text of whole chunks': (Behind(Conv2D((3, 8), 3), 8), (9, 32), (32,)),
+    'tiles behind a text': (Global(2) | Behind(Local2D((4, 6), (2, 3), (2, 1)), 2), (3, 9, 26), (26,)),
     'blocks in another order': (PERMUTED, (), (1, 2, 9, 22)),
     'blocks at random': (RandomBlocks(2, 3, exclude=(1, 1, 0), max_len=16), (), (15, 16, 23)),
     'bigbird': (BIGBIRD, (), (14, 21)),

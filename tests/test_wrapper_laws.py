@@ -29,6 +29,7 @@ from training_laws import (
 )
 
 from x_transformers import (
+    DALLE,
     DPO,
     Attention,
     AutoregressiveWrapper,
@@ -54,6 +55,7 @@ from x_transformers import (
     NeoMLP,
     NextLatentWrapper,
     NonAutoregressiveWrapper,
+    Parti,
     Perceiver,
     PerceiverIO,
     PermutationLMWrapper,
@@ -328,6 +330,15 @@ SUBJECTS = {
         dict(small=ids(5) % (VOCAB - 1), text=randn(2, 3, DIM), large=ids(8) % (VOCAB - 1)),
         lambda m, **images: m(**images).loss,
         lambda m, text, **_: m.generate(text, cond_scale=2.0)),
+    'text and image': Subject(
+        lambda: DALLE(DIM, 2, heads=2, num_text_tokens=VOCAB, text_seq_len=4, num_image_tokens=6, image_grid=3,
+                      attn='dalle', cond_drop_prob=0.2),
+        dict(text=ids(3), image=ids_of(2, 9, vocab=6)), lambda m, **inputs: m(**inputs).loss,
+        lambda m, text, image: m.generate(text, cond_scale=2.0, temperature=0.0)),
+    'text to image': Subject(
+        lambda: Parti(DIM, 1, 1, VOCAB, 4, 6, 3, cond_drop_prob=0.5, enc_heads=2, dec_heads=2),
+        dict(text=ids(3), image=ids_of(2, 9, vocab=6)),
+        generate=lambda m, text, image: m.generate(text, cond_scale=2.0, temperature=0.0)),
     'masked': Subject(masked(), dict(x=1 + ids(12) % (VOCAB - 2))),
     'masked spans': Subject(masked(max_span=3), dict(x=1 + ids(12) % (VOCAB - 2))),
     'in any order': Subject(
@@ -447,6 +458,7 @@ ROWS_MEET = {
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'speech': 'silence is padded in the sound',
+    **dict.fromkeys(('text and image', 'text to image'), 'a mask of the text alone: see test_text_to_image'),
     'among words': 'images take places: see test_vision_language',
     'two kinds': 'each has a mask: see test_diffusion',
     'conformer': 'vectors are fewer than frames: see test_conformer',

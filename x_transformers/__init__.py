@@ -21,6 +21,7 @@ from x_transformers.finetuning import TextToText, finetune, freeze_pretrained_
 from x_transformers.generation.batching import Paged, PagedEngine
 from x_transformers.memory import KNNDatastore, KNNLMWrapper, SPALMWrapper
 from x_transformers.modalities.conformer import ConformerEncoder
+from x_transformers.modalities.dalle import DALLE
 from x_transformers.modalities.decision import DecisionTransformer
 from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.joint_attention import JointAttention
@@ -36,6 +37,7 @@ from x_transformers.objectives.masked import MLMWrapper
 from x_transformers.objectives.permutation import PermutationLMWrapper
 from x_transformers.objectives.sentence_pairs import BertPretrainWrapper
 from x_transformers.objectives.span_corruption import SpanCorruption, T5PretrainWrapper, UL2Mixture
+from x_transformers.parti import Parti
 from x_transformers.speech import LogMelSpectrogram, SpeechEncoder
 from x_transformers.vision_language import VisionLanguageWrapper
 from x_transformers.x_transformers import (
@@ -63,6 +65,7 @@ if tuple(map(int, _torch.__version__.split('.')[:2])) >= (2, 8):
 
 __all__ = [
     'ACT',
+    'DALLE',
     'DPO',
     'AdaptiveRMSNorm',
     'Attention',
@@ -98,6 +101,7 @@ __all__ = [
     'NonAutoregressiveWrapper',
     'Paged',
     'PagedEngine',
+    'Parti',
     'Perceiver',
     'PerceiverIO',
     'PermutationLMWrapper',

@@ -50,8 +50,9 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.batching import Paged, generate_in_blocks
 from x_transformers.generation.choice import Choice, Endings, vocabulary_of
-from x_transformers.generation.engine import Beams, Decoding, Generated, Reader, evaluating
+from x_transformers.generation.engine import Beams, Beside, Decoding, Generated, Reader, evaluating
 from x_transformers.generation.exits import blocks_of_draft
+from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.prompt_cache import PromptCache
 from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
@@ -430,6 +431,9 @@ class AutoregressiveWrapper(Configurable):
             restrict_to_max_seq_len   read only the last `max_seq_len` tokens
             amateur_model             weak models to contrast with, arXiv:2309.09117
             contrastive_decode_kwargs `alpha` and `beta`, the same for all amateurs, or a dict for each
+            cond_scale        0 ..    guidance: logits u + scale (c - u), u those of the net with `negative_prompts`
+                                      (... n) in place of the prompts, `negative_context` (b m d) in place of the
+                                      context, or both; 1 for none, arXiv:2207.12598
             cache_kv                  use the cache, if the net can
             slide_cache               past `max_seq_len`, keep the cache of the last tokens, or read them again: below
             prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
@@ -508,6 +512,7 @@ class AutoregressiveWrapper(Configurable):
         vocabulary = vocabulary_of(self.net)
         inputs = dict(options)
         choice = Choice.taken_from(inputs, vocabulary=vocabulary)
+        guidance = Guidance.taken_from(inputs)
         endings = Endings(eos_token, stop_sequences, vocabulary)
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
         several = num_samples is None or (is_int(num_samples) and num_samples >= 1)
@@ -527,11 +532,15 @@ class AutoregressiveWrapper(Configurable):
         amateurs = amateurs_with(amateur_model, contrastive_decode_kwargs)
         if amateurs:  # which leave tokens out themselves
             choice.keep = identity
-        expert.alone = choice.is_ours and callback is None and not amateurs
+        beside = [Beside(reader(net), functools.partial(contrastive_decode_fn, **own)) for net, own in amateurs]
+        if guidance.is_on:
+            against, opening = guidance.against(inputs, ids, leading)
+            beside.insert(0, Beside(reader(self.net, inputs=against), guidance.guided, opening))
+        expert.alone = choice.is_ours and callback is None and not beside
         models = (self, *(amateur for amateur, _ in amateurs))
         return Decoding(
             expert=expert,
-            amateurs=[(reader(amateur), contrast) for amateur, contrast in amateurs],
+            beside=beside,
             choose=choice.draw,
             modules=[module for model in models for module in model.modules()],
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
@@ -667,6 +676,7 @@ class AutoregressiveWrapper(Configurable):
         endings = Endings(eos_token, None, vocabulary_of(self.net))
         keep = filter_with(filter_logits_fn, filter_kwargs)
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
+        Guidance.refuse(kwargs, 'beam search')
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
 
         def perturbed(logits: Tensor) -> Tensor:

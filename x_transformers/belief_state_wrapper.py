@@ -300,7 +300,6 @@ class BeliefStateWrapper(Configurable):
             goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)
             decoding = Decoding(
                 expert=Believer(self, goal, decode_backwards, cache_kv),
-                amateurs=[],
                 choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
                 modules=modules,
                 ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),

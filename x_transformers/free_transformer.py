@@ -249,7 +249,6 @@ class FreeTransformer(Configurable):
             condition = None if latents is None else self.condition_of(latents, ids.shape[0])
             decoding = Decoding(
                 expert=FreeReader(self, condition, use_kv_cache),
-                amateurs=[],
                 choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
                 modules=modules,
                 ids=F.pad(ids, (0, seq_len - ids.shape[1])),

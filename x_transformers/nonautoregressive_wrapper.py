@@ -32,7 +32,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.generation.sampling import accurate, gumbel_noise, in_range, require
+from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require
 from x_transformers.generation.sampling import top_k as keep_largest
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
@@ -327,8 +327,7 @@ class NonAutoregressiveWrapper(Configurable):
                 logits, new = self.guess(seq, last, kwargs)
                 if against is not None:
                     scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
-                    without = self.guess(seq, last, against)[0]
-                    logits = without + scale * (logits - without)
+                    logits = guided(logits, self.guess(seq, last, against)[0], scale)
                 last = new
                 logits = logits if filter_thres is None else top_k(logits, filter_thres)
                 heat = start_temperature * (left if anneal_temperature else 1.0)

@@ -356,7 +356,6 @@ class XLAutoregressiveWrapper(Configurable):
         keep = filter_with(filter_logits_fn, filter_kwargs)
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
-            amateurs=[],
             choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
             modules=list(self.modules()),
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),

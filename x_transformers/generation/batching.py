@@ -18,6 +18,7 @@ from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none,
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
 from x_transformers.generation.choice import REASONS, Choice, Endings, Past, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
+from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.paged import BlockPool, PoolIsFull, Table
 from x_transformers.generation.sampling import require
 
@@ -479,6 +480,7 @@ def generate_in_blocks(
     for name, value in whole.items():
         if value is not None and value is not False:
             raise ValueError(f'`{name}` does not go with `kv_storage`: rows are generated one by one')
+    Guidance.refuse(own, '`kv_storage`')
     several = own.pop('num_samples', None)
     require(several is None or (is_int(several) and several >= 1), 'num_samples', several, 'an integer of at least 1')
     ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, None)

@@ -21,7 +21,7 @@ from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
 from x_transformers.flags import warn_once
 from x_transformers.generation.choice import REASONS, Endings, Past
-from x_transformers.generation.sampling import accurate, contrastive_decode_fn
+from x_transformers.generation.sampling import accurate
 
 # modules that were training, and in how many places, threads among them, they are held in eval mode
 HELD: dict[nn.Module, int] = {}
@@ -283,6 +283,31 @@ def reasons_of(codes: Tensor) -> Any:
 
 
 @dataclass
+class Beside:
+    """A second reading of every step: of a weak model to contrast with, or of the same without what it is to follow.
+
+    mixed         (logits, those of this reading) -> logits
+    prompts  b n  what is read in place of the prompts, if it is something else
+    """
+
+    reader: Reader
+    mixed: Callable[[Tensor, Tensor], Tensor]
+    prompts: Tensor | None = None
+
+    def seen(self, sequence: Tensor) -> Tensor:
+        if self.prompts is None:
+            return sequence
+        return torch.cat((self.prompts, sequence[:, self.prompts.shape[1] :]), dim=1)
+
+    def added_to(self, logits: Tensor, sequence: Tensor, pads: Tensor | None) -> Tensor:
+        return self.mixed(logits, self.reader.read(self.seen(sequence), pads))
+
+    def fork(self, sequence: Tensor, pads: Tensor | None, rows: Tensor) -> None:
+        self.reader.fork(self.seen(sequence), pads, rows)
+        self.prompts = None if self.prompts is None else self.prompts[rows]
+
+
+@dataclass
 class Decoding:
     """The state of a generation. `step` adds one token to every row.
 
@@ -290,13 +315,13 @@ class Decoding:
     pads       b       number of paddings, if any
     length             places of `ids` that are filled
     samples            how often each prompt is continued; its reading is shared
+    beside             further readings of each step, which change its logits
     weigh              from the tokens so far, their next logits and their past, to the logits that `choose` gets
     log_probs  b s     those of the generated tokens under the expert alone, if wanted
     ends       b       why each row has ended, as a place in `REASONS`; 0 while it goes on. Only padding follows
     """
 
     expert: Reader
-    amateurs: list[tuple[Reader, dict[str, float]]]
     choose: Callable[[Tensor], Tensor]
     modules: list[nn.Module]
     ids: Tensor
@@ -306,6 +331,7 @@ class Decoding:
     pad_value: int
     eos_token: int | None = None
     endings: Endings | None = None
+    beside: Sequence[Beside] = ()
     weigh: Callable[[Tensor, Tensor, Past], Tensor] | None = None
     samples: int = 1
     callback: Callable[[Tensor], Any] | None = None
@@ -324,23 +350,18 @@ class Decoding:
         sequence, pads = self.ids[:, : self.length], self.pads
         rows = torch.arange(len(sequence), device=sequence.device).repeat_interleave(self.samples)
         with evaluating(self.modules):
-            for reader in (self.expert, *(amateur for amateur, _ in self.amateurs)):
+            for reader in (self.expert, *self.beside):
                 reader.fork(sequence, pads, rows)
         self.ids, self.ends, self.pads = self.ids[rows], self.ends[rows], None if pads is None else pads[rows]
-
-    def contrasted(self, logits: Tensor) -> Tensor:
-        """The expert's logits (b l), contrasted with those of the amateurs."""
-        for amateur, weights in self.amateurs:
-            amateurs = amateur.read(self.ids[:, : self.length], self.pads)
-            logits = contrastive_decode_fn(logits, amateurs, **weights)
-        return logits
 
     def step(self) -> Tensor:
         """Choose the next token of every row, and return them (b)."""
         sequence = self.ids[:, : self.length]
         with evaluating(self.modules):
             expert = self.expert.read(sequence, self.pads)
-            logits = self.contrasted(expert)
+            logits = expert
+            for other in self.beside:
+                logits = other.added_to(logits, sequence, self.pads)
             if self.weigh is not None:
                 logits = self.weigh(sequence, logits, Past(self.start, self.pads, self.expert.inputs.get('mask')))
             tokens = self.choose(logits)

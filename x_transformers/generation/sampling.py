@@ -360,6 +360,14 @@ def contrastive_decode_fn(
     return contrasted.masked_fill(expert_logits < cutoff, -torch.finfo(contrasted.dtype).max)
 
 
+def guided(logits: Tensor, without: Tensor, scale: float) -> Tensor:
+    """Classifier-free guidance:  u + scale (c - u), of logits c and those without the condition, u
+
+    1 leaves the logits as they are, 0 gives the others.  Ho and Salimans 2022, arXiv:2207.12598
+    """
+    return without + scale * (logits - without)
+
+
 # sequences
 
 

@@ -33,6 +33,7 @@ from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.flags import is_int, warn_once
 from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, Past, vocabulary_of
 from x_transformers.generation.engine import Reader
+from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.sampling import require, shift_right
 
 
@@ -401,6 +402,7 @@ def speculation(
     reading['slides'] = inputs.pop('slide_cache', True)
     prompt_lens = inputs.pop('prompt_lens', None)
     refuse_own(inputs, 'speculative', SET_BY_GENERATION)
+    Guidance.refuse(inputs, 'speculative decoding')
     for name in ('amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache'):
         if inputs.pop(name, None) is not None:
             raise ValueError(f'`{name}` does not go with speculative decoding, give it to `generate`')

@@ -15,6 +15,7 @@
     RandomBlocks(block, k, seed)           blocks at random, for each block of queries
     BigBird(block, window_blocks, ...)     neighbouring blocks, blocks that see all, blocks at random
     p | q,  p & q                          what either sees, what both see
+    Behind(of, first)                      that of what stands behind the first tokens, such as an image behind a text
     Mix(patterns, how, heads)              several in one layer: for some heads each, layer by layer, or together
 
 Positions are places in the sequence, counted from its first real token. A causal stack leaves out what is ahead. In
@@ -61,6 +62,7 @@ from x_transformers.patterns.base import (
     is_pattern,
     pattern,
 )
+from x_transformers.patterns.behind import Behind
 from x_transformers.patterns.blocks import BigBird, BlockPermutation, RandomBlocks
 from x_transformers.patterns.branches import Branch, Columns, Listed, Rows, Span
 from x_transformers.patterns.images import Conv2D, Local2D, block_raster_order
@@ -84,6 +86,7 @@ NAMED.update(
 __all__ = [
     'NAMED',
     'PATTERNS',
+    'Behind',
     'BigBird',
     'BlockLocal',
     'BlockPermutation',

@@ -1,0 +1,83 @@
+"""Classifier-free guidance: a second reading without what the tokens are to follow, and how far to lead away from it.
+
+What belongs here: the keywords of `generate` for it, their checks, and what the second reading is given. No models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from x_transformers.core.checks import a_tensor
+from x_transformers.flags import warn_once
+from x_transformers.generation.sampling import guided, in_range, require
+
+
+@dataclass
+class Guidance:
+    """Logits u + scale (c - u), with those of another reading, u.  Ho and Salimans 2022, arXiv:2207.12598
+
+    cond_scale        0 ..    1 for none
+    negative_prompts  ... n   ids in place of the prompts
+    negative_context  b m d   vectors in place of the context; all of them are read
+    """
+
+    cond_scale: float = 1.0
+    negative_prompts: Tensor | None = None
+    negative_context: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        require(in_range(self.cond_scale, 0.0), 'cond_scale', self.cond_scale, 'a number of at least 0')
+        given = [name for name in ('negative_prompts', 'negative_context') if getattr(self, name) is not None]
+        if self.cond_scale == 1 and given:
+            warn_once(f'`{given[0]}` has no effect with a `cond_scale` of 1')
+        if self.cond_scale != 1 and not given:
+            raise ValueError(
+                f'`cond_scale` got {self.cond_scale}, which needs something to lead away from: give `negative_prompts` '
+                'or `negative_context`'
+            )
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Guidance:
+        """From the keywords among `options` that are its own, which are taken out."""
+        own = [field.name for field in fields(cls)]
+        return cls(**{name: options.pop(name) for name in own if name in options})
+
+    @classmethod
+    def refuse(cls, options: dict[str, Any], where: str) -> None:
+        """Take out what says that there is no guidance, and refuse the rest."""
+        for field in fields(cls):
+            given = options.pop(field.name, field.default)
+            if given is not field.default and given != field.default:
+                raise ValueError(f'`{field.name}` does not go with {where}')
+
+    @property
+    def is_on(self) -> bool:
+        return self.cond_scale != 1
+
+    def guided(self, logits: Tensor, without: Tensor) -> Tensor:
+        return guided(logits, without, self.cond_scale)
+
+    def against(self, inputs: dict[str, Any], ids: Tensor, leading: torch.Size) -> tuple[dict[str, Any], Tensor | None]:
+        """The keywords of the net in the other reading, and the ids (b n) that it begins with, if they are others."""
+        opening = None
+        if self.negative_prompts is not None:
+            opening = a_tensor(self.negative_prompts, 'negative_prompts')
+            wanted = (*leading, ids.shape[1])
+            if opening.shape != wanted or opening.is_floating_point():
+                got = f'{opening.dtype} of shape {tuple(opening.shape)}'
+                raise ValueError(f'`negative_prompts` got {got}, they must be ids {wanted}, as the prompts')
+            opening = opening.reshape(ids.shape).to(ids)
+        if self.negative_context is None:
+            return inputs, opening
+        own, context = a_tensor(self.negative_context, 'negative_context'), inputs.get('context')
+        if context is None:
+            raise ValueError('`negative_context` was given, but no `context` that it could stand for')
+        if own.ndim != 3 or own.shape[0] not in (1, len(ids)) or own.shape[2] != context.shape[2]:
+            wanted = f'(b m d), of {len(ids)} rows and {context.shape[2]} features'
+            raise ValueError(f'`negative_context` got shape {tuple(own.shape)}, it must be {wanted}')
+        kept = {name: value for name, value in inputs.items() if name != 'context_mask'}
+        return {**kept, 'context': own.expand(len(ids), -1, -1)}, opening

@@ -1,0 +1,164 @@
+"""Images as a foreign language: an encoder of texts, and a decoder that writes tokens of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from x_transformers.core.arguments import checked
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.precision import accurate
+from x_transformers.encoder_decoder import XTransformer, refuse_context
+from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
+from x_transformers.generation.engine import evaluating
+from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
+
+__all__ = ['Parti']
+
+
+class Parti(Configurable):
+    """Texts to tokens of images, with guidance:  ids b m, ids b n -> loss
+
+    An `XTransformer` whose decoder writes an image row after row. In training some images come without their text: in
+    place of what the encoder gives, their context is `null_text`, which is learned.
+
+    Yu et al. 2022, arXiv:2206.10789
+    """
+
+    def __init__(
+        self,
+        dim: Annotated[int, 'width of both stacks', size],
+        enc_depth: Annotated[int, 'blocks of the encoder', size],
+        dec_depth: Annotated[int, 'blocks of the decoder', size],
+        text_tokens: Annotated[int, 'words', size],
+        text_len: Annotated[int, 'words of a text at most', size] = 128,
+        image_tokens: Annotated[int, 'tokens of images', size] = 8192,
+        grid: Annotated[int, 'rows and columns of an image', size] = 32,
+        cond_drop_prob: Annotated[float, 'how often an image is learned without its text', probability] = 0.1,
+        guidance: Annotated[float, '`cond_scale` of `generate`, if none is given', not_negative] = 1.0,
+        **flags: Any,
+    ) -> None:
+        """`flags` begin with `enc_` or `dec_`, as those of XTransformer."""
+        super().__init__()
+        if cond_drop_prob == 0 and guidance != 1:
+            raise ConfigError(f'`guidance` got {guidance}, it must be 1 with a `cond_drop_prob` of 0')
+        flags.setdefault('dec_axial_abs_pos_emb', (grid, grid))
+        model = XTransformer(
+            dim=dim, enc_depth=enc_depth, enc_num_tokens=text_tokens, enc_max_seq_len=text_len, dec_depth=dec_depth,
+            dec_num_tokens=image_tokens + 1, dec_logits_dim=image_tokens, dec_max_seq_len=grid**2, **flags,
+        )  # fmt: skip
+        self.encoder, self.decoder = model.encoder, model.decoder
+        self.text_len, self.image_tokens, self.grid = text_len, image_tokens, grid
+        self.cond_drop_prob, self.guidance = cond_drop_prob, float(guidance)
+        self.null_text = nn.Parameter(torch.randn(text_len, self.encoder.dim) * 0.02)
+
+    @classmethod
+    def accepted(cls) -> dict[str, Any]:
+        return {**XTransformer.accepted(), **cls.arguments()}
+
+    @property
+    def image_len(self) -> int:
+        return self.grid**2
+
+    def words(self, text: Tensor, name: str) -> Tensor:
+        """Ids of a text, checked."""
+        text = check_ids(text, name, 1, self.encoder.num_tokens)
+        if text.shape[1] > self.text_len:
+            raise ValueError(f'`{name}` got {text.shape[1]} tokens, more than `text_len`, {self.text_len}')
+        return text
+
+    def encode(self, text: Tensor, text_mask: Tensor | None) -> dict[str, Tensor]:
+        """The context of the decoder, as long as the longest text."""
+        b, m = self.words(text, 'text').shape
+        text_mask = as_mask(text_mask, 'text_mask', b, m, like=text)
+        given = {} if text_mask is None else {'mask': text_mask}
+        context = F.pad(self.encoder(text, **given), (0, 0, 0, self.text_len - m))
+        real = torch.ones(b, m, dtype=torch.bool, device=text.device) if text_mask is None else text_mask
+        return dict(context=context, context_mask=F.pad(real, (0, self.text_len - m), value=False))
+
+    @checked
+    def forward(self, text: Tensor, image: Tensor, text_mask: Tensor | None = None) -> Tensor:
+        """The mean cross entropy of images, given their texts.
+
+        text       b m   ids, at most `text_len` of them
+        image      b n   ids, row after row
+        text_mask  b m   True for real words
+        raises           ValueError for texts that are too long, other grids, and ids out of range
+        """
+        image = image.flatten(1) if torch.is_tensor(image) and image.ndim == 3 else image
+        image = check_ids(image, 'image', 0, self.image_tokens).long()
+        if image.shape[1] != self.image_len:
+            raise ValueError(f'`image` got {image.shape[1]} tokens, it must have {self.image_len}')
+        if len(image) != len(text):
+            raise ValueError(f'`image` got {len(image)} rows, `text` has {len(text)}')
+        with AuxLosses() as aux:
+            given = self.encode(text, text_mask)
+            logits = self.decoder.net(F.pad(image[:, :-1], (1, 0), value=self.image_tokens), **self.dropped(given))
+        smoothed = dict(label_smoothing=self.decoder.label_smoothing)
+        loss = F.cross_entropy(accurate(logits).flatten(0, 1), image.flatten(), **smoothed)
+        return aux.added_to(loss)
+
+    def dropped(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The context of training: that of some rows gives way to `null_text`."""
+        if not self.training or self.cond_drop_prob == 0:
+            return given
+        context = given['context']
+        gone = torch.rand(len(context), 1, device=context.device) < self.cond_drop_prob
+        context = torch.where(gone.unsqueeze(-1), self.null_text.to(context.dtype), context)
+        return dict(context=context, context_mask=given['context_mask'] | gone)
+
+    @checked
+    @torch.no_grad()
+    def generate(
+        self,
+        text: Tensor,
+        text_mask: Tensor | None = None,
+        cond_scale: float | None = None,
+        *,
+        negative_text: Tensor | None = None,
+        prime: Tensor | None = None,
+        num_samples: int | None = None,
+        rerank: Callable[[Tensor], Tensor] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Tokens of images from texts. Without gradients, in eval mode. The encoder runs once.
+
+        text           b m   ids, as in `forward`, with `text_mask`
+        cond_scale     0 ..  guidance: logits u + scale (c - u), u those of `null_text`, or of `negative_text` (b m);
+                             that of the model if None
+        prime          b k   tokens that the images begin with
+        num_samples          so many images of each text, in an axis of their own
+        rerank               from them (b k n) to scores (b k), and only the best ones are kept
+        options              those of `AutoregressiveWrapper.generate`
+        returns        b n   ids, row after row
+        """
+        check_samples(num_samples, rerank)
+        refuse_context(options)
+        scale = self.guidance if cond_scale is None else cond_scale
+        with evaluating(list(self.modules())):
+            given = self.encode(text, text_mask)
+            b, device = len(given['context']), given['context'].device
+            begun = checked_prime(prime, b, self.image_len, self.image_tokens, device)
+            if scale != 1:
+                given |= dict(cond_scale=scale, negative_context=self.against(scale, negative_text))
+            start, count = F.pad(begun, (1, 0), value=self.image_tokens), self.image_len - begun.shape[1]
+            made = self.decoder.generate(start, count, num_samples=num_samples, **given, **options)
+            if num_samples is None:
+                return torch.cat((begun, made), dim=1)
+            whole = torch.cat((begun.unsqueeze(1).expand(-1, num_samples, -1), made), dim=-1)
+            return best_of(whole, rerank)
+
+    def against(self, scale: float, negative: Tensor | None) -> Tensor:
+        if negative is not None:
+            return self.encoder(self.words(negative, 'negative_text'))
+        if self.cond_drop_prob == 0:
+            raise ValueError(
+                f'`cond_scale` got {scale}, but the model has not learned without a text: set `cond_drop_prob`, or '
+                'give `negative_text`'
+            )
+        return self.null_text.unsqueeze(0)
