@@ -1006,6 +1006,13 @@ BUGS = {
         ('a cache starts at the beginning', '0 if cache is None else cache.length', '0'),
         ('no text is dropped', 'self.training and self.cond_drop_prob > 0', 'False'),
     ]),
+    'modalities/video.py': ('test_video.py', [
+        ('places of time are those of the beginning', 'self.temporal_pos[seen : seen + t]', 'self.temporal_pos[:t]'),
+        ('the first frame is like others', 'parts.append(self.to_patch_first(', 'parts.append(0 * self.to_patch_first('),
+        ('rows and columns change places', "axes = 'b c (t p) (h y) (w x) -> b t (h w) (c p y x)'", "axes = 'b c (t p) (h y) (w x) -> b t (w h) (c p y x)'"),
+        ('frames run through places', 'self.temporal(folded(x, places)', 'self.temporal(folded(x, t)'),
+        ('any number of frames', '(video.shape[2] - first) % p:', 'False:'),
+    ]),
     'parti.py': ('test_text_to_image.py', [
         ('padding is read', "F.pad(real, (0, self.text_len - m), value=False)", "F.pad(real, (0, self.text_len - m), value=True)"),
         ('a dropped text has its mask', "given['context_mask'] | gone", "given['context_mask']"),

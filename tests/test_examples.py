@@ -97,6 +97,10 @@ REFUSED = {
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
         (['--walk', '0'], "argument --walk: got '0', it must be an integer of at least 1"),
     ],
+    'lra': [
+        (['--dim', '30'], '--dim 30 cannot be divided by 4'),
+        (['--rows', '9'], "argument --rows: got '9', it must be an integer of at least 10"),
+    ],
     'memory_corridor': [
         (['--gate', 'lstm'], "argument --gate: invalid choice: 'lstm'"),
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),

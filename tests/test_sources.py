@@ -590,6 +590,12 @@ def test_folding():
     assert torch.equal(FoldAxially(3, nn.Identity())(x), x)
     state = FoldAxially(3, nn.GRU(3, 5, batch_first=True).double())(x)[1]
     assert state.shape == (1, 6, 5)
+    # consecutive tokens, of which the last ones stand beside zeros
+    gru = nn.GRU(3, 5, batch_first=True).double()
+    for count in (1, 3):
+        padded = torch.cat((x, x.new_zeros(2, -7 % count, 3)), dim=1)
+        wanted = [gru(part)[0] for part in padded.split(count, dim=1)]
+        assert_close(FoldAxially(count, gru, consecutive=True)(x)[0], torch.cat(wanted, dim=1)[:, :7])
 
 
 def test_hybrid_of_a_stack_continues_from_a_saved_cache(tmp_path):

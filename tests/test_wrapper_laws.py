@@ -45,6 +45,7 @@ from x_transformers import (
     EarlyExitWrapper,
     Encoder,
     EncoderDecoder,
+    FactorizedVideoEncoder,
     FeedForward,
     JointAttention,
     LogMelSpectrogram,
@@ -330,6 +331,9 @@ SUBJECTS = {
         dict(small=ids(5) % (VOCAB - 1), text=randn(2, 3, DIM), large=ids(8) % (VOCAB - 1)),
         lambda m, **images: m(**images).loss,
         lambda m, text, **_: m.generate(text, cond_scale=2.0)),
+    'videos': Subject(
+        lambda: FactorizedVideoEncoder(1, 1, DIM, (2, 4, 4), 2, image_size=8, max_frames=4, heads=2),
+        dict(video=randn(2, 2, 5, 8, 8))),
     'text and image': Subject(
         lambda: DALLE(DIM, 2, heads=2, num_text_tokens=VOCAB, text_seq_len=4, num_image_tokens=6, image_grid=3,
                       attn='dalle', cond_drop_prob=0.2),
@@ -458,6 +462,7 @@ ROWS_MEET = {
 PADDING_COUNTS = {'free': 'a code is drawn for every place'}
 NO_PADDING = {
     'speech': 'silence is padded in the sound',
+    'videos': 'all frames are read',
     **dict.fromkeys(('text and image', 'text to image'), 'a mask of the text alone: see test_text_to_image'),
     'among words': 'images take places: see test_vision_language',
     'two kinds': 'each has a mask: see test_diffusion',

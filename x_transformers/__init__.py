@@ -27,6 +27,7 @@ from x_transformers.modalities.dmol import DMOLHead
 from x_transformers.modalities.joint_attention import JointAttention
 from x_transformers.modalities.perceiver import Perceiver, PerceiverIO
 from x_transformers.modalities.two_towers import TwoTowers
+from x_transformers.modalities.video import FactorizedVideoEncoder
 from x_transformers.modalities.vit import ViTransformerWrapper
 from x_transformers.multi_input import MultiInputAutoregressiveWrapper, MultiInputTransformerWrapper
 from x_transformers.muse import Muse
@@ -86,6 +87,7 @@ __all__ = [
     'Encoder',
     'EncoderDecoder',
     'EntropyBasedTokenizer',
+    'FactorizedVideoEncoder',
     'FeedForward',
     'Generated',
     'JointAttention',

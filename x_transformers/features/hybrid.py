@@ -16,30 +16,45 @@ from x_transformers.features.norms import MultiheadRMSNorm
 from x_transformers.flags import Check, PerToken, Running, an_instance, flag, none, size
 
 
-def folded(t: Tensor, count: int) -> Tensor:
-    """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ..."""
+def folded(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
+    """Every `count`-th token as a sequence of its own, zeros behind the last:  b n ... -> (b count) m ...
+
+    If they are `consecutive`, each `count` tokens that follow one another:  b n ... -> (b m) count ...
+    """
     folds = (t.shape[1] + count - 1) // count
     t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, folds * count - t.shape[1]))
-    return rearrange(t, 'b (m count) ... -> (b count) m ...', count=count)
+    return rearrange(t, IN_A_ROW if consecutive else ONE_OF_MANY, count=count)
+
+
+def unfolded(t: Tensor, count: int, length: int, consecutive: bool = False) -> Tensor:
+    """The way back, to sequences of so many tokens."""
+    rows = -(-length // count) if consecutive else count
+    axes = '(b rows) m ... -> b (rows m) ...' if consecutive else '(b rows) m ... -> b (m rows) ...'
+    return rearrange(t, axes, rows=rows)[:, :length]
+
+
+ONE_OF_MANY, IN_A_ROW = 'b (m count) ... -> (b count) m ...', 'b (m count) ... -> (b m) count ...'
 
 
 class FoldAxially(nn.Module):
-    """Let `fn` run along every `axial_dim`-th token:  (b, n, d) -> (b a, n / a, d) -> fn -> (b, n, d').
+    """Let `fn` run along every `axial_dim`-th token:  (b, n, d) -> (b a, n / a, d) -> fn -> (b, n, d'), or, if
+    `consecutive`, along each `axial_dim` tokens that follow one another:  (b, n, d) -> (b n / a, a, d) -> ...
 
-    Only the first output is unfolded; 1 changes nothing.
+    Of the tokens (t h w) of a video, every h w-th are time at one place, as many consecutive ones a frame. Only the
+    first output is unfolded; 1 changes nothing, unless they are consecutive.
     """
 
-    def __init__(self, axial_dim: int, fn: nn.Module) -> None:
+    def __init__(self, axial_dim: int, fn: nn.Module, consecutive: bool = False) -> None:
         super().__init__()
-        self.fn, self.axial_dim = fn, axial_dim
+        self.fn, self.axial_dim, self.consecutive = fn, axial_dim, consecutive
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         count, length = self.axial_dim, x.shape[1]
-        if count == 1:
+        if count == 1 and not self.consecutive:
             return self.fn(x, *args, **kwargs)
-        out = self.fn(folded(x, count), *args, **kwargs)
+        out = self.fn(folded(x, count, self.consecutive), *args, **kwargs)
         out, *rest = out if isinstance(out, (tuple, list)) else (out,)
-        out = rearrange(out, '(b count) m ... -> b (m count) ...', count=count)[:, :length]
+        out = unfolded(out, count, length, self.consecutive)
         return (out, *rest) if rest else out
 
 

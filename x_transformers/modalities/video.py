@@ -1,0 +1,129 @@
+"""Videos in front of a stack: each frame by itself, then each place through time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from x_transformers.cache import LayerIntermediates
+from x_transformers.core.arguments import checked
+from x_transformers.core.checks import as_precise
+from x_transformers.features.hybrid import folded, unfolded
+from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
+from x_transformers.x_transformers import Decoder, Encoder
+
+__all__ = ['FactorizedVideoEncoder', 'VideoCache']
+
+three_sizes = Check(
+    '(frames, height, width), integers of at least 1',
+    lambda v: isinstance(v, (tuple, list)) and len(v) == 3 and all(map(size.test, v)),
+)
+an_image_size = Check(
+    'an integer of at least 1, or (height, width)',
+    lambda v: size.test(v) or (isinstance(v, (tuple, list)) and len(v) == 2 and all(map(size.test, v))),
+)
+
+
+class VideoCache(NamedTuple):
+    """What was read: keys and values of the stack of time, and how many token frames."""
+
+    temporal: LayerIntermediates
+    frames: int
+
+
+class FactorizedVideoEncoder(Configurable):
+    """Videos to vectors:  b c T H W -> b t (h w) dim,  t = 1 + (T - 1) / p of patches (p, H / h, W / w)
+
+        x = patches of the first frame, and of each p frames behind it, by projections of their own, + place in space
+        x = spatial(x)      within each token frame, both ways
+        x = temporal(x + place in time)     at each place, causal
+
+    An image (b c H W) is a video of one frame; no token knows of later frames, so that a video can be read as it comes.
+
+    Villegas et al. 2022, arXiv:2210.02399 (C-ViViT)
+    """
+
+    def __init__(
+        self,
+        spatial_depth: Annotated[int, 'blocks within frames', size],
+        temporal_depth: Annotated[int, 'blocks through time', size],
+        dim: Annotated[int, 'width of both stacks', size],
+        patch: Annotated[tuple[int, int, int], 'frames, rows and columns of a patch', three_sizes] = (2, 8, 8),
+        channels: Annotated[int, 'of a pixel', size] = 3,
+        *,
+        image_size: Annotated[Any, 'rows and columns of a frame, one number for both', an_image_size] = 128,
+        max_frames: Annotated[int, 'token frames at most', size] = 64,
+        heads: Annotated[int, 'of both stacks', size] = 8,
+        spatial_kwargs: Annotated[dict | None, 'further flags of that Encoder', a_mapping | none] = None,
+        temporal_kwargs: Annotated[dict | None, 'further flags of that Decoder', a_mapping | none] = None,
+    ) -> None:
+        super().__init__()
+        image_size = (image_size, image_size) if size.test(image_size) else tuple(image_size)
+        frames, *within = patch
+        for name, whole, part in zip(('height', 'width'), image_size, within, strict=True):
+            if whole % part:
+                raise ConfigError(f'`patch` got {part} for the {name}, which must divide that of images, {whole}')
+        self.patch, self.channels, self.image_size, self.max_frames = tuple(patch), channels, image_size, max_frames
+        self.grid = tuple(whole // part for whole, part in zip(image_size, within, strict=True))
+        self.dim, pixels, places = dim, channels * within[0] * within[1], self.grid[0] * self.grid[1]
+        self.to_patch_first, self.to_patch = nn.Linear(pixels, dim), nn.Linear(frames * pixels, dim)
+        self.spatial_pos = nn.Parameter(torch.randn(places, dim) * 0.02)
+        self.temporal_pos = nn.Parameter(torch.randn(max_frames, dim) * 0.02)
+        sizes = dict(dim=dim, heads=heads, attn_dim_head=max(dim // heads, 1))
+        self.spatial = Encoder(**{**sizes, 'depth': spatial_depth, **(spatial_kwargs or {})})
+        self.temporal = Decoder(**{**sizes, 'depth': temporal_depth, **(temporal_kwargs or {})})
+
+    @property
+    def places(self) -> int:
+        """Tokens of a frame."""
+        return self.grid[0] * self.grid[1]
+
+    def check(self, video: Tensor, cache: VideoCache | None) -> Tensor:
+        """A video (b c T H W), of frames that fill patches."""
+        video = video.unsqueeze(2) if video.ndim == 4 else video
+        if video.ndim != 5 or video.shape[1] != self.channels or video.shape[3:] != self.image_size:
+            wanted = ', '.join(map(str, ('b', self.channels, 'T', *self.image_size)))
+            raise ValueError(f'`video` got shape {tuple(video.shape)}, it must be ({wanted})')
+        p, first = self.patch[0], cache is None
+        if video.shape[2] == 0 or (video.shape[2] - first) % p:
+            rest = f'one, and a multiple of {p} behind it' if first else f'a multiple of {p}'
+            raise ValueError(f'`video` got {video.shape[2]} frames, it must have {rest}')
+        count = first + (video.shape[2] - first) // p + (0 if first else cache.frames)
+        if count > self.max_frames:
+            raise ValueError(f'`video` makes {count} token frames, more than `max_frames`, {self.max_frames}')
+        return as_precise(video, self, 'video')
+
+    def patches(self, video: Tensor, first: bool) -> Tensor:
+        """Vectors of patches (b t (h w) d), the first frame apart, if it is there."""
+        p, h, w = self.patch
+        axes = 'b c (t p) (h y) (w x) -> b t (h w) (c p y x)'
+        parts = []
+        if first:
+            parts.append(self.to_patch_first(rearrange(video[:, :, :1], axes, p=1, y=h, x=w)))
+        if video.shape[2] > first:
+            parts.append(self.to_patch(rearrange(video[:, :, int(first) :], axes, p=p, y=h, x=w)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    @checked
+    def forward(self, video: Tensor, cache: VideoCache | None = None, return_cache: bool = False) -> Any:
+        """Vectors of a video.
+
+        video         b c T H W   frames: one, and a multiple of `patch[0]` behind it; b c H W is an image
+        cache                     what was returned for the frames before; then T is a multiple of `patch[0]`
+        return_cache              return a `VideoCache` too
+        returns       b t (h w) d
+        raises                    ValueError for other sizes, and more than `max_frames` token frames
+        """
+        video = self.check(video, cache)
+        x = self.patches(video, cache is None) + self.spatial_pos
+        b, t, places, _ = x.shape
+        seen = 0 if cache is None else cache.frames
+        x = self.spatial(x.flatten(0, 1)).view(b, t, places, -1)
+        x = (x + self.temporal_pos[seen : seen + t].unsqueeze(1)).flatten(1, 2)
+        given = {} if cache is None else dict(cache=cache.temporal, input_not_include_cache=True)
+        out, left = self.temporal(folded(x, places), return_hiddens=True, **given)
+        out = unfolded(out, places, t * places).view(b, t, places, -1)
+        return (out, VideoCache(left, seen + t)) if return_cache else out
