@@ -32,6 +32,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require
 from x_transformers.generation.sampling import top_k as keep_largest
 from x_transformers.training.masking import random_rank
@@ -375,10 +376,7 @@ class NonAutoregressiveWrapper(Configurable):
         if negative is not None:
             return {**{name: value for name, value in kwargs.items() if name != 'context_mask'}, 'context': negative}
         if self.cond_drop_prob == 0:
-            raise ValueError(
-                f'`cond_scale` got {scale}, but the model has not learned without a context: set `cond_drop_prob`, '
-                'or give `negative_context`'
-            )
+            raise ValueError(unlearned(scale, 'context'))
         return self.without_context(kwargs, torch.ones(context.shape[0], dtype=torch.bool, device=context.device))
 
     def without_context(self, kwargs: dict[str, Any], gone: Tensor) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from x_transformers.core.precision import accurate
 from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.generation.guidance import unlearned
 from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
 
 __all__ = ['Parti']
@@ -157,8 +158,5 @@ class Parti(Configurable):
         if negative is not None:
             return self.encoder(self.words(negative, 'negative_text'))
         if self.cond_drop_prob == 0:
-            raise ValueError(
-                f'`cond_scale` got {scale}, but the model has not learned without a text: set `cond_drop_prob`, or '
-                'give `negative_text`'
-            )
+            raise ValueError(unlearned(scale, 'text'))
         return self.null_text.unsqueeze(0)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.checks import a_tensor
+from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.core.precision import at_least_float
 from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
 from x_transformers.x_transformers import AttentionLayers, Encoder
@@ -128,18 +129,12 @@ class SpeechEncoder(ContinuousTransformerWrapper):
         attn_layers: Annotated[AttentionLayers | None, 'an Encoder', an_instance(AttentionLayers) | none] = None,
         **flags: Any,
     ) -> None:
+        check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))
         if attn_layers is None:
-            for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
-                if value is None:
-                    raise ConfigError(f'`{name}` is missing: it must be an integer, or give a stack as `attn_layers`')
             attn_layers = Encoder(
                 dim=dim, depth=depth, heads=heads, attn_dim_head=max(dim // heads, 1), norm_bias=True,
                 norm_eps=1e-5, attn_qkv_bias='qv', attn_out_bias=True, verbose=False,
             )  # fmt: skip
-        else:
-            for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
-                if value is not None:
-                    raise ConfigError(f'`{name}` does not go with `attn_layers`: that has its own')
         width = attn_layers.dim
         super().__init__(
             dim_in=n_mels, conv_stem=((width, 3, 1, 1), (width, 3, 2, 1)), max_seq_len=max_positions,

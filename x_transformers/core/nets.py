@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -61,6 +62,16 @@ HEADLESS = {
     'use_cls_token': 'it reads its output from the cls tokens',
     'attn_pool': 'it pools its output',
 }
+
+
+def check_sizes_or_stack(stack: nn.Module | None, sizes: dict[str, Any], flags: Iterable[str] = ()) -> None:
+    """Refuse a stack beside sizes or flags of one that is to be built, and neither of them."""
+    given = [*flags, *(name for name, value in sizes.items() if value is not None)]
+    missing = next((name for name, value in sizes.items() if value is None), None)
+    if stack is None and missing:
+        raise ConfigError(f'`{missing}` is missing: it must be an integer, or give a stack as `attn_layers`')
+    if stack is not None and given:
+        raise ConfigError(f'`{given[0]}` does not go with `attn_layers`: that has its own')
 
 
 def refuse_own(inputs: dict[str, Any], where: str, own: dict[str, str]) -> None:

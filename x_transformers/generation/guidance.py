@@ -16,6 +16,12 @@ from x_transformers.flags import warn_once
 from x_transformers.generation.sampling import guided, in_range, require
 
 
+def unlearned(scale: float, what: str) -> str:
+    """Why there is nothing to lead away from."""
+    how = f'set `cond_drop_prob`, or give `negative_{what}`'
+    return f'`cond_scale` got {scale}, but the model has not learned without a {what}: {how}'
+
+
 @dataclass
 class Guidance:
     """Logits u + scale (c - u), with those of another reading, u.  Ho and Salimans 2022, arXiv:2207.12598

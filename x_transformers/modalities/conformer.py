@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, as_precise, check_vectors
+from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, none, size
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
@@ -39,15 +40,10 @@ class ConformerEncoder(Configurable):
         **flags: Any,
     ) -> None:
         super().__init__()
+        check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth), flags)
         if attn_layers is None:
-            for name, value in (('dim', dim), ('depth', depth)):
-                if value is None:
-                    raise ConfigError(f'`{name}` is missing: it must be an integer, or give a stack as `attn_layers`')
             own = dict(macaron=True, conv_module=True, block_norm=True, xl_rel_pos=True, norm_bias=True, ff_swish=True)
             attn_layers = Encoder(dim=dim, depth=depth, **{**own, 'verbose': False, **flags})
-        elif dim is not None or depth is not None or flags:
-            name = next(iter(flags), 'dim' if dim is not None else 'depth')
-            raise ConfigError(f'`{name}` does not go with `attn_layers`: that has its own')
         if not attn_layers.sees_future:
             raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be an Encoder')
         width = attn_layers.dim

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
@@ -28,7 +29,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.engine import Beside, Decoding, Reader, evaluating
-from x_transformers.generation.guidance import Guidance
+from x_transformers.generation.guidance import Guidance, unlearned
 from x_transformers.generation.sampling import require
 from x_transformers.patterns import Behind, Column, Conv2D, Global, Pattern, Row
 from x_transformers.x_transformers import AttentionLayers, Decoder
@@ -157,23 +158,17 @@ class DALLE(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
+        check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth), () if heads is None else ('heads',))
         if attn_layers is None:
-            for name, value in (('dim', dim), ('depth', depth)):
-                if value is None:
-                    raise ConfigError(f'`{name}` is missing: it must be an integer, or give a stack as `attn_layers`')
             heads = heads or 8
             pattern = dalle_patterns(depth, text_seq_len, image_grid) if attn == 'dalle' else None
             attn_layers = Decoder(
                 dim=dim, depth=depth, heads=heads, attn_dim_head=max(dim // heads, 1), attn_sparse_pattern=pattern
             )
-        else:
-            for name, value in (('dim', dim), ('depth', depth), ('heads', heads)):
-                if value is not None:
-                    raise ConfigError(f'`{name}` does not go with `attn_layers`: that has its own')
-            if attn == 'dalle':
-                raise ConfigError(
-                    "`attn='dalle'` does not go with `attn_layers`: give it `attn_sparse_pattern=dalle_patterns(...)`"
-                )
+        elif attn == 'dalle':
+            raise ConfigError(
+                "`attn='dalle'` does not go with `attn_layers`: give it `attn_sparse_pattern=dalle_patterns(...)`"
+            )
         if not attn_layers.causal or attn_layers.cross_attend:
             raise ConfigError(f'`attn_layers` got {type(attn_layers).__name__}, it must be a Decoder without a context')
         self.attn_layers, dim = attn_layers, attn_layers.dim
@@ -355,10 +350,7 @@ class DALLE(Configurable):
         if scale == 1:
             return None
         if negative is None and self.cond_drop_prob == 0:
-            raise ValueError(
-                f'`cond_scale` got {scale}, but the model has not learned without a text: set `cond_drop_prob`, or '
-                'give `negative_text`'
-            )
+            raise ValueError(unlearned(scale, 'text'))
         return self.no_text(b, device) if negative is None else negative
 
     @torch.no_grad()
