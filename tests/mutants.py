@@ -1021,7 +1021,8 @@ BUGS = {
     ]),
     'generation/guidance.py': ('test_guidance.py', [
         ('the mask of the other context', "if name != 'context_mask'", 'if name'),
-        ('other prompts are left out', 'opening = opening.reshape(ids.shape).to(ids)', 'opening = ids'),
+        ('other prompts are left out', 'return given.reshape(ids.shape).to(ids)', 'return ids'),
+        ('they stand elsewhere than the prompts', 'padded_prompts(given, prompt_lens, 0)', 'padded_prompts(given, None, 0)'),
     ]),
     'patterns/behind.py': ('test_patterns.py test_patterns_of_blocks.py', [
         ('chunks do not reach the next', 'else layout.size - 1', 'else 0'),

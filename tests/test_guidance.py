@@ -41,6 +41,13 @@ def test_negative_prompts(scale, cache_kv):
     found = model.generate(prompts, STEPS, **options)
     for row, prompt, other in zip(found.tolist(), prompts, others, strict=True):
         assert row == by_hand(model.net, prompt, other[4 - len(prompt) :], scale)
+    # as a list, and padded on the right as the prompts are
+    alone = [other[4 - len(prompt) :] for other, prompt in zip(others, prompts, strict=True)]
+    assert torch.equal(model.generate(prompts, STEPS, **{**options, 'negative_prompts': alone}), found)
+    right = [torch.nn.utils.rnn.pad_sequence([*rows, torch.zeros(6).long()], True)[:3] for rows in (prompts, alone)]
+    lens = [len(prompt) for prompt in prompts]
+    again = model.generate(right[0], STEPS, prompt_lens=lens, **{**options, 'negative_prompts': right[1]})
+    assert torch.equal(again, found)
     several = model.generate(prompts, STEPS, num_samples=2, **options)
     assert torch.equal(several, torch.stack((found, found), dim=1))
     assert torch.equal(torch.stack(list(model.stream(prompts, STEPS, **options)), dim=1), found)
@@ -113,7 +120,10 @@ def test_refusals():
         (lambda: model.generate(ids, 2, cond_scale=2.0), 'give `negative_prompts` or `negative_context`'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids[:, :2]), r'it must be|as the prompts'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=ids.double()), '`negative_prompts` got'),
-        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[1]), '`negative_prompts` got'),
+        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[1]), 'must hold one 1-D tensor'),
+        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0], ids[1, 1:]]), 'got other lengths'),
+        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0]]), 'got other lengths'),
+        (lambda: model.generate(ids, 2, cond_scale=2.0, negative_prompts=[ids[0, 1:]] * 2), 'got other lengths'),
         (lambda: model.generate(ids, 2, cond_scale=2.0, negative_context=context), 'but no `context`'),
         (lambda: read.generate(ids, 2, negative_context=context[..., 1:], **given), '`negative_context` got shape'),
         (lambda: read.generate(ids, 2, negative_context=context[[0, 0, 0]], **given), 'of 2 rows and 16 features'),

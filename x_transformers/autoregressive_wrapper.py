@@ -432,8 +432,8 @@ class AutoregressiveWrapper(Configurable):
             amateur_model             weak models to contrast with, arXiv:2309.09117
             contrastive_decode_kwargs `alpha` and `beta`, the same for all amateurs, or a dict for each
             cond_scale        0 ..    guidance: logits u + scale (c - u), u those of the net with `negative_prompts`
-                                      (... n) in place of the prompts, `negative_context` (b m d) in place of the
-                                      context, or both; 1 for none, arXiv:2207.12598
+                                      (... n, of the same lengths) in place of the prompts, `negative_context`
+                                      (b m d) in place of the context, or both; 1 for none, arXiv:2207.12598
             cache_kv                  use the cache, if the net can
             slide_cache               past `max_seq_len`, keep the cache of the last tokens, or read them again: below
             prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
@@ -534,7 +534,7 @@ class AutoregressiveWrapper(Configurable):
             choice.keep = identity
         beside = [Beside(reader(net), functools.partial(contrastive_decode_fn, **own)) for net, own in amateurs]
         if guidance.is_on:
-            against, opening = guidance.against(inputs, ids, leading)
+            against, opening = guidance.against(inputs, ids, pads, leading, prompt_lens)
             beside.insert(0, Beside(reader(self.net, inputs=against), guidance.guided, opening))
         expert.alone = choice.is_ours and callback is None and not beside
         models = (self, *(amateur for amateur, _ in amateurs))

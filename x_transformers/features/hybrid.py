@@ -23,7 +23,8 @@ def folded(t: Tensor, count: int, consecutive: bool = False) -> Tensor:
     """
     folds = (t.shape[1] + count - 1) // count
     t = F.pad(t, (*(0, 0) * (t.ndim - 2), 0, folds * count - t.shape[1]))
-    return rearrange(t, IN_A_ROW if consecutive else ONE_OF_MANY, count=count)
+    axes = 'b (m count) ... -> (b m) count ...' if consecutive else 'b (m count) ... -> (b count) m ...'
+    return rearrange(t, axes, count=count)
 
 
 def unfolded(t: Tensor, count: int, length: int, consecutive: bool = False) -> Tensor:
@@ -31,9 +32,6 @@ def unfolded(t: Tensor, count: int, length: int, consecutive: bool = False) -> T
     rows = -(-length // count) if consecutive else count
     axes = '(b rows) m ... -> b (rows m) ...' if consecutive else '(b rows) m ... -> b (m rows) ...'
     return rearrange(t, axes, rows=rows)[:, :length]
-
-
-ONE_OF_MANY, IN_A_ROW = 'b (m count) ... -> (b count) m ...', 'b (m count) ... -> (b m) count ...'
 
 
 class FoldAxially(nn.Module):

@@ -5,6 +5,7 @@ What belongs here: the keywords of `generate` for it, their checks, and what the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from x_transformers.core.checks import a_tensor
 from x_transformers.flags import warn_once
-from x_transformers.generation.sampling import guided, in_range, require
+from x_transformers.generation.sampling import guided, in_range, padded_prompts, require
 
 
 def unlearned(scale: float, what: str) -> str:
@@ -27,12 +28,12 @@ class Guidance:
     """Logits u + scale (c - u), with those of another reading, u.  Ho and Salimans 2022, arXiv:2207.12598
 
     cond_scale        0 ..    1 for none
-    negative_prompts  ... n   ids in place of the prompts
+    negative_prompts  ... n   ids in place of the prompts, of the same lengths: padded as these are, or a list
     negative_context  b m d   vectors in place of the context; all of them are read
     """
 
     cond_scale: float = 1.0
-    negative_prompts: Tensor | None = None
+    negative_prompts: Tensor | Sequence[Tensor] | None = None
     negative_context: Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -67,16 +68,11 @@ class Guidance:
     def guided(self, logits: Tensor, without: Tensor) -> Tensor:
         return guided(logits, without, self.cond_scale)
 
-    def against(self, inputs: dict[str, Any], ids: Tensor, leading: torch.Size) -> tuple[dict[str, Any], Tensor | None]:
+    def against(
+        self, inputs: dict[str, Any], ids: Tensor, pads: Tensor | None, leading: torch.Size, prompt_lens: Any
+    ) -> tuple[dict[str, Any], Tensor | None]:
         """The keywords of the net in the other reading, and the ids (b n) that it begins with, if they are others."""
-        opening = None
-        if self.negative_prompts is not None:
-            opening = a_tensor(self.negative_prompts, 'negative_prompts')
-            wanted = (*leading, ids.shape[1])
-            if opening.shape != wanted or opening.is_floating_point():
-                got = f'{opening.dtype} of shape {tuple(opening.shape)}'
-                raise ValueError(f'`negative_prompts` got {got}, they must be ids {wanted}, as the prompts')
-            opening = opening.reshape(ids.shape).to(ids)
+        opening = None if self.negative_prompts is None else self.opening(ids, pads, leading, prompt_lens)
         if self.negative_context is None:
             return inputs, opening
         own, context = a_tensor(self.negative_context, 'negative_context'), inputs.get('context')
@@ -87,3 +83,19 @@ class Guidance:
             raise ValueError(f'`negative_context` got shape {tuple(own.shape)}, it must be {wanted}')
         kept = {name: value for name, value in inputs.items() if name != 'context_mask'}
         return {**kept, 'context': own.expand(len(ids), -1, -1)}, opening
+
+    def opening(self, ids: Tensor, pads: Tensor | None, leading: torch.Size, prompt_lens: Any) -> Tensor:
+        """The other prompts, with the padding (b) of the prompts (b n) on the left."""
+        given = self.negative_prompts
+        if isinstance(given, (list, tuple)) or prompt_lens is not None:
+            given, own, found = padded_prompts(given, prompt_lens, 0)
+            none = torch.zeros(len(given), dtype=torch.long, device=given.device)
+            same = torch.equal(none if own is None else own, none if pads is None else pads.to(none))
+            if found != leading or given.shape != ids.shape or not same:
+                raise ValueError('`negative_prompts` got other lengths than the prompts have, they must be the same')
+            return given.to(ids)
+        given, wanted = a_tensor(given, 'negative_prompts'), (*leading, ids.shape[1])
+        if given.shape != wanted or given.is_floating_point():
+            got = f'{given.dtype} of shape {tuple(given.shape)}'
+            raise ValueError(f'`negative_prompts` got {got}, they must be ids {wanted}, as the prompts')
+        return given.reshape(ids.shape).to(ids)

@@ -65,9 +65,8 @@ def dalle_patterns(depth: int, text_seq_len: int, grid: int, kernel: int = 11) -
     """Who sees whom in each layer: all see the text; of the image a row or, in each fourth layer from the second on, a
     column, and in the last layer a square of `kernel` around the own place."""
     first = text_seq_len + 1
-    kinds = [Column(grid) if layer % 4 == 1 else Row(grid) for layer in range(depth - 1)] + [
-        Conv2D((grid, grid), kernel)
-    ]
+    kinds = [Column(grid) if layer % 4 == 1 else Row(grid) for layer in range(depth - 1)]
+    kinds.append(Conv2D((grid, grid), kernel))
     return tuple([Global(first) | Behind(kind, first) for kind in kinds])
 
 

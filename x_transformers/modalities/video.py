@@ -121,9 +121,9 @@ class FactorizedVideoEncoder(Configurable):
         x = self.patches(video, cache is None) + self.spatial_pos
         b, t, places, _ = x.shape
         seen = 0 if cache is None else cache.frames
-        x = self.spatial(x.flatten(0, 1)).view(b, t, places, -1)
+        x = self.spatial(x.flatten(0, 1)).unflatten(0, (b, t))
         x = (x + self.temporal_pos[seen : seen + t].unsqueeze(1)).flatten(1, 2)
         given = {} if cache is None else dict(cache=cache.temporal, input_not_include_cache=True)
         out, left = self.temporal(folded(x, places), return_hiddens=True, **given)
-        out = unfolded(out, places, t * places).view(b, t, places, -1)
+        out = unfolded(out, places, t * places).unflatten(1, (t, places))
         return (out, VideoCache(left, seen + t)) if return_cache else out
