@@ -23,6 +23,7 @@ from common import packages
 with packages():
     import torch
     import torch.nn.functional as F
+    from common.flow import velocity_loss, walked, waves
     from common.options import bounded, exit_code, positive, seed, size
     from torch import Tensor, nn
 
@@ -110,28 +111,11 @@ class Flow(nn.Module):
         nn.init.zeros_(self.velocity.weight)
 
     def forward(self, z: Tensor, t: Tensor, which: Tensor) -> Tensor:
-        waves = t.unsqueeze(-1) * math.pi * 2.0 ** torch.arange(8)
-        condition = self.time(torch.cat((waves.sin(), waves.cos()), dim=-1))
+        condition = self.time(waves(t))
         a, b = self.point(z).unsqueeze(1), self.word(which).unsqueeze(1)
         for block in self.blocks:
             a, b = block(a, b, condition)
         return self.velocity(self.norm(a)).squeeze(1)
-
-
-def loss_of(model: nn.Module, x: Tensor, which: Tensor) -> Tensor:
-    """The mean square error of velocities, at times that are mostly in the middle."""
-    t, noise = torch.randn(len(x)).sigmoid(), torch.randn_like(x)
-    z = (1 - t).unsqueeze(-1) * x + t.unsqueeze(-1) * noise
-    return F.mse_loss(model(z, t, which), noise - x)
-
-
-@torch.no_grad()
-def walked(model: nn.Module, z: Tensor, which: Tensor, steps: int) -> Tensor:
-    """Points (b 2) from noise, by Euler's steps."""
-    for step in range(steps):
-        t = torch.full((len(z),), 1 - step / steps)
-        z = z - model(z, t, which) / steps
-    return z
 
 
 def train(args: argparse.Namespace) -> nn.Module:
@@ -140,7 +124,7 @@ def train(args: argparse.Namespace) -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for step in range(args.steps):
         optimizer.param_groups[0]['lr'] = args.lr * (1 - step / args.steps)
-        loss_of(model, *moons(args.batch_size)).backward()
+        velocity_loss(model, *moons(args.batch_size)).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()

@@ -97,6 +97,19 @@ REFUSED = {
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
         (['--walk', '0'], "argument --walk: got '0', it must be an integer of at least 1"),
     ],
+    'phenaki_toy': [
+        (['--dim', '30'], '--dim 30 cannot be divided by 4'),
+        (['--side', '5'], '--side 5 cannot be divided by 2'),
+        (['--keep', '5'], '--keep 5 leaves nothing of 5 --frames'),
+    ],
+    'predecessors': [
+        (['--attention', 'cosine'], "argument --attention: invalid choice: 'cosine'"),
+        (['--bidirectional', '--dim', '5'], '--dim 5 cannot be divided among two directions'),
+    ],
+    'video_dit_toy': [
+        (['--dim', '30'], '--dim 30 cannot be divided by 4'),
+        (['--frames', '3'], '--frames 3 cannot be divided by 2'),
+    ],
     'lra': [
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
         (['--rows', '9'], "argument --rows: got '9', it must be an integer of at least 10"),
@@ -425,6 +438,71 @@ def test_points_lie_in_the_moon_that_was_asked_for():
         model, which = script.train(args), torch.randint(0, 2, (1000,))
         points = script.walked(model, torch.randn(1000, 2), which, args.walk)
         assert script.within(points, which).float().mean() >= 0.9
+
+
+@pytest.mark.slow
+def test_stories_of_several_words(capsys, tmp_path):
+    """What was there stays as it was, bit by bit; a dot is where its token says."""
+    with example_scripts.script('phenaki_toy') as script:
+        few = '--steps 2 --clips 5 --dim 8 --depth 1 --batch-size 3 --keep 2'.split()
+        args = script.read_arguments(few)
+        video, words = script.clips(50, args)
+        frames = video.unflatten(1, (5, 4))
+        assert ((frames != script.EMPTY).sum(dim=-1) == 1).all()
+        for row in range(50):
+            places = script.found(frames[row], args.side)
+            assert (script.drawn(places.unsqueeze(0), args.side)[0] == video[row]).all()
+            assert ((places[2:] - places[1:-1] - script.STEPS_OF[words[row]]) % args.side == 0).all()
+        assert script.followed(video, words[:, None].expand(-1, 3), 2, args).all()
+        assert not script.followed(video, (words[:, None] + 1).expand(-1, 3) % 4, 2, args).any()
+        model = script.train(args)
+        begun = video[:3, :8]
+        for keep in (1, 2):
+            longer = model.extend(begun, words[:3], keep)
+            assert longer.shape == (3, 8 + (5 - keep) * 4) and (longer[:, :8] == begun).all()
+        for keep in (0, 3):
+            with pytest.raises(ValueError, match=rf'`keep` got {keep}, it must be from 1 to 2 frames'):
+                model.extend(begun, words[:3], keep)
+        assert script.main([*few, '--out', str(tmp_path / 'story.png')]) == 0
+        assert 'first and second clips' in capsys.readouterr().out and (tmp_path / 'story.png').stat().st_size > 1000
+
+
+@pytest.mark.nightly
+def test_a_dot_goes_where_the_words_say():
+    with example_scripts.script('phenaki_toy') as script:
+        good = 0
+        for seed in '01':
+            args = script.read_arguments(['--seed', seed])
+            good += script.told(script.train(args), args)[1].float().mean(dim=0).amin() >= 0.9
+        assert good
+
+
+@pytest.mark.slow
+def test_videos_of_a_flow(capsys, tmp_path):
+    with example_scripts.script('video_dit_toy') as script:
+        args = script.read_arguments(
+            '--frames 4 --dim 8 --depth 1 --steps 2 --batch-size 3 --videos 5 --walk 2'.split()
+        )
+        video, words = script.videos(40, args)
+        assert script.followed(video, words, args).all() and not script.followed(video, (words + 1) % 4, args).any()
+        assert ((video > 0).sum(dim=(2, 3)) == 1).all() and not script.followed(-video, words, args).any()
+        model = script.train(args)
+        assert (model.to_video(model.to_tokens(video)) == video).all()
+        blank = script.VideoTransformer(args)
+        x = torch.randn(2, 8, 8)
+        condition = dict(condition=torch.randn(2, 8))
+        assert torch.allclose(blank.stack(x, **condition), blank.stack.final_norm(x), atol=1e-6)  # gates are 0
+        small = '--dim 8 --depth 1 --steps 2 --batch-size 3 --videos 5 --walk 2'.split()
+        assert script.main([*small, '--out', str(tmp_path / 'video.png')]) == 0
+        assert 'of 5 videos' in capsys.readouterr().out and (tmp_path / 'video.png').stat().st_size > 1000
+
+
+@pytest.mark.nightly
+def test_dots_go_where_the_words_say():
+    with example_scripts.script('video_dit_toy') as script:
+        args = script.read_arguments([])
+        model, words = script.train(args), torch.randint(0, 4, (400,))
+        assert script.followed(script.made(model, words, args), words, args).float().mean() >= 0.9
 
 
 @pytest.mark.nightly
