@@ -23,7 +23,7 @@ with packages():
 
     from x_transformers import Encoder, TransformerWrapper
 
-LENGTH, HEADS, NOISE, NEAR = 24, 4, 0.5, 3
+LENGTH, HEADS, NOISE, NEAR = 24, 4, 0.45, 3
 STEPS = torch.tensor([(0, 1), (0, -1), (1, 0), (-1, 0)])
 
 
@@ -82,12 +82,15 @@ class Folder(nn.Module):
 
 
 def precision(logits: Tensor, contacts: Tensor) -> float:
-    """Of as many pairs as the chain has links, or as touch if those are fewer, the likeliest: how many do touch."""
+    """Of as many pairs as the chain has links, or as touch if those are fewer, the likeliest: how many do touch?
+
+    Chains of which nothing touches are left out.
+    """
     upper, shares = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(NEAR), []
     for ours, true in zip(logits, contacts, strict=True):
         ours, true = ours[upper], true[upper]
-        count = min(LENGTH, true.sum().item())
-        shares.append(true[ours.topk(count).indices].float().mean())
+        if count := min(LENGTH, true.sum().item()):
+            shares.append(true[ours.topk(count).indices].float().mean())
     return torch.stack(shares).mean().item()
 
 

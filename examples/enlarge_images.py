@@ -36,8 +36,10 @@ class Enlarger(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.pixels, self.places = nn.Embedding(len(TEXTURES), dim), nn.Parameter(torch.randn(SMALL**2, dim))
-        stack = Decoder(**heads(dim), depth=2, cross_attend=True, attn_sparse_pattern=Local1D(2 * SIDE, 2 * SIDE))
-        places = dict(max_seq_len=SIDE**2, axial_abs_pos_emb=(SIDE, SIDE))
+        blocks = dict(attn_sparse_pattern=Local1D(2 * SIDE, 2 * SIDE), cross_attn_sparse_pattern=None)
+        stack = Decoder(**heads(dim), depth=2, cross_attend=True, **blocks)
+        # a place is that of the pixel to be drawn next, and there is none behind the last
+        places = dict(max_seq_len=SIDE**2 + 1, axial_abs_pos_emb=(SIDE + 1, SIDE))
         net = TransformerWrapper(num_tokens=3, attn_layers=stack, **places)
         for table in net.axial_pos:
             nn.init.normal_(table)

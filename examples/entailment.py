@@ -48,9 +48,10 @@ class ByWords(nn.Module):
 class InOneRow(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
-        stack = Encoder(**heads(dim), depth=2)
+        stack = Encoder(**heads(dim), depth=2, ff_glu=True)
         sizes = dict(num_tokens=2 * WORDS, max_seq_len=PREMISE + HYPOTHESIS)
-        self.net = TransformerWrapper(**sizes, attn_layers=stack, use_cls_token=True, logits_dim=2)
+        answer = dict(use_cls_token=True, logits_dim=2)
+        self.net = TransformerWrapper(**sizes, attn_layers=stack, use_abs_pos_emb=False, **answer)
 
     def forward(self, premise: Tensor, hypothesis: Tensor) -> Tensor:
         return self.net(torch.cat((premise, WORDS + hypothesis), dim=1))
@@ -74,7 +75,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('entailment.py', __doc__, task, argv, steps=800)
+    return run('entailment.py', __doc__, task, argv, steps=2000)
 
 
 if __name__ == '__main__':

@@ -40,8 +40,8 @@ def strands(count: int) -> tuple[Tensor, Tensor]:
 def task(args: argparse.Namespace) -> list[Score]:
     stack = Encoder(**heads(64), depth=3, rotary_pos_emb=True)
     net = TransformerWrapper(num_tokens=len(LETTERS) + 1, max_seq_len=LENGTH, attn_layers=stack)
-    model = MLMWrapper(net, mask_token_id=HIDDEN)
-    fit(model, lambda: model(strands(args.batch_size)[0]).loss, args)
+    model = MLMWrapper(net, mask_token_id=HIDDEN, pad_token_id=None)
+    fit(model, lambda: model(strands(args.batch_size)[0]), args)
     letters, planted = strands(600)
     rank = torch.rand(letters.shape).masked_fill(~planted, 2.0)
     one = rank.argmin(dim=1, keepdim=True)  # of a motif, where there is one

@@ -25,7 +25,7 @@ with packages():
 LENGTH = 9
 BETWEEN, NOT, GOOD, BAD = 1, 2, range(3, 9), range(9, 15)
 SINGULAR, PLURAL, IS, ARE = range(15, 23), range(23, 31), 31, 32
-THINGS, WAYS = 8, 4  # words for a thing
+THINGS, WAYS = 6, 3  # words for a thing
 FIRST_THING, VOCABULARY = 33, 33 + THINGS * WAYS
 
 
@@ -72,10 +72,18 @@ def both_ways(model: nn.Module, rows: Tensor) -> Tensor:
     return (model(rows) + model(swapped(rows))) / 2
 
 
+# what is made, whether neighbours matter, and how fast and how long to learn
+TASKS = (
+    ('sentiment', sentiments, True, 2, 1),
+    ('acceptability', agreements, False, 1, 0.25),
+    ('paraphrase', pairs, False, 1, 1),
+)
+
+
 def task(args: argparse.Namespace) -> list[Score]:
     scores = []
-    for name, draw in (('sentiment', sentiments), ('acceptability', agreements), ('paraphrase', pairs)):
-        stack = Encoder(**heads(64), depth=2)
+    for name, draw, rotary, lr, share in TASKS:
+        stack = Encoder(**heads(64), depth=2, rotary_pos_emb=rotary, ff_glu=True)
         net = TransformerWrapper(
             num_tokens=VOCABULARY, max_seq_len=LENGTH, attn_layers=stack, use_cls_token=True, logits_dim=2
         )
@@ -87,7 +95,8 @@ def task(args: argparse.Namespace) -> list[Score]:
             rows, labels = draw(args.batch_size)
             return cross_entropy(answers(rows), labels)
 
-        fit(net, loss, args)
+        part = argparse.Namespace(steps=max(round(args.steps * share), 1), lr=args.lr * lr)
+        fit(net, loss, part)
         rows, labels = draw(1000)
         with torch.no_grad():
             right = (answers(rows).argmax(dim=-1) == labels).float().mean().item()
@@ -100,7 +109,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('judge_sentences.py', __doc__, task, argv, steps=700)
+    return run('judge_sentences.py', __doc__, task, argv, steps=1500, lr=1e-3)
 
 
 if __name__ == '__main__':

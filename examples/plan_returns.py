@@ -19,7 +19,7 @@ with packages():
     from torch import Tensor
     from torch.nn.functional import one_hot
 
-    from x_transformers import DecisionTransformer, Decoder, Episode
+    from x_transformers import DecisionTransformer, Decoder
     from x_transformers.modalities.decision import Episode, returns_to_go
 
 STATES, STEPS = 9, 8
