@@ -42,7 +42,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--classifier-steps', type=size, default=500, help='of training the classifier (500)')
     add('--batch-size', type=size, default=64, help='images of a step (64)')
     add('--samples', type=size, default=500, help='to draw at the end (500)')
-    add('--cond-scale', type=not_negative, default=2.0, help='how much the digit that is asked for counts (2)')
+    add('--cond-scale', type=not_negative, default=1.0, help='how much the digit that is asked for counts (1)')
     add('--lr', type=positive, default=2e-3, help='highest learning rate of all three, 0 in the last step (0.002)')
     add('--seed', type=seed, default=0, help='of weights and data (0)')
     add('--out', type=Path, help='a picture of ten of each digit')
@@ -179,7 +179,8 @@ def work(args: argparse.Namespace) -> None:
         from matplotlib.figure import Figure
 
         shown = tokenizer.decode(model.drawn(torch.arange(DIGITS).repeat_interleave(DIGITS), args.cond_scale))
-        sheet = shown.view(DIGITS, DIGITS, 8, 8).permute(1, 2, 0, 3).reshape(DIGITS * 8, DIGITS * 8)
+        framed = F.pad(shown, (1, 1, 1, 1), value=-1.0)
+        sheet = framed.view(DIGITS, DIGITS, 10, 10).permute(0, 2, 1, 3).reshape(DIGITS * 10, DIGITS * 10)
         figure = Figure(figsize=(4, 4), layout='constrained')
         axes = figure.subplots()
         axes.imshow(sheet.numpy(), cmap='gray_r', vmin=-1, vmax=1)

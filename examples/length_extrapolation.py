@@ -66,7 +66,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f'--dim {args.dim} cannot be divided by {HEADS}')
     if 'learned' in args.schemes and max(args.times) > 1:
         longest = args.length * max(args.times)
-        parser.error(f'--schemes learned has a table of {args.length} positions, it cannot read windows of {longest}')
+        parser.error(f'--schemes learned has a table for windows of {args.length}, it cannot read those of {longest}')
     return args
 
 
@@ -75,7 +75,7 @@ def build_model(scheme: str, args: argparse.Namespace) -> AutoregressiveWrapper:
     sizes = dict(dim=args.dim, depth=args.depth, heads=HEADS, attn_dim_head=args.dim // HEADS)
     return AutoregressiveWrapper(
         TransformerWrapper(
-            num_tokens=256, max_seq_len=args.length, attn_layers=Decoder(**sizes, **of_stack), **of_wrapper
+            num_tokens=256, max_seq_len=args.length + 1, attn_layers=Decoder(**sizes, **of_stack), **of_wrapper
         )
     )
 

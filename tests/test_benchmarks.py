@@ -344,19 +344,6 @@ def test_long_text_as_a_program(tmp_path):
     assert {'dense', 'Performer'} == set(table_in(run('long_text', '--show', '--results', file)))
 
 
-@pytest.mark.slow
-def test_gallery_of_patterns(tmp_path):
-    """Pictures of patterns that differ from each other, none empty."""
-    pytest.importorskip('matplotlib', reason='pip install matplotlib')
-    import draw_patterns
-
-    pictures = dict(draw_patterns.gallery())
-    assert len({picture.tobytes() for picture in pictures.values()}) == len(pictures) >= 12
-    assert all((picture == 1).any() for picture in pictures.values())
-    sparse = pictures['Sparse Transformer, strided']
-    assert sparse[30, 23:31].tolist() == [3, 1, 1, 1, 1, 1, 1, 3] and sparse[30, 16] == 2 and sparse[30, 31] == 4
-
-
 @pytest.mark.nightly
 def test_ways_as_a_program(tmp_path):
     """Rows add up in a file; what a package or a folder lacks is named, the tables and pictures are drawn."""

@@ -26,7 +26,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 
 def needs(script):
     """The package that a script reads its data from."""
-    package = {'classify_images': 'sklearn', 'translate': 'babel'}.get(script)
+    package = {'classify_images': 'sklearn', 'draw_digits': 'sklearn', 'translate': 'babel'}.get(script)
     if package:
         pytest.importorskip(package, reason='needs x-transformers[examples]')
 
@@ -96,6 +96,15 @@ REFUSED = {
     'flow_moons': [
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
         (['--walk', '0'], "argument --walk: got '0', it must be an integer of at least 1"),
+    ],
+    'draw_digits': [
+        (['--model', 'muse'], "argument --model: invalid choice: 'muse'"),
+        (['--cond-scale', '-1'], "argument --cond-scale: got '-1', it must be a number of at least 0"),
+    ],
+    'length_extrapolation': [
+        (['--schemes', 'learned'], '--schemes learned has a table for windows of 32, it cannot read those of 256'),
+        (['--dim', '30'], '--dim 30 cannot be divided by 4'),
+        (['--data', 'empty'], 'there is no text in empty'),
     ],
     'phenaki_toy': [
         (['--dim', '30'], '--dim 30 cannot be divided by 4'),
@@ -438,6 +447,72 @@ def test_points_lie_in_the_moon_that_was_asked_for():
         model, which = script.train(args), torch.randint(0, 2, (1000,))
         points = script.walked(model, torch.randn(1000, 2), which, args.walk)
         assert script.within(points, which).float().mean() >= 0.9
+
+
+@pytest.mark.slow
+def test_losses_at_other_lengths(tmp_path, capsys):
+    """Each byte is foretold once, from those before it in its window; at the trained length that is the usual loss."""
+    (tmp_path / 'text').write_bytes(bytes(range(33, 123)) * 60)
+    argv = '--data text --length 4 --times 1 3 --steps 3 --batch-size 2 --dim 8 --depth 1 --val-windows 5'.split()
+    with example_scripts.script('length_extrapolation') as script:
+        args = script.read_arguments([*argv, '--schemes', 'alibi'])
+        model = script.build_model('alibi', args).eval()
+        text = torch.randint(0, 256, (5, 13))
+        for length in (4, 12):
+            expected = 0.0
+            for row in text:
+                for begin in range(0, 12, length):
+                    logits = model.net(row[None, begin : begin + length]).log_softmax(dim=-1)[0]
+                    read = row[begin + 1 : begin + length + 1]
+                    expected -= logits.gather(1, read[:, None]).sum().item() / (5 * 12)
+            assert abs(script.loss_at(model, text, length) - expected) < 1e-5
+        for scheme in script.SCHEMES:
+            if scheme != 'learned':
+                positions = script.build_model(scheme, args)(text)  # longer than it was made for
+                assert positions.isfinite()
+        assert script.main([*argv, '--schemes', 'sinusoids', 't5']) == 0
+        assert script.main([*argv, '--schemes', 'learned', '--times', '1']) == 0
+        printed = capsys.readouterr().out
+        assert 'sinusoids' in printed and '(1.00)' in printed and 'learned' in printed
+
+
+@pytest.mark.nightly
+def test_what_understands_longer_texts():
+    with example_scripts.script('length_extrapolation') as script:
+        args = script.read_arguments('--schemes sinusoids dynamic alibi --times 1 4'.split())
+        found = {scheme: losses[1] / losses[0] for scheme, losses in script.losses(args)}
+    assert found['dynamic'] <= 1.15 and found['alibi'] <= 1.15 and found['sinusoids'] >= 1.5, found
+
+
+@pytest.mark.slow
+def test_tokens_of_digits(capsys, tmp_path):
+    needs('draw_digits')
+    few = '--steps 2 --tokenizer-steps 2 --classifier-steps 2 --samples 7 --batch-size 3'.split()
+    with example_scripts.script('draw_digits') as script:
+        images, tokenizer = torch.rand(3, 1, 8, 8) * 2 - 1, script.DiscreteVAE()
+        ids = tokenizer.encode(images)
+        assert ids.shape == (3, 16) and (ids == tokenizer.to_codes(images).flatten(2).argmax(dim=1)).all()
+        one_hot = torch.nn.functional.one_hot(ids, script.CODES).float()
+        table = (one_hot @ tokenizer.table.weight).mT.reshape(3, -1, 4, 4)
+        assert torch.allclose(tokenizer.decode(ids), tokenizer.to_pixels(table).clamp(-1, 1), atol=1e-6)
+        for model in ('maskgit', 'dalle'):
+            assert script.main([*few, '--model', model, '--out', str(tmp_path / f'{model}.png')]) == 0
+            assert 'drawn digits are taken for what was asked for' in capsys.readouterr().out
+            assert (tmp_path / f'{model}.png').stat().st_size > 1000
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('model', ['maskgit', 'dalle'])
+def test_digits_that_were_asked_for(model):
+    needs('draw_digits')
+    with example_scripts.script('draw_digits') as script:
+        args = script.read_arguments(['--model', model])
+        net, tokenizer, classifier, (images, labels) = script.trained(args)
+        digits = torch.arange(10).repeat(50)
+        drawn = tokenizer.decode(net.drawn(digits, args.cond_scale))
+        assert script.taken_for(classifier, images, labels) > 0.95
+        assert script.taken_for(classifier, drawn, digits) >= 0.8
+        assert len(drawn.flatten(1).unique(dim=0)) > 100  # not one of each
 
 
 @pytest.mark.slow

@@ -1,11 +1,26 @@
 """Tasks of the Long Range Arena: values by a machine with a stack, paths by what touches what, files by hand."""
 
 import statistics
+import sys
+from pathlib import Path
 
 import example_scripts
 import pytest
 import torch
+from costs import costs_of
 from oracles import assert_close, randn
+from torch import nn
+from torch.nn import functional as F
+
+from x_transformers import Decoder, Encoder, TransformerWrapper
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / 'benchmarks'  # not in a source distribution
+sys.path.insert(0, str(BENCHMARKS))
+try:
+    from ways import WAYS, Sizes
+except ModuleNotFoundError:
+    WAYS = {}
+sys.path.remove(str(BENCHMARKS))
 
 
 @pytest.fixture(scope='module')
@@ -156,3 +171,68 @@ def test_it_runs(lra, tmp_path, capsys):
 @pytest.mark.nightly
 def test_short_expressions_are_learned(lra):
     assert max(lra.train(lra.read_arguments(['--seed', seed])) for seed in '01') >= 0.85
+
+
+# elements of the largest storage, for each of 1,024 tokens of 4 heads: the activations of the feedforward, twice,
+# but for keys that are copied to their queries, and tables of n * n
+PER_TOKEN = {
+    'image, local 2D': 4 * (8 + 16) * (16 + 16),  # a tile and its flange
+    'BigBird': 4 * 3 * 64,
+    'ETC, depth 1': 4 * 3 * 96,  # three blocks of the radius, filled up, and the global tokens
+    'Blockwise': 4 * 1024 // 2,
+    'AFT full': 1024,
+    'reversible, depth 8': 1024,  # the mask of dense attention
+    'feedforward in 8 chunks, depth 8': 1024,
+}
+
+
+def reader(name, n, dim=64, heads=4):
+    """A classifier of n tokens by one of the ways to attend: ids, mask -> logits, b 10."""
+    way, sizes = WAYS[name], Sizes(dim=dim, heads=heads)
+    if way.build is not None:
+        embed, layer, head = nn.Embedding(20, dim), way.build(n, sizes), nn.Linear(dim, 10)
+
+        def read(ids, mask):
+            x = layer(embed(ids))
+            x = x[0] if isinstance(x, tuple) else x
+            return head((x * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True))
+
+        return read
+    flags = way.flags(n, sizes)
+    if not way.depth:  # those of attention
+        flags = {f'attn_{flag}': value for flag, value in flags.items()}
+    kind = Decoder if way.causal else Encoder
+    stack = kind(dim=dim, depth=1, heads=heads, attn_dim_head=dim // heads, verbose=False, **flags)
+    answer = dict(logits_dim=10, average_pool_embed=True, use_abs_pos_emb=False)
+    net = TransformerWrapper(num_tokens=20, max_seq_len=n, attn_layers=stack, **answer)
+    return lambda ids, mask: net(ids, mask=mask, **way.inputs(n))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('name', WAYS)
+def test_every_mechanism_reads_a_thousand_tokens(lra, name):
+    """ListOps of up to 1,024 tokens, forwards and backwards, and what is kept for that."""
+    torch.manual_seed(0)
+    rows, n = lra.listops(1, min_len=600, max_len=1000), 1024
+    ids = F.pad(rows.ids, (0, n - rows.ids.shape[1]), value=lra.PAD)
+    read = reader(name, n)
+
+    def work(n):
+        return F.cross_entropy(read(ids, ids != lra.PAD), rows.labels)
+
+    costs = costs_of(work, n)
+    assert costs.largest <= n * PER_TOKEN.get(name, 2 * 4 * 64), f'{costs.largest / n:.0f} for each token'
+    loss = work(n)
+    loss.backward()
+    assert loss.isfinite() and 0.5 < loss.item() < 10
+    inside, padding = ids.clone(), ids.clone()
+    inside[:, 3] = (inside[:, 3] + 1) % lra.PAD
+    padding[ids == lra.PAD] = 0
+
+    def answers(tokens):
+        torch.manual_seed(1)  # of hashes and noise
+        return read(tokens, ids != lra.PAD)
+
+    assert not torch.allclose(answers(inside), answers(ids), atol=1e-7)
+    if WAYS[name].build is None:  # layers by themselves do not know the mask
+        assert_close(answers(padding), answers(ids), 1e-5)
