@@ -63,7 +63,7 @@ def best(found: Tensor) -> Tensor:
 
 
 def task(args: argparse.Namespace) -> list[Score]:
-    stack = Encoder(**heads(64), depth=3, rotary_pos_emb=True)
+    stack = Encoder(**heads(64), depth=3, rotary_pos_emb=True, ff_glu=True)
     model = TransformerWrapper(num_tokens=VALUES[-1] + 1, max_seq_len=64, attn_layers=stack, logits_dim=2)
 
     def loss() -> Tensor:
@@ -84,7 +84,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('answer_questions.py', __doc__, task, argv, steps=900)
+    return run('answer_questions.py', __doc__, task, argv, steps=1200)
 
 
 if __name__ == '__main__':

@@ -1,13 +1,21 @@
-"""What a cache refuses: rows that are not there, states that cannot be cut, and the cache of another model."""
+"""What a cache saves, and refuses: rows that are not there, states that cannot be cut, the cache of another model."""
 
 import copy
 
 import pytest
 import torch
+from costs import Costs
+from oracles import assert_close
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from x_transformers import ContinuousTransformerWrapper, CrossAttender, Decoder, TransformerWrapper
+from x_transformers import (
+    AutoregressiveWrapper,
+    ContinuousTransformerWrapper,
+    CrossAttender,
+    Decoder,
+    TransformerWrapper,
+)
 from x_transformers.cache import Cache
 from x_transformers.core.buffers import Buffer
 
@@ -206,3 +214,49 @@ def test_inputs_beside_ids_no_longer_than_the_cache_end_with_those_of_the_new_to
     _, cache = net(**inputs(slice(5)), return_intermediates=True)
     for start in (2, 5):
         torch.testing.assert_close(net(**inputs(slice(start, 6)), cache=cache), net(**inputs(slice(6)))[:, 5:])
+
+
+# what it saves
+
+
+def products(work):
+    """Multiplications, times two, of what `work` does."""
+    with torch.no_grad(), Costs() as costs:
+        work()
+    return costs.flops
+
+
+def test_a_context_is_projected_once():
+    """Keys and values of a context cost nothing from the second token on."""
+    model = AutoregressiveWrapper(net(dim=32, cross_attend=True))
+    context, start = torch.randn(2, 300, 32).double(), ids_of(2, 1)
+    projected = 2 * (2 * 300 * 32 * 2 * 16) * 2  # of both rows and layers
+    one, eight, nine = (
+        products(lambda length=length: model.generate(start, length, temperature=0.0, context=context))
+        for length in (1, 8, 9)
+    )
+    assert nine - eight < projected / 4 < projected <= one
+    again = products(lambda: model.generate(start, 9, temperature=0.0, context=context, cache_kv=False))
+    assert again > nine + 7 * projected
+
+
+def test_a_token_behind_many_costs_a_third_at_most():
+    model = net(dim=32)
+    past, new = ids_of(1, 512), ids_of(1, 1)
+    cache = model(past, return_intermediates=True)[1]
+    whole = products(lambda: model(torch.cat((past, new), dim=1)))
+    assert products(lambda: model(new, cache=cache, input_not_include_cache=True)) < whole / 3
+
+
+@pytest.mark.parametrize('size', [1, 3, 12])
+def test_a_prompt_in_pieces(size):
+    """Memory tokens, a context, and fewer heads of keys together."""
+    layers = Decoder(dim=16, depth=2, heads=4, attn_dim_head=8, attn_kv_heads=2, cross_attend=True, rotary_pos_emb=True)
+    model = TransformerWrapper(num_tokens=11, max_seq_len=0, num_memory_tokens=2, attn_layers=layers).double().eval()
+    ids, context = ids_of(2, 12), torch.randn(2, 5, 16).double()
+    wanted, cache, found = model(ids, context=context), None, []
+    for piece in ids.split(size, dim=1):
+        given = {} if cache is None else dict(cache=cache, input_not_include_cache=True)
+        out, cache = model(piece, context=context, return_intermediates=True, **given)
+        found.append(out)
+    assert_close(torch.cat(found, dim=1), wanted, 1e-12)

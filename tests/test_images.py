@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from law_cases import randomise
 from torch import nn
+from toy_tasks import taught
 
 from x_transformers import Decoder, Encoder, TransformerWrapper, TwoTowers, ViTransformerWrapper
 
@@ -185,6 +186,62 @@ def test_positions_of_other_sizes(kind, rows, columns):
     wanted = torch.einsum('ra,cb,abd->rcd', down, across, grid).flatten(0, 1)
     assert_close(tokens[:, 1:], patched(net, image) + wanted)
     assert_close(tokens[:, 0], (net.prefix_tokens + net.pos_embedding[:, 0]).expand(2, -1))
+
+
+@pytest.mark.parametrize('kind', ['bicubic', 'bicubic_antialias'])
+def test_positions_of_the_same_size_stay_as_they_are(kind):
+    net, plain = images(interpolate_pos_emb=kind), images()
+    assert torch.equal(net(IMAGE), plain(IMAGE))
+
+
+def test_a_smaller_image_has_the_positions_of_its_part():
+    net = images(patch_norm=False)
+    tall = vectors(2, CHANNELS, (SIDE + 1) * PIXELS, PIXELS)
+    with pytest.raises(ValueError, match='`img` got 8 x 2 pixels, at most 6 x 6 have positions'):
+        net(tall)
+    for rows, columns in ((2, 3), (3, 1), (1, 2)):
+        tokens, _, _ = seen_by(net, IMAGE[..., : rows * PIXELS, : columns * PIXELS])
+        whole = seen_by(net, IMAGE)[0].unflatten(1, (SIDE, SIDE))
+        assert_close(tokens, whole[:, :rows, :columns].flatten(1, 2))
+
+
+@pytest.mark.parametrize('flags', [{}, FIRST])
+def test_the_order_of_patches_does_not_count(flags):
+    """Where patches and their positions move together, the answer stays."""
+    net, order = images(**flags), torch.randperm(SIDE**2, generator=torch.Generator().manual_seed(0))
+    patches = IMAGE.unflatten(3, (SIDE, PIXELS)).unflatten(2, (SIDE, PIXELS)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    moved = patches[:, order].unflatten(1, (SIDE, SIDE)).permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
+    wanted, front = net(IMAGE), net.pos_embedding.shape[1] - SIDE**2
+    with torch.no_grad():
+        net.pos_embedding[:, front:] = net.pos_embedding[:, front:][:, order].clone()
+    assert not torch.allclose(net(IMAGE), wanted) and not torch.equal(moved, IMAGE)
+    assert_close(net(moved), wanted)
+
+
+@pytest.mark.slow
+def test_which_way_stripes_go():
+    """Images of 8 by 8 with stripes of any width, shift and shade, along rows or columns, with noise."""
+    torch.manual_seed(0)
+    net = ViTransformerWrapper(
+        image_size=8, patch_size=4, channels=1, num_classes=2, attn_layers=stack_of(dim=32, depth=2)
+    )
+
+    def drawn(b):
+        down, at = torch.randint(0, 2, (b,)), torch.arange(8)
+        width, shift = torch.randint(1, 4, (b, 1)), torch.randint(0, 8, (b, 1))
+        line = ((at + shift) // width % 2).float() * (0.5 + torch.rand(b, 1))
+        rows = line.unsqueeze(-1).expand(-1, 8, 8)
+        image = torch.where(down[:, None, None] == 1, rows.mT, rows)
+        return (image + 0.1 * torch.randn(b, 8, 8)).unsqueeze(1), down
+
+    def loss():
+        image, down = drawn(64)
+        return F.cross_entropy(net(image), down)
+
+    taught(net, loss, 300)
+    image, down = drawn(1000)
+    with torch.no_grad():
+        assert (net(image).argmax(-1) == down).double().mean() >= 0.98
 
 
 def test_positions_are_resampled_in_single_precision():

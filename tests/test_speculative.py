@@ -8,6 +8,7 @@ import torch
 from law_cases import CASES, inputs_for, model_of, randomise
 from torch import nn
 from toy_nets import MODELS, ROTARY, VOCAB, Fixed, History, diverse, ids_of, language_model, vectors_of, wrapped
+from toy_tasks import learned, markov, net_for
 
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
@@ -263,6 +264,47 @@ def test_sampled_tokens_have_the_distribution_of_the_model(name, draft):
     runs = torch.bincount((out * torch.tensor([25, 5, 1])).sum(-1), minlength=125)
     statistic, limit = chi_square(runs, probs)
     assert statistic < limit
+
+
+def test_two_tokens_at_once_in_many_runs():
+    """Of 200,000 runs the counts of pairs fit their probabilities, and those of a wrong remedy would not.
+
+    Which is to draw from the model itself where a guess is refused. The first guess is taken as often as the two
+    distributions overlap.
+    """
+    net, draft, runs = Pairs(0), Pairs(1), 200_000
+    options, generator = SAMPLING['plain'], torch.Generator().manual_seed(0)
+    model, prompts = AutoregressiveWrapper(net), torch.full((runs, 1), 2)
+    p, q = weights_of(net, options), weights_of(draft, options)
+    out = model.speculative(prompts, 2, draft, 2, generator=generator, **options)
+    counts = torch.bincount((out * torch.tensor([5, 1])).sum(-1), minlength=25)
+    overlap = torch.minimum(p, q)
+    wrong = overlap + (1 - overlap.sum(-1, keepdim=True)) * p
+
+    def statistic(table):
+        expected = (table[2][:, None] * table).flatten() * runs
+        return ((counts - expected).square() / expected).sum()
+
+    assert statistic(p) < 51.2 < statistic(wrong)
+    generator = torch.Generator().manual_seed(1)
+    _, stats = model.speculative(prompts, 2, draft, 1, generator=generator, return_stats=True, **options)
+    share, expected = stats.accepted / stats.guessed, overlap[2].sum().item()
+    assert abs(share - expected) < 4 * (expected * (1 - expected) / runs) ** 0.5
+
+
+@pytest.mark.slow
+def test_a_draft_of_the_same_chain_saves_passes():
+    """Both have learned one chain, the draft in fewer steps."""
+    torch.manual_seed(0)
+    task, nets = markov(32, tokens=8), []
+    for depth, steps in ((2, 400), (1, 300)):
+        net = net_for(task, Decoder, depth=depth)
+        learned(net, task, steps)
+        nets.append(AutoregressiveWrapper(net))
+    model, draft = nets
+    prompts = task.draw(32)[0][:, :4]
+    _, stats = model.speculative(prompts, 24, draft, 4, return_stats=True, **SAMPLING['plain'])
+    assert 24 * 32 / (24 * 32 - stats.accepted) >= 1.5  # every pass of a row makes one token itself
 
 
 @pytest.mark.costly

@@ -177,7 +177,7 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got shape {tuple(img.shape)}, '
                 f'it must be (b, {self.channels}, height, width) {how} {least} pixels'
             )
-        if self.interpolate_pos_emb is None and (height // least) * (width // least) > self.side**2:
+        if self.interpolate_pos_emb is None and max(height, width) // least > self.side:
             raise ValueError(
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
@@ -233,10 +233,14 @@ class ViTransformerWrapper(Configurable):
         return flat
 
     def positions(self, rows: int, columns: int) -> Tensor:
-        """Positions of prefix tokens and a grid of patches,  1 n d."""
+        """Positions of prefix tokens and a grid of patches,  1 n d: the upper left part of the table, or all of it
+        resampled."""
         table, prefix, side = self.pos_embedding, self.num_prefix, self.side
-        if self.interpolate_pos_emb is None or rows == columns == side:
+        if columns == side and (self.interpolate_pos_emb is None or rows == side):
             return table[:, : prefix + rows * columns]
+        if self.interpolate_pos_emb is None:
+            part = table[:, prefix:].unflatten(1, (side, side))[:, :rows, :columns]
+            return torch.cat((table[:, :prefix], part.flatten(1, 2)), dim=1)
         grid = rearrange(accurate(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=side)
         smooth = RESAMPLED[self.interpolate_pos_emb]
         grid = F.interpolate(grid, (rows, columns), mode='bicubic', align_corners=False, antialias=smooth)
