@@ -117,7 +117,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('contact_map.py', __doc__, task, argv, steps=500, batch=32)
+    return run('contact_map.py', __doc__, task, argv, steps=900, batch=32)
 
 
 if __name__ == '__main__':

@@ -53,7 +53,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('find_motifs.py', __doc__, task, argv, steps=1200, lr=3e-3)
+    return run('find_motifs.py', __doc__, task, argv, steps=800, lr=3e-3)
 
 
 if __name__ == '__main__':

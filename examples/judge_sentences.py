@@ -74,7 +74,7 @@ def both_ways(model: nn.Module, rows: Tensor) -> Tensor:
 
 # what is made, whether neighbours matter, and how fast and how long to learn
 TASKS = (
-    ('sentiment', sentiments, True, 2, 1),
+    ('sentiment', sentiments, True, 2, 0.8),
     ('acceptability', agreements, False, 1, 0.25),
     ('paraphrase', pairs, False, 1, 1),
 )

@@ -68,7 +68,7 @@ def task(args: argparse.Namespace) -> list[Score]:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the script. Returns its exit code."""
-    return run('search_texts.py', __doc__, task, argv, steps=500)
+    return run('search_texts.py', __doc__, task, argv, steps=350)
 
 
 if __name__ == '__main__':

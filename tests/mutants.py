@@ -1560,6 +1560,8 @@ BUGS = {
         ('an image model hands on positions and adds them', 'if not hands_on_positions(self):\n            x', 'if True:\n            x', 'test_untied.py'),
         ('a class token of an image has a position', 'known[:, 0] = False', 'pass', 'test_untied.py'),
         ('registers have a position', 'known.new_zeros(len', 'known.new_ones(len', 'test_untied.py'),
+        ('a narrow image has the first positions, whatever its width', 'if columns == side and (self.interpolate_pos_emb is None or rows == side):', 'if self.interpolate_pos_emb is None or rows == columns == side:'),
+        ('an image that is too tall is read', 'max(height, width) // least > self.side', 'width // least > self.side'),
         ('registers always stand behind patches', 'at = self.num_prefix if self.registers_first else x.shape[1]\n', 'at = x.shape[1]\n'),
         ('the mean reads what stands in front', 'x[:, self.num_prefix :].mean(dim=1)', 'x.mean(dim=1)'),
         ('positions are not smoothed where they shrink', 'smooth = RESAMPLED[self.interpolate_pos_emb]', 'smooth = False'),
