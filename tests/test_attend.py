@@ -170,6 +170,48 @@ def formula_law(name, call):
                 torch.testing.assert_close(got.clamp(min=-1e9), want.clamp(min=-1e9))
 
 
+def tiled(q, k, v, seen, bias, block=2):
+    """Online softmax: keys come block by block, the largest score so far m and the sum l are carried along.
+
+    Dao et al. 2022, arXiv:2205.14135
+    """
+    k, v = (t.repeat(1, q.shape[1] // t.shape[1], 1, 1) for t in (k, v))
+    m, l = torch.full_like(q[..., :1], -torch.inf), torch.zeros_like(q[..., :1])
+    o = q.new_zeros(*q.shape[:-1], v.shape[-1])
+    for begin in range(0, k.shape[2], block):
+        part = slice(begin, begin + block)
+        scores = q @ k[:, :, part].mT * q.shape[-1] ** -0.5 + bias[..., part]
+        scores = scores.masked_fill(~seen[..., part], -torch.inf)
+        new = torch.maximum(m, scores.amax(dim=-1, keepdim=True))
+        weights = torch.where(new.isinf(), 0.0, (scores - new).exp())
+        fade = torch.where(new.isinf(), 0.0, (m - new).exp())
+        m, l, o = new, l * fade + weights.sum(dim=-1, keepdim=True), o * fade + weights @ v[:, :, part]
+    return torch.where(l == 0, 0.0, o / l.clamp(min=1e-30))
+
+
+@pytest.mark.parametrize(('dtype', 'near'), [(torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize('flash', [True, None, False])
+def test_online_softmax(flash, dtype, near):
+    """Causal with fewer queries than keys, groups of heads, a bias, padding, and a row that sees nothing."""
+    attend = Attend(heads=4, flash=flash, causal=True)
+    operand = [t.to(dtype).requires_grad_() for t in operands(rows=3, keys=7, kv_heads=2)]
+    bias = torch.randn(4, 3, 7).to(dtype)
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0, 1]]).bool()  # of row 1 the last query alone sees
+    seen = mask[:, None, None] & torch.ones(3, 7, dtype=torch.bool).tril(4)
+    out, _ = attend(*operand, mask=mask, attn_bias=bias)
+    twin = [t.detach().double().requires_grad_() for t in operand]
+    wanted = tiled(*twin, seen, bias.double())
+    assert (wanted[1, :, :2] == 0).all() and (wanted[1, :, 2] != 0).any()
+    torch.testing.assert_close(out.double(), wanted, atol=near, rtol=near)
+    probe = torch.randn(wanted.shape)
+    for got, want in zip(
+        torch.autograd.grad((out * probe.to(dtype)).sum(), operand),
+        torch.autograd.grad((wanted * probe.to(dtype).double()).sum(), twin),
+        strict=True,
+    ):
+        torch.testing.assert_close(got.double(), want, atol=2 * near, rtol=2 * near)
+
+
 def test_attend_takes_one_head_of_keys_deltas_and_queries_that_are_padding():
     q, k, v = operands()
     attend = built({})
