@@ -259,7 +259,7 @@ def _() -> Picture:
 
 @picture('lsh')
 def _() -> Picture:
-    options = dict(attn_cluster='lsh', attn_lsh_rounds=1)
+    options = dict(attn_cluster='lsh', attn_cluster_size=8, attn_lsh_rounds=1, attn_lsh_buckets=6)
     stack = Encoder(dim=DIM, depth=1, heads=1, attn_dim_head=16, verbose=False, ff_mult=1, **options)
     return Maps('Hashing: whom a token depends on, arXiv:2001.04451', [('1 round', influence(stack))])
 
