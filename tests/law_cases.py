@@ -868,7 +868,11 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
     if 'pos' in inputs:
         pos = inputs['pos']
         wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1)
-        wider['pos'] += left if net.pos_emb is not None else 0  # a table counts from the first real token
+        tables = 'axial_abs_pos_emb', 'per_layer_abs_pos_emb'
+        counts = net.pos_emb is not None or any(
+            flags.get(name) for flags in (net.config, net.attn_layers.config) for name in tables
+        )
+        wider['pos'] += left if counts else 0  # a table counts from the first real token
     for name in set(TABLES) & set(inputs):
         wider[name] = each_of(
             name,
