@@ -1179,6 +1179,10 @@ def test_random_combinations(names, kind):
         ('looped', 'only_cross=True'),
         ('to_logits', 'return_only_embed=True'),
         ('attn_sparse_topk', 'memory_tokens_interspersed_every'),
+        ('attn_adaptive_span=dynamic', 'attn_sparse_pattern'),
+        ('attn_adaptive_span=dynamic', 'attn_cluster'),
+        ('xl_rel_segments', 'rotary_pos_emb'),
+        ('per_layer_abs_pos_emb', 'pos'),
     ],
     ids=' + '.join,
 )

@@ -121,7 +121,7 @@ class AdaptiveSpan(AttentionFeature):
         """Which keys are seen, or the logarithm of how much."""
         index, own, limit, ramp = call.k_at, call.q_at, self.max_span, self.span_ramp
         reach = self.reach(z, call) if call.in_order('index') else None
-        constant = z.shape[-1] == 1
+        constant = self.adaptive_span == 'static'
 
         def shown(x: Tensor, z: Tensor) -> Tensor:
             share = (ramp + z - x) / ramp
