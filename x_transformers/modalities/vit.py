@@ -177,7 +177,7 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got shape {tuple(img.shape)}, '
                 f'it must be (b, {self.channels}, height, width) {how} {least} pixels'
             )
-        if self.interpolate_pos_emb is None and max(height, width) // least > self.side:
+        if self.interpolate_pos_emb is None and (height // least > self.side or width // least > self.side):
             raise ValueError(
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
@@ -236,11 +236,12 @@ class ViTransformerWrapper(Configurable):
         """Positions of prefix tokens and a grid of patches,  1 n d: the upper left part of the table, or all of it
         resampled."""
         table, prefix, side = self.pos_embedding, self.num_prefix, self.side
-        if columns == side and (self.interpolate_pos_emb is None or rows == side):
-            return table[:, : prefix + rows * columns]
-        if self.interpolate_pos_emb is None:
-            part = table[:, prefix:].unflatten(1, (side, side))[:, :rows, :columns]
-            return torch.cat((table[:, :prefix], part.flatten(1, 2)), dim=1)
+        if self.interpolate_pos_emb is None:  # no question of sizes: programs read images of all
+            down, across = (torch.arange(count, device=table.device) for count in (rows, columns))
+            part = table[:, (prefix + side * down.unsqueeze(-1) + across).flatten()]
+            return torch.cat((table[:, :prefix], part), dim=1) if prefix else part
+        if rows == columns == side:
+            return table
         grid = rearrange(accurate(table[:, prefix:]), '1 (h w) d -> 1 d h w', h=side)
         smooth = RESAMPLED[self.interpolate_pos_emb]
         grid = F.interpolate(grid, (rows, columns), mode='bicubic', align_corners=False, antialias=smooth)
