@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import redirect_stdout
+from hashlib import sha256
 from types import SimpleNamespace
 
 import torch
@@ -20,19 +21,25 @@ class Corpus:
     length     bytes of a sequence
     batch      sequences that are drawn at once
     most       bytes that are read at most
+    data       a file or folder, if not the standard library
     """
 
-    def __init__(self, length: int, batch: int, most: int) -> None:
+    def __init__(self, length: int, batch: int, most: int, data: str | None = None) -> None:
         from common.texts import read_corpus
 
-        self.length, self.batch, self.most = length, batch, most
+        self.length, self.batch, self.most, self.data = length, batch, most, data
         with redirect_stdout(io.StringIO()):
             self.train, self.valid = read_corpus(self.wishes(length, 1))
+
+    @property
+    def hash(self) -> str:
+        """By which texts are told apart."""
+        return sha256(self.train.numpy().tobytes()).hexdigest()[:8]
 
     def wishes(self, length: int, held_out: int) -> SimpleNamespace:
         """What `common.texts` asks of a configuration."""
         sizes = dict(seq_len=length, batch_size=self.batch, val_windows=held_out)
-        return SimpleNamespace(data=None, max_bytes=self.most, **sizes)
+        return SimpleNamespace(data=self.data, max_bytes=self.most, **sizes)
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Sequences from random places:  b n"""

@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flag_variants import SEQ_LEN
 from measure import markdown
 from scipy import stats
 
@@ -89,7 +90,7 @@ def curves_of(own: Iterable[Row]) -> dict[int, dict[float, float]]:
     """Bits of a baseline by steps, for each seed."""
     found: dict[int, dict[float, float]] = defaultdict(dict)
     for row in own:
-        if row.stage in ('baselines', 'single') and not row.variant:
+        if row.stage in ('baselines', 'single') and not row.variant and row.length == SEQ_LEN:
             found[row.seed][row.steps] = row.bits
     return found
 
@@ -100,12 +101,12 @@ def costs_of(own: Iterable[Row]) -> dict[str, Row]:
 
 def effects(rows: Iterable[Row], baseline: str, stage: str = 'single') -> dict[str, Effect]:
     """What each variant of a stage changes, by name; those alone of which the baseline of the same seed is there."""
-    own = [row for row in rows if row.baseline == baseline and not row.refused]
-    base = {(row.seed, row.steps, row.length): row for row in own if row.stage == stage and not row.variant}
+    own = [row for row in rows if row.baseline == baseline and row.length == SEQ_LEN and not row.refused]
+    base = {(row.seed, row.steps, row.text): row for row in own if row.stage == stage and not row.variant}
     curves, costs = curves_of(own), costs_of(own)
     differences: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in own:
-        other = base.get((row.seed, row.steps, row.length))
+        other = base.get((row.seed, row.steps, row.text))
         if row.stage != stage or not row.variant or other is None:
             continue
         step = cost_of(costs, row.variant).step

@@ -2,7 +2,8 @@
 
 A variant is named as a user would write it. Its keywords are those of the decoder, of the model around it (behind
 `model.`), or of the wrapper that trains it (behind `train.`). What a baseline has already is another value there:
-`off` takes the keyword away. A family holds alternatives to one another, of which a model has one.
+`off` takes the keyword away. A value that is a function is one of the sizes of the models. A family holds alternatives
+to one another, of which a model has one.
 """
 
 from __future__ import annotations
@@ -43,18 +44,22 @@ VARIANTS: list[Variant] = [
         learned=dict(NO_POSITIONS, **{'model.use_abs_pos_emb': True}),
         rotary_pos_emb=dict(NO_POSITIONS, rotary_pos_emb=True),
         rotary_xpos=dict(NO_POSITIONS, rotary_pos_emb=True, rotary_xpos=True),
-        rotary__half__of__the__width=dict(NO_POSITIONS, rotary_pos_emb=True, rotary_emb_dim=16),
+        rotary__half__of__the__width=dict(
+            NO_POSITIONS, rotary_pos_emb=True, rotary_emb_dim=lambda sizes: sizes.dim_head // 2
+        ),
         rotary_and_learned={'rotary_pos_emb': True, 'model.use_abs_pos_emb': True},
         polar_pos_emb=dict(NO_POSITIONS, polar_pos_emb=True),
         alibi_pos_bias=dict(NO_POSITIONS, alibi_pos_bias=True),
-        alibi__half__of__the__heads=dict(NO_POSITIONS, alibi_pos_bias=True, alibi_num_heads=2),
+        alibi__half__of__the__heads=dict(
+            NO_POSITIONS, alibi_pos_bias=True, alibi_num_heads=lambda sizes: sizes.heads // 2
+        ),
         rel_pos_bias=dict(NO_POSITIONS, rel_pos_bias=True),
         dynamic_pos_bias=dict(NO_POSITIONS, dynamic_pos_bias=True),
         shaw_rel_pos=dict(NO_POSITIONS, shaw_rel_pos=True),
         attn_use_cope=dict(NO_POSITIONS, attn_use_cope=True),
         attn_data_dependent_alibi=dict(NO_POSITIONS, attn_data_dependent_alibi=True),
         attn_use_rel_proj_pos_bias=dict(NO_POSITIONS, attn_use_rel_proj_pos_bias=True),
-        scaled_sinu_pos_emb=dict(NO_POSITIONS, **{'model.scaled_sinu_pos_emb': True}),
+        scaled_sinu_pos_emb=dict(NO_POSITIONS, **{'model.use_abs_pos_emb': True, 'model.scaled_sinu_pos_emb': True}),
         position_infused_attn=dict(NO_POSITIONS, position_infused_attn=True),
         attn_disentangled=dict(NO_POSITIONS, attn_disentangled={'span': 64}),
     ),
@@ -139,11 +144,11 @@ VARIANTS: list[Variant] = [
         attn_k_rmsnorm=dict(attn_k_rmsnorm=True),
         attn_value_rmsnorm=dict(attn_value_rmsnorm=True),
         attn_kv_heads__1=dict(attn_kv_heads=1),
-        attn_kv_heads__2=dict(attn_kv_heads=2),
+        attn_kv_heads__half=dict(attn_kv_heads=lambda sizes: sizes.heads // 2),
         attn_shared_qk=dict(attn_shared_qk=True),
         attn_collab_heads=dict(attn_collab_heads=True),
-        attn_use_latent_kv=dict(attn_use_latent_kv=True, attn_dim_latent_kv=32),
-        attn_use_latent_q=dict(attn_use_latent_q=True, attn_dim_latent_q=32),
+        attn_use_latent_kv=dict(attn_use_latent_kv=True, attn_dim_latent_kv=lambda sizes: sizes.dim // 2),
+        attn_use_latent_q=dict(attn_use_latent_q=True, attn_dim_latent_q=lambda sizes: sizes.dim // 2),
         attn_qkv_bias=dict(attn_qkv_bias=True),
         attn_num_mem_kv=dict(attn_num_mem_kv=4),
         attn_rotate_values=dict(NO_POSITIONS, rotary_pos_emb=True, attn_rotate_values=True),
@@ -171,7 +176,7 @@ VARIANTS: list[Variant] = [
         attn_gate_value_heads=dict(attn_gate_value_heads=True),
         attn_gate_values=dict(attn_gate_values=True),
         attn_output_gate=dict(attn_output_gate=True),
-        attn_swiglu_values=dict(attn_swiglu_values=True),
+        attn_swiglu_values=dict(attn_swiglu_values=True, attn_gate_values=True),
         attn_on_attn=dict(attn_on_attn=True),
         attn_orthog_projected_values=dict(attn_orthog_projected_values=True),
         attn_output_proj_depth=dict(attn_output_proj_depth=2),
@@ -209,7 +214,7 @@ VARIANTS: list[Variant] = [
             NO_POSITIONS, attn_kernel='elu', attn_kernel_update='delta', **{'model.use_abs_pos_emb': True}
         ),
         attn_aft__local=dict(NO_POSITIONS, attn_aft='local', attn_aft_max_len=SEQ_LEN),
-        rwkv=dict(NO_POSITIONS, custom_layers=('r', 'f') * 4, recurrent_module='rwkv'),
-        ssm=dict(NO_POSITIONS, custom_layers=('r', 'f') * 4, recurrent_module='ssm'),
+        rwkv=dict(NO_POSITIONS, custom_layers=lambda sizes: ('r', 'f') * sizes.depth, recurrent_module='rwkv'),
+        ssm=dict(NO_POSITIONS, custom_layers=lambda sizes: ('r', 'f') * sizes.depth, recurrent_module='ssm'),
     ),
 ]

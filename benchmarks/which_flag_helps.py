@@ -2,23 +2,23 @@
 
     python benchmarks/which_flag_helps.py [--stages rates,single] [--hours 5] [--jobs 2]
     python benchmarks/which_flag_helps.py --left            what there is to do
+    python benchmarks/which_flag_helps.py --sizes 50M --device cuda --baselines modern --stages rates,costs,single
 
 Bytes of the source of Python's standard library are foretold by a small decoder. Within a seed all variants see the
 same batches, so that differences to the baseline of that seed are what counts. A run is a row of a file in
-`benchmarks/results/`, written when it ends: what is there is not run again, so that an interruption costs one run for
-each job. `flag_effects.py` reads the rows, and tells what they say.
+`benchmarks/results/SIZES/`, written when it ends: what is there is not run again, so that an interruption costs one run
+for each job. `flag_effects.py` reads the rows, and tells what they say.
 
 Stages, each of which reads what those before it have found:
 
     rates      a grid of learning rates, for each baseline
     costs      of every variant beside its baseline, in turns: time of a step, memory, time of a generated token
     baselines  each baseline for more and fewer steps: what it reaches in the time that a variant takes
-    single     every variant, alone
+    single     every variant, alone; positions are trained at 256 bytes and read at up to 2,048
     second     variants of the top and the bottom tenth, at another learning rate
     forward    the best variants one after the other, as long as they help in equal time
-    pairs      the best variants, two at once
+    pairs      the best variants of the modern baseline, two at once
     final      what `forward` has chosen, and its baseline, for four times as long
-    lengths    positions: trained at 256 bytes, read at up to 2,048
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,10 @@ from torch import Tensor, nn
 sys.path[:0] = [str(ROOT), str(ROOT / 'examples')]
 
 RESULTS = ROOT / 'benchmarks' / 'results'
-RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
 MORE = (0.5, 0.7, 1.4, 2.0, 2.8, 4.0)  # times the steps of a run
 LENGTHS = (256, 512, 1024, 2048)
 BY_NAME = {variant.name: variant for variant in VARIANTS}
-FIRST = {'rates': 2, 'second': 3, 'forward': 3, 'pairs': 3}  # so many seeds, where not all are run
+FIRST = {'rates': 2, 'second': 3, 'forward': 3, 'pairs': 2}  # so many seeds, where not all are run
 
 
 @dataclass
@@ -75,6 +74,7 @@ class Row:
     version: str = ''
     torch: str = torch.__version__
     machine: str = ''
+    text: str = ''  # of what bytes: the beginning of their hash
     day: str = field(default_factory=lambda: time.strftime('%Y-%m-%d'))
 
 
@@ -115,20 +115,35 @@ class Sizes:
 
     dim: int = 64
     depth: int = 4
-    heads: int = 2
-    batch: int = 8
-    steps: int = 400
-    held_out: int = 128
+    heads: int = 4
+    batch: int = 4
+    steps: int = 300
+    held_out: int = 256
     bytes: int = 20_000_000
     seq_len: int = SEQ_LEN
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+    rounds: int = 5  # of costs
+    device: str = 'cpu'
+    data: str | None = None
+
+    @property
+    def dim_head(self) -> int:
+        return self.dim // self.heads
 
 
-def keywords_of(baseline: str, names: str) -> dict[str, Any]:
+SIZES = {
+    'small': Sizes(),
+    '50M': Sizes(640, 8, 10, 32, 600, 512, rates=(5e-4, 1e-3, 2e-3), rounds=3),
+    'tiny': Sizes(32, 1, 2, 2, 4, 4, 10**5, rates=(1e-3, 2e-3)),
+}
+
+
+def keywords_of(baseline: str, names: str, sizes: Sizes) -> dict[str, Any]:
     """The keywords of a baseline with some variants."""
     found = dict(BASELINES[baseline])
     for name in filter(None, names.split(' + ')):
         found.update(BY_NAME[name].flags)
-    return found
+    return {name: value(sizes) if callable(value) else value for name, value in found.items()}
 
 
 def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = None) -> nn.Module:
@@ -139,7 +154,7 @@ def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = N
     for name, value in keywords.items():
         part, _, own = name.rpartition('.')
         parts[part][own] = value
-    shape = dict(dim=sizes.dim, depth=sizes.depth, heads=sizes.heads, attn_dim_head=sizes.dim // sizes.heads)
+    shape = dict(dim=sizes.dim, depth=sizes.depth, heads=sizes.heads, attn_dim_head=sizes.dim_head)
     stack = Decoder(**shape, verbose=False, **parts[''])
     net = TransformerWrapper(
         num_tokens=256, max_seq_len=max_seq_len or sizes.seq_len, attn_layers=stack, **parts['model']
@@ -150,15 +165,30 @@ def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = N
 # runs
 
 
+def half(device: torch.device) -> torch.autocast:
+    """On an accelerator, autocast to bfloat16."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type != 'cpu')
+
+
+def now(device: str) -> float:
+    """Seconds: of the processor, or of the clock when an accelerator has done what it was told."""
+    if device == 'cpu':
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def optimiser_of(model: nn.Module, rate: float) -> torch.optim.Optimizer:
     decayed = [weight for weight in model.parameters() if weight.ndim > 1]
     others = [weight for weight in model.parameters() if weight.ndim < 2]
     groups = [{'params': decayed, 'weight_decay': 0.1}, {'params': others, 'weight_decay': 0.0}]
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=decayed[0].is_cuda)
 
 
 def step_of(model: nn.Module, optimiser: torch.optim.Optimizer, batch: Tensor) -> None:
-    model(batch).backward()
+    with half(batch.device):
+        loss = model(batch)
+    loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimiser.step()
     optimiser.zero_grad()
@@ -169,10 +199,11 @@ def bits_of(model: nn.Module, held_out: Tensor) -> float:
     """Bits per byte, of the plain loss."""
     net = model.net.eval()
     total = 0.0
-    for rows in held_out.split(16):
-        logits = net(rows[:, :-1])
+    for rows in held_out.split(max(1, 16 * SEQ_LEN // held_out.shape[1])):
+        with half(rows.device):
+            logits = net(rows[:, :-1])
         logits = logits[0] if logits.ndim == 4 else logits  # of several heads the first
-        total += nn.functional.cross_entropy(logits.mT, rows[:, 1:], reduction='sum').item()
+        total += nn.functional.cross_entropy(logits.float().mT, rows[:, 1:], reduction='sum').item()
     model.train()
     return total / held_out[:, 1:].numel() / math.log(2)
 
@@ -185,51 +216,52 @@ def most(sizes: Sizes, length: int) -> int:
 def trained(row: Row, sizes: Sizes, text: Corpus) -> Iterator[Row]:
     """Fill in what a model learns; one row for each length that is read."""
     torch.manual_seed(row.seed)
-    lengths = LENGTHS if row.stage == 'lengths' else (sizes.seq_len,)
-    model = model_of(keywords_of(row.baseline, row.variant), sizes, max(lengths))
+    of_positions = not row.variant or BY_NAME[row.variant.split(' + ')[0]].family == 'positions'
+    lengths = LENGTHS if row.stage == 'single' and of_positions else (sizes.seq_len,)
+    model = model_of(keywords_of(row.baseline, row.variant, sizes), sizes, max(lengths)).to(sizes.device)
     optimiser, generator = optimiser_of(model, row.rate), torch.Generator().manual_seed(row.seed)
-    used = 0.0
+    start = now(sizes.device)
     for step in range(row.steps):
-        batch, start = text.draw(generator), time.process_time()
+        batch = text.draw(generator).to(sizes.device)
         for group in optimiser.param_groups:
             group['lr'] = row.rate * min(1.0, (step + 1) / max(1, row.steps // 20)) * (1 - step / row.steps)
         step_of(model, optimiser, batch)
         model.stepped((step + 1) / row.steps)
-        used += time.process_time() - start
-    row.seconds, row.parameters = used, sum(weight.numel() for weight in model.parameters())
+    row.seconds, row.parameters = now(sizes.device) - start, sum(weight.numel() for weight in model.parameters())
     for length in lengths:
-        yield Row(
-            **{**asdict(row), 'bits': bits_of(model, text.held_out(most(sizes, length), length)), 'length': length}
-        )
+        held_out = text.held_out(most(sizes, length), length).to(sizes.device)
+        yield Row(**{**asdict(row), 'bits': bits_of(model, held_out), 'length': length})
 
 
-def costs(row: Row, sizes: Sizes, text: Corpus, rounds: int = 5) -> Iterator[Row]:
+def costs(row: Row, sizes: Sizes, text: Corpus) -> Iterator[Row]:
     """Fill in what a variant costs, as ratios: medians over rounds in which both take turns."""
-    models = [model_of(keywords_of(row.baseline, name), sizes) for name in (row.variant, '')]
+    names, rounds = (row.variant, ''), range(sizes.rounds)
+    models = [model_of(keywords_of(row.baseline, name, sizes), sizes).to(sizes.device) for name in names]
     optimisers = [optimiser_of(model, 1e-3) for model in models]
-    batch = text.draw(torch.Generator().manual_seed(0))
+    batch = text.draw(torch.Generator().manual_seed(0)).to(sizes.device)
     steps: list[Callable[[], None]] = [
         lambda own=own: step_of(*own, batch) for own in zip(models, optimisers, strict=True)
     ]
 
     def seconds(work: Callable[[], Any]) -> float:
-        start = time.process_time()
+        start = now(sizes.device)
         work()
-        return time.process_time() - start
+        return now(sizes.device) - start
 
     def token(model: nn.Module) -> None:
-        model.eval().generate(batch[:1, :32], 32, temperature=0.0)
+        with half(batch.device):
+            model.eval().generate(batch[:1, :32], 32, temperature=0.0)
         model.train()
 
     for step in steps:
         step()
-    taken = [[seconds(lambda step=step: (step(), step(), step())) for step in steps] for _ in range(rounds)]
+    taken = [[seconds(lambda step=step: (step(), step(), step())) for step in steps] for _ in rounds]
     row.step_ms = 1e3 / 3 * statistics.median(own for own, _ in taken)
     row.step = statistics.median(own / base for own, base in taken)
-    row.memory = bytes_of(steps[0], Settings()) / bytes_of(steps[1], Settings())
+    row.memory = bytes_of(steps[0], Settings(sizes.device)) / bytes_of(steps[1], Settings(sizes.device))
     for model in models:
         token(model)
-    said = [[seconds(lambda model=model: token(model)) for model in models] for _ in range(rounds)]
+    said = [[seconds(lambda model=model: token(model)) for model in models] for _ in rounds]
     row.token = statistics.median(own / base for own, base in said)
     row.parameters = sum(weight.numel() for weight in models[0].parameters())
     yield row
@@ -244,10 +276,12 @@ class Plan:
 
     rows: Sequence[Row]
     sizes: Sizes
-    seeds: int
+    seeds: Sequence[int] = range(5)
+    baselines_of: Sequence[str] = tuple(BASELINES)
+    only: Sequence[str] = tuple(BY_NAME)
 
-    def seeds_of(self, stage: str) -> range:
-        return range(min(self.seeds, FIRST.get(stage, self.seeds)))
+    def seeds_of(self, stage: str) -> list[int]:
+        return [seed for seed in self.seeds if seed < FIRST.get(stage, math.inf)]
 
     def rows_of(self, stage: str, **values: Any) -> list[Row]:
         found = [row for row in self.rows if row.stage == stage and not row.refused]
@@ -255,35 +289,36 @@ class Plan:
 
     def rate(self, baseline: str) -> float | None:
         """The rate of the grid that is best on the mean of its seeds."""
-        by_rate = {rate: [row.bits for row in self.rows_of('rates', baseline=baseline, rate=rate)] for rate in RATES}
-        if any(len(found) < len(self.seeds_of('rates')) for found in by_rate.values()):
+        rates = self.sizes.rates
+        by_rate = {rate: [row.bits for row in self.rows_of('rates', baseline=baseline, rate=rate)] for rate in rates}
+        if not all(by_rate.values()):
             return None
-        return min(RATES, key=lambda rate: statistics.fmean(by_rate[rate]))
+        return min(rates, key=lambda rate: statistics.fmean(by_rate[rate]))
 
     def each(
         self, stage: str, of: Callable[[str], Sequence[str]], rate: float = 1.0, steps: float = 1.0
     ) -> Iterator[Row]:
         """A row for each baseline and seed, and the variants that `of(baseline)` names."""
         for seed in self.seeds_of(stage):
-            for baseline in BASELINES:
+            for baseline in self.baselines_of:
                 best = self.rate(baseline)
                 for name in of(baseline) if best is not None else ():
                     yield Row(stage, baseline, name, seed, round(self.sizes.steps * steps), best * rate)
 
     def rates(self) -> Iterator[Row]:
         for seed in self.seeds_of('rates'):
-            for baseline in BASELINES:
-                for rate in RATES:
+            for baseline in self.baselines_of:
+                for rate in self.sizes.rates:
                     yield Row('rates', baseline, '', seed, self.sizes.steps, rate)
 
     def costs(self) -> Iterator[Row]:
-        for baseline in BASELINES:
+        for baseline in self.baselines_of:
             yield from (Row('costs', baseline, name) for name in self.variants(baseline))
 
     def variants(self, baseline: str) -> list[str]:
         """Those that change this baseline."""
-        own = keywords_of(baseline, '')
-        return [v.name for v in VARIANTS if v.only in (None, baseline) and changes(v, own)]
+        own = keywords_of(baseline, '', self.sizes)
+        return [v.name for v in VARIANTS if v.name in self.only and v.only in (None, baseline) and changes(v, own)]
 
     def baselines(self) -> Iterator[Row]:
         for times in MORE:
@@ -330,6 +365,7 @@ class Plan:
         def of(baseline: str) -> list[str]:
             best = self.ranked(baseline)[:20]
             pairs = [(one, other) for at, one in enumerate(best) for other in best[at + 1 :]]
+            pairs = pairs if baseline == 'modern' else []
             return [f'{one} + {other}' for one, other in pairs if BY_NAME[one].family != BY_NAME[other].family]
 
         return self.each('pairs', of)
@@ -343,11 +379,8 @@ class Plan:
 
         return self.each('final', of, steps=4.0)
 
-    def lengths(self) -> Iterator[Row]:
-        return self.each('lengths', lambda baseline: [v.name for v in VARIANTS if v.family == 'positions'])
 
-
-STAGES = ('rates', 'costs', 'baselines', 'single', 'second', 'forward', 'pairs', 'final', 'lengths')
+STAGES = ('rates', 'costs', 'baselines', 'single', 'second', 'forward', 'pairs', 'final')
 
 
 def changes(variant: Variant, own: dict[str, Any]) -> bool:
@@ -374,13 +407,21 @@ def work(given: tuple[Row, Sizes]) -> list[Row]:
 
     row, sizes = given
     torch.set_num_threads(1)
-    row.version, row.machine = x_transformers.__version__, f'{platform.machine()}, {torch.get_num_threads()} thread'
-    text = TEXTS.get(sizes) or TEXTS.setdefault(sizes, Corpus(sizes.seq_len, sizes.batch, sizes.bytes))
+    row.version, row.machine = x_transformers.__version__, machine(sizes.device)
+    text = TEXTS.get(sizes) or TEXTS.setdefault(sizes, Corpus(sizes.seq_len, sizes.batch, sizes.bytes, sizes.data))
+    row.text = text.hash
     try:
         return list((costs if row.stage == 'costs' else trained)(row, sizes, text))
     except (ValueError, TypeError) as error:
         row.refused = f'{type(error).__name__}: {error}'.split('\n')[0]
         return [row]
+
+
+def machine(device: str) -> str:
+    """What the rows of a run were made on."""
+    return (
+        torch.cuda.get_device_name() if device != 'cpu' else f'{platform.machine()}, {torch.get_num_threads()} thread'
+    )
 
 
 @contextmanager
@@ -395,35 +436,51 @@ def several(jobs: int) -> Iterator[Callable[..., Iterator[list[Row]]]]:
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-    parser.add_argument('--stages', help=f'only these, with commas: {",".join(STAGES)}')
+    parser.add_argument('--stages', default=','.join(STAGES), help='only these, with commas')
     parser.add_argument('--hours', type=float, help='begin no run after so many hours')
     parser.add_argument('--jobs', type=int, default=2, help='processes, of one thread each (2)')
-    parser.add_argument('--seeds', type=int, default=5)
-    parser.add_argument('--results', type=Path, default=RESULTS, help='folder of the rows')
+    parser.add_argument('--seeds', default='0,1,2,3,4', help='only these, with commas')
+    parser.add_argument('--sizes', default='small', choices=SIZES, help='of models; tiny: whether it runs')
+    parser.add_argument('--device', default='cpu')
+    parser.add_argument('--data', help='a folder of text, if not the standard library')
+    parser.add_argument('--baselines', default=','.join(BASELINES), help='only these, with commas')
+    parser.add_argument('--variants', default=','.join(BY_NAME), help='only these, with commas')
+    parser.add_argument('--results', type=Path, help='folder of the rows (benchmarks/results/SIZES)')
     parser.add_argument('--left', action='store_true', help='run nothing, say what there is to do')
-    parser.add_argument('--tiny', action='store_true', help='tiny sizes: whether it runs, not what helps')
     return parser
+
+
+def named(option: str, given: str, known: Iterable[str]) -> list[str]:
+    """The parts of an option, each of which is known."""
+    names = given.split(',')
+    for name in names:
+        if name not in known:
+            raise SystemExit(f'{option}: {name!r} is none of {", ".join(known)}')
+    return names
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    stages = options.stages.split(',') if options.stages else STAGES
-    for name in stages:
-        if name not in STAGES:
-            raise SystemExit(f'--stages: {name!r} is none of {", ".join(STAGES)}')
-    sizes = Sizes(dim=32, depth=1, heads=1, batch=2, steps=4, held_out=4, bytes=10**5) if options.tiny else Sizes()
+    stages = named('--stages', options.stages, STAGES)
+    baselines, variants = (
+        named('--baselines', options.baselines, BASELINES),
+        named('--variants', options.variants, BY_NAME),
+    )
+    sizes = replace(SIZES[options.sizes], device=options.device, data=options.data)
+    folder = options.results or RESULTS / options.sizes
+    seeds = [int(seed) for seed in options.seeds.split(',')]
     end = math.inf if options.hours is None else time.monotonic() + 3600 * options.hours
     with several(options.jobs) as spread:
         for stage in stages:
             while time.monotonic() < end:  # a stage of rounds has more to do when one has ended
-                todo = list(missing(Plan(read(options.results), sizes, options.seeds), stage))
+                todo = list(missing(Plan(read(folder), sizes, seeds, baselines, variants), stage))
                 if options.left:
                     print(f'{stage}: {len(todo)} runs')
                 if options.left or not todo:
                     break
                 for found in spread(work, ((row, sizes) for row in todo if time.monotonic() < end)):
                     for row in found:
-                        append(options.results, row)
+                        append(folder, row)
                         told = row.refused or (f'{row.step:.2f} x' if stage == 'costs' else f'{row.bits:.4f} bits')
                         print(f'{stage} {row.baseline} [{row.variant}] seed {row.seed}: {told}', flush=True)
 

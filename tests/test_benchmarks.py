@@ -311,13 +311,17 @@ def test_which_flag_helps(scripts, tmp_path, monkeypatch):
     few = [script.BY_NAME[name] for name in ('alibi_pos_bias', 'macaron', 'attn_qk_norm')]
     for module in (script, sys.modules['flag_variants']):
         monkeypatch.setattr(module, 'VARIANTS', few)
-    arguments = ['--tiny', '--jobs', '1', '--seeds', '2', '--results', str(tmp_path)]
+    arguments = ['--sizes', 'tiny', '--jobs', '1', '--seeds', '0,1', '--results', str(tmp_path)]
+    monkeypatch.setattr(script, 'BY_NAME', {variant.name: variant for variant in few})
     script.main(arguments)
     rows = script.read(tmp_path)
     assert {row.stage for row in rows} | {'final'} == {*script.STAGES}  # there may be nothing that helps
     assert not any(row.refused for row in rows)
-    assert sum(row.stage == 'single' for row in rows) == 2 * 2 * 4
-    assert {row.length for row in rows if row.stage == 'lengths'} == set(script.LENGTHS)
+    of_256 = [row for row in rows if row.stage == 'single' and row.length == script.SEQ_LEN]
+    assert len(of_256) == 2 * 2 * 4 and len({row.text for row in rows}) == 1
+    for name in ('', 'alibi_pos_bias'):
+        own = {row.length for row in rows if row.stage == 'single' and row.variant == name}
+        assert own == set(script.LENGTHS)
     script.main(arguments)
     assert len(script.read(tmp_path)) == len(rows)
     with pytest.raises(SystemExit, match="--stages: 'x' is none of"):
@@ -330,7 +334,7 @@ def test_every_variant_is_a_model(scripts):
     sizes, ids = script.Sizes(), torch.zeros(1, 33, dtype=torch.long)
     for baseline in script.BASELINES:
         for name in script.BY_NAME:
-            script.model_of(script.keywords_of(baseline, name), sizes)(ids)
+            script.model_of(script.keywords_of(baseline, name, sizes), sizes)(ids)
 
 
 @pytest.mark.slow
