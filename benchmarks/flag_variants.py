@@ -26,7 +26,7 @@ class Variant:
 
 # what a model has before a flag is switched on
 BASELINES: dict[str, dict[str, Any]] = {
-    'plain': {},
+    'plain': {'model.use_abs_pos_emb': True},
     'modern': dict(rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
 }
 NO_POSITIONS = {'rotary_pos_emb': False, 'model.use_abs_pos_emb': False}
@@ -62,6 +62,14 @@ VARIANTS: list[Variant] = [
         scaled_sinu_pos_emb=dict(NO_POSITIONS, **{'model.use_abs_pos_emb': True, 'model.scaled_sinu_pos_emb': True}),
         position_infused_attn=dict(NO_POSITIONS, position_infused_attn=True),
         attn_disentangled=dict(NO_POSITIONS, attn_disentangled={'span': 64}),
+        xl_rel_pos=dict(NO_POSITIONS, xl_rel_pos=True),
+        tupe_pos=dict(NO_POSITIONS, tupe_pos=True, **{'model.use_abs_pos_emb': True}),
+        da_pos_rescale=dict(NO_POSITIONS, da_pos_rescale=True),
+        coord_pos_emb=dict(NO_POSITIONS, coord_pos_emb=True),
+        axial_abs_pos_emb=dict(NO_POSITIONS, **{'model.axial_abs_pos_emb': (32, 64)}),
+        rotary__but__every__third__layer=dict(
+            NO_POSITIONS, rotary_pos_emb=True, rotary_layers=lambda sizes: [at % 3 != 2 for at in range(sizes.depth)]
+        ),
     ),
     *family(
         'norms',
@@ -83,6 +91,7 @@ VARIANTS: list[Variant] = [
         no__final__norm=dict(pre_norm_has_final_norm=False),
         post_emb_norm={'model.post_emb_norm': True},
         first_attn_norm__off=dict(first_attn_norm=False),
+        block_norm=dict(block_norm=True),
     ),
     *family(
         'residuals',
@@ -114,6 +123,11 @@ VARIANTS: list[Variant] = [
         layer_dropout=dict(layer_dropout=0.1),
         looped={'model.looped': True, 'pre_and_post_norm': True},
         recycling={'model.recycling': True},
+        par_ratio__4=dict(par_ratio=4),
+        conv_module=dict(conv_module=True, conv_causal=True, conv_kernel_size=7, conv_norm='layer'),
+        act_halting=dict(act_halting=True, weight_tie_layers=True),
+        reversible=dict(reversible=True),
+        all__attention=dict(only_attn=True, attn_num_mem_kv=lambda sizes: 4 * sizes.dim),
     ),
     *family(
         'feedforward',
@@ -133,6 +147,9 @@ VARIANTS: list[Variant] = [
         ff_moe__4__of__which__1=dict(ff_moe_experts=4, ff_moe_top_k=1, ff_moe_balance_loss=0.01),
         ff_moe__4__of__which__2=dict(ff_moe_experts=4, ff_moe_top_k=2, ff_moe_balance_loss=0.01),
         ff_deep_embed={'model.ff_deep_embed': True},
+        ff_moe_shared=dict(ff_moe_experts=4, ff_moe_top_k=1, ff_moe_balance_loss=0.01, ff_moe_shared=1),
+        ff_moe__sigmoid=dict(ff_moe_experts=4, ff_moe_top_k=2, ff_moe_balance_loss=0.01, ff_moe_kind='sigmoid'),
+        ff_swiglu_limit=dict(ff_glu=True, ff_swish=False, ff_swiglu_limit=7.0),
         ff_dropout=dict(ff_dropout=0.1),
         ff_output_proj_depth=dict(ff_output_proj_depth=2),
     ),
@@ -143,6 +160,8 @@ VARIANTS: list[Variant] = [
         attn_qk_rmsnorm=dict(attn_qk_rmsnorm=True),
         attn_k_rmsnorm=dict(attn_k_rmsnorm=True),
         attn_value_rmsnorm=dict(attn_value_rmsnorm=True),
+        attn_qk_proj_norm=dict(attn_qk_proj_norm=True),
+        attn_qk_head_norm=dict(attn_qk_head_norm='rms'),
         attn_kv_heads__1=dict(attn_kv_heads=1),
         attn_kv_heads__half=dict(attn_kv_heads=lambda sizes: sizes.heads // 2),
         attn_shared_qk=dict(attn_shared_qk=True),
@@ -168,7 +187,12 @@ VARIANTS: list[Variant] = [
         attn_l2_distance=dict(attn_l2_distance=True),
         attn_laser=dict(attn_laser=True),
         attn_differential=dict(attn_differential=True),
+        attn_hard=dict(attn_hard=True),
+        attn_gumbel_softmax=dict(attn_gumbel_softmax=True),
+        attn_sparse_topk_straight_through=dict(attn_sparse_topk=16, attn_sparse_topk_straight_through=True),
+        attn_adaptive_span=dict(attn_adaptive_span='static', attn_max_span=SEQ_LEN, attn_span_init=0.5),
         attn_dropout=dict(attn_dropout=0.1),
+        attn_z_loss={'train.add_attn_z_loss': True},
     ),
     *family(
         'outputs of attention',
@@ -176,6 +200,8 @@ VARIANTS: list[Variant] = [
         attn_gate_value_heads=dict(attn_gate_value_heads=True),
         attn_gate_values=dict(attn_gate_values=True),
         attn_output_gate=dict(attn_output_gate=True),
+        attn_gate_values_headwise=dict(attn_gate_values=True, attn_gate_values_headwise=True),
+        attn_output_gate_headwise=dict(attn_output_gate=True, attn_output_gate_headwise=True),
         attn_swiglu_values=dict(attn_swiglu_values=True, attn_gate_values=True),
         attn_on_attn=dict(attn_on_attn=True),
         attn_orthog_projected_values=dict(attn_orthog_projected_values=True),
@@ -190,12 +216,16 @@ VARIANTS: list[Variant] = [
         emb_frac_gradient={'model.emb_frac_gradient': 0.1},
         l2norm_embed={'model.l2norm_embed': True},
         emb_dropout={'model.emb_dropout': 0.1},
+        sublayer_dropout=dict(attn_sublayer_dropout=0.1, ff_sublayer_dropout=0.1),
+        emb_dim__half={'model.emb_dim': lambda sizes: sizes.dim // 2},
         tie_embedding={'model.tie_embedding': True},
         mixture_of_softmax={'model.mixture_of_softmax': True},
         sigsoftmax_logits={'model.sigsoftmax_logits': True},
         logits_softclamp={'model.logits_softclamp': 30.0},
         softclamp_output=dict(softclamp_output=True),
         num_output_heads__2={'model.num_output_heads': 2},
+        future_target_weights={'model.num_output_heads': 2, 'train.future_target_weights': (0.5,)},
+        intermediate_layer_loss={'train.intermediate_layer_loss': 'linear'},
         label_smoothing={'train.label_smoothing': 0.1},
         mask_prob={'train.mask_prob': 0.15},
         z_loss={'train.z_loss_weight': 1e-4},
@@ -210,6 +240,8 @@ VARIANTS: list[Variant] = [
         attn_cluster__sinkhorn=dict(attn_cluster='sinkhorn', attn_cluster_size=32),
         attn_kernel__elu=dict(NO_POSITIONS, attn_kernel='elu', **{'model.use_abs_pos_emb': True}),
         attn_kernel__favor=dict(NO_POSITIONS, attn_kernel='favor', **{'model.use_abs_pos_emb': True}),
+        attn_kernel__relu=dict(NO_POSITIONS, attn_kernel='relu', **{'model.use_abs_pos_emb': True}),
+        attn_kernel__rff=dict(NO_POSITIONS, attn_kernel='rff', **{'model.use_abs_pos_emb': True}),
         delta__rule=dict(
             NO_POSITIONS, attn_kernel='elu', attn_kernel_update='delta', **{'model.use_abs_pos_emb': True}
         ),

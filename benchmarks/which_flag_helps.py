@@ -113,11 +113,11 @@ def append(folder: Path, row: Row) -> None:
 class Sizes:
     """Of all models, and of their training."""
 
-    dim: int = 64
-    depth: int = 4
-    heads: int = 4
-    batch: int = 4
-    steps: int = 300
+    dim: int = 48
+    depth: int = 3
+    heads: int = 2
+    batch: int = 2
+    steps: int = 700
     held_out: int = 256
     bytes: int = 20_000_000
     seq_len: int = SEQ_LEN
@@ -133,6 +133,7 @@ class Sizes:
 
 SIZES = {
     'small': Sizes(),
+    '4M': Sizes(256, 4, 4, 16, 1000, 512, rates=(1e-3, 2e-3, 4e-3), rounds=3),
     '50M': Sizes(640, 8, 10, 32, 600, 512, rates=(5e-4, 1e-3, 2e-3), rounds=3),
     'tiny': Sizes(32, 1, 2, 2, 4, 4, 10**5, rates=(1e-3, 2e-3)),
 }
@@ -159,7 +160,9 @@ def model_of(keywords: dict[str, Any], sizes: Sizes, max_seq_len: int | None = N
     net = TransformerWrapper(
         num_tokens=256, max_seq_len=max_seq_len or sizes.seq_len, attn_layers=stack, **parts['model']
     )
-    return AutoregressiveWrapper(net, **parts['train'])
+    model = AutoregressiveWrapper(net, **parts['train'])
+    model.stepped(0.0)
+    return model
 
 
 # runs
@@ -317,8 +320,13 @@ class Plan:
 
     def variants(self, baseline: str) -> list[str]:
         """Those that change this baseline."""
-        own = keywords_of(baseline, '', self.sizes)
-        return [v.name for v in VARIANTS if v.name in self.only and v.only in (None, baseline) and changes(v, own)]
+        found: dict[str, dict[str, Any]] = {'': keywords_of(baseline, '', self.sizes)}
+        for variant in VARIANTS:
+            keywords = keywords_of(baseline, variant.name, self.sizes)
+            named = variant.name in self.only and variant.only in (None, baseline)
+            if named and changes(variant, found['']) and keywords not in found.values():
+                found[variant.name] = keywords
+        return [*found][1:]
 
     def baselines(self) -> Iterator[Row]:
         for times in MORE:
