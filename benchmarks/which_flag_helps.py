@@ -409,18 +409,20 @@ def missing(plan: Plan, stage: str) -> Iterator[Row]:
 TEXTS: dict[Sizes, Corpus] = {}  # of a process that works
 
 
-def work(given: tuple[Row, Sizes]) -> list[Row]:
-    """What one process does; what a model refuses is a row, too."""
+def work(given: tuple[Row, Sizes, float]) -> list[Row]:
+    """What one process does, until it is too late; what a model refuses is a row, too."""
     import x_transformers
 
-    row, sizes = given
+    row, sizes, end = given
+    if time.monotonic() >= end:
+        return []
     torch.set_num_threads(1)
     row.version, row.machine = x_transformers.__version__, machine(sizes.device)
     text = TEXTS.get(sizes) or TEXTS.setdefault(sizes, Corpus(sizes.seq_len, sizes.batch, sizes.bytes, sizes.data))
     row.text = text.hash
     try:
         return list((costs if row.stage == 'costs' else trained)(row, sizes, text))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         row.refused = f'{type(error).__name__}: {error}'.split('\n')[0]
         return [row]
 
@@ -486,7 +488,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     print(f'{stage}: {len(todo)} runs')
                 if options.left or not todo:
                     break
-                for found in spread(work, ((row, sizes) for row in todo if time.monotonic() < end)):
+                for found in spread(work, ((row, sizes, end) for row in todo)):
                     for row in found:
                         append(folder, row)
                         told = row.refused or (f'{row.step:.2f} x' if stage == 'costs' else f'{row.bits:.4f} bits')
