@@ -44,10 +44,10 @@ VARIANTS: list[Variant] = [
         learned=dict(NO_POSITIONS, **{'model.use_abs_pos_emb': True}),
         rotary_pos_emb=dict(NO_POSITIONS, rotary_pos_emb=True),
         rotary_xpos=dict(NO_POSITIONS, rotary_pos_emb=True, rotary_xpos=True),
-        rotary__half__of__the__width=dict(
-            NO_POSITIONS, rotary_pos_emb=True, rotary_emb_dim=lambda sizes: sizes.dim_head // 2
+        rotary__all__of__the__width=dict(
+            NO_POSITIONS, rotary_pos_emb=True, rotary_emb_dim=lambda sizes: sizes.dim_head
         ),
-        rotary_and_learned={'rotary_pos_emb': True, 'model.use_abs_pos_emb': True},
+        rotary__and__learned={'rotary_pos_emb': True, 'disable_abs_pos_emb': False, 'model.use_abs_pos_emb': True},
         polar_pos_emb=dict(NO_POSITIONS, polar_pos_emb=True),
         alibi_pos_bias=dict(NO_POSITIONS, alibi_pos_bias=True),
         alibi__half__of__the__heads=dict(

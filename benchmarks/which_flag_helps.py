@@ -335,13 +335,13 @@ class Plan:
     def single(self) -> Iterator[Row]:
         return self.each('single', lambda baseline: ['', *self.variants(baseline)])
 
-    def ranked(self, baseline: str, stage: str = 'single') -> list[str]:
+    def ranked(self, baseline: str) -> list[str]:
         """Variants of a baseline by what they gain in equal steps, the best first; nothing while some are missing."""
-        from flag_effects import effects
+        from flag_effects import alone, effects
 
         wanted = self.variants(baseline)
-        found = effects(self.rows, baseline, stage)
-        refused = {row.variant for row in self.rows if row.stage == stage and row.refused}
+        found = alone(effects(self.rows, baseline))
+        refused = {row.variant for row in self.rows if row.baseline == baseline and row.refused}
         if any(name not in found and name not in refused for name in wanted):
             return []
         return sorted(found, key=lambda name: found[name].equal_time)
@@ -396,13 +396,17 @@ def changes(variant: Variant, own: dict[str, Any]) -> bool:
     return any(own.get(name, False if value is False else None) != value for name, value in variant.flags.items())
 
 
+def key_of(row: Row) -> tuple[Any, ...]:
+    """By which a run is known: the same one serves several stages."""
+    return row.stage == 'costs', row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}'
+
+
 def missing(plan: Plan, stage: str) -> Iterator[Row]:
     """What a stage has not run yet, without what is refused."""
-    done = {(row.stage, row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}') for row in plan.rows}
+    done = {key_of(row) for row in plan.rows}
     refused = {(row.baseline, row.variant) for row in plan.rows if row.refused}
     for row in getattr(plan, stage)():
-        key = (row.stage, row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}')
-        if key not in done and (row.baseline, row.variant) not in refused:
+        if key_of(row) not in done and (row.baseline, row.variant) not in refused:
             yield row
 
 
@@ -488,7 +492,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     print(f'{stage}: {len(todo)} runs')
                 if options.left or not todo:
                     break
-                for found in spread(work, ((row, sizes, end) for row in todo)):
+                for found in spread(work, [(row, sizes, end) for row in todo]):
                     for row in found:
                         append(folder, row)
                         told = row.refused or (f'{row.step:.2f} x' if stage == 'costs' else f'{row.bits:.4f} bits')

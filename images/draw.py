@@ -171,7 +171,7 @@ def told(model: nn.Module) -> list[tuple[str, list[tuple[str, str, bool]]]]:
         within = parts and len(words) == 2 and line.startswith(' ') and '  ' in line.strip() and words[0][-1] != ':'
         if not within:
             parts.append((line.strip().replace(', verbose=False', ''), []))
-        elif words[0] != 'inputs':
+        elif words[0] not in ('inputs', 'measured'):
             text = words[1].strip()
             first = text if len(text) <= 100 else text[:97].rsplit(' ', 1)[0] + ' ...'
             parts[-1][1].append((words[0], first, '=' in text.split(':')[0] and '(' in text.split(':')[0]))

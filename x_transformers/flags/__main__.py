@@ -2,15 +2,19 @@
 
 python -m x_transformers.flags             the table
 python -m x_transformers.flags rotary      one flag, or every flag whose name holds this
+python -m x_transformers.flags --helps     what flags were measured to change, the best first
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 
 import x_transformers
 from x_transformers.flags import REQUIRED, Configurable, Flag, did_you_mean, flags_of, shown
+from x_transformers.flags.measured import about, measured, ranking
+from x_transformers.flags.measured import table as all_measured
 
 
 def table() -> list[tuple[str, str, Flag]]:
@@ -43,7 +47,21 @@ def describe(where: str, name: str, declared: Flag) -> str:
             lines.append(f'    paper: {feature.paper}')
         lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]
         lines += [f'    not with `{other}`: {reason}' for other, reason in feature.clashes.items()]
+    hosts = {cls.__name__ for cls in getattr(x_transformers, where).__mro__}
+    lines += [f'    measured: {one.as_given()}: {one}' for one in measured(hosts, name)]
     return '\n'.join(line.rstrip() for line in lines)
+
+
+def helps() -> Iterator[str]:
+    """The ranking of each baseline, as lines."""
+    yield about()
+    for baseline in dict.fromkeys(one.baseline for one in all_measured()):
+        yield f'\n{baseline} baseline; * holds at a false discovery rate of 5 %'
+        yield f'{"bits, equal steps":>19}   {"equal time":>16}   step  memory  variant'
+        for one in ranking(baseline):
+            bits, timed = f'{one.bits:+.3f} ± {one.half:.3f}', f'{one.timed:+.3f} ± {one.half_timed:.3f}'
+            costs = f'{one.step:5.2f}  {one.memory:6.2f}'
+            yield f'{"*" if one.holds else " "}{bits:>18}   {timed:>16}  {costs}  {one.variant}'
 
 
 def main(arguments: list[str]) -> int:
@@ -53,6 +71,9 @@ def main(arguments: list[str]) -> int:
         for where, name, declared in rows:
             default = 'required' if declared.default is REQUIRED else repr(declared.default)
             print(f'{where:<24} {name:<34} {default:<12} {declared.doc}')
+        return 0
+    if arguments == ['--helps']:
+        print('\n'.join(helps()))
         return 0
     wanted = arguments[0]
     bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')

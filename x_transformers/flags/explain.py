@@ -11,6 +11,7 @@ from torch import nn
 from x_transformers.flags.checks import shown
 from x_transformers.flags.config import is_configured, same
 from x_transformers.flags.declared import Feature, Features
+from x_transformers.flags.measured import measured
 
 
 def explained(module: Any, name: str = '') -> Iterator[str]:
@@ -54,6 +55,17 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
     inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
     if inputs:
         yield 'inputs', ', '.join(inputs)
+    yield from (('measured', text) for feature in getattr(features, 'active', ()) for text in effects(module, feature))
+
+
+def effects(module: Any, feature: Feature) -> Iterator[str]:
+    """What the flags of a feature, as they are set, were measured to change."""
+    hosts, own = {cls.__name__ for cls in type(module).__mro__}, feature.__dict__
+    for name, declared in feature.flags.items():
+        for one in measured(hosts, name) if not same(own[name], declared.default) else ():
+            if same(own[name], one.value):
+                paper = f' [{feature.paper}]' if feature.paper else ''
+                yield f'{one.variant}{paper}: {one}'
 
 
 def settings(feature: Feature) -> list[str]:

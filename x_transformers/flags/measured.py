@@ -1,0 +1,67 @@
+"""What flags were measured to change in small language models: results of `benchmarks/which_flag_helps.py`.
+
+`measured.json` beside this file is written by `benchmarks/flag_effects.py`, from rows that the repository holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One variant of one baseline: differences in bits per held-out byte, less than zero is better; costs as ratios."""
+
+    variant: str
+    baseline: str
+    flag: str | None  # the keyword that it is about, as its class declares it; None where one was taken away
+    host: str | None  # that class
+    value: Any
+    bits: float  # in equal steps
+    half: float  # half of the 95 % interval
+    timed: float  # in equal time
+    half_timed: float
+    step: float  # time of a training step
+    memory: float
+    token: float  # time of a generated token
+    seeds: int
+    holds: bool  # at a false discovery rate of 5 % among all variants of its baseline
+
+    def __str__(self) -> str:
+        equal = f'{self.bits:+.3f} ± {self.half:.3f} bits per byte in equal steps'
+        timed = f'{self.timed:+.3f} ± {self.half_timed:.3f} in equal time'
+        costs = f'{self.step:.2f} of the time of a step, {self.memory:.2f} of its memory'
+        return f'{equal}, {timed}; {costs} ({self.baseline} baseline, {self.seeds} seeds)'
+
+    def as_given(self) -> str:
+        """The variant and the value of its flag."""
+        return self.variant if self.value is True else f'{self.variant} ({self.flag}={self.value!r})'
+
+
+@cache
+def table() -> tuple[Measured, ...]:
+    """All that was measured."""
+    text = files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8')
+    found = json.loads(text)
+    return tuple(Measured(**dict(zip(found['columns'], row, strict=True))) for row in found['rows'])
+
+
+def about() -> str:
+    """How it was measured, in a sentence."""
+    text = files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8')
+    return json.loads(text)['about']
+
+
+def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:
+    """What is known of a flag of one of these classes."""
+    return (one for one in table() if one.flag == flag and one.host in hosts)
+
+
+def ranking(baseline: str) -> list[Measured]:
+    """All variants of a baseline, the best in equal steps first."""
+    return sorted((one for one in table() if one.baseline == baseline), key=lambda one: one.bits)
