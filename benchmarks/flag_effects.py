@@ -63,7 +63,7 @@ class Effect:
 
 
 def with_interval(mean: float, half: float) -> str:
-    return f'{mean:+.3f} ± {half:.3f}' if math.isfinite(half) else f'{mean:+.3f}'
+    return '-' if math.isnan(mean) else f'{mean:+.3f} ± {half:.3f}' if math.isfinite(half) else f'{mean:+.3f}'
 
 
 # statistics
@@ -97,6 +97,8 @@ def discoveries(p_values: dict[str, float], rate: float = 0.05) -> set[str]:
 
 def between(curve: dict[int, float], steps: float) -> float:
     """Bits after so many steps, by straight lines over the logarithm of the steps."""
+    if math.isnan(steps):
+        return math.nan
     points = [(math.log(at), bits) for at, bits in sorted(curve.items())]
     x = min(max(math.log(steps), points[0][0]), points[-1][0])
     for (low, below), (high, above) in pairwise(points):
@@ -141,9 +143,11 @@ def curves_of(own: Sequence[Row]) -> dict[int, dict[int, float]]:
 
 @dataclass(frozen=True)
 class Cost:
-    step: float = 1.0
-    memory: float = 1.0
-    token: float = 1.0
+    """As ratios to the baseline; unknown where it was not measured."""
+
+    step: float = math.nan
+    memory: float = math.nan
+    token: float = math.nan
 
 
 def costs_of(rows: Iterable[Row], baseline: str) -> dict[str, Cost]:
@@ -155,7 +159,7 @@ def cost_of(costs: dict[str, Cost], names: str) -> Cost:
     """That of some variants together: the product of each, where they were not measured together."""
     if names in costs:
         return costs[names]
-    parts = [costs[name] for name in names.split(' + ') if name in costs]
+    parts = [costs.get(name, Cost()) for name in names.split(' + ')]
     return Cost(*(math.prod(getattr(one, what) for one in parts) for what in ('step', 'memory', 'token')))
 
 
@@ -252,11 +256,13 @@ def by_length(rows: Sequence[Row], baseline: str) -> dict[str, dict[int, tuple[f
 def table(rows: Sequence[Row], baseline: str) -> str:
     """Every variant of a baseline, family by family, the best first."""
     found = alone(effects(rows, baseline))
+    if not found:
+        return ''
     families = list(dict.fromkeys(FAMILY.values()))
     lines = []
     for one in sorted(found.values(), key=lambda each: (families.index(FAMILY[each.variant]), each.mean)):
         name = f'**{one.variant}**' if one.shown else one.variant
-        ratios = [f'{value:.2f}' for value in (one.step, one.memory, one.token)]
+        ratios = ['-' if math.isnan(value) else f'{value:.2f}' for value in (one.step, one.memory, one.token)]
         lines.append([FAMILY[one.variant], name, one.cell, one.cell_equal_time, *ratios, str(one.seeds)])
     head = ['family', f'variant of the {baseline} baseline', 'bits per byte, equal steps', 'equal time']
     return markdown([*head, 'time of a step', 'memory', 'time of a token', 'seeds'], lines)

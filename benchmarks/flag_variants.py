@@ -54,6 +54,7 @@ VARIANTS: list[Variant] = [
             NO_POSITIONS, alibi_pos_bias=True, alibi_num_heads=lambda sizes: sizes.heads // 2
         ),
         rel_pos_bias=dict(NO_POSITIONS, rel_pos_bias=True),
+        rel_pos_bias__of__scale__1=dict(NO_POSITIONS, rel_pos_bias=True, rel_pos_bias_scale=1.0),
         dynamic_pos_bias=dict(NO_POSITIONS, dynamic_pos_bias=True),
         shaw_rel_pos=dict(NO_POSITIONS, shaw_rel_pos=True),
         attn_use_cope=dict(NO_POSITIONS, attn_use_cope=True),

@@ -3,6 +3,7 @@
 python -m x_transformers.flags             the table
 python -m x_transformers.flags rotary      one flag, or every flag whose name holds this
 python -m x_transformers.flags --helps     what flags were measured to change, the best first
+python -m x_transformers.flags --refusals  which flags do not go together
 """
 
 from __future__ import annotations
@@ -64,6 +65,26 @@ def helps() -> Iterator[str]:
             yield f'{"*" if one.holds else " "}{bits:>18}   {timed:>16}  {costs}  {one.variant}'
 
 
+HOSTS = {x_transformers.Attention: 'attn_', x_transformers.FeedForward: 'ff_', x_transformers.AttentionLayers: ''}
+HOSTS[x_transformers.TransformerWrapper] = ''
+
+
+def refusals() -> Iterator[tuple[str, list[str]]]:
+    """Flags that do not go together, by the keywords of a stack or wrapper: those of which there is one at most, as
+    ('one of', flags), then each flag with those that it does not go with."""
+    for host, prefix in HOSTS.items():
+        choosing: dict[str, list[str]] = {}
+        for cls in host.catalogue:
+            for stage in cls.runs_at() if cls.flags else ():
+                if cls.stages[stage] == 'choice':
+                    choosing.setdefault(stage, []).append(prefix + next(iter(cls.flags)))
+        yield from (('one of', names) for names in choosing.values() if len(names) > 1)
+    for host, prefix in HOSTS.items():
+        for cls in host.catalogue:
+            if cls.clashes:
+                yield prefix + next(iter(cls.flags)), [prefix + name for name in cls.clashes]
+
+
 def main(arguments: list[str]) -> int:
     """Print the table of flags, or explain those whose name holds the given text."""
     rows = table()
@@ -74,6 +95,9 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments == ['--helps']:
         print('\n'.join(helps()))
+        return 0
+    if arguments == ['--refusals']:
+        print('\n'.join(f'{flag:<30} {", ".join(others)}' for flag, others in refusals()))
         return 0
     wanted = arguments[0]
     bare = wanted.removeprefix('cross_').removeprefix('attn_').removeprefix('ff_')
