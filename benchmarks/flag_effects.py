@@ -72,7 +72,7 @@ def with_interval(mean: float, half: float) -> str:
 def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     """The mean of some numbers and half of its 95 % interval; of one there is no interval."""
     mean = statistics.fmean(values)
-    if len(values) < 2:
+    if len(values) < 2 or math.isnan(mean):
         return mean, math.inf
     return mean, float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
 
@@ -331,7 +331,7 @@ def records(rows: Sequence[Row], sizes: Sizes) -> dict[str, Any]:
     found = []
     for baseline in BASELINES:
         for one in sorted(alone(effects(rows, baseline)).values(), key=lambda each: each.mean):
-            if one.seeds > 1:
+            if one.seeds > 1 and not math.isnan(one.step):
                 numbers = (one.mean, one.half, one.equal_time, one.half_equal_time, one.step, one.memory, one.token)
                 rounded = [round(number, 3) for number in numbers]
                 keyword = keyword_of(one.variant, baseline, sizes)

@@ -219,8 +219,7 @@ def most(sizes: Sizes, length: int) -> int:
 def trained(row: Row, sizes: Sizes, text: Corpus) -> Iterator[Row]:
     """Fill in what a model learns; one row for each length that is read."""
     torch.manual_seed(row.seed)
-    of_positions = not row.variant or BY_NAME[row.variant.split(' + ')[0]].family == 'positions'
-    lengths = LENGTHS if row.stage == 'single' and of_positions else (sizes.seq_len,)
+    lengths = lengths_of(row, sizes)
     model = model_of(keywords_of(row.baseline, row.variant, sizes), sizes, max(lengths)).to(sizes.device)
     optimiser, generator = optimiser_of(model, row.rate), torch.Generator().manual_seed(row.seed)
     start = now(sizes.device)
@@ -396,17 +395,23 @@ def changes(variant: Variant, own: dict[str, Any]) -> bool:
     return any(own.get(name, False if value is False else None) != value for name, value in variant.flags.items())
 
 
-def key_of(row: Row) -> tuple[Any, ...]:
-    """By which a run is known: the same one serves several stages."""
-    return row.stage == 'costs', row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}'
+def lengths_of(row: Row, sizes: Sizes) -> tuple[int, ...]:
+    """What a run reads in the end: positions alone, and the baseline, also more than it was trained on."""
+    of_positions = not row.variant or BY_NAME[row.variant.split(' + ')[0]].family == 'positions'
+    return LENGTHS if row.stage == 'single' and of_positions else (sizes.seq_len,)
+
+
+def key_of(row: Row, longest: int) -> tuple[Any, ...]:
+    """By which a run is known: one that reads as much serves another stage, too."""
+    return row.stage == 'costs', row.baseline, row.variant, row.seed, row.steps, f'{row.rate:.6g}', longest
 
 
 def missing(plan: Plan, stage: str) -> Iterator[Row]:
     """What a stage has not run yet, without what is refused."""
-    done = {key_of(row) for row in plan.rows}
+    done = {key_of(row, row.length) for row in plan.rows}
     refused = {(row.baseline, row.variant) for row in plan.rows if row.refused}
     for row in getattr(plan, stage)():
-        if key_of(row) not in done and (row.baseline, row.variant) not in refused:
+        if key_of(row, max(lengths_of(row, plan.sizes))) not in done and (row.baseline, row.variant) not in refused:
             yield row
 
 

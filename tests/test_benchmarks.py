@@ -277,15 +277,21 @@ def test_long_text(scripts):
     ]
 
 
-def test_effects_of_flags(scripts):
-    """Paired differences, what the baseline reaches in the same time, and which flags go together."""
-    pytest.importorskip('scipy', reason='pip install scipy')
-    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+def rows_of_two(Row):
+    """A baseline of three seeds at 100, 200 and 400 steps, two variants of it, and what these cost."""
     rows = [Row('single', 'plain', '', seed, 100, 1e-3, 3.0 + seed) for seed in range(3)]
     rows += [Row('baselines', 'plain', '', seed, 400, 1e-3, 2.0 + seed) for seed in range(3)]
     for name, gains, step in (('use_rezero', (-0.5, -0.6, -0.7), 2.0), ('macaron', (0.0, 0.3, -0.3), 1.0)):
         rows += [Row('single', 'plain', name, s, 100, 1e-3, 3.0 + s + gain) for s, gain in enumerate(gains)]
         rows += [Row('costs', 'plain', name, step=step, memory=1.5, token=1.0)]
+    return rows
+
+
+def test_effects_of_flags(scripts):
+    """Paired differences, and what the baseline reaches in the same time."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    rows = rows_of_two(Row)
     found = effects.effects(rows, 'plain')
     one, other = found['use_rezero'], found['macaron']
     # in twice the steps the baseline is halfway, by logarithms, to what it reaches in four times as many
@@ -293,14 +299,68 @@ def test_effects_of_flags(scripts):
     assert one.half == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4) and one.p == pytest.approx(0.0091, rel=1e-2)
     assert one.shown and not other.shown and other.p == pytest.approx(1.0) and one.memory == 1.5
     assert effects.effects(rows, 'modern') == {}
-    assert effects.chosen(rows, 'plain', ['use_rezero', 'macaron'], 1) == []
-    rounds = {'': 3.0, 'use_rezero': 2.4, 'macaron': 2.9, 'use_rezero + macaron': 2.3}
-    rows += [Row('forward', 'plain', name, 0, 100, 1e-3, bits) for name, bits in rounds.items()]
-    # alone both gain 0.1 in equal time, together 0.2
-    assert effects.chosen(rows, 'plain', ['use_rezero', 'macaron'], 1) == ['use_rezero', 'macaron']
+    # a run at another rate, of another length, or without its baseline is no part of an effect
+    rows += [Row('second', 'plain', 'macaron', 0, 100, 2e-3, 9.0), Row('single', 'plain', 'macaron', 7, 100, 1e-3, 9.0)]
+    rows += [Row('single', 'plain', 'macaron', 0, 100, 1e-3, 9.0, length=512)]
+    assert effects.effects(rows, 'plain')['macaron'] == other
+    # four times as long: the variant gains, and costs nothing that was measured
+    rows += [Row('final', 'plain', 'resi_dual', seed, 400, 1e-3, 1.9 + seed) for seed in range(2)]
+    last = effects.effects(rows, 'plain', times=4.0)['resi_dual']
+    assert last.mean == pytest.approx(-0.1) and last.half == pytest.approx(0.0, abs=1e-9) and last.seeds == 2
+    assert last.cell_equal_time == '-'
+
+
+def test_which_flags_go_together(scripts):
+    """Greedy selection takes what gains in equal time; pairs are compared with the sum of their parts."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    rows = [row for row in rows_of_two(Row) if row.variant != 'macaron' or row.stage == 'costs']
+    rows += [Row('single', 'plain', 'macaron', 0, 100, 1e-3, 2.9)]
+    best = ['use_rezero', 'macaron']
+    assert effects.chosen(rows, 'plain', best, 2) == []  # of a round some runs are missing
+    # alone macaron gains .1 in equal time, and use_rezero nothing; together they gain .2
+    assert effects.chosen(rows, 'plain', best, 1) == ['macaron']
+    rows += [Row('forward', 'plain', 'macaron + use_rezero', 0, 100, 1e-3, 2.3)]
+    assert effects.chosen(rows, 'plain', best, 1) == ['macaron', 'use_rezero']
     rows[-1].bits = 2.45
-    assert effects.chosen(rows, 'plain', ['use_rezero', 'macaron'], 1) == ['use_rezero']
-    assert 'use_rezero' in effects.table(rows, 'plain')
+    assert effects.chosen(rows, 'plain', best, 1) == ['macaron']
+    ((pair, (mean, _)),) = effects.interactions(rows, 'plain').items()
+    assert pair == ('macaron', 'use_rezero') and mean == pytest.approx(2.45 - 2.9 - 2.5 + 3.0)
+
+
+def test_what_is_written_of_flags(scripts, tmp_path):
+    """One command makes tables, pictures and what the library says of its flags."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    pytest.importorskip('matplotlib', reason='pip install matplotlib')
+    script, runner = scripts('flag_effects'), scripts('which_flag_helps')
+    rows = rows_of_two(runner.Row)
+    for baseline in runner.BASELINES:
+        more = [('', 0.0), ('attn_qk_norm', -0.2), ('alibi_pos_bias', -0.1), ('attn_kv_heads 1', 0.2)]
+        for seed in range(2):
+            rows += [runner.Row('single', 'modern', name, seed, 10, 1e-3, 3 + seed + gain) for name, gain in more]
+        rows += [runner.Row('single', baseline, 'alibi_pos_bias', 0, 10, 1e-3, 3.5, length) for length in (512, 1024)]
+    rows += [runner.Row('costs', 'modern', name, step=1.5, memory=1.0, token=1.0) for name, _ in more[2:]]
+    rows += [runner.Row('pairs', 'modern', 'attn_qk_norm + alibi_pos_bias', 0, 10, 1e-3, 2.5)]
+    for row in rows:
+        runner.append(tmp_path / 'rows', row)
+    for file, mark in (('README.md', 'flags that help'), ('benchmarks/results/README.md', 'small')):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(f'before\n<!-- {mark} -->\nold\n<!-- end of {mark} -->\nbehind\n')
+    (tmp_path / 'x_transformers' / 'flags').mkdir(parents=True)
+    script.main(['--results', str(tmp_path / 'rows'), '--write', '--into', str(tmp_path)])
+    text = (tmp_path / 'benchmarks' / 'results' / 'README.md').read_text()
+    assert text.startswith('before') and text.endswith('behind\n') and 'old' not in text
+    assert '| **use_rezero** | -0.600 ± 0.248 | -0.100 ± 0.248 | 2.00 | 1.50 | 1.00 | 3 |' in text
+    assert '| attn_qk_norm | -0.200 ± 0.000 | - | - | - | - | 2 |' in text.replace('**', '')
+    kept = json.loads((tmp_path / 'x_transformers' / 'flags' / 'measured.json').read_text())
+    keywords = {(row[0], row[1]): tuple(row[2:5]) for row in kept['rows']}
+    assert keywords['use_rezero', 'plain'] == ('use_rezero', 'AttentionLayers', True)
+    assert keywords['alibi_pos_bias', 'modern'] == ('alibi_pos_bias', 'AttentionLayers', True)
+    assert ('attn_qk_norm', 'modern') not in keywords  # of which no costs are known
+    assert keywords['attn_kv_heads 1', 'modern'] == ('kv_heads', 'Attention', 1)
+    assert {path.name for path in (tmp_path / 'images').iterdir()} == {
+        'flag_effects.png', 'flag_costs.png', 'flag_pairs.png', 'flag_lengths.png',
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -309,23 +369,32 @@ def test_which_flag_helps(scripts, tmp_path, monkeypatch):
     pytest.importorskip('scipy', reason='pip install scipy')
     script = scripts('which_flag_helps')
     few = [script.BY_NAME[name] for name in ('alibi_pos_bias', 'macaron', 'attn_qk_norm')]
-    for module in (script, sys.modules['flag_variants']):
-        monkeypatch.setattr(module, 'VARIANTS', few)
-    arguments = ['--sizes', 'tiny', '--jobs', '1', '--seeds', '0,1', '--results', str(tmp_path)]
+    monkeypatch.setattr(script, 'VARIANTS', few)
     monkeypatch.setattr(script, 'BY_NAME', {variant.name: variant for variant in few})
-    script.main(arguments)
+    arguments = ['--sizes', 'tiny', '--jobs', '1', '--seeds', '0,1', '--results', str(tmp_path)]
+    script.main([*arguments, '--variants', 'alibi_pos_bias,macaron,attn_qk_norm'])
     rows = script.read(tmp_path)
-    assert {row.stage for row in rows} | {'final'} == {*script.STAGES}  # there may be nothing that helps
+    assert {row.stage for row in rows} >= {'rates', 'costs', 'baselines', 'single', 'second', 'pairs'}
     assert not any(row.refused for row in rows)
     of_256 = [row for row in rows if row.stage == 'single' and row.length == script.SEQ_LEN]
-    assert len(of_256) == 2 * 2 * 4 and len({row.text for row in rows}) == 1
+    assert len({row.text for row in rows}) == 1
+    ran = {(row.baseline, row.variant, row.seed) for row in rows if row.length == script.SEQ_LEN}
+    assert {(baseline, v.name, seed) for baseline in script.BASELINES for v in few for seed in (0, 1)} <= ran
+    assert len(of_256) == 2 * 2 * 4
     for name in ('', 'alibi_pos_bias'):
         own = {row.length for row in rows if row.stage == 'single' and row.variant == name}
         assert own == set(script.LENGTHS)
-    script.main(arguments)
+    script.main([*arguments, '--variants', 'alibi_pos_bias,macaron,attn_qk_norm'])
     assert len(script.read(tmp_path)) == len(rows)
     with pytest.raises(SystemExit, match="--stages: 'x' is none of"):
         script.main([*arguments, '--stages', 'x'])
+
+
+def test_a_run_ends_in_time(scripts, tmp_path):
+    """What begins too late is not run, nor is it written."""
+    script = scripts('which_flag_helps')
+    row = script.Row('single', 'plain', '', 0, 4, 1e-3)
+    assert script.work((row, script.SIZES['tiny'], 0.0)) == []
 
 
 @pytest.mark.slow

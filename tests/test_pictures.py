@@ -14,7 +14,9 @@ sys.path.insert(0, str(FOLDER))
 import draw  # noqa: E402
 
 sys.path.remove(str(FOLDER))
-PNG_OF_NO_PICTURE = {'efficient_memory', 'efficient_time', 'what_combines', 'digits'}
+# drawn from measurements, by other scripts
+PNG_OF_NO_PICTURE = {'efficient_memory', 'efficient_time', 'digits', 'train_lm', 'speed'}
+PNG_OF_NO_PICTURE |= {'flag_effects', 'flag_costs', 'flag_pairs', 'flag_lengths'}
 
 
 def without_kernels(told):

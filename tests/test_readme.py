@@ -13,6 +13,7 @@ import torch
 
 import x_transformers
 from x_transformers.flags import accepted
+from x_transformers.flags.__main__ import refusals
 
 try:
     import tomllib
@@ -212,10 +213,37 @@ def test_masks_have_the_shape_and_the_sense_of_the_table(name, shape):
     assert (last(hidden) - last(real)).abs().max() > 1e-4
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r'\]\(([^)#]+)\)', README):
-        if not target.startswith(('http://', 'https://')):
-            assert (ROOT / target).exists(), target
+def anchors(text):
+    """The names by which headings of a file are linked to."""
+    headings = re.findall(r'^#+ (.+)$', re.sub(r'(?ms)^```.*?^```', '', text), re.MULTILINE)
+    return {re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-') for heading in headings}
+
+
+@pytest.mark.parametrize('file', ['README.md', 'benchmarks/README.md', 'benchmarks/results/README.md'])
+def test_links_lead_somewhere(file):
+    text = (ROOT / file).read_text(encoding='utf-8')
+    links = [link for link in re.findall(r'\]\(([^)]+)\)', text) if not link.startswith(('http://', 'https://'))]
+    assert links
+    for path, _, anchor in (link.partition('#') for link in links):
+        target = (ROOT / file).parent / path if path else ROOT / file
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target.read_text(encoding='utf-8')), f'{path}#{anchor}'
+
+
+def between_marks(mark):
+    (found,) = re.findall(rf'<!-- {mark} -->\n(.*?)<!-- end of {mark} -->', README, re.DOTALL)
+    return found
+
+
+def test_table_of_refusals():
+    """`python -m x_transformers.flags --refusals`, as a table."""
+    lines = ['| flag | does not go with |', '|---|---|']
+    lines += [f'| {flag} | {", ".join(f"`{name}`" for name in others)} |' for flag, others in quoted(refusals())]
+    assert between_marks('refusals').splitlines() == lines, '\n'.join(lines)
+
+
+def quoted(table):
+    return ((flag if flag == 'one of' else f'`{flag}`', others) for flag, others in table)
 
 
 def test_version_is_the_one_of_the_package():
