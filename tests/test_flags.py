@@ -8,6 +8,7 @@ import pickle
 import pydoc
 import runpy
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from x_transformers import (
     XTransformer,
 )
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.heads import QKNorm
 from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.flags import (
     REQUIRED,
@@ -41,10 +43,12 @@ from x_transformers.flags import (
     did_you_mean,
     flag,
     flags_of,
+    measured,
     positive,
     warn_once,
 )
-from x_transformers.flags.__main__ import main, table
+from x_transformers.flags.__main__ import HOSTS, main, refusals, table
+from x_transformers.flags.measured import Measured
 
 ROOT = Path(__file__).parent.parent
 FEATURES = (*ATTENTION, *FEEDFORWARD, *STACK, *MODEL)
@@ -556,6 +560,59 @@ def test_command_explains_flags(capsys):
 
     assert main(['average_pool_embed']) == 0
     assert 'not with `use_cls_token`: both say where the output is read' in capsys.readouterr().out
+
+
+MEASURED = (
+    Measured(
+        'attn_qk_norm', 'modern', 'qk_norm', 'Attention', True, -0.03, 0.01, -0.02, 0.011, 1.1, 1.05, 1.2, 5, True
+    ),
+    Measured('attn_kv_heads 2', 'modern', 'kv_heads', 'Attention', 2, 0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False),
+    Measured('no positions', 'modern', None, None, None, 0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True),
+)
+QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 of the time of a step'
+
+
+def test_measured_effects_are_told(capsys, monkeypatch):
+    monkeypatch.setattr(measured, 'table', lambda: MEASURED)
+    assert main(['attn_qk_norm']) == 0
+    assert f'    measured: attn_qk_norm: {QK_NORM}' in capsys.readouterr().out
+    assert main(['attn_kv_heads']) == 0
+    assert 'measured: attn_kv_heads 2 (kv_heads=2): +0.010 ± 0.020' in capsys.readouterr().out
+    assert main(['ff_dropout']) == 0 and 'measured' not in capsys.readouterr().out
+
+    assert main(['--helps']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.split('  ')[-1] for line in lines if '±' in line]
+    assert told == ['attn_qk_norm', 'attn_kv_heads 2', 'no positions'] and 'modern baseline; * holds' in lines[2]
+    assert [line[0] for line in lines if '±' in line] == ['*', ' ', '*']
+
+    told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain().splitlines()]
+    assert [line for line in told if line.startswith('measured')] == [
+        f'measured     attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, 5 seeds)'
+    ]
+    assert 'measured' not in stack(attn_qk_norm=False).explain()
+
+
+def test_what_is_measured_exists():
+    """Every flag that the file of measured effects names is one of its class, which has the value."""
+    known = {(cls.__name__, n): f for cls in HOSTS for n, f in {**cls.arguments(), **flags_of(cls.catalogue)}.items()}
+    for one in measured.table():
+        assert one.flag is None or known[one.host, one.flag].refusal(one.value) is None, one
+    assert measured.about()
+
+
+def test_refusals_are_told(capsys):
+    assert main(['--refusals']) == 0
+    assert 'attn_cluster                   attn_max_attend_future, ' in capsys.readouterr().out
+    pairs = [pair for flag, others in refusals() if flag == 'one of' for pair in combinations(others, 2)]
+    pairs += [(flag, other) for flag, others in refusals() if flag != 'one of' for other in others]
+    cases = {case.flag: case for case in reversed(FLAG_CASES) if case.flag}
+    del cases['attn_shaw_rel_values']  # whose case switches it off
+    known = [(cases[one], cases[other]) for one, other in pairs if one in cases and other in cases]
+    assert len(known) > 200
+    for one, other in known:
+        with pytest.raises(ValueError, match='`'):
+            build(one.together(other))
 
 
 def test_command_refuses_unknown_flags(capsys):

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterator
 
 import x_transformers
-from x_transformers.flags import REQUIRED, Configurable, Flag, did_you_mean, flags_of, shown
-from x_transformers.flags.measured import about, measured, ranking
-from x_transformers.flags.measured import table as all_measured
+import x_transformers.flags.measured as results
+from x_transformers.flags import REQUIRED, Configurable, Feature, Flag, did_you_mean, flags_of, shown
 
 
 def table() -> list[tuple[str, str, Flag]]:
@@ -49,17 +48,17 @@ def describe(where: str, name: str, declared: Flag) -> str:
         lines += [f'    needs `{other}`: {reason}' for other, reason in feature.needs.items()]
         lines += [f'    not with `{other}`: {reason}' for other, reason in feature.clashes.items()]
     hosts = {cls.__name__ for cls in getattr(x_transformers, where).__mro__}
-    lines += [f'    measured: {one.as_given()}: {one}' for one in measured(hosts, name)]
+    lines += [f'    measured: {one.as_given()}: {one}' for one in results.measured(hosts, name)]
     return '\n'.join(line.rstrip() for line in lines)
 
 
 def helps() -> Iterator[str]:
     """The ranking of each baseline, as lines."""
-    yield about()
-    for baseline in dict.fromkeys(one.baseline for one in all_measured()):
+    yield results.about()
+    for baseline in dict.fromkeys(one.baseline for one in results.table()):
         yield f'\n{baseline} baseline; * holds at a false discovery rate of 5 %'
         yield f'{"bits, equal steps":>19}   {"equal time":>16}   step  memory  variant'
-        for one in ranking(baseline):
+        for one in results.ranking(baseline):
             bits, timed = f'{one.bits:+.3f} ± {one.half:.3f}', f'{one.timed:+.3f} ± {one.half_timed:.3f}'
             costs = f'{one.step:5.2f}  {one.memory:6.2f}'
             yield f'{"*" if one.holds else " "}{bits:>18}   {timed:>16}  {costs}  {one.variant}'
@@ -73,16 +72,32 @@ def refusals() -> Iterator[tuple[str, list[str]]]:
     """Flags that do not go together, by the keywords of a stack or wrapper: those of which there is one at most, as
     ('one of', flags), then each flag with those that it does not go with."""
     for host, prefix in HOSTS.items():
-        choosing: dict[str, list[str]] = {}
+        choosing: dict[str, list[type[Feature]]] = {}
         for cls in host.catalogue:
             for stage in cls.runs_at() if cls.flags else ():
                 if cls.stages[stage] == 'choice':
-                    choosing.setdefault(stage, []).append(prefix + next(iter(cls.flags)))
-        yield from (('one of', names) for names in choosing.values() if len(names) > 1)
+                    choosing.setdefault(stage, []).append(cls)
+        for group in choosing.values():
+            rigid = [cls for cls in group if all(holds(cls, other, host) for other in group)]
+            if len(rigid) > 1:
+                yield 'one of', [prefix + switch(cls) for cls in rigid]
     for host, prefix in HOSTS.items():
         for cls in host.catalogue:
             if cls.clashes:
-                yield prefix + next(iter(cls.flags)), [prefix + name for name in cls.clashes]
+                yield prefix + switch(cls), [prefix + name for name in cls.clashes]
+
+
+def holds(cls: type[Feature], other: type[Feature], host: type[Configurable]) -> bool:
+    """Whether a feature stays on beside another one, which does not give way to it either."""
+    known = flags_of(host.catalogue)
+    both = {name: known[name].example for name in (switch(cls), switch(other))}
+    is_on = cls.is_on({**{name: declared.default for name, declared in known.items()}, **both})
+    return is_on and switch(other) not in cls.yields_to and switch(cls) not in other.yields_to
+
+
+def switch(cls: type[Feature]) -> str:
+    """The flag by which a feature is switched on."""
+    return (cls.switches or tuple(cls.flags))[0]
 
 
 def main(arguments: list[str]) -> int:
