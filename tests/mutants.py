@@ -595,6 +595,7 @@ BUGS = {
     ]),
     'flags/__main__.py': ('test_flags.py', [
         ('a prefix hides a flag', '[row for row in rows if row[1] in (wanted, bare)] or', ''),
+        ('what gives way is told as refused', 'return is_on and switch(other) not in cls.yields_to and switch(cls) not in other.yields_to', 'return True'),
     ]),
     'flags/states.py': ('test_states.py', [
         ('a ring of no width passes', 'if not is_int(self.width) or self.width < 1:', 'if False:'),
@@ -610,6 +611,11 @@ BUGS = {
     ]),
     'flags/explain.py': ('test_flags.py test_coverage.py', [
         ('flags at their default are told', 'if not same(own[n], f.default)]', 'if True]'),
+        ('effects of other values are told', 'if same(value, one.value):', 'if True:'),
+    ]),
+    'flags/measured.py': ('test_flags.py', [
+        ('effects of other classes are told', 'if one.flag == flag and one.host in hosts', 'if one.flag == flag'),
+        ('the worst comes first', 'key=lambda one: one.bits)', 'key=lambda one: -one.bits)'),
     ]),
     'flags/inputs.py': ('test_wrong_values.py test_bad_input.py', [
         ('an input of another dtype passes', 'return floats is None or', 'return True or'),

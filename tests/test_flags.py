@@ -8,6 +8,7 @@ import pickle
 import pydoc
 import runpy
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -579,6 +580,13 @@ def test_measured_effects_are_told(capsys, monkeypatch):
     assert main(['attn_kv_heads']) == 0
     assert 'measured: attn_kv_heads 2 (kv_heads=2): +0.010 ± 0.020' in capsys.readouterr().out
     assert main(['ff_dropout']) == 0 and 'measured' not in capsys.readouterr().out
+    # a flag of the same name elsewhere
+    monkeypatch.setattr(measured, 'table', lambda: (replace(MEASURED[0], flag='dropout', value=0.1),))
+    assert main(['ff_dropout']) == 0
+    told = capsys.readouterr().out
+    assert told.count('measured') == 1
+    assert told.index('(Attention') < told.index('measured') < told.index('(FeedForward')
+    monkeypatch.setattr(measured, 'table', lambda: MEASURED)
 
     assert main(['--helps']) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -587,10 +595,10 @@ def test_measured_effects_are_told(capsys, monkeypatch):
     assert [line[0] for line in lines if '±' in line] == ['*', ' ', '*']
 
     told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain().splitlines()]
-    assert [line for line in told if line.startswith('measured')] == [
-        f'measured     attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, 5 seeds)'
-    ]
-    assert 'measured' not in stack(attn_qk_norm=False).explain()
+    told = [line for line in told if line.startswith('measured')]
+    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, 5 seeds)'
+    assert sorted(told) == [f'measured     {text}' for text in (f'attn_kv_heads 2: {MEASURED[1]}', qk_norm)]
+    assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain()
 
 
 def test_what_is_measured_exists():

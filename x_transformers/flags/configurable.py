@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of,
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
+Own = TypeVar('Own', bound='Configurable')
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -178,7 +179,7 @@ class Configurable(nn.Module):
     config = DerivedConfig()
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any] | str) -> Configurable:
+    def from_config(cls: type[Own], config: Mapping[str, Any] | str) -> Own:
         """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
         config = json.loads(config) if isinstance(config, str) else dict(config)
         kind = cls.kinds.get(config.get('class', cls.__name__))

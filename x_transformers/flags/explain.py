@@ -55,16 +55,17 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
     inputs = dict.fromkeys(i for f in getattr(features, 'active', ()) for i in f.takes)
     if inputs:
         yield 'inputs', ', '.join(inputs)
-    yield from (('measured', text) for feature in getattr(features, 'active', ()) for text in effects(module, feature))
+    yield from (('measured', text) for text in effects(module))
 
 
-def effects(module: Any, feature: Feature) -> Iterator[str]:
-    """What the flags of a feature, as they are set, were measured to change."""
-    hosts, own = {cls.__name__ for cls in type(module).__mro__}, feature.__dict__
-    for name, declared in feature.flags.items():
-        for one in measured(hosts, name) if not same(own[name], declared.default) else ():
-            if same(own[name], one.value):
-                paper = f' [{feature.paper}]' if feature.paper else ''
+def effects(module: Any) -> Iterator[str]:
+    """What the flags of a module, as they were given, were measured to change."""
+    hosts = {cls.__name__ for cls in type(module).__mro__}
+    papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
+    for name, value in module._given.items():
+        for one in measured(hosts, name):
+            if same(value, one.value):
+                paper = f' [{papers[name]}]' if name in papers else ''
                 yield f'{one.variant}{paper}: {one}'
 
 
