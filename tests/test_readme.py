@@ -93,11 +93,13 @@ def test_snippet(source, line, needs, tmp_path, monkeypatch):
 
 def write_llama(folder):
     """What a user has downloaded: a tiny Llama in the format of `transformers`."""
+    from x_transformers import pretrained
+
     norms = dict(use_rmsnorm=True, norm_eps=1e-6, norm_add_unit_offset=False, rotary_pos_emb=True, rotary_emb_dim=16)
     gated = dict(ff_glu=True, ff_activation='silu', ff_no_bias=True, ff_glu_bias=False, attn_dim_head=16)
     stack = x_transformers.Decoder(dim=64, depth=2, heads=4, **norms, **gated)
     net = x_transformers.TransformerWrapper(num_tokens=256, max_seq_len=0, attn_layers=stack)
-    x_transformers.pretrained.save(net, folder, hf_type='llama')
+    pretrained.save(net, folder, hf_type='llama')
 
 
 def test_a_wrong_shape_is_found():
