@@ -29,7 +29,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from x_transformers import Decoder, Encoder, TransformerWrapper, XTransformer, XValTransformerWrapper, patterns
 from x_transformers.autoregressive_wrapper import hidden_keys
-from x_transformers.features.biases import AlibiPositionalBias, DynamicPositionBias
+from x_transformers.features.biases import AlibiPositionalBias, DynamicPositionBias, RelativePositionBias
+from x_transformers.features.levels import AttentionFeature, FeedForwardFeature, ModelFeature, StackFeature
 from x_transformers.features.norms import LayerNorm, RMSNorm, ScaleNorm
 from x_transformers.features.rotary import RotaryEmbedding, apply_rotary_pos_emb
 from x_transformers.flags.resolved import did_you_mean
@@ -37,6 +38,12 @@ from x_transformers.flags.resolved import did_you_mean
 N, DIM = 48, 32  # tokens and width of what is drawn
 NOTHING, ONE, OTHER, BOTH, AHEAD = range(5)
 COLOURS = ('#f5f5f5', '#26468c', '#d98032', '#7d4a58', '#d5d5d5')
+STAGES = {
+    'ring': ('#9db8e8', 'ring: gets the value, and gives it back changed'),
+    'term': ('#a8d8b0', 'term: gives something to be added'),
+    'choice': ('#f2c48d', 'choice: one feature does it in its own way'),
+    'build': ('#dddddd', 'build: when the model is made'),
+}
 KINDS = {'a': '#9db8e8', 'f': '#f2c48d', 'c': '#a8d8b0'}
 
 
@@ -131,7 +138,28 @@ class Blocks:
         axes.set_axis_off()
 
 
-Picture = Maps | Curves | Rows | Blocks
+@dataclass
+class Stages:
+    """The stages of each level in running order, from top to bottom; the colour is the kind."""
+
+    title: str
+    parts: list[tuple[str, list[tuple[str, str]]]]
+
+    def draw(self, figure: Any) -> None:
+        most = max(len(stages) for _, stages in self.parts)
+        figure.set_size_inches(2.4 * len(self.parts), 0.27 * most + 1.2)
+        for axes, (level, stages) in zip(figure.subplots(1, len(self.parts)), self.parts, strict=True):
+            for y, (stage, kind) in enumerate(stages):
+                axes.barh(y, 1, height=0.84, color=STAGES[kind][0])
+                axes.text(0.5, y, stage, ha='center', va='center', fontsize=9)
+            axes.set(xlim=(0, 1), ylim=(most - 0.4, -0.6))
+            axes.set_title(level, fontsize=10)
+            axes.set_axis_off()
+        keys = [figure.axes[0].barh(-9, 0, color=colour, label=words) for colour, words in STAGES.values()]
+        figure.legend(handles=keys, loc='outside lower center', ncols=2, fontsize=9, frameon=False)
+
+
+Picture = Maps | Curves | Rows | Blocks | Stages
 
 
 def summary(found: Picture) -> str:
@@ -205,6 +233,17 @@ def _() -> Picture:
     sizes = dict(num_tokens=256, max_seq_len=64, depth=1, heads=4, attn_dim_head=8)
     flags = {f'{side}_{name}': value for side in ('enc', 'dec') for name, value in sizes.items()}
     return Blocks('An encoder and a decoder, arXiv:1706.03762', told(XTransformer(dim=DIM, **flags)))
+
+
+@picture('stages')
+def _() -> Picture:
+    levels = {
+        'model': ModelFeature,
+        'stack': StackFeature,
+        'attention': AttentionFeature,
+        'feedforward': FeedForwardFeature,
+    }
+    return Stages('Where features plug in', [(name, [*level.stages.items()]) for name, level in levels.items()])
 
 
 # maps of attention
@@ -393,6 +432,19 @@ def _() -> Picture:
     return Maps(
         'A network says the bias of each distance, arXiv:2108.00154', [(f'head {h}', table[h]) for h in range(4)]
     )
+
+
+@picture('position-biases')
+def _() -> Picture:
+    at = torch.arange(N)
+    buckets, network = RelativePositionBias(scale=1.0, causal=True, heads=1), DynamicPositionBias(DIM, heads=1, depth=2)
+    waves = (at[:, None, None] - at[:, None]).float() * 10000.0 ** (-torch.arange(0, DIM, 2) / DIM)
+    maps = [
+        ('alibi_pos_bias', AlibiPositionalBias(heads=4, total_heads=4)(N, N)[1]),
+        ('rel_pos_bias', buckets(N, N)[0]),
+    ]
+    maps += [('dynamic_pos_bias', network(N, N)[0]), ('rotary_pos_emb: equal vectors', waves.cos().mean(dim=-1))]
+    return Maps('What scores owe to distance alone, before training: rows are queries, columns keys', maps)
 
 
 for _name, _log in (('dynamic-pos-bias-linear', False), ('dynamic-pos-bias-log', True)):
