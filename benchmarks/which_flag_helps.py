@@ -205,7 +205,7 @@ def bits_of(model: nn.Module, held_out: Tensor) -> float:
     for rows in held_out.split(max(1, 16 * SEQ_LEN // held_out.shape[1])):
         with half(rows.device):
             logits = net(rows[:, :-1])
-        logits = logits[0] if logits.ndim == 4 else logits  # of several heads the first
+        logits = logits[0] if isinstance(logits, tuple) else logits  # of several heads the first
         total += nn.functional.cross_entropy(logits.float().mT, rows[:, 1:], reduction='sum').item()
     model.train()
     return total / held_out[:, 1:].numel() / math.log(2)

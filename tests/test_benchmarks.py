@@ -403,7 +403,9 @@ def test_every_variant_is_a_model(scripts):
     sizes, ids = script.Sizes(), torch.zeros(1, 33, dtype=torch.long)
     for baseline in script.BASELINES:
         for name in script.BY_NAME:
-            script.model_of(script.keywords_of(baseline, name, sizes), sizes)(ids)
+            model = script.model_of(script.keywords_of(baseline, name, sizes), sizes)
+            model(ids)
+            assert 7 < script.bits_of(model, ids) < 20, name
 
 
 @pytest.mark.slow
