@@ -405,7 +405,7 @@ def test_every_variant_is_a_model(scripts):
         for name in script.BY_NAME:
             model = script.model_of(script.keywords_of(baseline, name, sizes), sizes)
             model(ids)
-            assert 7 < script.bits_of(model, ids) < 20, name
+            assert 0 < script.bits_of(model, ids) < 40, name
 
 
 @pytest.mark.slow
