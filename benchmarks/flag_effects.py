@@ -21,7 +21,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from which_flag_helps import Row, Sizes
 
 FAMILY = {variant.name: variant.family for variant in VARIANTS}
-COLUMNS = 'variant baseline flag host value bits half timed half_timed step memory token seeds holds'.split()
 
 
 @dataclass(frozen=True)
@@ -328,6 +327,8 @@ def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, s
 
 def records(rows: Sequence[Row], sizes: Sizes) -> dict[str, Any]:
     """What the library says of its flags; numbers of three decimals, since intervals are wider."""
+    from x_transformers.flags.measured import Measured
+
     found = []
     for baseline in BASELINES:
         for one in sorted(alone(effects(rows, baseline)).values(), key=lambda each: each.mean):
@@ -336,7 +337,7 @@ def records(rows: Sequence[Row], sizes: Sizes) -> dict[str, Any]:
                 rounded = [round(number, 3) for number in numbers]
                 keyword = keyword_of(one.variant, baseline, sizes)
                 found.append([one.variant, baseline, *keyword, *rounded, one.seeds, one.shown])
-    return {'about': about(rows, sizes), 'columns': COLUMNS, 'rows': found}
+    return {'about': about(rows, sizes), 'columns': [one.name for one in fields(Measured)], 'rows': found}
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -82,22 +82,26 @@ class Row:
 
 
 def read(folder: Path) -> list[Row]:
-    """All rows of all files."""
+    """All rows of all files, without a line that was cut off while it was written."""
     kinds = {one.name: type(one.default) for one in fields(Row) if one.name not in ('stage', 'baseline', 'day')}
     found = []
     for file in sorted(folder.glob('*.csv')):
         with file.open(newline='') as lines:
             for line in csv.DictReader(lines):
-                found.append(Row(**{name: kinds.get(name, str)(text) for name, text in line.items()}))
+                if None not in line.values():
+                    found.append(Row(**{name: kinds.get(name, str)(text) for name, text in line.items()}))
     return found
 
 
 def append(folder: Path, row: Row) -> None:
-    """Add a row to the file of its stage; a row is a line, so that what was cut off while writing is left out."""
+    """Add a row to the file of its stage, on a line of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     file, names = folder / f'{row.stage}.csv', [one.name for one in fields(Row)]
     new = not file.exists()
+    cut = not new and not file.read_bytes().endswith(b'\n')
     with file.open('a', newline='') as lines:
+        if cut:
+            lines.write('\n')
         writer = csv.DictWriter(lines, names, lineterminator='\n')
         if new:
             writer.writeheader()

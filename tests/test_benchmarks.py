@@ -390,6 +390,18 @@ def test_which_flag_helps(scripts, tmp_path, monkeypatch):
         script.main([*arguments, '--stages', 'x'])
 
 
+def test_rows_after_an_interruption(scripts, tmp_path):
+    """A line that was cut off is no row, and the next one begins on a line of its own."""
+    script = scripts('which_flag_helps')
+    for seed in range(2):
+        script.append(tmp_path, script.Row('single', 'plain', 'macaron', seed, 4, 1e-3, 3.5))
+    file = tmp_path / 'single.csv'
+    file.write_text(file.read_text()[:-40])
+    assert [row.seed for row in script.read(tmp_path)] == [0]
+    script.append(tmp_path, script.Row('single', 'plain', 'macaron', 1, 4, 1e-3, 3.5))
+    assert [(row.seed, row.bits, row.rate) for row in script.read(tmp_path)] == [(0, 3.5, 1e-3), (1, 3.5, 1e-3)]
+
+
 def test_a_run_ends_in_time(scripts, tmp_path):
     """What begins too late is not run, nor is it written."""
     script = scripts('which_flag_helps')

@@ -23,6 +23,7 @@ import x_transformers
 from x_transformers import (
     Attention,
     AttentionLayers,
+    AutoregressiveWrapper,
     CrossAttender,
     Decoder,
     Encoder,
@@ -603,7 +604,8 @@ def test_measured_effects_are_told(capsys, monkeypatch):
 
 def test_what_is_measured_exists():
     """Every flag that the file of measured effects names is one of its class, which has the value."""
-    known = {(cls.__name__, n): f for cls in HOSTS for n, f in {**cls.arguments(), **flags_of(cls.catalogue)}.items()}
+    hosts = (*HOSTS, AutoregressiveWrapper)
+    known = {(cls.__name__, n): f for cls in hosts for n, f in {**cls.arguments(), **flags_of(cls.catalogue)}.items()}
     for one in measured.table():
         assert one.flag is None or known[one.host, one.flag].refusal(one.value) is None, one
     assert measured.about()

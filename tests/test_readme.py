@@ -5,6 +5,7 @@ import inspect
 import io
 import re
 import subprocess
+import sys
 import tokenize
 from pathlib import Path
 
@@ -241,6 +242,21 @@ def test_links_lead_somewhere(file):
         target = (ROOT / file).parent / path if path else ROOT / file
         assert target.exists(), path
         assert not anchor or anchor in anchors(target.read_text(encoding='utf-8')), f'{path}#{anchor}'
+
+
+def test_speed_is_that_of_the_benchmarks():
+    """The short table of the README has the numbers of benchmarks/README.md, from which its picture is drawn."""
+    sys.path.append(str(ROOT / 'images'))
+    import draw_measured
+
+    found = draw_measured.speeds((ROOT / 'benchmarks' / 'README.md').read_text(encoding='utf-8'))
+    assert list(found) == list(draw_measured.SPEED)
+    short = re.findall(r'(?ms)^## Speed$.*?(?=^Every model)', README)[0]
+    rows = [line.strip('|').split('|') for line in short.splitlines() if line.startswith('|')][2:]
+    order = list(dict.fromkeys(draw_measured.COLUMNS.values()))
+    for (_, *cells), (row, numbers) in zip(rows, found.items(), strict=True):
+        told = {name: float(cell) for name, cell in zip(order, cells, strict=True) if cell.strip() != '-'}
+        assert told == pytest.approx(numbers, rel=0.01), row
 
 
 def between_marks(mark):

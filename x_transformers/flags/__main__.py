@@ -64,8 +64,13 @@ def helps() -> Iterator[str]:
             yield f'{"*" if one.holds else " "}{bits:>18}   {timed:>16}  {costs}  {one.variant}'
 
 
-HOSTS = {x_transformers.Attention: 'attn_', x_transformers.FeedForward: 'ff_', x_transformers.AttentionLayers: ''}
-HOSTS[x_transformers.TransformerWrapper] = ''
+# classes with flags, and what their flags begin with as keywords of a stack or wrapper
+HOSTS: dict[type[Configurable], str] = {
+    x_transformers.Attention: 'attn_',
+    x_transformers.FeedForward: 'ff_',
+    x_transformers.AttentionLayers: '',
+    x_transformers.TransformerWrapper: '',
+}
 
 
 def refusals() -> Iterator[tuple[str, list[str]]]:

@@ -46,15 +46,24 @@ class Measured:
 @cache
 def table() -> tuple[Measured, ...]:
     """All that was measured."""
-    text = files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8')
-    found = json.loads(text)
-    return tuple(Measured(**dict(zip(found['columns'], row, strict=True))) for row in found['rows'])
+    found = contents()
+    rows = (dict(zip(found['columns'], row, strict=True)) for row in found['rows'])
+    return tuple(Measured(**{**row, 'value': as_tuple(row['value'])}) for row in rows)
 
 
 def about() -> str:
     """How it was measured, in a sentence."""
-    text = files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8')
-    return json.loads(text)['about']
+    return contents()['about']
+
+
+def contents() -> dict[str, Any]:
+    """The file as it is."""
+    return json.loads(files('x_transformers.flags').joinpath('measured.json').read_text(encoding='utf-8'))
+
+
+def as_tuple(value: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
 
 
 def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:
