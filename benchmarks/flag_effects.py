@@ -20,20 +20,20 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flag_variants import BASELINES, SEQ_LEN, VARIANTS
+from flag_variants import BASELINES, BY_NAME, FAMILY, SEQ_LEN, go_together
 from measure import ROOT, markdown
 from scipy import stats
 
 if TYPE_CHECKING:
-    from which_flag_helps import Row, Sizes
+    from which_flag_helps import Plan, Row, Sizes
 
-FAMILY = {variant.name: variant.family for variant in VARIANTS}
+ROUNDS = 8  # of greedy selection, at the least
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,16 @@ def discoveries(p_values: dict[str, float], rate: float = 0.05) -> set[str]:
 
 
 def between(curve: dict[int, float], steps: float) -> float:
-    """Bits after so many steps, by straight lines over the logarithm of the steps."""
+    """Bits after so many steps, by straight lines over the logarithm of the steps; the outer ones go on."""
     if math.isnan(steps):
         return math.nan
     points = [(math.log(at), bits) for at, bits in sorted(curve.items())]
-    x = min(max(math.log(steps), points[0][0]), points[-1][0])
-    for (low, below), (high, above) in pairwise(points):
-        if x <= high:
-            return below + (above - below) * (x - low) / (high - low)
-    return points[-1][1]
+    if len(points) < 2:
+        return points[0][1]
+    x = math.log(steps)
+    lines = [*pairwise(points)]
+    (low, below), (high, above) = next((line for line in lines if x <= line[1][0]), lines[-1])
+    return below + (above - below) * (x - low) / (high - low)
 
 
 # what rows hold
@@ -156,9 +157,11 @@ def costs_of(rows: Iterable[Row], baseline: str) -> dict[str, Cost]:
 
 def cost_of(costs: dict[str, Cost], names: str) -> Cost:
     """That of some variants together: the product of each, where they were not measured together."""
-    if names in costs:
-        return costs[names]
-    parts = [costs.get(name, Cost()) for name in names.split(' + ')]
+    return costs[names] if names in costs else product_of(costs, names)
+
+
+def product_of(costs: dict[str, Cost], names: str) -> Cost:
+    parts = [costs.get(name, Cost()) for name in filter(None, names.split(' + '))]
     return Cost(*(math.prod(getattr(one, what) for one in parts) for what in ('step', 'memory', 'token')))
 
 
@@ -190,49 +193,83 @@ def alone(found: dict[str, Effect]) -> dict[str, Effect]:
     return {name: one for name, one in found.items() if ' + ' not in name}
 
 
-def chosen(rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int) -> list[str]:
-    """What greedy selection has taken so far: in each round the variant that gains most in equal time, until none does.
+@dataclass(frozen=True)
+class Selection:
+    """What greedy selection has taken, in turn; `tried` is what its next round needs, nothing when it has ended."""
 
-    A round counts when all of its runs are there.
-    """
+    names: list[str]
+    tried: list[str]
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.names) and not self.tried
+
+    @property
+    def sets(self) -> list[str]:
+        """What is there after each round, once it has ended."""
+        return [' + '.join(self.names[: at + 1]) for at in range(len(self.names))] if self.ended else []
+
+
+def worth(rows: Sequence[Row], baseline: str, seeds: int, cost: Callable[..., Cost]) -> Callable[[str], float]:
+    """Of some variants together: their bits, less what the baseline reaches in the same time."""
     own = trainings(rows, baseline)
     like, runs, curves, costs = usual(own), runs_of(own), curves_of(own), costs_of(rows, baseline)
+
+    def of(names: str) -> float:
+        steps = like.steps * cost(costs, names).step if like else math.nan
+        return statistics.fmean(runs[names][seed] - between(curves[seed], steps) for seed in range(seeds))
+
+    return of
+
+
+def forward(rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int) -> Selection:
+    """Greedy selection as far as rows are there: in each round the variant that gains most in equal time.
+
+    It ends when nothing is left, or nothing helps after `ROUNDS` rounds. Time is the product of what each variant
+    costs, so that what was chosen does not change when sets of them are measured.
+    """
+    runs = runs_of(trainings(rows, baseline))
     gone = {row.variant for row in rows if row.baseline == baseline and row.refused}
-
-    def worth(names: str) -> float:
-        """Less what the baseline reaches in the same time."""
-        step = cost_of(costs, names).step if names else 1.0
-        return statistics.fmean(
-            runs[names][seed] - between(curves[seed], like.steps * step) for seed in range(seeds) if like
-        )
-
+    of = worth(rows, baseline, seeds, product_of)
     names: list[str] = []
     while True:
         start = ' + '.join(names)
-        taken = {FAMILY[name] for name in names}
-        left = [name for name in best if name not in names and FAMILY[name] not in taken]
+        left = [name for name in best if name not in names and all(go_together(name, other) for other in names)]
         more = {name: f'{start} + {name}' if start else name for name in left}
         tried = {name: text for name, text in more.items() if text not in gone}
-        if not tried or any(not {*range(seeds)} <= {*runs[text]} for text in (start, *tried.values())):
-            return names
-        name = min(tried, key=lambda each: worth(tried[each]))
-        if worth(tried[name]) >= worth(start):
-            return names
+        if not tried:
+            return Selection(names, [])
+        if any(not {*range(seeds)} <= {*runs[text]} for text in (start, *tried.values())):
+            return Selection(names, [start, *tried.values()])
+        name = min(tried, key=lambda each: of(tried[each]))
+        if len(names) >= ROUNDS and of(tried[name]) >= of(start):
+            return Selection(names, [])
         names.append(name)
 
 
+def recipe(rows: Sequence[Row], baseline: str, path: Selection, seeds: int) -> str:
+    """The best of the sets that greedy selection has come by, by their own costs."""
+    return min(path.sets, key=worth(rows, baseline, seeds, cost_of))
+
+
 def interactions(rows: Sequence[Row], baseline: str) -> dict[tuple[str, str], tuple[float, float]]:
-    """Of each pair that was run: what it changes beyond the sum of its parts, with half of the interval."""
+    """Of each pair that was run: what it changes beyond the sum of its parts, with half of the interval.
+
+    There are few seeds of many pairs, so that the variance over seeds is taken from all pairs together.
+    """
     runs = runs_of(trainings(rows, baseline))
-    found = {}
+    found: dict[tuple[str, str], list[float]] = {}
     for names, by_seed in runs.items():
         parts = names.split(' + ')
         if len(parts) == 2 and all(part in runs for part in parts):
             seeds = sorted({*by_seed} & {*runs['']} & {*runs[parts[0]]} & {*runs[parts[1]]})
             values = [by_seed[s] - runs[parts[0]][s] - runs[parts[1]][s] + runs[''][s] for s in seeds]
             if values:
-                found[parts[0], parts[1]] = mean_and_half(values)
-    return found
+                found[parts[0], parts[1]] = values
+    free = sum(len(values) - 1 for values in found.values())
+    squares = sum((value - statistics.fmean(own)) ** 2 for own in found.values() for value in own)
+    deviation = math.sqrt(squares / free) * float(stats.t.ppf(0.975, free)) if free else math.inf
+    return {pair: (statistics.fmean(own), deviation / math.sqrt(len(own))) for pair, own in found.items()}
 
 
 def by_length(rows: Sequence[Row], baseline: str) -> dict[str, dict[int, tuple[float, float]]]:
@@ -261,8 +298,7 @@ def table(rows: Sequence[Row], baseline: str) -> str:
     lines = []
     for one in sorted(found.values(), key=lambda each: (families.index(FAMILY[each.variant]), each.mean)):
         name = f'**{one.variant}**' if one.shown else one.variant
-        ratios = ['-' if math.isnan(value) else f'{value:.2f}' for value in (one.step, one.memory, one.token)]
-        lines.append([FAMILY[one.variant], name, one.cell, one.cell_equal_time, *ratios, str(one.seeds)])
+        lines.append([FAMILY[one.variant], name, one.cell, one.cell_equal_time, *ratios(one), str(one.seeds)])
     head = ['family', f'variant of the {baseline} baseline', 'bits per byte, equal steps', 'equal time']
     return markdown([*head, 'time of a step', 'memory', 'time of a token', 'seeds'], lines)
 
@@ -281,6 +317,71 @@ def table_of_best(rows: Sequence[Row], baseline: str = 'modern', most: int = 12)
     some = [*found[:most], *found[-most // 2 :]] if len(found) > most * 3 // 2 else found
     lines = [[one.variant, one.cell, one.cell_equal_time, f'{one.step:.2f}', f'{one.memory:.2f}'] for one in some]
     return markdown(['variant', 'bits per byte, equal steps', 'equal time', 'time of a step', 'memory'], lines)
+
+
+def ratios(one: Effect | Cost) -> list[str]:
+    return ['-' if math.isnan(value) else f'{value:.2f}' for value in (one.step, one.memory, one.token)]
+
+
+def table_of_rounds(plan: Plan, baseline: str) -> str:
+    """What greedy selection took in each round, and what all of it together changes."""
+    path, found = plan.path(baseline), effects(plan.rows, baseline)
+    if not path.ended:
+        return ''
+    lines = [
+        [str(at), name, found[names].cell, found[names].cell_equal_time, *ratios(found[names]), str(found[names].seeds)]
+        for at, (name, names) in enumerate(zip(path.names, path.sets, strict=True), start=1)
+    ]
+    head = ['round', f'added to the {baseline} baseline', 'bits per byte, equal steps', 'equal time']
+    return markdown([*head, 'time of a step', 'memory', 'time of a token', 'seeds'], lines)
+
+
+def table_of_final(rows: Sequence[Row]) -> str:
+    """The best sets, trained four times as long."""
+    lines = [
+        [baseline, names, one.cell, one.cell_equal_time, *ratios(one), str(one.seeds)]
+        for baseline in BASELINES
+        for names, one in effects(rows, baseline, times=4.0).items()
+    ]
+    head = ['baseline', 'with, for four times as many steps', 'bits per byte, equal steps', 'equal time']
+    return markdown([*head, 'time of a step', 'memory', 'time of a token', 'seeds'], lines) if lines else ''
+
+
+def table_of_pairs(rows: Sequence[Row], baseline: str = 'modern') -> str:
+    """Pairs that change more or less than the sum of their parts, beyond the interval."""
+    found = sorted(interactions(rows, baseline).items(), key=lambda item: item[1][0])
+    alike = alone(effects(rows, baseline))
+    lines = [
+        [' + '.join(pair), f'{alike[pair[0]].mean + alike[pair[1]].mean:+.3f}', with_interval(mean, half)]
+        for pair, (mean, half) in found
+        if abs(mean) > half
+    ]
+    head = [f'pair, {baseline} baseline', 'sum of both alone', 'what the pair changes beyond it']
+    return markdown(head, lines) if lines else ''
+
+
+def at_half_the_rate(rows: Sequence[Row], baseline: str) -> dict[str, tuple[float, float]]:
+    """Bits of variants trained with half the rate, less those of the baseline with its own."""
+    own = trainings(rows, baseline)
+    like, base = usual(own), runs_of(own).get('', {})
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in own:
+        if like and row.steps == like.steps and math.isclose(row.rate, like.rate / 2, rel_tol=1e-4):
+            found[row.variant] += [row.bits - base[row.seed]] if row.seed in base else []
+    return {name: mean_and_half(values) for name, values in found.items() if values}
+
+
+def table_of_rates(rows: Sequence[Row], baseline: str) -> str:
+    found, slow = alone(effects(rows, baseline)), at_half_the_rate(rows, baseline)
+    lines = [
+        [name, found[name].cell, with_interval(*slow[name])]
+        for name in sorted(slow, key=lambda name: slow[name][0])
+        if name in found
+    ]
+    if not lines:
+        return ''
+    lines.append(['baseline', '0', with_interval(*slow[''])] if '' in slow else [])
+    return markdown([f'variant of the {baseline} baseline', 'its rate', 'half of it'], [line for line in lines if line])
 
 
 def hours(rows: Iterable[Row]) -> float:
@@ -304,7 +405,7 @@ def about(rows: Sequence[Row], sizes: Sizes) -> str:
 
 def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, str | None, Any]:
     """The keyword that a variant is about, the first one that it switches on: its name, class and value."""
-    from which_flag_helps import BY_NAME, keywords_of
+    from which_flag_helps import keywords_of
 
     from x_transformers import Attention, AttentionLayers, AutoregressiveWrapper, FeedForward, TransformerWrapper
     from x_transformers.flags import flags_of
@@ -348,15 +449,16 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     return flag_pictures.drawn(rows, folder)
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[Row], sizes: Sizes) -> str:
     """All tables, as markdown."""
+    from which_flag_helps import Plan
+
+    plan = Plan(rows, sizes)
     parts = [table(rows, baseline) for baseline in BASELINES]
     parts += [table_of_lengths(rows, baseline) for baseline in BASELINES if by_length(rows, baseline)]
-    for baseline in BASELINES:
-        for names, one in effects(rows, baseline, times=4.0).items():
-            parts.append(
-                f'{baseline} with {names}, four times as many steps: {one.cell} bits per byte, {one.seeds} seeds'
-            )
+    parts += [table_of_rounds(plan, baseline) for baseline in BASELINES]
+    parts += [table_of_final(rows), table_of_pairs(rows)]
+    parts += [table_of_rates(rows, baseline) for baseline in BASELINES]
     return '\n\n'.join(part for part in parts if part)
 
 
@@ -379,10 +481,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument('--into', type=Path, default=ROOT, help='root of the files that are written')
     options = parser.parse_args(arguments)
     rows = read(options.results or RESULTS / options.sizes)
-    print(f'{report(rows)}\n\n{len(rows)} rows, {hours(rows):.1f} hours of one processor')
+    print(f'{report(rows, SIZES[options.sizes])}\n\n{len(rows)} rows, {hours(rows):.1f} hours of one processor')
     if options.write:
         into = options.into
-        fill(into / 'benchmarks/results/README.md', options.sizes, report(rows))
+        fill(into / 'benchmarks/results/README.md', options.sizes, report(rows, SIZES[options.sizes]))
         if options.sizes == 'small':
             text = json.dumps(records(rows, SIZES['small']), ensure_ascii=False).replace(', [', ',\n[')
             (into / 'x_transformers/flags/measured.json').write_text(text + '\n', encoding='utf-8')

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flag_effects import FAMILY, Effect, alone, by_length, effects, interactions
-from flag_variants import BASELINES
+from flag_effects import Effect, alone, by_length, effects, interactions
+from flag_variants import BASELINES, FAMILY
 
 if TYPE_CHECKING:
     from which_flag_helps import Row

@@ -2,8 +2,7 @@
 
 A variant is named as a user would write it. Its keywords are those of the decoder, of the model around it (behind
 `model.`), or of the wrapper that trains it (behind `train.`). What a baseline has already is another value there:
-`off` takes the keyword away. A value that is a function is one of the sizes of the models. A family holds alternatives
-to one another, of which a model has one.
+`off` takes the keyword away. A value that is a function is one of the sizes of the models.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     'plain': {'model.use_abs_pos_emb': True},
     'modern': dict(rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True),
 }
+ALTERNATIVES = ('positions', 'norms', 'attention below the square')  # families of which a model has one
 NO_POSITIONS = {'rotary_pos_emb': False, 'model.use_abs_pos_emb': False}
 GATED = dict(ff_glu=True, ff_swish=True)
 
@@ -251,3 +251,14 @@ VARIANTS: list[Variant] = [
         ssm=dict(NO_POSITIONS, custom_layers=lambda sizes: ('r', 'f') * sizes.depth, recurrent_module='ssm'),
     ),
 ]
+BY_NAME = {variant.name: variant for variant in VARIANTS}
+FAMILY = {variant.name: variant.family for variant in VARIANTS}
+
+
+def go_together(one: str, other: str) -> bool:
+    """Whether two variants make a third: no keyword has two values, and neither is a part of the other."""
+    own, more = BY_NAME[one].flags, BY_NAME[other].flags
+    both = own | more
+    if FAMILY[one] == FAMILY[other] and FAMILY[one] in ALTERNATIVES:
+        return False
+    return both == more | own and both not in (own, more)

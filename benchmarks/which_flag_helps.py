@@ -15,10 +15,10 @@ Stages, each of which reads what those before it have found:
     costs      of every variant beside its baseline, in turns: time of a step, memory, time of a generated token
     baselines  each baseline for more and fewer steps: what it reaches in the time that a variant takes
     single     every variant, alone; positions are trained at 256 bytes and read at up to 2,048
-    second     variants of the top and the bottom tenth, at another learning rate
-    forward    the best variants one after the other, as long as they help in equal time
+    forward    the best variants one after the other, whatever gains most in equal time; eight rounds and more
+    final      the best of what `forward` came by, and its baseline, for four times as long
     pairs      the best variants of the modern baseline, two at once
-    final      what `forward` has chosen, and its baseline, for four times as long
+    second     variants of the top and the bottom tenth, at half the learning rate
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from corpus import Corpus
-from flag_variants import BASELINES, SEQ_LEN, VARIANTS, Variant
+from flag_variants import BASELINES, BY_NAME, SEQ_LEN, VARIANTS, Variant, go_together
 from measure import ROOT, Settings, bytes_of
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from flag_effects import Selection
 
 sys.path[:0] = [str(ROOT), str(ROOT / 'examples')]
 
 RESULTS = ROOT / 'benchmarks' / 'results'
 MORE = (0.5, 0.7, 1.4, 2.0, 2.8, 4.0)  # times the steps of a run
 LENGTHS = (256, 512, 1024, 2048)
-BY_NAME = {variant.name: variant for variant in VARIANTS}
+BEST = 20  # variants that are tried together
 FIRST = {'rates': 2, 'second': 3, 'forward': 3, 'pairs': 2}  # so many seeds, where not all are run
 
 
@@ -349,49 +352,48 @@ class Plan:
             return []
         return sorted(found, key=lambda name: found[name].equal_time)
 
+    def path(self, baseline: str) -> Selection:
+        from flag_effects import forward
+
+        return forward(self.rows, baseline, self.ranked(baseline)[:BEST], len(self.seeds_of('forward')))
+
+    def forward(self) -> Iterator[Row]:
+        """One round at a time: every variant that is left, beside those that were chosen."""
+        return self.each('forward', lambda baseline: self.path(baseline).tried)
+
+    def final(self) -> Iterator[Row]:
+        """First what the sets of flags cost, then the best of them; the baseline for as long as that takes, too."""
+        from flag_effects import costs_of, recipe
+
+        times = 4.0
+        for baseline in self.baselines_of:
+            path = self.path(baseline)
+            yield from (Row('costs', baseline, names) for names in path.sets)
+            costs = costs_of(self.rows, baseline)
+            if path.ended and {*path.sets} <= {*costs}:
+                best = recipe(self.rows, baseline, path, len(self.seeds_of('forward')))
+                own = replace(self, baselines_of=[baseline])
+                yield from own.each('final', lambda _, best=best: ['', best], steps=times)
+                yield from own.each('final', lambda _: [''], steps=times * costs[best].step)
+
+    def pairs(self) -> Iterator[Row]:
+        def of(baseline: str) -> list[str]:
+            best = self.ranked(baseline)[:BEST] if baseline == 'modern' else []
+            pairs = [(one, other) for at, one in enumerate(best) for other in best[at + 1 :]]
+            return [f'{one} + {other}' for one, other in pairs if go_together(one, other)]
+
+        return self.each('pairs', of)
+
     def second(self) -> Iterator[Row]:
         def of(baseline: str) -> list[str]:
             ranked = self.ranked(baseline)
             tenth = max(1, len(ranked) // 10)
-            return [*ranked[:tenth], *ranked[-tenth:]] if ranked else []
+            return ['', *ranked[:tenth], *ranked[-tenth:]] if ranked else []
 
-        for rate in (0.5, 2.0):
-            yield from self.each('second', of, rate=rate)
-
-    def forward(self) -> Iterator[Row]:
-        """One round at a time: every variant that is left, beside those that were chosen."""
-        from flag_effects import chosen
-
-        def of(baseline: str) -> list[str]:
-            best = self.ranked(baseline)[:20]
-            names = chosen(self.rows, baseline, best, len(self.seeds_of('forward')))
-            start = ' + '.join(names)
-            taken = {BY_NAME[name].family for name in names}
-            left = [name for name in best if name not in names and BY_NAME[name].family not in taken]
-            return [start, *(f'{start} + {name}' if start else name for name in left)] if left else []
-
-        return self.each('forward', of)
-
-    def pairs(self) -> Iterator[Row]:
-        def of(baseline: str) -> list[str]:
-            best = self.ranked(baseline)[:20]
-            pairs = [(one, other) for at, one in enumerate(best) for other in best[at + 1 :]]
-            pairs = pairs if baseline == 'modern' else []
-            return [f'{one} + {other}' for one, other in pairs if BY_NAME[one].family != BY_NAME[other].family]
-
-        return self.each('pairs', of)
-
-    def final(self) -> Iterator[Row]:
-        from flag_effects import chosen
-
-        def of(baseline: str) -> list[str]:
-            names = chosen(self.rows, baseline, self.ranked(baseline)[:20], len(self.seeds_of('forward')))
-            return ['', ' + '.join(names)] if names else []
-
-        return self.each('final', of, steps=4.0)
+        return self.each('second', of, rate=0.5)
 
 
-STAGES = ('rates', 'costs', 'baselines', 'single', 'second', 'forward', 'pairs', 'final')
+STAGES = ('rates', 'costs', 'baselines', 'single', 'forward', 'final', 'pairs', 'second')
 
 
 def changes(variant: Variant, own: dict[str, Any]) -> bool:

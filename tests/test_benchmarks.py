@@ -311,21 +311,77 @@ def test_effects_of_flags(scripts):
 
 
 def test_which_flags_go_together(scripts):
-    """Greedy selection takes what gains in equal time; pairs are compared with the sum of their parts."""
+    """Greedy selection takes what gains most in equal time; pairs are compared with the sum of their parts."""
     pytest.importorskip('scipy', reason='pip install scipy')
     effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
     rows = [row for row in rows_of_two(Row) if row.variant != 'macaron' or row.stage == 'costs']
     rows += [Row('single', 'plain', 'macaron', 0, 100, 1e-3, 2.9)]
     best = ['use_rezero', 'macaron']
-    assert effects.chosen(rows, 'plain', best, 2) == []  # of a round some runs are missing
+    assert not effects.forward(rows, 'plain', best, 2).ended  # of a round some runs are missing
     # alone macaron gains .1 in equal time, and use_rezero nothing; together they gain .2
-    assert effects.chosen(rows, 'plain', best, 1) == ['macaron']
+    path = effects.forward(rows, 'plain', best, 1)
+    assert path.names == ['macaron'] and path.tried == ['macaron', 'macaron + use_rezero'] and not path.sets
     rows += [Row('forward', 'plain', 'macaron + use_rezero', 0, 100, 1e-3, 2.3)]
-    assert effects.chosen(rows, 'plain', best, 1) == ['macaron', 'use_rezero']
+    path = effects.forward(rows, 'plain', best, 1)
+    assert path.ended and path.sets == ['macaron', 'macaron + use_rezero']
+    assert effects.recipe(rows, 'plain', path, 1) == path.sets[1]
+    # it goes on for some rounds even where nothing helps, and the best set is kept
     rows[-1].bits = 2.45
-    assert effects.chosen(rows, 'plain', best, 1) == ['macaron']
+    assert effects.forward(rows, 'plain', best, 1) == path and effects.recipe(rows, 'plain', path, 1) == 'macaron'
+    effects.ROUNDS = 1
+    assert effects.forward(rows, 'plain', best, 1).sets == ['macaron']
+    # what a set costs is measured, where it can be
+    rows += [Row('costs', 'plain', 'macaron + use_rezero', step=0.5, memory=1.0, token=1.0)]
+    assert effects.recipe(rows, 'plain', path, 1) == path.sets[1]
     ((pair, (mean, _)),) = effects.interactions(rows, 'plain').items()
     assert pair == ('macaron', 'use_rezero') and mean == pytest.approx(2.45 - 2.9 - 2.5 + 3.0)
+
+
+def test_intervals_of_pairs(scripts):
+    """Few seeds of many pairs: all of them say together how far seeds lie apart."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    names = ('macaron', 'use_rezero', 'resi_dual')
+    rows = [Row('single', 'plain', name, seed, 100, 1e-3, 3.0) for name in ('', *names) for seed in range(2)]
+    for pair, bits in (('macaron + use_rezero', (2.9, 3.1)), ('macaron + resi_dual', (2.5, 2.7))):
+        rows += [Row('pairs', 'plain', pair, seed, 100, 1e-3, value) for seed, value in enumerate(bits)]
+    found = effects.interactions(rows, 'plain')
+    # the variance is .02 in both, with two degrees of freedom, and each mean is of two
+    assert found['macaron', 'use_rezero'] == pytest.approx((0.0, 4.3027 * 0.02**0.5 / 2**0.5), rel=1e-4)
+    assert found['macaron', 'resi_dual'][0] == pytest.approx(-0.4)
+    text = effects.table_of_pairs(rows, 'plain')
+    assert 'resi_dual' not in text  # .4 is within .43
+    rows += [Row('pairs', 'plain', 'use_rezero + resi_dual', seed, 100, 1e-3, 2.0) for seed in range(2)]
+    assert '| use_rezero + resi_dual | +0.000 | -1.000 ± 0.' in effects.table_of_pairs(rows, 'plain')
+
+
+def test_flags_at_half_the_rate(scripts):
+    """What a variant gives with another rate, less what its baseline gives with the one that was tuned."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    rows = rows_of_two(Row)
+    rows += [Row('second', 'plain', 'use_rezero', seed, 100, 5e-4, 2.9 + seed) for seed in range(3)]
+    rows += [Row('rates', 'plain', '', seed, 100, 5e-4, 3.1 + seed) for seed in range(2)]
+    lines = effects.table_of_rates(rows, 'plain').splitlines()
+    assert lines[2:] == [
+        '| use_rezero | -0.600 ± 0.248 | -0.100 ± 0.000 |',
+        '| baseline | 0 | +0.100 ± 0.000 |',
+    ]
+
+
+def test_variants_that_go_together(scripts):
+    """No keyword has two values, none is a part of the other, and families of alternatives have one."""
+    go_together = scripts('flag_variants').go_together
+    assert go_together('shift_tokens 1', 'add_value_residual')
+    assert go_together('attn_talking_heads', 'attn_pre_talking_heads')
+    for one, other in (
+        ('shift_tokens 1', 'shift_tokens 2'),
+        ('alibi_pos_bias', 'xl_rel_pos'),
+        ('rotary_pos_emb', 'rwkv'),
+        ('attn_gate_values', 'attn_swiglu_values'),
+        ('GELU', 'GELU'),
+    ):
+        assert not go_together(one, other) and not go_together(other, one)
 
 
 def test_what_is_written_of_flags(scripts, tmp_path):
