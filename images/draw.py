@@ -512,6 +512,61 @@ def _() -> Picture:
     return Rows('Half a feedforward on both sides, arXiv:1906.02762', rows)
 
 
+def reads(layers: nn.Module, noise: float = 0.3) -> Tensor:
+    """What each branch and the output (rows) get from the input and earlier branches (columns), by the stream alone.
+
+    Shares of a row are lengths of gradients, in which no other branch lies on the way. What learns how to join is
+    moved away from where it begins.
+    """
+    branches = [layer[1] for layer in layers.layers]
+    inside = {id(weight) for branch in branches for weight in branch.parameters()}
+    for weight in layers.parameters():
+        if id(weight) not in inside:
+            weight.add_(noise * torch.randn_like(weight))
+    x = torch.randn(1, 8, DIM, requires_grad=True)
+    given, taken = [x], []
+
+    def cut(module: nn.Module, inputs: Any, out: Any) -> Any:
+        given.append((out[0] if isinstance(out, tuple) else out).detach().requires_grad_())
+        return (given[-1], *out[1:]) if isinstance(out, tuple) else given[-1]
+
+    for branch in branches:
+        branch.register_forward_pre_hook(lambda module, inputs: taken.append(inputs[0]))
+        branch.register_forward_hook(cut)
+    with torch.enable_grad():
+        taken.append(layers.eval()(x))
+        rows = [
+            torch.autograd.grad((row * torch.randn_like(row)).sum(), given, retain_graph=True, allow_unused=True)
+            for row in taken
+        ]
+    table = torch.tensor([[0.0 if grad is None else grad.norm().item() for grad in row] for row in rows])
+    return table / table.amax(dim=-1, keepdim=True)
+
+
+@picture('residuals')
+def _() -> Picture:
+    kinds: dict[str, dict[str, Any]] = {
+        'plain': {},
+        'pre_norm=False': dict(pre_norm=False),
+        'resi_dual=True': dict(resi_dual=True, pre_norm=False),
+        'gate_residual=True': dict(gate_residual=True),
+        'parallel_block=True': dict(parallel_block=True),
+        'reversible=True': dict(reversible=True),
+        'unet_skips=True': dict(unet_skips=True),
+        'reinject_input=True': dict(reinject_input=True),
+        'integrate_layers=True': dict(integrate_layers=True),
+        'attn_aggregated_residuals=True': dict(attn_aggregated_residuals=True),
+        'num_residual_streams=4': dict(num_residual_streams=4),
+        'gated_multi_residual=True': dict(gated_multi_residual=True, residual_fn_kwargs=dict(read_gate_rank=8)),
+    }
+    maps = []
+    for name, flags in kinds.items():
+        torch.manual_seed(0)
+        maps.append((name, reads(Encoder(dim=DIM, depth=4, heads=2, attn_dim_head=16, verbose=False, **flags))))
+    title = 'What each branch and the output (rows) read of the input and of earlier branches (columns)'
+    return Maps(title, maps)
+
+
 @picture('scalenorm')
 def _() -> Picture:
     x = torch.randn(64)

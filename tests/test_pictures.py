@@ -95,6 +95,14 @@ def test_what_else_is_seen():
     assert (rezero['use_rezero=True'] == 0).all() and rezero['plain'][-1] > rezero['plain'][0]
     back = {name: y for name, _, y in draw.made('enhanced-recurrence').curves}
     assert back['shift_mem_down=0'][4] == 0 < back['shift_mem_down=1'][5]
+    reads, below = dict(draw.made('residuals').maps), torch.ones(9, 9).tril()
+    assert torch.allclose(reads['plain'], below, atol=1e-5)  # all that came before, alike
+    pairs = below[torch.arange(9) // 2 * 2]  # a feedforward does not read the attention beside it
+    assert torch.allclose(reads['parallel_block=True'], pairs, atol=1e-5)
+    streams = (torch.arange(8)[:, None] - torch.arange(8)) % 2 == 1
+    assert ((reads['reversible=True'][:8, 1:] > 0) == (streams & (below[:8, 1:] > 0))[:, :8]).all()
+    assert all((table.triu(1) == 0).all() and (table[-1] > 0).all() for table in reads.values())
+    assert (reads['gate_residual=True'][8, :-1].diff() > 0).any() and len(reads) == 12
     for name, stage in (('gating', 'residual'), ('ffglu', 'widen'), ('talking-heads', 'mix')):
         stages = [stage for _, part in draw.made(name).parts for stage in part]
         assert any(seen == stage and by_flag for seen, _, by_flag in stages)
