@@ -384,6 +384,11 @@ def table_of_rates(rows: Sequence[Row], baseline: str) -> str:
     return markdown([f'variant of the {baseline} baseline', 'its rate', 'half of it'], [line for line in lines if line])
 
 
+def short(rows: Sequence[Row]) -> str:
+    """What the README shows: the best and the worst, and the best set of flags."""
+    return '\n\n'.join(part for part in (table_of_best(rows), table_of_final(rows)) if part)
+
+
 def hours(rows: Iterable[Row]) -> float:
     """Of one processor, all trainings together; each is written in several rows if several lengths are read."""
     return sum(row.seconds for row in rows if row.length == SEQ_LEN and not math.isnan(row.seconds)) / 3600
@@ -488,7 +493,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.sizes == 'small':
             text = json.dumps(records(rows, SIZES['small']), ensure_ascii=False).replace(', [', ',\n[')
             (into / 'x_transformers/flags/measured.json').write_text(text + '\n', encoding='utf-8')
-            fill(into / 'README.md', 'flags that help', table_of_best(rows))
+            fill(into / 'README.md', 'flags that help', short(rows))
             for file in draw(rows, into / 'images'):
                 print(f'drawn: {file}')
 

@@ -54,24 +54,22 @@ def forest(rows: Sequence[Row]) -> Any:
     columns = 3
     heights = split([[name for name in names if FAMILY[name] == family] for family in families], columns)
     rows_of = max(sum(len(part) + 1 for part in column) for column in heights)
-    figure, axes = plt.subplots(1, 2 * columns, figsize=(20, 0.19 * rows_of + 1), width_ratios=[1, 1] * columns)
-    for at, column in enumerate(heights):
+    figure = plt.figure(figsize=(20, 0.19 * rows_of + 1), layout='constrained')
+    for column, own in zip(heights, figure.subfigures(1, columns, wspace=0.02), strict=True):
         labels: list[tuple[str, bool]] = []
         for part in column:
             labels += [(FAMILY[part[0]], True), *((name, False) for name in part)]
-        for side, (baseline, found) in enumerate(both.items()):
-            ax = axes[2 * at + side]
+        for side, (ax, (baseline, found)) in enumerate(zip(own.subplots(1, 2), both.items(), strict=True)):
             ax.axvline(0, color='black', linewidth=0.6)
             for y, (name, is_family) in enumerate(labels):
                 if name in found and not is_family:
                     one = found[name]
                     half = one.half if math.isfinite(one.half) else 0
-                    shown = max(-1.0, min(1.0, one.mean))
-                    ax.errorbar(shown, y, xerr=half, fmt='o', markersize=3.5, color=colour(one), elinewidth=1.2)
+                    ax.errorbar(one.mean, y, xerr=half, fmt='o', markersize=3.5, color=colour(one), elinewidth=1.2)
             ax.set(ylim=(rows_of - 0.5, -0.5), yticks=range(len(labels)))
             ax.set_xscale('symlog', linthresh=0.05, linscale=1.0)
-            ax.set_xlim(-1.2, 1.2)
-            ax.set_xticks([-1, -0.1, -0.03, 0, 0.03, 0.1, 1], ['-1', '-.1', '', '0', '', '.1', '1'], fontsize=7)
+            ax.set_xlim(-3, 3)
+            ax.set_xticks([-2, -0.5, -0.1, 0, 0.1, 0.5, 2], ['-2', '-.5', '-.1', '0', '.1', '.5', '2'], fontsize=8)
             ax.set_title(f'{baseline} baseline', fontsize=9)
             ax.grid(axis='x', alpha=0.3)
             ax.tick_params(axis='y', length=0)
@@ -79,8 +77,7 @@ def forest(rows: Sequence[Row]) -> Any:
             if side == 0:
                 for label, (_, is_family) in zip(ax.get_yticklabels(), labels, strict=True):
                     label.set_fontweight('bold' if is_family else 'normal')
-    figure.suptitle('Change of bits per held-out byte in equal steps, 95 % intervals; left of zero is better', y=1.0)
-    figure.tight_layout()
+    figure.suptitle('Change of bits per held-out byte in equal steps, 95 % intervals; left of zero is better')
     return figure
 
 
@@ -98,15 +95,13 @@ def scatter(rows: Sequence[Row]) -> Any:
     """Time of a step against what is gained in equal steps, of the modern baseline."""
     import matplotlib.pyplot as plt
 
-    found = [one for one in alone(effects(rows, 'modern')).values() if -0.6 < one.mean < 0.3]
+    known = (one for one in alone(effects(rows, 'modern')).values() if not math.isnan(one.step))
+    found = [one for one in known if one.mean < 0.35]
     if not found:
         return None
     figure, ax = plt.subplots(figsize=(12, 7))
     for one in found:
         ax.scatter(one.step, one.mean, s=16, color=colour(one))
-    ordered = sorted(found, key=lambda one: one.mean)
-    for one in {*ordered[:18], *ordered[-8:], *sorted(found, key=lambda one: -one.step)[:8]}:
-        ax.annotate(one.variant, (one.step, one.mean), xytext=(4, 3), textcoords='offset points', fontsize=8)
     ax.axhline(0, color='black', linewidth=0.6)
     ax.axvline(1, color='black', linewidth=0.6)
     ax.set_xscale('log')
@@ -115,7 +110,28 @@ def scatter(rows: Sequence[Row]) -> Any:
     ax.set(xlabel='time of a training step over the baseline', ylabel='change of bits per byte, equal steps')
     ax.set_title('What flags cost and what they gain: modern baseline; colour where it holds', fontsize=11)
     ax.grid(alpha=0.3)
+    ordered = sorted(found, key=lambda one: one.mean)
+    chosen = {*ordered[:20], *ordered[-8:], *sorted(found, key=lambda one: -one.step)[:8]}
+    labelled(ax, [(one.variant, one.step, one.mean) for one in ordered if one in chosen])
     return figure
+
+
+def labelled(ax: Any, points: Sequence[tuple[str, float, float]]) -> None:
+    """Write names beside points, each at the nearest height at which it covers no other."""
+    ax.figure.canvas.draw()
+    taken: list[tuple[float, float, float]] = []  # left, right and middle of names, in points of the screen
+    for text, x, y in points:
+        left, height = ax.transData.transform((x, y))
+        right = left + 6 * len(text) + 8
+        away = next(
+            step
+            for step in sorted(range(-300, 301, 3), key=abs)
+            if all(right < own[0] or own[1] < left or abs(height + step - own[2]) >= 12 for own in taken)
+        )
+        taken.append((left, right, height + away))
+        line = dict(arrowstyle='-', color='#bbbbbb', linewidth=0.6) if abs(away) > 8 else None
+        where = dict(xytext=(6, away * 72 / ax.figure.dpi), textcoords='offset points', va='center')
+        ax.annotate(text, (x, y), fontsize=8, arrowprops=line, **where)
 
 
 def matrix(rows: Sequence[Row]) -> Any:
@@ -150,18 +166,18 @@ def curves(rows: Sequence[Row]) -> Any:
     found = {baseline: by_length(rows, baseline) for baseline in BASELINES}
     if not any(found.values()):
         return None
-    figure, axes = plt.subplots(1, 2, figsize=(14, 6), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(16, 6.5), sharey=True, layout='constrained')
     for ax, (baseline, own) in zip(axes, found.items(), strict=True):
-        for at, (name, by) in enumerate(sorted(own.items(), key=lambda item: list(item[1].values())[-1][0])):
+        ordered = sorted(own.items(), key=lambda item: -list(item[1].values())[-1][0])
+        for at, (name, by) in enumerate(ordered):
             lengths, means = [*by], [mean for mean, _ in by.values()]
             halves = [half if math.isfinite(half) else 0 for _, half in by.values()]
-            style = ('-', '--', ':')[at // 10 % 3]
-            ax.errorbar(lengths, means, yerr=halves, label=name or 'baseline', linestyle=style, capsize=2)
+            look = dict(linestyle=('-', '--', ':')[at % 3], color=plt.get_cmap('turbo')(at / max(1, len(ordered) - 1)))
+            ax.errorbar(lengths, means, yerr=halves, label=name or 'baseline', capsize=2, elinewidth=0.7, **look)
         ax.set_xscale('log', base=2)
         ax.set_xticks([*lengths], [str(length) for length in lengths])
         ax.set(title=f'{baseline} baseline', xlabel='bytes that are read; 256 in training')
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=7, ncols=2, loc='upper left')
+        ax.legend(fontsize=8, loc='center left', bbox_to_anchor=(1, 0.5), title='from above at the right end')
     axes[0].set_ylabel('bits per held-out byte')
-    figure.tight_layout()
     return figure

@@ -419,6 +419,24 @@ def test_what_is_written_of_flags(scripts, tmp_path):
     }  # fmt: skip
 
 
+def test_tables_of_flags_are_those_of_the_rows(scripts):
+    """What the README, the results and the library say of flags is what the rows of the repository give today."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, runner = scripts('flag_effects'), scripts('which_flag_helps')
+
+    def between(file, mark):
+        text = (ROOT / file).read_text(encoding='utf-8')
+        return text.split(f'<!-- {mark} -->\n')[1].split(f'<!-- end of {mark} -->')[0].strip()
+
+    for sizes in ('small', '4M', '50M'):
+        rows = runner.read(runner.RESULTS / sizes)
+        assert between('benchmarks/results/README.md', sizes) == effects.report(rows, runner.SIZES[sizes])
+    rows = runner.read(runner.RESULTS / 'small')
+    assert between('README.md', 'flags that help') == effects.short(rows)
+    kept = json.loads((ROOT / 'x_transformers' / 'flags' / 'measured.json').read_text(encoding='utf-8'))
+    assert kept == json.loads(json.dumps(effects.records(rows, runner.SIZES['small'])))
+
+
 @pytest.mark.slow
 def test_which_flag_helps(scripts, tmp_path, monkeypatch):
     """Every stage runs, writes rows, and does nothing twice."""
