@@ -389,9 +389,12 @@ def short(rows: Sequence[Row]) -> str:
     return '\n\n'.join(part for part in (table_of_best(rows), table_of_final(rows)) if part)
 
 
-def hours(rows: Iterable[Row]) -> float:
-    """Of one processor, all trainings together; each is written in several rows if several lengths are read."""
-    return sum(row.seconds for row in rows if row.length == SEQ_LEN and not math.isnan(row.seconds)) / 3600
+def time_taken(rows: Iterable[Row]) -> str:
+    """Of all trainings together; each is written in several rows if several lengths are read."""
+    runs = [row for row in rows if row.length == SEQ_LEN and not math.isnan(row.seconds)]
+    hours = sum(row.seconds for row in runs) / 3600
+    of = 'one processor' if all('thread' in row.machine for row in runs) else 'training, many runs at once on one GPU'
+    return f'{len(runs)} models were trained, in {hours:.1f} hours of {of}.'
 
 
 # what is written
@@ -408,27 +411,40 @@ def about(rows: Sequence[Row], sizes: Sizes) -> str:
     return f'{kind} ({model}, {text}; x_transformers {trained.version}, torch {trained.torch}, {trained.machine})'
 
 
-def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, str | None, Any]:
-    """The keyword that a variant is about, the first one that it switches on: its name, class and value."""
+def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, str | None, Any, dict[str, Any] | None]:
+    """The keyword that a variant is about: its name, class and value, and what else its class is given.
+
+    It is the one that the variant is named after, or else the first one that it switches on. Where a variant switches
+    on something of another class as well, None stands for what else there is.
+    """
     from which_flag_helps import keywords_of
 
+    values = keywords_of(baseline, variant, sizes)
+    given = {name: values[name] for name in BY_NAME[variant].flags}
+    switched = {name: owner_of(name) for name, value in given.items() if value is not False}
+    if not switched:
+        return None, None, None, None
+    named = (name for name in switched if name.rpartition('.')[2] == variant.split()[0])
+    name = next(named, next(iter(switched)))
+    own, host = switched[name]
+    others = {owner_of(other)[0]: value for other, value in given.items() if owner_of(other)[1] == host}
+    others.pop(own)
+    alone = all(other == host for _, other in switched.values())
+    return own, host, values[name], others if alone else None
+
+
+def owner_of(name: str) -> tuple[str, str]:
+    """A keyword as its class declares it, and that class."""
     from x_transformers import Attention, AttentionLayers, AutoregressiveWrapper, FeedForward, TransformerWrapper
     from x_transformers.flags import flags_of
 
-    values = keywords_of(baseline, variant, sizes)
-    for name in BY_NAME[variant].flags:
-        if values[name] is False:
-            continue
-        part, _, own = name.rpartition('.')
-        outer = {'model': TransformerWrapper, 'train': AutoregressiveWrapper}
-        if part:
-            return own, outer[part].__name__, values[name]
-        if own in {**AttentionLayers.arguments(), **flags_of(AttentionLayers.catalogue)}:
-            return own, AttentionLayers.__name__, values[name]
-        for prefix, inner in (('attn_', Attention), ('ff_', FeedForward)):
-            if own.startswith(prefix):
-                return own.removeprefix(prefix), inner.__name__, values[name]
-    return None, None, None
+    part, _, own = name.rpartition('.')
+    if part:
+        return own, {'model': TransformerWrapper, 'train': AutoregressiveWrapper}[part].__name__
+    if own in {**AttentionLayers.arguments(), **flags_of(AttentionLayers.catalogue)}:
+        return own, AttentionLayers.__name__
+    prefix, inner = ('attn_', Attention) if own.startswith('attn_') else ('ff_', FeedForward)
+    return own.removeprefix(prefix), inner.__name__
 
 
 def records(rows: Sequence[Row], sizes: Sizes) -> dict[str, Any]:
@@ -464,6 +480,7 @@ def report(rows: Sequence[Row], sizes: Sizes) -> str:
     parts += [table_of_rounds(plan, baseline) for baseline in BASELINES]
     parts += [table_of_final(rows), table_of_pairs(rows)]
     parts += [table_of_rates(rows, baseline) for baseline in BASELINES]
+    parts.append(time_taken(rows))
     return '\n\n'.join(part for part in parts if part)
 
 
@@ -486,7 +503,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument('--into', type=Path, default=ROOT, help='root of the files that are written')
     options = parser.parse_args(arguments)
     rows = read(options.results or RESULTS / options.sizes)
-    print(f'{report(rows, SIZES[options.sizes])}\n\n{len(rows)} rows, {hours(rows):.1f} hours of one processor')
+    print(report(rows, SIZES[options.sizes]))
     if options.write:
         into = options.into
         fill(into / 'benchmarks/results/README.md', options.sizes, report(rows, SIZES[options.sizes]))

@@ -566,10 +566,10 @@ def test_command_explains_flags(capsys):
 
 MEASURED = (
     Measured(
-        'attn_qk_norm', 'modern', 'qk_norm', 'Attention', True, -0.03, 0.01, -0.02, 0.011, 1.1, 1.05, 1.2, 5, True
+        'attn_qk_norm', 'modern', 'qk_norm', 'Attention', True, {}, -0.03, 0.01, -0.02, 0.011, 1.1, 1.05, 1.2, 5, True
     ),
-    Measured('attn_kv_heads 2', 'modern', 'kv_heads', 'Attention', 2, 0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False),
-    Measured('no positions', 'modern', None, None, None, 0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True),
+    Measured('attn_kv_heads 2', 'modern', 'kv_heads', 'Attention', 2, {}, 0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False),
+    Measured('no positions', 'modern', None, None, None, None, 0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True),
 )
 QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 of the time of a step'
 
@@ -601,13 +601,21 @@ def test_measured_effects_are_told(capsys, monkeypatch):
     assert sorted(told) == [f'measured     {text}' for text in (f'attn_kv_heads 2: {MEASURED[1]}', qk_norm)]
     assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain()
 
+    # a variant of several keywords is told where all of them hold, and of several classes nowhere
+    with_others = [replace(MEASURED[0], others=others) for others in ({'kv_heads': 2}, {'qk_norm_scale': 10}, None)]
+    monkeypatch.setattr(measured, 'table', lambda: with_others)
+    assert stack(attn_qk_norm=True).explain().count('measured') == 1
+    assert stack(attn_qk_norm=True, attn_kv_heads=2).explain().count('measured') == 2
+    assert stack(attn_qk_norm=True, attn_qk_norm_scale=8).explain().count('measured') == 0
+
 
 def test_what_is_measured_exists():
     """Every flag that the file of measured effects names is one of its class, which has the value."""
     hosts = (*HOSTS, AutoregressiveWrapper)
     known = {(cls.__name__, n): f for cls in hosts for n, f in {**cls.arguments(), **flags_of(cls.catalogue)}.items()}
     for one in measured.table():
-        assert one.flag is None or known[one.host, one.flag].refusal(one.value) is None, one
+        for name, value in {one.flag: one.value, **(one.others or {})}.items() if one.flag else ():
+            assert known[one.host, name].refusal(value) is None, one
     assert measured.about()
 
 

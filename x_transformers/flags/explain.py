@@ -12,6 +12,7 @@ from x_transformers.flags.checks import shown
 from x_transformers.flags.config import is_configured, same
 from x_transformers.flags.declared import Feature, Features
 from x_transformers.flags.measured import measured
+from x_transformers.flags.resolved import flags_of
 
 
 def explained(module: Any, name: str = '') -> Iterator[str]:
@@ -60,11 +61,13 @@ def steps(module: Any) -> Iterator[tuple[str, str]]:
 
 def effects(module: Any) -> Iterator[str]:
     """What the flags of a module, as they were given, were measured to change."""
-    hosts = {cls.__name__ for cls in type(module).__mro__}
+    hosts, given = {cls.__name__ for cls in type(module).__mro__}, module._given
+    known = {**type(module).arguments(), **flags_of(type(module).catalogue)}
     papers = {name: cls.paper for cls in type(module).catalogue for name in cls.flags if cls.paper}
-    for name, value in module._given.items():
+    for name, value in given.items():
         for one in measured(hosts, name):
-            if same(value, one.value):
+            others = None if one.others is None else {other: known[other].default for other in one.others} | given
+            if same(value, one.value) and others and all(same(others[n], v) for n, v in one.others.items()):
                 paper = f' [{papers[name]}]' if name in papers else ''
                 yield f'{one.variant}{paper}: {one}'
 

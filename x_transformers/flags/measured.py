@@ -22,6 +22,7 @@ class Measured:
     flag: str | None  # the keyword that it is about, as its class declares it; None where one was taken away
     host: str | None  # that class
     value: Any
+    others: dict[str, Any] | None  # what else the class is given; None if another class is given something, too
     bits: float  # in equal steps
     half: float  # half of the 95 % interval
     timed: float  # in equal time
@@ -48,7 +49,7 @@ def table() -> tuple[Measured, ...]:
     """All that was measured."""
     found = contents()
     rows = (dict(zip(found['columns'], row, strict=True)) for row in found['rows'])
-    return tuple(Measured(**{**row, 'value': as_tuple(row['value'])}) for row in rows)
+    return tuple(Measured(**{name: as_tuple(value) for name, value in row.items()}) for row in rows)
 
 
 def about() -> str:
@@ -63,6 +64,8 @@ def contents() -> dict[str, Any]:
 
 def as_tuple(value: Any) -> Any:
     """JSON has no tuples."""
+    if isinstance(value, dict):
+        return {name: as_tuple(inner) for name, inner in value.items()}
     return tuple(map(as_tuple, value)) if isinstance(value, list) else value
 
 
