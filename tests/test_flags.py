@@ -568,7 +568,9 @@ MEASURED = (
     Measured(
         'attn_qk_norm', 'modern', 'qk_norm', 'Attention', True, {}, -0.03, 0.01, -0.02, 0.011, 1.1, 1.05, 1.2, 5, True
     ),
-    Measured('attn_kv_heads 2', 'modern', 'kv_heads', 'Attention', 2, {}, 0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False),
+    Measured(
+        'attn_kv_heads 2', 'modern', 'kv_heads', 'Attention', 2, {}, 0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False
+    ),
     Measured('no positions', 'modern', None, None, None, None, 0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True),
 )
 QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 of the time of a step'
