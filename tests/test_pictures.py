@@ -1,6 +1,7 @@
 """Pictures of images/: each is a function of the code, and shows what its module says."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ FOLDER = Path(__file__).resolve().parents[1] / 'images'
 sys.path.insert(0, str(FOLDER))
 
 import draw  # noqa: E402
+import draw_measured  # noqa: E402
 
 sys.path.remove(str(FOLDER))
 # drawn from measurements, by other scripts
@@ -116,3 +118,33 @@ def test_names(capsys, tmp_path):
     assert "draw.py: there is no picture 'rotery', did you mean `rotary`?" in capsys.readouterr().err
     with pytest.raises(ValueError, match='there is no picture'):
         draw.made('rotery')
+
+
+def test_what_was_measured(tmp_path, capsys, monkeypatch):
+    """The bars are the numbers of the tables; the run of the README is drawn from what it saved."""
+    from matplotlib.figure import Figure
+    from safetensors.torch import save_file
+
+    tables = (FOLDER.parent / 'benchmarks' / 'README.md').read_text(encoding='utf-8')
+    found = draw_measured.speeds(tables)
+    draw_measured.draw_speed(figure := Figure(), found)
+    for axes, row in zip(figure.axes, draw_measured.SPEED, strict=True):
+        names = [label.get_text() for label in axes.get_xticklabels()]
+        heights = [bar.get_height() for bar in axes.patches]
+        assert dict(zip(names, heights, strict=True)) == found[row] and len(names) > 2
+    assert draw_measured.main(['--to', str(tmp_path)]) == 0
+
+    last = tmp_path / 'run' / 'step_000002'
+    stack = draw.Decoder(dim=32, depth=1, heads=2, verbose=False)
+    draw.TransformerWrapper(num_tokens=256, max_seq_len=64, attn_layers=stack).save_pretrained(last)
+    (last / 'state.json').write_text(json.dumps({'validations': [[1, 5.0], [2, 4.25]]}))
+    save_file({'losses': torch.tensor([4.0, 3.0])}, last / 'training.safetensors')
+    text = draw_measured.sample(last, length=70)
+    assert text.startswith('def ') and text == draw_measured.sample(last, length=70)
+    draw_measured.draw_run(figure := Figure(), {'validations': [[1, 5.0], [2, 4.25]]}, [4.0, 3.0], 'def words():')
+    curves = [line.get_ydata().tolist() for line in figure.axes[0].lines]
+    assert curves[1] == [5.0, 4.25] and curves[0] == pytest.approx([4 / math.log(2), 3 / math.log(2)])
+    monkeypatch.setattr(draw_measured, 'sample', lambda checkpoint: 'def words():')
+    assert draw_measured.main(['--run', str(tmp_path / 'run'), '--to', str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.glob('*.png')} == {'speed.png', 'train_lm.png'}
+    assert draw_measured.main(['--run', str(tmp_path)]) == 2 and 'there is no checkpoint' in capsys.readouterr().err
