@@ -356,8 +356,12 @@ def table_of_pairs(rows: Sequence[Row], baseline: str = 'modern') -> str:
         for pair, (mean, half) in found
         if abs(mean) > half
     ]
+    if not found:
+        return ''
+    less, more = (sum(sign * mean > half for _, (mean, half) in found) for sign in (1, -1))
+    told = f'Of {len(found)} pairs {less} gain less than both alone and {more} gain more; of others it is not known.'
     head = [f'pair, {baseline} baseline', 'sum of both alone', 'what the pair changes beyond it']
-    return markdown(head, lines) if lines else ''
+    return f'{told}\n\n{markdown(head, lines)}'
 
 
 def at_half_the_rate(rows: Sequence[Row], baseline: str) -> dict[str, tuple[float, float]]:

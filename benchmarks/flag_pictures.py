@@ -153,8 +153,11 @@ def matrix(rows: Sequence[Row]) -> Any:
     ax.set_yticks(range(len(names)), names, fontsize=8)
     for (y, x), value in np.ndenumerate(grid):
         if not np.isnan(value):
-            ax.text(x, y, f'{value:+.2f}', ha='center', va='center', fontsize=6)
-    ax.set_title('Bits per byte of two flags together, less the sum of what each changes alone', fontsize=11)
+            dark = abs(value) > 0.6 * most
+            ax.text(x, y, f'{value:+.2f}', ha='center', va='center', fontsize=6, color='white' if dark else 'black')
+    ax.set_title(
+        'What two flags change beyond the sum of both alone, in bits per byte: above zero they gain less', fontsize=11
+    )
     figure.colorbar(image, shrink=0.7)
     return figure
 

@@ -351,8 +351,14 @@ def test_intervals_of_pairs(scripts):
     assert found['macaron', 'resi_dual'][0] == pytest.approx(-0.4)
     text = effects.table_of_pairs(rows, 'plain')
     assert 'resi_dual' not in text  # .4 is within .43
+    assert text.startswith('Of 2 pairs 0 gain less than both alone and 0 gain more')
     rows += [Row('pairs', 'plain', 'use_rezero + resi_dual', seed, 100, 1e-3, 2.0) for seed in range(2)]
-    assert '| use_rezero + resi_dual | +0.000 | -1.000 ± 0.' in effects.table_of_pairs(rows, 'plain')
+    text = effects.table_of_pairs(rows, 'plain')
+    assert '| use_rezero + resi_dual | +0.000 | -1.000 ± 0.' in text
+    assert text.startswith('Of 3 pairs 0 gain less than both alone and 2 gain more')
+    rows += [Row('pairs', 'plain', 'use_layerscale + resi_dual', seed, 100, 1e-3, 4.0) for seed in range(2)]
+    rows += [Row('single', 'plain', 'use_layerscale', seed, 100, 1e-3, 3.0) for seed in range(2)]
+    assert effects.table_of_pairs(rows, 'plain').startswith('Of 4 pairs 1 gain less than both alone and 2 gain more')
 
 
 def test_flags_at_half_the_rate(scripts):
