@@ -611,7 +611,9 @@ BUGS = {
     ]),
     'flags/explain.py': ('test_flags.py test_coverage.py', [
         ('flags at their default are told', 'if not same(own[n], f.default)]', 'if True]'),
-        ('effects of other values are told', 'if same(value, one.value):', 'if True:'),
+        ('effects of other values are told', 'if same(value, one.value) and others', 'if others'),
+        ('effects beside other keywords are told', 'all(same(others[n], v) for n, v in one.others.items())', 'True'),
+        ('defaults are no keywords that hold', '{other: known[other].default for other in one.others} | given', '{**given}'),
     ]),
     'flags/measured.py': ('test_flags.py', [
         ('effects of other classes are told', 'if one.flag == flag and one.host in hosts', 'if one.flag == flag'),
