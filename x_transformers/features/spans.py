@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from x_transformers.core.precision import accurate
 from x_transformers.core.rows import Pointwise, Rows, of_each
@@ -87,7 +88,7 @@ class AdaptiveSpan(AttentionFeature):
     def looked_up(self, z: Tensor, call: Any) -> int:
         if torch.compiler.is_compiling() and not is_exporting():
             return self.of_cache(z, call)
-        if is_exporting() or transformed() or z.is_meta or not z.numel():
+        if is_exporting() or transformed() or z.is_meta or isinstance(z, FakeTensor) or not z.numel():
             return self.max_span
         longest = math.ceil(z.detach().max().item()) + self.span_ramp
         return min(self.max_span, math.ceil(longest / STEP) * STEP)
