@@ -161,6 +161,7 @@ def cost_of(costs: dict[str, Cost], names: str) -> Cost:
 
 
 def product_of(costs: dict[str, Cost], names: str) -> Cost:
+    """What some variants cost if each multiplies the cost of the others; nothing costs what the baseline does."""
     parts = [costs.get(name, Cost()) for name in filter(None, names.split(' + '))]
     return Cost(*(math.prod(getattr(one, what) for one in parts) for what in ('step', 'memory', 'token')))
 
@@ -382,10 +383,9 @@ def table_of_rates(rows: Sequence[Row], baseline: str) -> str:
         for name in sorted(slow, key=lambda name: slow[name][0])
         if name in found
     ]
-    if not lines:
-        return ''
-    lines.append(['baseline', '0', with_interval(*slow[''])] if '' in slow else [])
-    return markdown([f'variant of the {baseline} baseline', 'its rate', 'half of it'], [line for line in lines if line])
+    if lines and '' in slow:
+        lines.append(['baseline', '0', with_interval(*slow[''])])
+    return markdown([f'variant of the {baseline} baseline', 'its rate', 'half of it'], lines) if lines else ''
 
 
 def short(rows: Sequence[Row]) -> str:
@@ -433,8 +433,8 @@ def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, s
     own, host = switched[name]
     others = {owner_of(other)[0]: value for other, value in given.items() if owner_of(other)[1] == host}
     others.pop(own)
-    alone = all(other == host for _, other in switched.values())
-    return own, host, values[name], others if alone else None
+    of_one_class = {other for _, other in switched.values()} == {host}
+    return own, host, values[name], others if of_one_class else None
 
 
 def owner_of(name: str) -> tuple[str, str]:
