@@ -9,7 +9,7 @@ its baseline reaches in the time that the variant took, between its runs of more
 baseline those count as shown which hold at a false discovery rate of 5 % (Benjamini and Hochberg).
 
 `--write` fills `benchmarks/results/README.md`, `images/flag_*.png`, `x_transformers/flags/measured.json`, and the
-table of the README between its marks.
+tables of the README between their marks.
 """
 
 from __future__ import annotations
@@ -94,13 +94,14 @@ def discoveries(p_values: dict[str, float], rate: float = 0.05) -> set[str]:
     return set(ordered[:last])
 
 
-def between(curve: dict[int, float], steps: float) -> float:
-    """Bits after so many steps, by straight lines over the logarithm of the steps; the outer ones go on."""
-    if math.isnan(steps):
-        return math.nan
+def between(curve: dict[float, float], steps: float) -> float:
+    """Bits after so many steps, by straight lines over the logarithm of the steps; the outer ones go on.
+
+    Unknown are those between runs of which there is only one.
+    """
     points = [(math.log(at), bits) for at, bits in sorted(curve.items())]
-    if len(points) < 2:
-        return points[0][1]
+    if math.isnan(steps) or len(points) < 2:
+        return curve.get(steps, math.nan)
     x = math.log(steps)
     lines = [*pairwise(points)]
     (low, below), (high, above) = next((line for line in lines if x <= line[1][0]), lines[-1])
@@ -131,9 +132,9 @@ def runs_of(own: Sequence[Row], times: float = 1.0) -> dict[str, dict[int, float
     return found
 
 
-def curves_of(own: Sequence[Row]) -> dict[int, dict[int, float]]:
+def curves_of(own: Sequence[Row]) -> dict[int, dict[float, float]]:
     """Bits of a baseline by steps, for each seed."""
-    found: dict[int, dict[int, float]] = defaultdict(dict)
+    found: dict[int, dict[float, float]] = defaultdict(dict)
     like = usual(own)
     for row in own:
         if like and not row.variant and row.rate == like.rate:
@@ -318,6 +319,18 @@ def table_of_best(rows: Sequence[Row], baseline: str = 'modern', most: int = 12)
     some = [*found[:most], *found[-most // 2 :]] if len(found) > most * 3 // 2 else found
     lines = [[one.variant, one.cell, one.cell_equal_time, f'{one.step:.2f}', f'{one.memory:.2f}'] for one in some]
     return markdown(['variant', 'bits per byte, equal steps', 'equal time', 'time of a step', 'memory'], lines)
+
+
+def table_of_sizes(small: Sequence[Row], large: Sequence[Row], baseline: str = 'modern') -> str:
+    """The other table of the README: what small models gave, and what is left of it in larger ones."""
+    before = alone(effects(small, baseline))
+    found = [one for one in alone(effects(large, baseline)).values() if one.seeds > 1 and one.variant in before]
+    lines = [
+        [one.variant, before[one.variant].cell, one.cell, one.cell_equal_time, f'{one.step:.2f}', f'{one.memory:.2f}']
+        for one in sorted(found, key=lambda each: each.mean)
+    ]
+    head = ['variant', 'small models, equal steps', '50M parameters, equal steps', 'equal time']
+    return markdown([*head, 'time of a step', 'memory'], lines)
 
 
 def ratios(one: Effect | Cost) -> list[str]:
@@ -511,6 +524,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write:
         into = options.into
         fill(into / 'benchmarks/results/README.md', options.sizes, report(rows, SIZES[options.sizes]))
+        if options.sizes in ('small', '50M'):
+            both = (rows if sizes == options.sizes else read(RESULTS / sizes) for sizes in ('small', '50M'))
+            fill(into / 'README.md', 'flags in larger models', table_of_sizes(*both))
         if options.sizes == 'small':
             text = json.dumps(records(rows, SIZES['small']), ensure_ascii=False).replace(', [', ',\n[')
             (into / 'x_transformers/flags/measured.json').write_text(text + '\n', encoding='utf-8')

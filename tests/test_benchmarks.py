@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -308,6 +309,21 @@ def test_effects_of_flags(scripts):
     last = effects.effects(rows, 'plain', times=4.0)['resi_dual']
     assert last.mean == pytest.approx(-0.1) and last.half == pytest.approx(0.0, abs=1e-9) and last.seeds == 2
     assert last.cell_equal_time == '-'
+    # one run of a baseline says nothing about other times than its own
+    assert math.isnan(effects.between({100: 3.0}, 140.0)) and effects.between({100: 3.0}, 100.0) == 3.0
+
+
+def test_what_is_left_in_larger_models(scripts):
+    """Variants with an interval, as small and as large models; of one seed there is none."""
+    pytest.importorskip('scipy', reason='pip install scipy')
+    effects, Row = scripts('flag_effects'), scripts('which_flag_helps').Row
+    small = rows_of_two(Row)
+    large = [Row('single', 'plain', name, 0, 50, 1e-3, 2.0 + gain) for name, gain in (('', 0.0), ('macaron', 0.1))]
+    large += [Row('costs', 'plain', name, step=1.0, memory=2.0, token=1.0) for name in ('use_rezero', 'resi_dual')]
+    for name, gain in (('', 0.0), ('use_rezero', 0.2), ('resi_dual', 0.3)):
+        large += [Row('single', 'plain', name, seed, 50, 1e-3, 2.0 + seed + gain) for seed in (1, 2)]
+    lines = effects.table_of_sizes(small, large, 'plain').splitlines()
+    assert lines[2:] == ['| use_rezero | -0.600 ± 0.248 | +0.200 ± 0.000 | +0.200 ± 0.000 | 1.00 | 2.00 |']
 
 
 def test_which_flags_go_together(scripts):
@@ -405,9 +421,11 @@ def test_what_is_written_of_flags(scripts, tmp_path):
     rows += [runner.Row('pairs', 'modern', 'attn_qk_norm + alibi_pos_bias', 0, 10, 1e-3, 2.5)]
     for row in rows:
         runner.append(tmp_path / 'rows', row)
-    for file, mark in (('README.md', 'flags that help'), ('benchmarks/results/README.md', 'small')):
+    marks = {'README.md': ('flags that help', 'flags in larger models'), 'benchmarks/results/README.md': ('small',)}
+    for file, own in marks.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(f'before\n<!-- {mark} -->\nold\n<!-- end of {mark} -->\nbehind\n')
+        parts = (f'<!-- {mark} -->\nold\n<!-- end of {mark} -->\n' for mark in own)
+        (tmp_path / file).write_text(f'before\n{"".join(parts)}behind\n')
     (tmp_path / 'x_transformers' / 'flags').mkdir(parents=True)
     script.main(['--results', str(tmp_path / 'rows'), '--write', '--into', str(tmp_path)])
     text = (tmp_path / 'benchmarks' / 'results' / 'README.md').read_text()
@@ -439,6 +457,8 @@ def test_tables_of_flags_are_those_of_the_rows(scripts):
         assert between('benchmarks/results/README.md', sizes) == effects.report(rows, runner.SIZES[sizes])
     rows = runner.read(runner.RESULTS / 'small')
     assert between('README.md', 'flags that help') == effects.short(rows)
+    large = runner.read(runner.RESULTS / '50M')
+    assert between('README.md', 'flags in larger models') == effects.table_of_sizes(rows, large)
     kept = json.loads((ROOT / 'x_transformers' / 'flags' / 'measured.json').read_text(encoding='utf-8'))
     assert kept == json.loads(json.dumps(effects.records(rows, runner.SIZES['small'])))
 
