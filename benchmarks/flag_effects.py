@@ -15,6 +15,7 @@ tables of the README between their marks.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import re
@@ -22,7 +23,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from which_flag_helps import Plan, Row, Sizes
 
 ROUNDS = 8  # of greedy selection, at the least
+SHOWN = {'small': 'small models', '50M': '50M parameters'}  # what README and library tell, and as what
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def between(curve: dict[float, float], steps: float) -> float:
     if math.isnan(steps) or len(points) < 2:
         return curve.get(steps, math.nan)
     x = math.log(steps)
-    lines = [*pairwise(points)]
+    lines = [*itertools.pairwise(points)]
     (low, below), (high, above) = next((line for line in lines if x <= line[1][0]), lines[-1])
     return below + (above - below) * (x - low) / (high - low)
 
@@ -422,10 +423,7 @@ def about(rows: Sequence[Row], sizes: Sizes) -> str:
     trained = next(row for row in rows if row.stage == 'single')
     model = f'{sizes.depth} layers of width {sizes.dim} with {sizes.heads} heads'
     text = f'{sizes.steps} steps of {sizes.batch} x {SEQ_LEN} bytes of the source of Python'
-    kind = (
-        'bits per held-out byte of a small decoder, less those of its baseline with the same seed; below zero is better'
-    )
-    return f'{kind} ({model}, {text}; x_transformers {trained.version}, torch {trained.torch}, {trained.machine})'
+    return f'{model}, {text}; x_transformers {trained.version}, torch {trained.torch}, {trained.machine}'
 
 
 def keyword_of(variant: str, baseline: str, sizes: Sizes) -> tuple[str | None, str | None, Any, dict[str, Any] | None]:
@@ -464,19 +462,22 @@ def owner_of(name: str) -> tuple[str, str]:
     return own.removeprefix(prefix), inner.__name__
 
 
-def records(rows: Sequence[Row], sizes: Sizes) -> dict[str, Any]:
+def records(rows_of: dict[str, Sequence[Row]]) -> dict[str, Any]:
     """What the library says of its flags; numbers of three decimals, since intervals are wider."""
+    from which_flag_helps import SIZES
+
     from x_transformers.flags.measured import Measured
 
     found = []
-    for baseline in BASELINES:
-        for one in sorted(alone(effects(rows, baseline)).values(), key=lambda each: each.mean):
+    for sizes, baseline in itertools.product(rows_of, BASELINES):
+        for one in sorted(alone(effects(rows_of[sizes], baseline)).values(), key=lambda each: each.mean):
             if one.seeds > 1 and not math.isnan(one.step):
                 numbers = (one.mean, one.half, one.equal_time, one.half_equal_time, one.step, one.memory, one.token)
                 rounded = [round(number, 3) for number in numbers]
-                keyword = keyword_of(one.variant, baseline, sizes)
-                found.append([one.variant, baseline, *keyword, *rounded, one.seeds, one.shown])
-    return {'about': about(rows, sizes), 'columns': [one.name for one in fields(Measured)], 'rows': found}
+                keyword = keyword_of(one.variant, baseline, SIZES[sizes])
+                found.append([one.variant, SHOWN[sizes], baseline, *keyword, *rounded, one.seeds, one.shown])
+    told = {SHOWN[sizes]: about(rows, SIZES[sizes]) for sizes, rows in rows_of.items()}
+    return {'about': told, 'columns': [one.name for one in fields(Measured)], 'rows': found}
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
@@ -524,12 +525,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write:
         into = options.into
         fill(into / 'benchmarks/results/README.md', options.sizes, report(rows, SIZES[options.sizes]))
-        if options.sizes in ('small', '50M'):
-            both = (rows if sizes == options.sizes else read(RESULTS / sizes) for sizes in ('small', '50M'))
-            fill(into / 'README.md', 'flags in larger models', table_of_sizes(*both))
-        if options.sizes == 'small':
-            text = json.dumps(records(rows, SIZES['small']), ensure_ascii=False).replace(', [', ',\n[')
+        if options.sizes in SHOWN:
+            both = {sizes: rows if sizes == options.sizes else read(RESULTS / sizes) for sizes in SHOWN}
+            fill(into / 'README.md', 'flags in larger models', table_of_sizes(*both.values()))
+            text = json.dumps(records(both), ensure_ascii=False).replace(', [', ',\n[')
             (into / 'x_transformers/flags/measured.json').write_text(text + '\n', encoding='utf-8')
+        if options.sizes == 'small':
             fill(into / 'README.md', 'flags that help', short(rows))
             for file in draw(rows, into / 'images'):
                 print(f'drawn: {file}')

@@ -433,7 +433,8 @@ def test_what_is_written_of_flags(scripts, tmp_path):
     assert '| **use_rezero** | -0.600 ± 0.248 | -0.100 ± 0.248 | 2.00 | 1.50 | 1.00 | 3 |' in text
     assert '| attn_qk_norm | -0.200 ± 0.000 | - | - | - | - | 2 |' in text.replace('**', '')
     kept = json.loads((tmp_path / 'x_transformers' / 'flags' / 'measured.json').read_text())
-    keywords = {(row[0], row[1]): tuple(row[2:5]) for row in kept['rows']}
+    assert [*kept['about']] == ['small models', '50M parameters']
+    keywords = {(row[0], row[2]): tuple(row[3:6]) for row in kept['rows'] if row[1] == 'small models'}
     assert keywords['use_rezero', 'plain'] == ('use_rezero', 'AttentionLayers', True)
     assert keywords['alibi_pos_bias', 'modern'] == ('alibi_pos_bias', 'AttentionLayers', True)
     assert ('attn_qk_norm', 'modern') not in keywords  # of which no costs are known
@@ -460,7 +461,7 @@ def test_tables_of_flags_are_those_of_the_rows(scripts):
     large = runner.read(runner.RESULTS / '50M')
     assert between('README.md', 'flags in larger models') == effects.table_of_sizes(rows, large)
     kept = json.loads((ROOT / 'x_transformers' / 'flags' / 'measured.json').read_text(encoding='utf-8'))
-    assert kept == json.loads(json.dumps(effects.records(rows, runner.SIZES['small'])))
+    assert kept == json.loads(json.dumps(effects.records({'small': rows, '50M': large})))
 
 
 @pytest.mark.slow

@@ -566,12 +566,19 @@ def test_command_explains_flags(capsys):
 
 MEASURED = (
     Measured(
-        'attn_qk_norm', 'modern', 'qk_norm', 'Attention', True, {}, -0.03, 0.01, -0.02, 0.011, 1.1, 1.05, 1.2, 5, True
+        'attn_qk_norm',
+        *('tiny', 'modern'),
+        *('qk_norm', 'Attention', True, {}),
+        *(-0.03, 0.01, -0.02, 0.011, 1.1, 1.05, 1.2, 5, True),
     ),
     Measured(
-        'attn_kv_heads 2', 'modern', 'kv_heads', 'Attention', 2, {}, 0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False
+        'attn_kv_heads 2',
+        *('tiny', 'modern'),
+        *('kv_heads', 'Attention', 2, {}),
+        *(0.01, 0.02, 0.0, 0.02, 0.9, 1.0, 1.0, 5, False),
     ),
-    Measured('no positions', 'modern', None, None, None, None, 0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True),
+    Measured('no positions', 'tiny', 'modern', *(None,) * 4, *(0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True)),
+    Measured('no positions', 'huge', 'modern', *(None,) * 4, *(-0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, False)),
 )
 QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 of the time of a step'
 
@@ -594,12 +601,14 @@ def test_measured_effects_are_told(capsys, monkeypatch):
     assert main(['--helps']) == 0
     lines = capsys.readouterr().out.splitlines()
     told = [line.split('  ')[-1] for line in lines if '±' in line]
-    assert told == ['attn_qk_norm', 'attn_kv_heads 2', 'no positions'] and 'modern baseline; * holds' in lines[2]
-    assert [line[0] for line in lines if '±' in line] == ['*', ' ', '*']
+    assert told == ['attn_qk_norm', 'attn_kv_heads 2', 'no positions', 'no positions']
+    heads = [line.split(';')[0] for line in lines if '* holds' in line]
+    assert heads == ['tiny, modern baseline', 'huge, modern baseline']
+    assert [line[0] for line in lines if '±' in line] == ['*', ' ', '*', ' ']
 
     told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain().splitlines()]
     told = [line for line in told if line.startswith('measured')]
-    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, 5 seeds)'
+    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, tiny, 5 seeds)'
     assert sorted(told) == [f'measured     {text}' for text in (f'attn_kv_heads 2: {MEASURED[1]}', qk_norm)]
     assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain()
 
@@ -618,7 +627,7 @@ def test_what_is_measured_exists():
     for one in measured.table():
         for name, value in {one.flag: one.value, **(one.others or {})}.items() if one.flag else ():
             assert known[one.host, name].refusal(value) is None, one
-    assert measured.about()
+    assert {one.models for one in measured.table()} == {*measured.about()} == {'small models', '50M parameters'}
 
 
 def test_refusals_are_told(capsys):

@@ -53,12 +53,13 @@ def describe(where: str, name: str, declared: Flag) -> str:
 
 
 def helps() -> Iterator[str]:
-    """The ranking of each baseline, as lines."""
-    yield results.about()
-    for baseline in dict.fromkeys(one.baseline for one in results.table()):
-        yield f'\n{baseline} baseline; * holds at a false discovery rate of 5 %'
+    """The ranking for each size and baseline, as lines."""
+    yield 'bits per held-out byte, less those of the baseline with the same seed; below zero is better'
+    yield from (f'{models}: {text}' for models, text in results.about().items())
+    for (models, baseline), ranking in results.rankings().items():
+        yield f'\n{models}, {baseline} baseline; * holds at a false discovery rate of 5 %'
         yield f'{"bits, equal steps":>19}   {"equal time":>16}   step  memory  variant'
-        for one in results.ranking(baseline):
+        for one in ranking:
             bits, timed = f'{one.bits:+.3f} ± {one.half:.3f}', f'{one.timed:+.3f} ± {one.half_timed:.3f}'
             costs = f'{one.step:5.2f}  {one.memory:6.2f}'
             yield f'{"*" if one.holds else " "}{bits:>18}   {timed:>16}  {costs}  {one.variant}'

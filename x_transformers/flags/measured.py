@@ -1,4 +1,4 @@
-"""What flags were measured to change in small language models: results of `benchmarks/which_flag_helps.py`.
+"""What flags were measured to change in language models of two sizes: results of `benchmarks/which_flag_helps.py`.
 
 `measured.json` beside this file is written by `benchmarks/flag_effects.py`, from rows that the repository holds.
 """
@@ -18,6 +18,7 @@ class Measured:
     """One variant of one baseline: differences in bits per held-out byte, less than zero is better; costs as ratios."""
 
     variant: str
+    models: str  # of which size
     baseline: str
     flag: str | None  # the keyword that it is about, as its class declares it; None where one was taken away
     host: str | None  # that class
@@ -31,13 +32,13 @@ class Measured:
     memory: float
     token: float  # time of a generated token
     seeds: int
-    holds: bool  # at a false discovery rate of 5 % among all variants of its baseline
+    holds: bool  # at a false discovery rate of 5 % among all variants of its baseline and size
 
     def __str__(self) -> str:
         equal = f'{self.bits:+.3f} ± {self.half:.3f} bits per byte in equal steps'
         timed = f'{self.timed:+.3f} ± {self.half_timed:.3f} in equal time'
         costs = f'{self.step:.2f} of the time of a step, {self.memory:.2f} of its memory'
-        return f'{equal}, {timed}; {costs} ({self.baseline} baseline, {self.seeds} seeds)'
+        return f'{equal}, {timed}; {costs} ({self.baseline} baseline, {self.models}, {self.seeds} seeds)'
 
     def as_given(self) -> str:
         """The variant and the value of its flag."""
@@ -52,8 +53,8 @@ def table() -> tuple[Measured, ...]:
     return tuple(Measured(**{name: as_tuple(value) for name, value in row.items()}) for row in rows)
 
 
-def about() -> str:
-    """How it was measured, in a sentence."""
+def about() -> dict[str, str]:
+    """How it was measured, in a sentence for models of each size."""
     return contents()['about']
 
 
@@ -74,6 +75,9 @@ def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:
     return (one for one in table() if one.flag == flag and one.host in hosts)
 
 
-def ranking(baseline: str) -> list[Measured]:
-    """All variants of a baseline, the best in equal steps first."""
-    return sorted((one for one in table() if one.baseline == baseline), key=lambda one: one.bits)
+def rankings() -> dict[tuple[str, str], list[Measured]]:
+    """All variants by the size of models and their baseline, the best in equal steps first."""
+    found: dict[tuple[str, str], list[Measured]] = {}
+    for one in sorted(table(), key=lambda one: one.bits):
+        found.setdefault((one.models, one.baseline), []).append(one)
+    return {key: found[key] for key in dict.fromkeys((one.models, one.baseline) for one in table())}
