@@ -371,12 +371,32 @@ def table_of_pairs(rows: Sequence[Row], baseline: str = 'modern') -> str:
         for pair, (mean, half) in found
         if abs(mean) > half
     ]
-    if not found:
-        return ''
-    less, more = (sum(sign * mean > half for _, (mean, half) in found) for sign in (1, -1))
-    told = f'Of {len(found)} pairs {less} gain less than both alone and {more} gain more; of others it is not known.'
     head = [f'pair, {baseline} baseline', 'sum of both alone', 'what the pair changes beyond it']
-    return f'{told}\n\n{markdown(head, lines)}'
+    return f'{count_of_pairs(rows, baseline)}\n\n{markdown(head, lines)}' if found else ''
+
+
+def count_of_pairs(rows: Sequence[Row], baseline: str = 'modern') -> str:
+    """How many pairs change less or more than the sum of their parts, in a sentence."""
+    found = interactions(rows, baseline).values()
+    less, more = (sum(sign * mean > half for mean, half in found) for sign in (1, -1))
+    told = f'{less} gain less than the sum of their parts, beyond the interval, and {more} gain more.'
+    return f'Of {len(found)} pairs {told}' if found else ''
+
+
+def count_of_effects(rows: Sequence[Row]) -> str:
+    """How many effects hold, and on how many of them the baselines agree, in a sentence."""
+    shown = {
+        baseline: {name: one for name, one in alone(effects(rows, baseline)).items() if one.shown}
+        for baseline in BASELINES
+    }
+    parts = []
+    for baseline, own in shown.items():
+        of = f'{len(alone(effects(rows, baseline)))} variants of the {baseline} baseline'
+        parts.append(f'of {of} {len(own)} hold, of which {sum(one.mean < 0 for one in own.values())} help')
+    both = set.intersection(*({*own} for own in shown.values()))
+    apart = sum(len({own[name].mean < 0 for own in shown.values()}) > 1 for name in both)
+    told = '; '.join(parts)
+    return f'{told[0].upper()}{told[1:]}. Of the {len(both)} that hold on both, {apart} help one and harm the other.'
 
 
 def at_half_the_rate(rows: Sequence[Row], baseline: str) -> dict[str, tuple[float, float]]:
@@ -403,8 +423,9 @@ def table_of_rates(rows: Sequence[Row], baseline: str) -> str:
 
 
 def short(rows: Sequence[Row]) -> str:
-    """What the README shows: the best and the worst, and the best set of flags."""
-    return '\n\n'.join(part for part in (table_of_best(rows), table_of_final(rows)) if part)
+    """What the README shows: the best and the worst, how many hold, and the best sets of flags."""
+    parts = (table_of_best(rows), count_of_effects(rows), table_of_final(rows), count_of_pairs(rows))
+    return '\n\n'.join(part for part in parts if part)
 
 
 def time_taken(rows: Iterable[Row]) -> str:

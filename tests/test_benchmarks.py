@@ -309,6 +309,18 @@ def test_effects_of_flags(scripts):
     last = effects.effects(rows, 'plain', times=4.0)['resi_dual']
     assert last.mean == pytest.approx(-0.1) and last.half == pytest.approx(0.0, abs=1e-9) and last.seeds == 2
     assert last.cell_equal_time == '-'
+    # on the other baseline, at other rates, one of the two effects that hold is of the other sign
+    for name, gains in (('', (0, 0, 0)), ('use_rezero', (0.2, 0.21, 0.22)), ('macaron', (0.3, -0.3, 0.1))):
+        rows += [Row('single', 'modern', name, seed, 10, 2e-3, 1.0 + gain) for seed, gain in enumerate(gains)]
+    for baseline, gain in (('plain', -0.1), ('modern', -0.2)):
+        steps, rate, base = (100, 1e-3, 3.0) if baseline == 'plain' else (10, 2e-3, 1.0)
+        for seed in range(3):
+            at = base + seed * (baseline == 'plain') + gain + 0.001 * seed
+            rows.append(Row('single', baseline, 'block_norm', seed, steps, rate, at))
+    assert effects.count_of_effects(rows) == (
+        'Of 3 variants of the plain baseline 2 hold, of which 2 help; of 3 variants of the modern baseline 2 hold, of '
+        'which 1 help. Of the 2 that hold on both, 1 help one and harm the other.'
+    )
     # one run of a baseline says nothing about other times than its own
     assert math.isnan(effects.between({100: 3.0}, 140.0)) and effects.between({100: 3.0}, 100.0) == 3.0
 
@@ -367,14 +379,15 @@ def test_intervals_of_pairs(scripts):
     assert found['macaron', 'resi_dual'][0] == pytest.approx(-0.4)
     text = effects.table_of_pairs(rows, 'plain')
     assert 'resi_dual' not in text  # .4 is within .43
-    assert text.startswith('Of 2 pairs 0 gain less than both alone and 0 gain more')
+    said = 'Of {} pairs {} gain less than the sum of their parts, beyond the interval, and {} gain more.'
+    assert text.startswith(said.format(2, 0, 0))
     rows += [Row('pairs', 'plain', 'use_rezero + resi_dual', seed, 100, 1e-3, 2.0) for seed in range(2)]
     text = effects.table_of_pairs(rows, 'plain')
     assert '| use_rezero + resi_dual | +0.000 | -1.000 ± 0.' in text
-    assert text.startswith('Of 3 pairs 0 gain less than both alone and 2 gain more')
+    assert text.startswith(said.format(3, 0, 2))
     rows += [Row('pairs', 'plain', 'use_layerscale + resi_dual', seed, 100, 1e-3, 4.0) for seed in range(2)]
     rows += [Row('single', 'plain', 'use_layerscale', seed, 100, 1e-3, 3.0) for seed in range(2)]
-    assert effects.table_of_pairs(rows, 'plain').startswith('Of 4 pairs 1 gain less than both alone and 2 gain more')
+    assert effects.table_of_pairs(rows, 'plain').startswith(said.format(4, 1, 2))
 
 
 def test_flags_at_half_the_rate(scripts):
