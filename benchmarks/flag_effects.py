@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from which_flag_helps import Plan, Row, Sizes
 
 ROUNDS = 8  # of greedy selection, at the least
+NEXT = 10  # of the other variants that are tried where none of the best is left
 SHOWN = {'small': 'small models', '50M': '50M parameters'}  # what README and library tell, and as what
 
 
@@ -225,11 +226,14 @@ def worth(rows: Sequence[Row], baseline: str, seeds: int, cost: Callable[..., Co
     return of
 
 
-def forward(rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int) -> Selection:
+def forward(
+    rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int, others: Sequence[str] = ()
+) -> Selection:
     """Greedy selection as far as rows are there: in each round the variant that gains most in equal time.
 
-    It ends when nothing is left, or nothing helps after `ROUNDS` rounds. Time is the product of what each variant
-    costs, so that what was chosen does not change when sets of them are measured.
+    If none of the best is left that goes with what was chosen, before `ROUNDS` rounds, the first `NEXT` of the others
+    that do are tried. It ends when nothing is left, or nothing helps after `ROUNDS` rounds. Time is the product of what
+    each variant costs, so that what was chosen does not change when sets of them are measured.
     """
     runs = runs_of(trainings(rows, baseline))
     gone = {row.variant for row in rows if row.baseline == baseline and row.refused}
@@ -237,9 +241,15 @@ def forward(rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int)
     names: list[str] = []
     while True:
         start = ' + '.join(names)
-        left = [name for name in best if name not in names and all(go_together(name, other) for other in names)]
-        more = {name: f'{start} + {name}' if start else name for name in left}
-        tried = {name: text for name, text in more.items() if text not in gone}
+
+        def more(of: Sequence[str], start: str = start) -> dict[str, str]:
+            left = (name for name in of if name not in names and all(go_together(name, other) for other in names))
+            sets = {name: f'{start} + {name}' if start else name for name in left}
+            return {name: text for name, text in sets.items() if text not in gone}
+
+        tried = more(best)
+        if not tried and len(names) < ROUNDS:
+            tried = dict([*more(others).items()][:NEXT])
         if not tried:
             return Selection(names, [])
         if any(not {*range(seeds)} <= {*runs[text]} for text in (start, *tried.values())):

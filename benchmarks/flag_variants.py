@@ -255,10 +255,20 @@ BY_NAME = {variant.name: variant for variant in VARIANTS}
 FAMILY = {variant.name: variant.family for variant in VARIANTS}
 
 
+# what has no place in a stack of which the layers are named, and none of which is attention
+OF_ATTENTION = ('positions', 'queries and keys', 'scores', 'outputs of attention')
+OF_ITS_LAYERS = (
+    *('residual_attn', 'add_value_residual', 'qkv_receive_diff_residuals', 'sublayer_dropout'),
+    *('macaron', 'sandwich_coef 1', 'par_ratio 4', 'conv_module', 'all attention'),
+)
+
+
 def go_together(one: str, other: str) -> bool:
-    """Whether two variants make a third: no keyword has two values, and neither is a part of the other."""
+    """Whether two variants make a third: no keyword has two values, neither is a part of the other, and both act."""
     own, more = BY_NAME[one].flags, BY_NAME[other].flags
     both = own | more
     if FAMILY[one] == FAMILY[other] and FAMILY[one] in ALTERNATIVES:
+        return False
+    if 'custom_layers' in both and any(FAMILY[n] in OF_ATTENTION or n in OF_ITS_LAYERS for n in (one, other)):
         return False
     return both == more | own and both not in (own, more)

@@ -355,7 +355,8 @@ class Plan:
     def path(self, baseline: str) -> Selection:
         from flag_effects import forward
 
-        return forward(self.rows, baseline, self.ranked(baseline)[:BEST], len(self.seeds_of('forward')))
+        ranked = self.ranked(baseline)
+        return forward(self.rows, baseline, ranked[:BEST], len(self.seeds_of('forward')), ranked[BEST:])
 
     def forward(self) -> Iterator[Row]:
         """One round at a time: every variant that is left, beside those that were chosen."""

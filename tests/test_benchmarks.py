@@ -356,6 +356,15 @@ def test_which_flags_go_together(scripts):
     # it goes on for some rounds even where nothing helps, and the best set is kept
     rows[-1].bits = 2.45
     assert effects.forward(rows, 'plain', best, 1) == path and effects.recipe(rows, 'plain', path, 1) == 'macaron'
+    # where none of the best is left, the next ones are tried, those of them that go with what was chosen
+    effects.NEXT = 2
+    others = ['hyper connections 2', 'macaron', 'hyper connections 4', 'resi_dual']
+    more = effects.forward(rows, 'plain', best, 1, others)
+    sets = [f'macaron + use_rezero + hyper connections {streams}' for streams in (2, 4)]
+    assert more.names == ['macaron', 'use_rezero'] and more.tried == ['macaron + use_rezero', *sets]
+    rows += [Row('forward', 'plain', sets[0], 0, 100, 1e-3, 2.6), Row('forward', 'plain', sets[1], refused='no')]
+    more = effects.forward(rows, 'plain', best, 1, others)
+    assert more.tried == ['macaron + use_rezero', sets[0], 'macaron + use_rezero + resi_dual']
     effects.ROUNDS = 1
     assert effects.forward(rows, 'plain', best, 1).sets == ['macaron']
     # what a set costs is measured, where it can be
@@ -408,13 +417,17 @@ def test_variants_that_go_together(scripts):
     """No keyword has two values, none is a part of the other, and families of alternatives have one."""
     go_together = scripts('flag_variants').go_together
     assert go_together('shift_tokens 1', 'add_value_residual')
-    assert go_together('attn_talking_heads', 'attn_pre_talking_heads')
+    assert go_together('attn_talking_heads', 'attn_pre_talking_heads') and go_together('rwkv', 'ff_mult 2')
     for one, other in (
         ('shift_tokens 1', 'shift_tokens 2'),
         ('alibi_pos_bias', 'xl_rel_pos'),
         ('rotary_pos_emb', 'rwkv'),
         ('attn_gate_values', 'attn_swiglu_values'),
         ('GELU', 'GELU'),
+        # a stack of which the layers are named has no attention that these would change
+        ('rwkv', 'attn_selective'),
+        ('ssm', 'dynamic_pos_bias'),
+        ('rwkv', 'conv_module'),
     ):
         assert not go_together(one, other) and not go_together(other, one)
 
