@@ -71,6 +71,7 @@ KNOWN = {
     r'`(pre_and_post_norm|sandwich_norm|use_dynamic_tanh)` needs `pre_norm`: .*': 'of an argument',
     r'`(block_norm|use_adaln_zero)` needs `pre_norm`: .*': 'of an argument',
     r'`(branch_post_norm|parallel_block|first_attn_norm=False)` needs `pre_norm`: .*': 'of an argument',
+    r"`(branch_post_norm|pre_norm=False)` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: .*": 'of one gate',
     r'`parallel_block=.shared.` does not go with `(branch_post_norm|first_attn_norm)`: .*': 'there is no norm to share',
     r'`parallel_block` does not go with this `layers_execute_order`: .*': 'blocks are whole',
     r'`first_attn_norm=False` does not go with this `layers_execute_order`: .*': 'it runs again',

@@ -160,6 +160,7 @@ def test_gradients_stay_alike_over_the_depth(gate):
         (dict(pre_relu=1), {}, '`pre_relu` of `residual_fn_kwargs` got 1, it must be True or False'),
         (dict(gate='input', gate_bias=1.0), {}, "does not go with the gate 'input', which has no bias"),
         (dict(gate='gtrxl'), dict(pre_norm=False), "`pre_norm=False` does not go with the gate 'gtrxl'"),
+        (dict(gate='gtrxl'), dict(branch_post_norm=True), "`branch_post_norm` does not go with the gate 'gtrxl'"),
     ],
 )
 def test_refusals(options, flags, said):

@@ -160,8 +160,9 @@ class GateResidual(StackFeature):
                 "`gate_bias` of `residual_fn_kwargs` does not go with the gate 'input', which has no bias"
             )
         if gate == 'gtrxl' and not self.host.norm_before:
+            name = 'branch_post_norm' if self.host.pre_norm else 'pre_norm=False'
             raise ConfigError(
-                "`pre_norm=False` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream meets no norm"
+                f"`{name}` does not go with the gate 'gtrxl' of `residual_fn_kwargs`: its stream meets no norm"
             )
         if gate == 'input':
             options.pop('gate_bias', None)
