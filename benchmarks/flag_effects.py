@@ -226,6 +226,13 @@ def worth(rows: Sequence[Row], baseline: str, seeds: int, cost: Callable[..., Co
     return of
 
 
+def longer(names: Sequence[str], of: Sequence[str], gone: set[str]) -> dict[str, str]:
+    """Some variants with one more of others that goes with them and is not refused, by the name of that one."""
+    left = (name for name in of if name not in names and all(go_together(name, other) for other in names))
+    sets = {name: ' + '.join((*names, name)) for name in left}
+    return {name: text for name, text in sets.items() if text not in gone}
+
+
 def forward(
     rows: Sequence[Row], baseline: str, best: Sequence[str], seeds: int, others: Sequence[str] = ()
 ) -> Selection:
@@ -240,16 +247,9 @@ def forward(
     of = worth(rows, baseline, seeds, product_of)
     names: list[str] = []
     while True:
-        start = ' + '.join(names)
-
-        def more(of: Sequence[str], start: str = start) -> dict[str, str]:
-            left = (name for name in of if name not in names and all(go_together(name, other) for other in names))
-            sets = {name: f'{start} + {name}' if start else name for name in left}
-            return {name: text for name, text in sets.items() if text not in gone}
-
-        tried = more(best)
+        start, tried = ' + '.join(names), longer(names, best, gone)
         if not tried and len(names) < ROUNDS:
-            tried = dict([*more(others).items()][:NEXT])
+            tried = dict([*longer(names, others, gone).items()][:NEXT])
         if not tried:
             return Selection(names, [])
         if any(not {*range(seeds)} <= {*runs[text]} for text in (start, *tried.values())):
@@ -395,16 +395,15 @@ def count_of_pairs(rows: Sequence[Row], baseline: str = 'modern') -> str:
 
 def count_of_effects(rows: Sequence[Row]) -> str:
     """How many effects hold, and on how many of them the baselines agree, in a sentence."""
-    shown = {
-        baseline: {name: one for name, one in alone(effects(rows, baseline)).items() if one.shown}
-        for baseline in BASELINES
-    }
+    helping: list[dict[str, bool]] = []
     parts = []
-    for baseline, own in shown.items():
-        of = f'{len(alone(effects(rows, baseline)))} variants of the {baseline} baseline'
-        parts.append(f'of {of} {len(own)} hold, of which {sum(one.mean < 0 for one in own.values())} help')
-    both = set.intersection(*({*own} for own in shown.values()))
-    apart = sum(len({own[name].mean < 0 for own in shown.values()}) > 1 for name in both)
+    for baseline in BASELINES:
+        found = alone(effects(rows, baseline))
+        helping.append({name: one.mean < 0 for name, one in found.items() if one.shown})
+        hold = f'{len(helping[-1])} hold, of which {sum(helping[-1].values())} help'
+        parts.append(f'of {len(found)} variants of the {baseline} baseline {hold}')
+    both = set.intersection(*map(set, helping))
+    apart = sum(len({own[name] for own in helping}) > 1 for name in both)
     told = '; '.join(parts)
     return f'{told[0].upper()}{told[1:]}. Of the {len(both)} that hold on both, {apart} help one and harm the other.'
 

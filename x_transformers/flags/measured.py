@@ -77,7 +77,7 @@ def measured(hosts: Collection[str], flag: str) -> Iterator[Measured]:
 
 def rankings() -> dict[tuple[str, str], list[Measured]]:
     """All variants by the size of models and their baseline, the best in equal steps first."""
-    found: dict[tuple[str, str], list[Measured]] = {}
+    found: dict[tuple[str, str], list[Measured]] = {(one.models, one.baseline): [] for one in table()}
     for one in sorted(table(), key=lambda one: one.bits):
-        found.setdefault((one.models, one.baseline), []).append(one)
-    return {key: found[key] for key in dict.fromkeys((one.models, one.baseline) for one in table())}
+        found[one.models, one.baseline].append(one)
+    return found
