@@ -1,233 +1,435 @@
-"""Large models on one accelerator: tokens per second, model flops utilisation, decoding against the bandwidth.
+"""Large models on one accelerator, in stages: correct, training, decoding, features, serving; each within minutes.
 
-    python benchmarks/gpu.py --device cuda --dtype bfloat16 [--original FOLDER] [--huggingface FOLDER]
-    python benchmarks/gpu.py --device cpu --tiny                          # does it run?
-    python benchmarks/gpu.py --device cuda --dtype bfloat16 --scores [--flags ALiBi,window] [--lengths 8192,32768]
+    python benchmarks/gpu.py training --device cuda --minutes 8 [--only 350M] [--original FOLDER]
+    python benchmarks/gpu.py correct --device cuda --minutes 8 [--only generate]
+    python benchmarks/gpu.py all --device cpu --tiny --into /tmp/rows      # a rehearsal: does every stage run?
+    python benchmarks/gpu.py profile --device cuda [--only '350M'] [--columns 'ours compiled']
+    python benchmarks/gpu.py table                                         # from the rows that are there
+    python benchmarks/gpu.py write                                         # into the README files, and the picture
 
-- Training: tokens per second of a step with autocast to `--dtype`, float32 weights and fused AdamW. MFU = flops of the
-  step (counted by `torch.utils.flop_counter` on the minimal model, attention in full) / time / peak flops.
-- Decoding: tokens per second of greedy generation in `--dtype`, and its part of the roofline: the time in which weights
-  and the cache, at its mean length, are read once.
-- Peaks are those of the data sheet for devices that are listed here, dense; give others by `--peak-tflops` and
-  `--bandwidth-tbs`, or the largest product and copy that are measured here count.
-- Scores: forward and backward of one layer of attention by FlexAttention, and in blocks of rows, for flags that change
-  scores and have a form for both. On a CPU, where FlexAttention has no backward pass, forward alone.
-- Columns that end in `compiled` run under `torch.compile`; for ours, generation is `generate(compile=True)`.
+- Every measurement is a row of `results/gpu/STAGE.csv`, by (device, torch, commit, work, column). What has its row is
+  not measured again, unless `--again` is given; a stage that its minutes did not suffice for goes on where it stopped.
+- No measurement begins behind the last minute, and one that does not answer in time is stopped and leaves no row.
+- Every column is a process of its own. In training each has the card to itself, since the batch fills it: columns go
+  one after the other, forwards and then backwards. In all other stages they are there together and take turns.
+- Training: tokens per second of a step by autocast to `--dtype`, with float32 weights and fused AdamW; the bound is
+  the time of the step's products (`torch.utils.flop_counter` on the model by hand, attention in full) at the peak of
+  the device, so that the share of the bound is the model flops utilisation (MFU).
+- Decoding: tokens per second of greedy generation in `--dtype`; the bound is the time in which weights and the cache,
+  at its mean length, are read once.
+- Features: milliseconds of forward and backward of one layer of attention, batch 1.
+- Serving: tokens per second, and the median and 99th percentile of the seconds that a request took.
+- Peaks are those of the data sheet for devices that are listed here, dense; others are measured by the largest product
+  and copy. Columns that end in `compiled` run under `torch.compile`; for ours, `generate(compile=True)`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+import csv
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Row, Settings, Sides, Work, chosen, columns_of, markdown, parser_of, quartiles, run, seconds_of
-from peers import Sizes, build
-from score_flags import FLAGS
+from gpu_work import SIZES, bytes_of_decoding, features_of, flops_of_step, work
+from measure import ROOT, Settings, Side, columns_of, options_of, parser_of, quartiles, seconds_of, serve
 
-NAMES = (
-    'original',
-    'original flash',
-    'huggingface',
-    'huggingface static',
-    'minimal',
-    'minimal compiled',
-    'ours',
-    'ours compiled',
-)
-WAYS = ('ours flex', 'ours blocks')
-SCORES = ('soft clamp', 'learned sink', 'ALiBi', 'T5 bias', 'dynamic bias', 'forget gates', 'window')
-SIZES: dict[str, dict[str, Any]] = {
-    '350M': {'tokens': 50304, 'length': 4096, 'dim': 1024, 'depth': 24, 'heads': 16, 'rotary': True},
-    '1.3B': {'tokens': 50304, 'length': 4096, 'dim': 2048, 'depth': 24, 'heads': 32, 'rotary': True},
-}
-TINY: dict[str, Any] = {'tokens': 64, 'length': 64, 'dim': 64, 'depth': 1, 'heads': 1, 'rotary': True}
+RESULTS = ROOT / 'benchmarks' / 'results' / 'gpu'
+STAGES = ('correct', 'training', 'decoding', 'features', 'serving')
 # dense bfloat16 Tflop/s and TB/s
 DEVICES = {'H100 PCIe': (756, 2.0), 'H100': (989, 3.35), 'H200': (989, 4.8), 'A100': (312, 2.0), 'L4': (121, 0.3)}
+BATCHES = {'124M': 32, '350M': 16, '1.3B': 8, 'tiny': 2}  # of 2,048 tokens, which fill 80 GB
 
 
-def work(column: str, case: dict[str, Any], settings: Settings) -> Work:
-    """A train step, or a call of `generate`; or a layer by one of two kernels."""
-    if 'flag' in case:
-        return layer(column, case, settings)
-    sizes, device, dtype = Sizes(**case['sizes']), settings.device, getattr(torch, settings.dtype)
-    ids = torch.randint(0, sizes.tokens, (case['batch'], case['seq']), device=device)
-    compiled = column.endswith('compiled')
-    if case['generate']:
-        if compiled and not column.startswith('ours'):
-            raise NotImplementedError('its generation is not compiled')
-        peer = build(column, sizes, device, settings.dtype)
-        peer.module.eval()
-        return lambda: peer.generate(ids, case['generate'])
-    if 'static' in column:
-        raise NotImplementedError('a static cache is for generation')
-    peer = build(column.removesuffix(' compiled'), sizes, device)
-    loss = torch.compile(peer.loss) if compiled else peer.loss
-    optimizer = torch.optim.AdamW(peer.module.parameters(), lr=1e-4, fused=True)
-    half = dtype != torch.float32
+@dataclass(frozen=True)
+class Row:
+    """One measurement. `value` is a median with its quartiles, `note` says why there is none."""
 
-    def step() -> None:
-        with torch.autocast(device, dtype=dtype) if half else nullcontext():
-            value = loss(ids)
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    stage: str
+    device: str
+    torch: str
+    commit: str
+    work: str
+    column: str
+    unit: str = ''
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: float | None = None  # what the device allows, in `unit`
+    memory: float | None = None  # peak, MiB
+    p50: float | None = None  # seconds
+    p99: float | None = None
+    prepared: float | None = None  # seconds to build, compile and run once
+    note: str = ''
 
-    return step
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.device, self.torch, self.commit, self.work, self.column
 
 
-def layer(column: str, case: dict[str, Any], settings: Settings) -> Work:
-    """Forward and backward of attention with one flag. A kernel that does not run is refused, not replaced."""
-    from x_transformers import Decoder
-    from x_transformers.core import rows
-    from x_transformers.kernels import flex
+@dataclass(frozen=True)
+class Item:
+    """What is to be measured for some columns: the `case` is for `gpu_work.work`."""
 
-    device, dtype = settings.device, getattr(torch, settings.dtype)
-    flex.DEVICES, flex.LEARNED = (device,) if column == 'ours flex' else (), True
-    rows.LARGE = dict.fromkeys(rows.LARGE, 0)
-    kinds = {'custom_layers': ('a',), 'verbose': False}
-    net = Decoder(dim=case['dim'], heads=case['heads'], attn_dim_head=64, **kinds, **FLAGS[case['flag']]).to(device)
-    x = torch.randn(1, case['length'], case['dim'], device=device, requires_grad=device != 'cpu')
-    half, backwards = dtype != torch.float32, device != 'cpu'
-
-    def step() -> None:
-        with torch.set_grad_enabled(backwards), torch.autocast(device, dtype=dtype) if half else nullcontext():
-            out = net(x)
-        if backwards:
-            out.float().sum().backward()
-            net.zero_grad()
-            x.grad = None
-
-    if column == 'ours flex':
-        step()
-        if not flex.works or not all(flex.works.values()):
-            raise NotImplementedError('FlexAttention does not run')
-    return step
+    work: str
+    case: dict[str, Any]
+    columns: tuple[str, ...]
+    unit: str = 'tokens/s'
+    tokens: int = 0  # of one run, for tokens per second
+    bound: float | None = None  # in `unit`
+    alone: bool = False  # the columns do not fit on the device together
 
 
-def flops_of(case: dict[str, Any]) -> int:
-    """The products of a train step, counted on the minimal model without memory."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    peer = build('minimal', Sizes(**{**case['sizes'], 'rotary': False}), 'meta')
-    ids = torch.zeros(case['batch'], case['seq'], dtype=torch.long, device='meta')
-    with FlopCounterMode(display=False) as counter:
-        peer.loss(ids).backward()
-    return counter.get_total_flops()
+# ---------------------------------------------------------------------------------------------------- rows in files
 
 
-def bytes_of_token(case: dict[str, Any], width: int) -> float:
-    """What one step of decoding reads: weights but for the table of tokens, keys and values at their mean length."""
-    sizes = Sizes(**case['sizes'])
-    module = build('minimal', sizes, 'meta').module
-    weights = sum(p.numel() for p in module.parameters()) - module.token.weight.numel()
-    length = case['seq'] + case['generate'] / 2
-    return width * (weights + 2 * case['batch'] * length * sizes.depth * sizes.dim)
+def read(folder: Path, stages: Sequence[str] = STAGES) -> list[Row]:
+    """All rows of a folder, in the order in which they were measured."""
+    rows = []
+    for stage in stages:
+        path = folder / f'{stage}.csv'
+        if path.exists():
+            with path.open(newline='', encoding='utf-8') as file:
+                rows += [row_from_text(line) for line in csv.DictReader(file)]
+    return rows
 
 
-def peaks(options: argparse.Namespace) -> tuple[float, float]:
-    """Flop/s and bytes/s of the device."""
-    name = torch.cuda.get_device_name() if options.device != 'cpu' else ''
-    listed = next((peak for device, peak in DEVICES.items() if all(part in name for part in device.split())), None)
-    flops, bandwidth = options.peak_tflops, options.bandwidth_tbs
-    if listed and options.dtype == 'bfloat16':
-        flops, bandwidth = flops or listed[0], bandwidth or listed[1]
-    torch.set_num_threads(options.threads)
-    settings = Settings(options.device, options.dtype, options.threads)
-    size = 256 if options.tiny else 8192 if options.device != 'cpu' else 2048
-    a, b = (torch.randn(size, size, device=options.device, dtype=getattr(torch, options.dtype)) for _ in 'ab')
-    if not flops:
-        flops = 2 * size**3 / seconds_of(lambda: a @ b, settings, options.seconds) / 1e12
-    if not bandwidth:
-        a, b = (torch.zeros(size * size * 8, device=options.device) for _ in 'ab')
-        bandwidth = 2 * a.nbytes / seconds_of(lambda: a.copy_(b), settings, options.seconds) / 1e12
-    return flops * 1e12, bandwidth * 1e12
+def row_from_text(line: dict[str, str]) -> Row:
+    """The row of a line; empty cells of numbers are None."""
+    numbers = {f.name for f in fields(Row) if 'float' in str(f.type)}
+    return Row(**{k: (float(v) if v else None) if k in numbers else v for k, v in line.items()})
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = parser_of(__doc__, rounds=5, seconds=1.0)
-    parser.add_argument('--sizes', default='350M,1.3B', help='which models')
-    parser.add_argument('--batch', type=int, default=8, help='of training and of the second row of decoding')
-    parser.add_argument('--seq', type=int, default=2048, help='tokens of a training sequence and of a prompt')
-    parser.add_argument('--generate', type=int, default=256, help='tokens to generate')
-    parser.add_argument('--scores', action='store_true', help='measure the kernels of attention in place of models')
-    parser.add_argument('--flags', help=f'of --scores, with commas: {", ".join(SCORES)}')
-    parser.add_argument('--lengths', default='8192,32768', help='of --scores, with commas')
-    parser.add_argument('--peak-tflops', type=float, help='of the device, for MFU')
-    parser.add_argument('--bandwidth-tbs', type=float, help='of the device, for the roofline')
-    return parser
+def append(folder: Path, row: Row) -> None:
+    """Add a row to the file of its stage."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f'{row.stage}.csv'
+    begun = path.exists()
+    with path.open('a', newline='', encoding='utf-8') as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Row)])
+        if not begun:
+            writer.writeheader()
+        numbers = {k: f'{v:.6g}' if isinstance(v, float) else v for k, v in asdict(row).items()}
+        writer.writerow({k: '' if v is None else v for k, v in numbers.items()})
 
 
-def score_rows(options: argparse.Namespace) -> list[Row]:
-    """Time and memory, in pairs."""
-    filled, sizes = [], {'dim': 128, 'heads': 2} if options.tiny else {'dim': 1024, 'heads': 16}
-    lengths = [160] if options.tiny else [int(length) for length in options.lengths.split(',')]
-    with Sides(__file__, columns_of(options, WAYS), options) as sides:
-        for flag in chosen('--flags', options.flags, SCORES):
-            for length in lengths:
-                case = {'flag': flag, 'length': length, **sizes}
-                filled.append(sides.seconds(f'{flag}, {length}', case))
-                filled.append(sides.memory(f'{flag}, {length}', case))
-    return filled
+def latest(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], Row]:
+    """The last row of each (stage, device, work, column): those of newer commits come later."""
+    return {(row.stage, row.device, row.work, row.column): row for row in rows}
 
 
-def rows(options: argparse.Namespace) -> list[Row]:
-    if options.scores:
-        return score_rows(options)
-    if options.tiny:
-        options.sizes, options.batch, options.seq, options.generate = 'tiny', 2, 16, 4
-    flops, bandwidth = peaks(options)
-    print(f'peak {flops / 1e12:.4g} Tflop/s, {bandwidth / 1e12:.4g} TB/s')
-    width = getattr(torch, options.dtype).itemsize
-    filled = []
-    with Sides(__file__, columns_of(options, NAMES), options) as sides:
-        for name in options.sizes.split(','):
-            shared = {'sizes': TINY if name == 'tiny' else SIZES[name], 'seq': options.seq}
-            case = {**shared, 'batch': options.batch, 'generate': 0}
-            row = sides.seconds(f'{name}, train', case)
-            filled.append(rates(row, options.batch * options.seq, flops_of(case) / flops, 'MFU'))
-            for batch in (1, options.batch):
-                case = {**shared, 'batch': batch, 'generate': options.generate}
-                row = sides.seconds(f'{name}, decode, batch {batch}', case)
-                least = options.generate * bytes_of_token(case, width) / bandwidth
-                filled.append(rates(row, batch * options.generate, least, 'of the roofline'))
-    return filled
+@cache
+def commit() -> str:
+    """The commit of the working tree, or $COMMIT where there is no repository."""
+    given = os.environ.get('COMMIT')
+    if given:
+        return given[:7]
+    done = subprocess.run(['git', 'rev-parse', '--short=7', 'HEAD'], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or 'unknown'
 
 
-def rates(row: Row, tokens: int, least: float, what: str) -> Row:
-    """From milliseconds to tokens per second; `least` seconds are the device's bound."""
-    row.values = {name: [1e3 * tokens / value for value in values] for name, values in row.values.items()}
-    row.unit, row.work = 'tokens/s', f'{row.work}: tokens/s ({what})'
-    row.bound = tokens / least
+def device_name(options: argparse.Namespace) -> str:
+    return torch.cuda.get_device_name() if options.device == 'cuda' else options.device
+
+
+# ---------------------------------------------------------------------------------------------------- what to measure
+
+
+@cache
+def peaks(device: str, dtype: str, tiny: bool) -> tuple[float, float]:
+    """Flop/s and bytes/s of the device: from its data sheet, or measured."""
+    name = torch.cuda.get_device_name() if device == 'cuda' else ''
+    listed = next((peak for known, peak in DEVICES.items() if all(part in name for part in known.split())), None)
+    if listed and dtype == 'bfloat16':
+        return listed[0] * 1e12, listed[1] * 1e12
+    settings, size = Settings(device, dtype), 256 if tiny else 8192 if device == 'cuda' else 2048
+    a, b = (torch.randn(size, size, device=device, dtype=getattr(torch, dtype)) for _ in 'ab')
+    flops = 2 * size**3 / seconds_of(lambda: a @ b, settings, 0.1)
+    a, b = (torch.zeros(size * size * 8, device=device) for _ in 'ab')
+    return flops, 2 * a.nbytes / seconds_of(lambda: a.copy_(b), settings, 0.1)
+
+
+def items_of(stage: str, options: argparse.Namespace) -> Iterator[Item]:
+    """The measurements of a stage."""
+    tiny = options.tiny
+    flops, bandwidth = peaks(options.device, options.dtype, tiny)
+    models = ['tiny'] if tiny else [name for name in SIZES if name != 'tiny']
+    if stage == 'training':
+        columns = ('ours', 'ours compiled', 'original compiled', 'huggingface compiled', 'minimal', 'minimal compiled')
+        for model in models:
+            batch = options.batch or BATCHES[model]
+            case = {'stage': stage, 'model': model, 'batch': batch, 'seq': 16 if tiny else 2048}
+            tokens = batch * case['seq']
+            bound = tokens * flops / flops_of_step(case)
+            yield Item(f'{model}, batch {batch}', case, columns, tokens=tokens, bound=bound, alone=True)
+    elif stage == 'decoding':
+        columns = ('ours', 'ours compiled', 'huggingface', 'huggingface compiled', 'minimal compiled')
+        width = getattr(torch, options.dtype).itemsize
+        for model in models if tiny else ('350M', '1.3B'):
+            for prompt in (8,) if tiny else (64, 4096):
+                for batch in (1,) if tiny else (1, 8, 64):
+                    case = {'stage': stage, 'model': model, 'batch': batch, 'prompt': prompt}
+                    case['generate'] = 4 if tiny else 128
+                    tokens = batch * case['generate']
+                    bound = tokens * bandwidth / bytes_of_decoding(case, width)
+                    name, alone = f'{model}, batch {batch}, prompt {prompt}', batch * prompt > 2**16
+                    yield Item(name, case, columns, tokens=tokens, bound=bound, alone=alone)
+    elif stage == 'features':
+        scale, sizes = (16, {'dim': 32, 'heads': 2}) if tiny else (1, {'dim': 1024, 'heads': 16})
+        for length in (256,) if tiny else (8192, 32768):
+            for flag, (_, columns, _) in features_of(scale).items():
+                case = {'stage': stage, 'flag': flag, 'length': length, 'scale': scale, **sizes}
+                yield Item(f'{flag}, {length}', case, columns, unit='ms')
+    elif stage == 'serving':
+        case = {'stage': stage, 'model': models[0] if tiny else '350M', 'requests': 6 if tiny else 256, 'block': 16}
+        for rate in (100.0,) if tiny else (8.0, 32.0):  # a second
+            case = {**case, 'rate': rate, 'batch': 3 if tiny else 64, 'lengths': (2, 9) if tiny else (32, 512)}
+            yield Item(f'{case["model"]}, {rate:.0f} requests/s', case, ('ours', 'ours static', 'huggingface'))
+
+
+class Clock:
+    """The minutes of a run: what is left, and whether there is enough to begin something."""
+
+    def __init__(self, minutes: float) -> None:
+        self.end = time.monotonic() + 60 * minutes
+
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def check(self) -> None:
+        if self.left < 5:
+            raise TimeoutError('the minutes are over')
+
+
+class Columns:
+    """The processes of columns, started when they are asked for."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.sides: dict[str, Side] = {}
+
+    def side(self, name: str) -> Side:
+        if name not in self.sides or self.sides[name].process.poll() is not None:
+            self.sides[name] = Side(__file__, name, columns_of(self.options, [name])[name], self.options)
+        return self.sides[name]
+
+    def close(self) -> None:
+        for side in self.sides.values():
+            side.close()
+        self.sides = {}
+
+
+def measure(stage: str, options: argparse.Namespace, clock: Clock) -> None:
+    """Measure what has no row yet, until the minutes are over."""
+    known = {row.key for row in (*read(RESULTS, [stage]), *read(options.into, [stage]))}
+    start, columns = (device_name(options), torch.__version__, commit()), Columns(options)
+    try:
+        for item in items_of(stage, options):
+            if options.only and options.only not in item.work:
+                continue
+            wanted = columns_of(options, item.columns)
+            asked = options.columns.split(',') if options.columns else wanted
+            done = [name for name in wanted if (*start, item.work, name) in known and not options.again]
+            wanted = [name for name in wanted if name in asked and name not in done]
+            run = one_after_the_other if item.alone else together
+            for row in run(item, wanted, columns, options, clock):
+                append(options.into, Row(stage, *start, item.work, **row))
+    finally:
+        columns.close()
+
+
+def ask(side: Side, item: Item, options: argparse.Namespace, clock: Clock, what: str) -> Any:
+    """The answer of a column, or RuntimeError with its refusal."""
+    clock.check()
+    answer = side.ask(within=clock.left, what=what, case=item.case, least=options.seconds)
+    if 'refused' in answer:
+        raise RuntimeError(answer['refused'])
+    return answer['value']
+
+
+def one_after_the_other(
+    item: Item, names: list[str], columns: Columns, options: argparse.Namespace, clock: Clock
+) -> Iterator[dict[str, Any]]:
+    """Rows of columns that need the device for themselves: forwards, then backwards while there is time."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in [*names, *names[::-1]] if options.rounds > 1 else names:
+        own = found.setdefault(name, {'values': []})
+        if 'note' in own:
+            continue
+        columns.close()
+        try:
+            side = columns.side(name)
+            prepare(side, item, options, clock, own)
+            own['values'] += [ask(side, item, options, clock, 'seconds') for _ in range(max(1, options.rounds // 2))]
+        except RuntimeError as error:
+            own['note'] = str(error)
+        except TimeoutError:
+            break
+    yield from rows_of(item, found)
+    clock.check()
+
+
+def together(
+    item: Item, names: list[str], columns: Columns, options: argparse.Namespace, clock: Clock
+) -> Iterator[dict[str, Any]]:
+    """Rows of columns that take turns."""
+    found: dict[str, dict[str, Any]] = {name: {'values': []} for name in names}
+    once = item.case['stage'] == 'serving'
+    try:
+        for turn in range(-1, 1 if once else options.rounds):
+            left = [name for name in names if 'note' not in found[name]]
+            start = max(turn, 0) % max(1, len(left))
+            for name in left[start:] + left[:start]:
+                own, side = found[name], columns.side(name)
+                try:
+                    if turn < 0:
+                        prepare(side, item, options, clock, own)
+                    else:
+                        own['values'].append(ask(side, item, options, clock, 'value' if once else 'seconds'))
+                except RuntimeError as error:
+                    own['note'] = str(error)
+    except TimeoutError:
+        pass
+    yield from rows_of(item, found)
+    clock.check()
+
+
+def rows_of(item: Item, found: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A row for every column that was measured or refused."""
+    for name, own in found.items():
+        if own['values'] or 'note' in own:
+            yield row_of(item, name, own)
+
+
+def prepare(side: Side, item: Item, options: argparse.Namespace, clock: Clock, own: dict[str, Any]) -> None:
+    """Build, compile and run once; then measure the peak memory."""
+    begun = time.monotonic()
+    ask(side, item, options, clock, 'build')
+    own.setdefault('prepared', time.monotonic() - begun)
+    if item.case['stage'] != 'serving' and 'memory' not in own:
+        own['memory'] = ask(side, item, options, clock, 'bytes') / 2**20
+
+
+def row_of(item: Item, column: str, own: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a row: medians and quartiles of what was measured."""
+    row: dict[str, Any] = {'column': column, 'unit': item.unit, 'bound': item.bound, 'note': own.get('note', '')}
+    row |= {name: own[name] for name in ('memory', 'prepared') if name in own}
+    values = own['values']
+    if values and isinstance(values[0], dict):
+        row |= {name: statistics.median(value[name] for value in values) for name in ('value', 'p50', 'p99')}
+    elif values:
+        scaled = [item.tokens / v if item.tokens else 1e3 * v for v in values]
+        row['low'], row['value'], row['high'] = quartiles(scaled)
+    print(f'{item.work:32} {column:22} {row.get("value") or row["note"]} {item.unit}', flush=True)
     return row
 
 
-def show_scores(rows: Sequence[Row]) -> str:
-    lines = []
-    for time, memory in zip(rows[::2], rows[1::2], strict=True):
-        cells = [row.cell(name) for row in (time, memory) for name in WAYS]
-        faster = replace(time, base='ours blocks', faster=True).cell('ours flex')
-        lines.append([time.work, *cells[:2], faster, *cells[2:]])
-    heads = ['flex, ms', 'blocks, ms', 'times as fast', 'flex, MiB', 'blocks, MiB']
-    return markdown(['attention, tokens', *heads], lines)
+# ---------------------------------------------------------------------------------------------------- correctness
 
 
-def show(rows: Sequence[Row]) -> str:
-    if rows and rows[0].bound is None:
-        return show_scores(rows)
-    columns = [name for name in NAMES if any(name in row.values for row in rows)]
-    lines = []
-    for row in rows:
-        cells = []
-        for name in columns:
-            median = quartiles(row.values[name])[1] if name in row.values else None
-            cells.append('-' if median is None else f'{median:.0f} ({median / row.bound:.0%})')
-        lines.append([row.work, *cells])
-    return markdown(['work', *columns], lines)
+def correct(options: argparse.Namespace, clock: Clock) -> None:
+    """Run the tests of `tests/test_gpu.py` that have not passed at this commit; a row for each."""
+    import pytest
+
+    start = (device_name(options), torch.__version__, commit())
+    rows = latest((*read(RESULTS, ['correct']), *read(options.into, ['correct']))).values()
+    passed = {row.work for row in rows if row.note == 'passed' and row.key[:3] == start and not options.again}
+
+    class Recorder:
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            items[:] = [item for item in items if item.nodeid not in passed]
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            if report.when == 'call' or report.outcome != 'passed':
+                last = (str(report.longrepr or '').strip().splitlines() or [''])[-1][:160]
+                note = 'passed' if report.outcome == 'passed' else f'{report.outcome}: {last}'
+                row = Row('correct', *start, report.nodeid, 'ours', 's', report.duration, note=note)
+                append(options.into, row)
+
+        def pytest_runtest_setup(self, item: Any) -> None:
+            if clock.left < 10:
+                item.session.shouldstop = 'the minutes are over'
+
+    os.environ['TEST_DEVICE'] = options.device
+    arguments = ['-q', '-p', 'no:cacheprovider', '-m', '', str(ROOT / 'tests' / 'test_gpu.py')]
+    pytest.main([*arguments, *(['-k', options.only] if options.only else [])], plugins=[Recorder()])
+
+
+# ---------------------------------------------------------------------------------------------------- profile
+
+
+def profile(options: argparse.Namespace) -> None:
+    """Write the kernels of a step: of the row that is furthest from its bound, among those that the options leave."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    name = device_name(options)
+    rows = [row for row in latest((*read(RESULTS), *read(options.into))).values() if row.device == name and row.value]
+    rows = [row for row in rows if row.stage in ('training', 'decoding', 'features') and row.column.startswith('ours')]
+    rows = [row for row in rows if not options.only or options.only in row.work]
+    rows = [row for row in rows if not options.columns or row.column in options.columns.split(',')]
+    if not rows:
+        raise SystemExit('there is no such row to profile')
+    row = min(rows, key=lambda row: row.value / row.bound if row.bound else 1 / row.value)
+    case = next(item.case for item in items_of(row.stage, options) if item.work == row.work)
+    run = work(row.column, case, Settings(options.device, options.dtype, options.threads))
+    for _ in range(3):
+        run()
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if options.device == 'cuda' else [])]
+    with record(activities=kinds) as profiled:
+        run()
+    by = 'self_device_time_total' if options.device == 'cuda' else 'self_cpu_time_total'
+    text = profiled.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=80)
+    options.into.mkdir(parents=True, exist_ok=True)
+    path = options.into / f'profile {row.stage} {row.work} {row.column} {commit()}.txt'.replace(' ', '_')
+    path.write_text(f'{row.work}, {row.column}: {row.value:.4g} {row.unit} of {row.bound}\n\n{text}')
+    print(path, text, sep='\n')
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = parser_of(__doc__, rounds=4, seconds=1.0)
+    parser.set_defaults(dtype='bfloat16')
+    parser.add_argument('stage', nargs='?', choices=(*STAGES, 'all', 'profile', 'table', 'write'), default='table')
+    parser.add_argument('--minutes', type=float, default=8, help='nothing begins behind these, default 8')
+    parser.add_argument('--only', help='work whose name has this text')
+    parser.add_argument('--again', action='store_true', help='measure what has its row, too')
+    parser.add_argument('--batch', type=int, help='of training, in place of that which fills 80 GB')
+    parser.add_argument('--into', type=Path, default=RESULTS, help='folder of the rows')
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(parser(), arguments)
+    if options.serve:
+        return serve(work)
+    sys.path[:0] = [str(ROOT)]
+    torch.set_num_threads(options.threads)
+    if options.stage in ('table', 'write'):
+        import gpu_report
+
+        return gpu_report.write() if options.stage == 'write' else print(gpu_report.table(read(RESULTS)))
+    if options.stage == 'profile':
+        return profile(options)
+    clock = Clock(options.minutes)
+    for stage in STAGES if options.stage == 'all' else (options.stage,):
+        try:
+            correct(options, clock) if stage == 'correct' else measure(stage, options, clock)
+        except TimeoutError as error:
+            print(f'{stage}: {error}; the next call goes on here')
+            break
 
 
 if __name__ == '__main__':
-    run(parser(), work, rows, show)
+    main()

@@ -30,6 +30,7 @@ import gc
 import json
 import math
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -204,6 +205,8 @@ def serve(work: Callable[[str, dict[str, Any], Settings], Work]) -> None:
                 if request['case'] != case:
                     run, case = None, request['case']
                     gc.collect()
+                    if settings.device != 'cpu':
+                        torch.cuda.empty_cache()  # other columns need the room
                     torch.manual_seed(0)
                     run = work(column, case, settings)
                     getattr(run, 'warm', run)()  # the first run allocates
@@ -249,9 +252,12 @@ class Side:
         self.process.stdin.write(json.dumps(message) + '\n')
         self.process.stdin.flush()
 
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """One measurement: {'value': number} or {'refused': words}."""
+    def ask(self, within: float | None = None, **request: Any) -> dict[str, Any]:
+        """One measurement: {'value': number} or {'refused': words}.  Raises TimeoutError after `within` seconds."""
         self.tell(request)
+        if not select.select([self.process.stdout], [], [], within)[0]:
+            self.process.kill()
+            raise TimeoutError(f'{self.column!r} has not answered within {within:.0f} s')
         answer = self.process.stdout.readline()
         if not answer:
             raise SystemExit(f'the process of {self.column!r} has stopped, its message stands above')

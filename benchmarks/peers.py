@@ -11,10 +11,12 @@
 |---|---|
 | ours, ours compiled | this package, without further keywords; `generate(compile=True)` |
 | original, original flash | the original package, without further keywords, or with `attn_flash=True` |
-| minimal | below: what one writes by hand in plain torch, SDPA and a cache that is allocated once |
+| minimal | below: what one writes by hand in plain torch, SDPA and a cache that is allocated once; GPT or like Llama |
+| minimal compiled | the same; its decoding step is compiled, and captured in a CUDA graph on a GPU |
 | minimal chunked | the same, with the loss of some rows at a time, whose gradient is formed at once |
 | packed | the same with weights laid out for few rows |
-| huggingface, huggingface static | GPT-2, GPT-NeoX for rotary positions, or like `LIKE`; a growing or a static cache |
+| huggingface | GPT-2, GPT-NeoX for rotary positions, or like `LIKE`; a growing cache |
+| huggingface static, huggingface compiled | the same with a static cache, run eagerly or by its compiled step |
 | floor | the matrix products of the minimal model alone |
 
 Heads have 64 features, the default of both packages and the size of GPT-2, so dim / 64 heads unless `head` says else.
@@ -41,6 +43,8 @@ class Sizes:
     heads: int = 4
     rotary: bool = False
     head: int = 0  # features of a head, 0 for dim / heads
+    inner: int = 0  # width of the feedforwards, 0 for 4 dim
+    turned: int = 0  # channels of a head that rotary positions rotate, 0 for the default of both packages
     bias: str = ''  # of positions, a name in BIASES
     like: str = ''  # a model of the field, a name in LIKE
     masked: bool = False  # a forward is told that all tokens are real
@@ -48,6 +52,14 @@ class Sizes:
     @property
     def dim_head(self) -> int:
         return self.head or self.dim // self.heads
+
+    @property
+    def dim_inner(self) -> int:
+        return self.inner or 4 * self.dim
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads // 2 if self.like in GROUPED else self.heads
 
     @property
     def rotated(self) -> int:
@@ -85,9 +97,10 @@ class Peer:
     """What peers share."""
 
     by_hand = True
+    likes: tuple[str, ...] = ()  # models of `LIKE` that are written by hand
 
     def __init__(self, sizes: Sizes, variant: str = '') -> None:
-        if self.by_hand and (sizes.like or sizes.masked):
+        if self.by_hand and (sizes.like not in ('', *self.likes) or sizes.masked):
             raise NotImplementedError(f'no {sizes.like or "masked"} model by hand')
         self.sizes, self.variant = sizes, variant
         self.module = self.make(sizes)
@@ -136,7 +149,11 @@ class Package(Peer):
         if sizes.rotary:
             flags['rotary_pos_emb'] = True
         if sizes.like in GROUPED:
-            flags['attn_kv_heads'] = sizes.heads // 2
+            flags['attn_kv_heads'] = sizes.kv_heads
+        if sizes.turned:
+            flags['rotary_emb_dim'] = sizes.turned
+        if sizes.inner:
+            flags['ff_mult'] = sizes.inner / sizes.dim
         flags |= LIKE.get(sizes.like, {})
         stack = Decoder(dim=sizes.dim, depth=sizes.depth, heads=sizes.heads, attn_dim_head=sizes.dim_head, **flags)
         return AutoregressiveWrapper(
@@ -178,15 +195,15 @@ class HuggingFace(Peer):
             config, model = (getattr(transformers, name) for name in made[sizes.like])
             return model(config(
                 max_position_embeddings=sizes.length, hidden_size=sizes.dim, num_hidden_layers=sizes.depth,
-                num_attention_heads=sizes.heads, num_key_value_heads=sizes.heads // 2, head_dim=sizes.dim_head,
-                intermediate_size=4 * sizes.dim, **shared))  # fmt: skip
+                num_attention_heads=sizes.heads, num_key_value_heads=sizes.kv_heads, head_dim=sizes.dim_head,
+                intermediate_size=sizes.dim_inner, **shared))  # fmt: skip
         if sizes.rotary:
             config = transformers.GPTNeoXConfig(
                 max_position_embeddings=sizes.length,
                 hidden_size=sizes.dim,
                 num_hidden_layers=sizes.depth,
                 num_attention_heads=sizes.heads,
-                intermediate_size=4 * sizes.dim,
+                intermediate_size=sizes.dim_inner,
                 rotary_pct=sizes.rotated / sizes.dim_head,
                 use_parallel_residual=False,
                 attention_bias=False,
@@ -211,7 +228,9 @@ class HuggingFace(Peer):
         return self.module(ids, use_cache=False, **self.masks(ids, 'attention_mask', torch.long)).logits
 
     def generate(self, ids: Tensor, tokens: int) -> Tensor:
-        static = {'cache_implementation': 'static', 'disable_compile': True} if self.variant == 'static' else {}
+        static = {}
+        if self.variant in ('static', 'compiled'):  # a static cache is compiled unless that is disabled
+            static = {'cache_implementation': 'static', 'disable_compile': self.variant == 'static'}
         mask = torch.ones_like(ids)
         out = self.module.generate(ids, attention_mask=mask, max_new_tokens=tokens, do_sample=False, **static)
         return out[:, ids.shape[1] :]
@@ -230,8 +249,8 @@ class Block(nn.Module):
         self.qkv = nn.Linear(sizes.dim, 3 * sizes.heads * sizes.dim_head, bias=False)
         self.out = nn.Linear(sizes.heads * sizes.dim_head, sizes.dim, bias=False)
         self.norm2 = nn.LayerNorm(sizes.dim, bias=False)
-        self.widen = nn.Linear(sizes.dim, 4 * sizes.dim)
-        self.narrow = nn.Linear(4 * sizes.dim, sizes.dim)
+        self.widen = nn.Linear(sizes.dim, sizes.dim_inner)
+        self.narrow = nn.Linear(sizes.dim_inner, sizes.dim)
 
     def forward(
         self,
@@ -339,6 +358,114 @@ class GPT(nn.Module):
         return torch.cat(out, dim=1)
 
 
+class LlamaBlock(nn.Module):
+    """x + attention(norm(x)), then x + SwiGLU(norm(x)), with rotary positions and grouped key heads.
+
+    With a cache, keys and values are written at the positions `at`, and the queries attend to all positions that
+    `visible` (n, length) allows: every step has the same shapes, so one compiled graph serves all of them.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = sizes.heads, sizes.kv_heads
+        wide = sizes.dim_head * (sizes.heads + 2 * sizes.kv_heads)
+        self.norm1 = nn.RMSNorm(sizes.dim, eps=1e-6)
+        self.qkv = nn.Linear(sizes.dim, wide, bias=False)
+        self.out = nn.Linear(sizes.heads * sizes.dim_head, sizes.dim, bias=False)
+        self.norm2 = nn.RMSNorm(sizes.dim, eps=1e-6)
+        self.widen = nn.Linear(sizes.dim, 2 * sizes.dim_inner, bias=False)
+        self.narrow = nn.Linear(sizes.dim_inner, sizes.dim, bias=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        turn: tuple[Tensor, Tensor],
+        cache: tuple[Tensor, Tensor] | None = None,
+        at: Tensor | None = None,
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        batch, n, _ = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, n, self.heads + 2 * self.kv_heads, -1).transpose(1, 2)
+        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        q, k = rotate_half(q, turn), rotate_half(k, turn)
+        if cache is not None and at is not None:
+            for buffer, t in zip(cache, (k, v), strict=True):
+                buffer.index_copy_(2, at, t)
+            k, v = cache
+        attended = F.scaled_dot_product_attention(
+            q, k, v, visible, is_causal=visible is None, enable_gqa=self.heads != self.kv_heads
+        )
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, n, -1))
+        gate, value = self.widen(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.narrow(F.silu(gate) * value)
+
+
+def rotate_half(t: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Channels i and i + d / 2 as a pair, rotated by (cos, sin), each (n, d / 2)."""
+    cos, sin = (part.to(t.dtype) for part in turn)
+    a, b = t.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class Llama(nn.Module):
+    """A decoder like Llama, by hand, whose decoding step can be captured in a CUDA graph."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.token = nn.Embedding(sizes.tokens, sizes.dim)
+        self.blocks = nn.ModuleList([LlamaBlock(sizes) for _ in range(sizes.depth)])
+        self.norm = nn.RMSNorm(sizes.dim, eps=1e-6)
+        self.logits = nn.Linear(sizes.dim, sizes.tokens, bias=False)
+        angles = 10000.0 ** -(torch.arange(0, sizes.dim_head, 2) / sizes.dim_head)
+        angles = torch.outer(torch.arange(sizes.length), angles)
+        # plain float32 tensors: a cast of the model to bfloat16 would lose positions
+        self.turns = (angles.cos(), angles.sin())
+        self.buffers: list[tuple[Tensor, Tensor]] | None = None
+        nn.init.normal_(self.token.weight, std=0.02)
+
+    def features(self, ids: Tensor) -> Tensor:
+        x, turn = self.token(ids), tuple(t[: ids.shape[1]] for t in self.turns)
+        for block in self.blocks:
+            x = block(x, turn)
+        return self.norm(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.logits(self.features(ids))
+
+    def step(self, ids: Tensor, cache: list[tuple[Tensor, Tensor]], at: Tensor) -> Tensor:
+        """The most likely next token, (b, 1), behind `ids` (b, n) at the positions `at` (n,)."""
+        x, turn = self.token(ids), tuple(t[at] for t in self.turns)
+        visible = torch.arange(cache[0][0].shape[2], device=ids.device) <= at[:, None]
+        for block, own in zip(self.blocks, cache, strict=True):
+            x = block(x, turn, own, at, visible)
+        return self.logits(self.norm(x)[:, -1:]).argmax(dim=-1)
+
+    def cache(self, batch: int, length: int) -> list[tuple[Tensor, Tensor]]:
+        """Buffers of keys and values, kept for the next call: a captured graph writes to fixed addresses."""
+        shape = (batch, self.sizes.kv_heads, length, self.sizes.dim_head)
+        if self.buffers is None or self.buffers[0][0].shape != shape:
+            self.buffers = [tuple(self.token.weight.new_zeros(shape) for _ in 'kv') for _ in self.blocks]
+            for pair in self.buffers:
+                for t in pair:
+                    torch._dynamo.mark_static_address(t)
+        return self.buffers
+
+    @torch.no_grad()
+    def generate(self, ids: Tensor, tokens: int, step: Callable[..., Tensor] | None = None) -> Tensor:
+        """Greedy tokens; the prompt is read eagerly, every further token by `step`."""
+        (batch, n), step = ids.shape, step or self.step
+        cache = self.cache(batch, n + tokens)
+        at = torch.arange(n, device=ids.device)
+        token = self.step(ids, cache, at)
+        out, at = [token], at[-1:] + 1
+        for _ in range(tokens - 1):
+            token = step(token, cache, at).clone()  # a captured graph writes over its output
+            out.append(token)
+            at = at + 1
+        return torch.cat(out, dim=1)
+
+
 class ChunkedLoss(torch.autograd.Function):
     """Mean cross entropy of  x W', some rows at a time; the gradients are formed with it."""
 
@@ -366,7 +493,9 @@ class ChunkedLoss(torch.autograd.Function):
 
 
 class Minimal(Peer):
-    """`GPT`."""
+    """`GPT`, or `Llama`."""
+
+    likes = ('Llama',)
 
     def loss(self, ids: Tensor) -> Tensor:
         if self.variant != 'chunked':
@@ -375,10 +504,22 @@ class Minimal(Peer):
         return ChunkedLoss.apply(x, self.module.logits.weight, ids[:, 1:].flatten())
 
     def make(self, sizes: Sizes) -> nn.Module:
-        return GPT(sizes)
+        return Llama(sizes) if sizes.like else GPT(sizes)
+
+    def ready(self) -> None:
+        if self.sizes.like:
+            self.module.turns = tuple(t.to(self.module.token.weight.device) for t in self.module.turns)
+        self.step_of = None
 
     def generate(self, ids: Tensor, tokens: int) -> Tensor:
-        return self.module.generate(ids, tokens)
+        if self.variant != 'compiled':
+            return self.module.generate(ids, tokens)
+        if not self.sizes.like:
+            raise NotImplementedError('its generation is not compiled')
+        if self.step_of is None:  # on a CPU there are no graphs to capture
+            how = {'mode': 'reduce-overhead'} if ids.is_cuda else {'backend': 'aot_eager'}
+            self.step_of = torch.compile(self.module.step, fullgraph=True, **how)
+        return self.module.generate(ids, tokens, self.step_of)
 
 
 class PackedLinear(nn.Module):
@@ -399,6 +540,8 @@ class PackedLinear(nn.Module):
 
 class Packed(Minimal):
     """`GPT` whose linear maps are packed."""
+
+    likes = ()
 
     def make(self, sizes: Sizes) -> nn.Module:
         model = GPT(sizes)

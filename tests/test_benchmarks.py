@@ -79,7 +79,6 @@ def check(script, columns, rows, kept, text):
     [
         ('training', 'floor,minimal,minimal chunked,ours', 6),
         ('generate', 'floor,minimal,packed,ours', 11),
-        ('gpu', 'minimal,ours', 3),
         ('lengths', 'minimal,ours', 8),
     ],
 )
@@ -106,15 +105,73 @@ def test_script_as_a_program(tmp_path):
     check('loss', columns, 2, json.loads(file.read_text()), text)
 
 
+@pytest.fixture
+def gpu_options(scripts, tmp_path):
+    """The options of `gpu.py` for a rehearsal on a CPU."""
+    gpu, measure = scripts('gpu'), scripts('measure')
+
+    def options(stage, *arguments):
+        arguments = [stage, '--tiny', '--rounds', '1', '--into', str(tmp_path), *arguments]
+        return measure.options_of(gpu.parser(), arguments)
+
+    return options
+
+
 @pytest.mark.slow
-def test_kernels_of_scores(scripts):
-    """FlexAttention and blocks each get their numbers; where FlexAttention does not run, its column is refused."""
-    kept, text = measured(scripts, 'gpu', '--scores', '--rounds', 1, '--flags', 'soft clamp,learned sink')
-    table = table_in(text)
-    clamp, sink = table['soft clamp, 160'], table['learned sink, 160']
-    assert all(float(clamp[name]) > 0 for name in clamp) and len(clamp) == 5
-    assert sink['flex, ms'] == sink['flex, MiB'] == 'refused' and float(sink['blocks, ms']) > 0  # no sums on a CPU
-    assert 'does not run' in kept[2]['refused']['ours flex']
+def test_gpu_stages_go_on_where_they_stopped(scripts, gpu_options, tmp_path):
+    """Rows of training, decoding and serving; what has its row is not measured again."""
+    gpu = scripts('gpu')
+    for stage, columns in (('training', 'ours,minimal'), ('decoding', 'ours,minimal compiled'), ('serving', 'ours')):
+        options = gpu_options(stage, '--columns', columns)
+        gpu.measure(stage, options, gpu.Clock(5))
+        rows = gpu.read(tmp_path, [stage])
+        assert [row.column for row in rows] == columns.split(',') and not any(row.note for row in rows)
+        assert all(row.value > 0 and row.prepared > 0 for row in rows)
+        assert all((row.memory or 0) > 0 for row in rows if stage != 'serving')
+        gpu.measure(stage, options, gpu.Clock(5))
+        assert gpu.read(tmp_path, [stage]) == rows
+    assert rows[0].p99 >= rows[0].p50 > 0
+    with pytest.raises(TimeoutError):
+        gpu.measure('training', gpu_options('training', '--again'), gpu.Clock(0))
+
+
+@pytest.mark.slow
+def test_gpu_features(scripts, gpu_options, tmp_path):
+    """A kernel that does not run is refused, with the reason; the other column has its number."""
+    gpu = scripts('gpu')
+    gpu.measure('features', gpu_options('features', '--only', 'learned sink'), gpu.Clock(5))
+    flex, blocks = gpu.read(tmp_path, ['features'])
+    assert flex.value is None and 'does not run' in flex.note  # no sums on a CPU
+    assert blocks.value > 0 and not blocks.note
+
+
+def test_gpu_rows_as_a_table(scripts, tmp_path):
+    """Rows survive their file; the last of each kind is shown, with its share of the bound."""
+    gpu, report = scripts('gpu'), scripts('gpu_report')
+    start = ('training', 'NVIDIA H100', '2.13.0')
+    old = gpu.Row(*start, 'abc', '350M, batch 16', 'ours compiled', 'tokens/s', 500.0, bound=1000.0, memory=2048.0)
+    new = gpu.Row(*start, 'def', '350M, batch 16', 'ours compiled', 'tokens/s', 600.0, bound=1000.0, memory=1024.0)
+    other = gpu.Row(*start, 'def', '350M, batch 16', 'minimal compiled', 'tokens/s', note='out of memory')
+    served = gpu.Row('serving', *start[1:], 'def', '350M', 'ours', 'tokens/s', 99.5, p50=0.5, p99=2.0)
+    for row in (old, new, other, served):
+        gpu.append(tmp_path, row)
+    rows = gpu.read(tmp_path)
+    assert rows == [old, new, other, served]
+    text = report.table(rows)
+    assert '| 350M, batch 16 | 600 (60%), 1.0 | refused |' in text and '| 350M | 99.5 (0.50, 2.00) |' in text
+    assert 'an MFU of 60% at 350M on one NVIDIA H100' in report.summary(rows)
+    assert report.with_block('a\n<!-- x -->\nold\n<!-- /x -->\nb', 'x', 'new') == 'a\n<!-- x -->\nnew\n<!-- /x -->\nb'
+    with pytest.raises(ValueError, match='one block'):
+        report.with_block('nothing', 'x', 'new')
+    pytest.importorskip('matplotlib', reason='pip install matplotlib')
+    assert report.draw(rows, tmp_path / 'gpu.png') and (tmp_path / 'gpu.png').stat().st_size > 5000
+    assert not report.draw([], tmp_path / 'none.png')
+
+
+def test_readme_has_the_rows_of_gpus(scripts):
+    gpu, report = scripts('gpu'), scripts('gpu_report')
+    for path, text in report.blocks(gpu.read(gpu.RESULTS)).items():
+        assert path.read_text(encoding='utf-8') == text, f'{path.name}: python benchmarks/gpu.py write'
 
 
 @pytest.mark.slow
@@ -669,6 +726,51 @@ def test_peers_compute_the_same(scripts, places):
         torch.testing.assert_close(peer.logits(ids), expected, atol=exact, rtol=0)
         torch.testing.assert_close(peer.loss(ids), ours.loss(ids), atol=exact, rtol=0)
         assert peer.generate(ids, 8).equal(ours.generate(ids, 8))
+
+
+def copy_into_llama(llama, model):
+    """The weights of our model like Llama, with one head for keys, in that by hand, which splits a head in halves."""
+    net, dim = model.net, llama.sizes.dim_head
+    halves = torch.cat((torch.arange(0, dim, 2), torch.arange(1, dim, 2)))
+
+    def rotated(weight):
+        return weight.unflatten(0, (-1, dim))[:, halves].flatten(0, 1)
+
+    state = {'token.weight': net.token_emb.emb.weight, 'logits.weight': net.to_logits.weight}
+    state['norm.weight'] = net.attn_layers.final_norm.g + 1
+    for index in range(len(llama.blocks)):
+        (norm1, attend, *_), (norm2, feed, *_) = net.attn_layers.layers[2 * index : 2 * index + 2]
+        gate = feed.ff[0].proj.weight.chunk(2)[::-1]
+        parts = {
+            'norm1.weight': norm1[0].g + 1,
+            'qkv.weight': torch.cat((rotated(attend.to_q.weight), rotated(attend.to_k.weight), attend.to_v.weight)),
+            'out.weight': attend.to_out.weight,
+            'norm2.weight': norm2[0].g + 1,
+            'widen.weight': torch.cat(gate),
+            'narrow.weight': feed.ff[2].weight,
+        }
+        state |= {f'blocks.{index}.{name}': value for name, value in parts.items()}
+    llama.load_state_dict(state, strict=True)
+
+
+def test_llama_by_hand_computes_the_same(scripts):
+    """Our logits, loss and greedy tokens, eagerly and by the step that is compiled."""
+    peers = scripts('peers')
+    sizes = peers.Sizes(tokens=50, length=24, dim=64, depth=2, heads=2, inner=96, like='Llama', turned=32)
+    ours, minimal = (peers.build(name, sizes, dtype='float64') for name in ('ours', 'minimal'))
+    for weight in ours.module.parameters():
+        nn.init.normal_(weight, std=0.2)
+    for block in ours.module.net.attn_layers.layers[1::2]:
+        nn.init.zeros_(block[1].ff[0].proj.bias)  # a gate of ours has one, also without biases elsewhere
+    copy_into_llama(minimal.module, ours.module)
+    ids = torch.randint(0, 50, (3, 16))
+    for peer in (ours, minimal):
+        peer.module.eval()
+    expected = ours.logits(ids)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(minimal.logits(ids), expected, atol=1e-3, rtol=0)
+    torch.testing.assert_close(minimal.loss(ids), ours.loss(ids), atol=1e-3, rtol=0)
+    assert minimal.generate(ids, 8).equal(ours.generate(ids, 8))
 
 
 def test_chunked_loss(scripts):
