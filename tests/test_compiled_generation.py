@@ -10,7 +10,6 @@ from law_cases import randomise
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-pytestmark = pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')  # of torch, when it generates code
 NO_COMPILER = pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
 
 

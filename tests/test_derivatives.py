@@ -39,7 +39,6 @@ def qkv(rows=3, keys=4, width=2):
     return tuple(torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in sizes)
 
 
-@pytest.mark.filterwarnings('ignore:Please use `torch.vmap`:FutureWarning')  # early torch, of itself
 @each_option
 def test_first_and_second_derivatives(options):
     def attend(*qkv):
@@ -50,7 +49,6 @@ def test_first_and_second_derivatives(options):
     assert gradgradcheck(attend, qkv(), fast_mode=True, check_batched_grad=True)
 
 
-@pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')  # torch scripts its own rules
 @each_option
 def test_forward_mode(options):
     def attend(*qkv):

@@ -32,7 +32,7 @@ from x_transformers.patterns import BlockLocal, Global, Local1D, Mix, Sliding
 # torch warns where it runs uncompiled, and of what it looks at itself
 pytestmark = [
     pytest.mark.filterwarnings('ignore:flex_attention called without', 'ignore:The .grad attribute'),
-    pytest.mark.skipif(flex.flex is None, reason='this torch has no FlexAttention that keeps to the keys'),
+    pytest.mark.skipif(flex.load_flex() is None, reason='this torch has no FlexAttention that keeps to the keys'),
 ]
 
 # what acts on scores and has no form for FlexAttention; of the forget gates, those per row
@@ -112,9 +112,9 @@ class Flexing:
         self.static = torch._dynamo.config.patch(automatic_dynamic_shapes='compiled' not in self.values)
         self.static.__enter__()
         # there it refuses gradients, although the definition has them
-        self.patch.setattr(flex.flex, '_validate_device', lambda *_: None, raising=False)
+        self.patch.setattr(flex.load_flex(), '_validate_device', lambda *_: None, raising=False)
         if not self.by_torch:
-            self.patch.setattr(flex.flex, 'flex_attention', written_out)
+            self.patch.setattr(flex.load_flex(), 'flex_attention', written_out)
         self.patch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
         return self
 

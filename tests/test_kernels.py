@@ -455,7 +455,6 @@ def test_torch_func_runs_the_whole(in_blocks):
     assert_close(torch.func.vmap(module)(x), wanted)
 
 
-@pytest.mark.filterwarnings('ignore:.*torch.jit.script.*:DeprecationWarning')
 def test_forward_mode_runs_the_whole(in_blocks):
     """Without `torch.func`: by dual numbers."""
     module, x, tangent = layer(causal=True, max_attend_past=2), randn(1, N, 12), randn(1, N, 12)

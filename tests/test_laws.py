@@ -1068,7 +1068,6 @@ def test_one_compiled_graph(case):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which('g++') is None, reason='generated code needs a C++ compiler')
-@pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')  # of torch itself, when it generates code
 @pytest.mark.parametrize('name', ['plain', 'rotary_pos_emb', 'attn_sparse_topk', 'gate_residual'])
 def test_generated_code(name):
     """Forward and backward through one graph; every gradient is that of the plain step."""

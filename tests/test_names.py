@@ -9,6 +9,10 @@ import json
 import math
 import pickle
 import random
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import einops
@@ -37,6 +41,7 @@ from x_transformers.attend import Attend
 from x_transformers.xm_latent_decoder import XMLatentDecoder
 
 DATA = Path(__file__).parent / 'data'
+ROOT = Path(__file__).parents[1]
 
 # names that are a matter of the original's inside, or that do something else here, and why
 ELSEWHERE_CALLED = {
@@ -475,3 +480,56 @@ def test_a_configuration_has_attributes():
     again = AutoregressiveWrapper.from_config(AutoregressiveWrapper(net).config.to_json_string())
     assert again.net.config == config
     assert net.muon_parameters() == net.attn_layers.muon_parameters() != []
+
+
+# what importing costs
+
+
+def test_import_leaves_the_compiler_of_torch_alone():
+    """It takes longer to load than torch itself. In a process of its own, since tests here compile."""
+    code = 'import sys, torch; before = set(sys.modules); import x_transformers; print(*set(sys.modules) - before)'
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.split())
+    assert 'x_transformers.memory.knn_lm' in loaded
+    assert not {name for name in loaded if name.startswith(('torch._dynamo', 'torch._inductor', 'einx', 'sympy'))}
+
+
+def test_functions_that_are_only_eager_break_graphs():
+    """Called from a compiled function they run as they are; alone they are traced by nobody."""
+    from x_transformers.core.transforms import eager_only
+
+    traced = []
+
+    @eager_only
+    def search(x):
+        traced.append(torch.compiler.is_compiling())
+        return x * 2
+
+    graphs = []
+
+    def counting(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    x = torch.ones(3)
+    assert torch.compile(lambda x: search(x + 1) - 1, backend=counting)(x).eq(3).all()
+    assert len(graphs) == 2 and traced == [False]
+
+
+@pytest.mark.parametrize(
+    ('module', 'category', 'is_error'),
+    [
+        ('torch._decomp.decompositions_for_jvp', FutureWarning, False),
+        ('torch.jit._script', DeprecationWarning, False),
+        ('torch', DeprecationWarning, False),
+        ('torch.nn.functional', UserWarning, True),
+        ('x_transformers.attend', FutureWarning, True),
+        ('x_transformers.attend', DeprecationWarning, True),
+        ('torchvision.ops', DeprecationWarning, True),
+        ('test_names', FutureWarning, True),
+    ],
+)
+def test_warnings_of_our_code_are_errors(module, category, is_error):
+    """Torch may deprecate its own insides."""
+    with pytest.raises(category) if is_error else nullcontext():
+        warnings.warn_explicit('soon gone', category, 'file.py', 1, module=module)

@@ -160,7 +160,6 @@ def test_accumulated_gradients(few):
     torch.testing.assert_close([t.grad for t in inputs], list(goal))
 
 
-@pytest.mark.filterwarnings('ignore:.torch.jit.script. is deprecated')  # torch's own forward mode
 def test_transforms_of_functions(few):
     (hidden, weight, _), targets = operands(5, bias=False)
     hidden, weight = hidden.detach(), weight.detach()

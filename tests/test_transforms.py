@@ -54,8 +54,6 @@ OF_SOMETHING_ELSE = {
     'train_max_recycle_steps': 'passes but the last are constants in a backward pass',
 }
 quick = pytest.mark.parametrize('case', FEW, ids=str)
-# torch scripts its own rules of forward mode
-scripts = pytest.mark.filterwarnings('ignore:.torch.jit:DeprecationWarning')
 
 
 def every(cases=CASES):
@@ -100,13 +98,11 @@ def check_derivatives(case):
         assert_close(torch.zeros_like(bent[name]) if found is None else found, bent[name], f'second of {name}')
 
 
-@scripts
 @quick
 def test_second_derivatives_and_forward_mode(case):
     check_derivatives(case)
 
 
-@scripts
 @every([case for case in CASES if case not in FEW])
 def test_second_derivatives_and_forward_mode_of_every_flag(case):
     check_derivatives(case)
@@ -281,14 +277,12 @@ def check_both(case):
 programs = pytest.mark.filterwarnings('ignore:Attempted to insert a get_attr:UserWarning')
 
 
-@scripts
 @programs
 @pytest.mark.slow
 def test_programs_and_jacobians():
     check_both(BY_NAME['rotary_pos_emb'])
 
 
-@scripts
 @programs
 @pytest.mark.slow
 def test_programs_and_jacobians_of_others():

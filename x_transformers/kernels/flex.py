@@ -9,6 +9,7 @@ the place of blocks (`blocks.py`) for large calls on a GPU, outside of compiled 
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -23,13 +24,6 @@ from x_transformers.core.checks import overridden_together
 from x_transformers.core.rows import cut_keys, spans_of, to_4d
 from x_transformers.flags import Feature, Features, warn_once
 from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
-
-try:
-    from torch.nn.attention import flex_attention as flex
-
-    flex.AuxRequest  # noqa: B018  before torch 2.9 it asks masks about keys beyond the last
-except (ImportError, AttributeError):
-    flex = None
 
 # Where calls come here by themselves: on a CPU FlexAttention has no backward pass. Empty, it is never used.
 DEVICES: tuple[str, ...] = ('cuda',)
@@ -53,12 +47,22 @@ first_sizes: dict[Hashable, Hashable] = {}
 works: dict[Hashable, bool] = {}  # kind of call and sizes -> whether it runs, if that was tried
 
 
+@functools.cache
+def load_flex() -> types.ModuleType | None:
+    """Import FlexAttention, and sympy with it. None before torch 2.9, which asks masks about keys beyond the last."""
+    try:
+        from torch.nn.attention import flex_attention
+    except ImportError:
+        return None
+    return flex_attention if hasattr(flex_attention, 'AuxRequest') else None
+
+
 # the choice
 
 
 def fits(call: Call, on: Features) -> bool:
     """Whether all that acts on the scores of a call has a form for FlexAttention, and no other kernel is as good."""
-    if flex is None or call.x.device.type not in DEVICES or call.dropout or call.backends is not None:
+    if call.x.device.type not in DEVICES or call.dropout or call.backends is not None or load_flex() is None:
         return False
     if torch.are_deterministic_algorithms_enabled():  # the gradient of a table is summed up in any order
         return False
@@ -190,6 +194,8 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Any, grouped: bool, sums: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Output b h i d, and logarithms of what the softmax divides by, b h i, if wanted."""
+    from torch.nn.attention import flex_attention as flex  # a statement that the compiler can follow
+
     options = {'score_mod': score_mod, 'block_mask': mask, 'scale': 1.0, 'enable_gqa': grouped}
     if not sums:
         return flex.flex_attention(q, k, v, **options), None
@@ -198,6 +204,8 @@ def attention(
 
 
 def blocks_seen(mask_mod: Any, batch: int, heads: int, rows: int, keys: int, device: torch.device) -> Any:
+    from torch.nn.attention import flex_attention as flex
+
     return flex.create_block_mask(mask_mod, batch, heads, rows, keys, device=device)
 
 

@@ -14,6 +14,7 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
 from x_transformers.core.precision import accurate
+from x_transformers.core.transforms import eager_only
 from x_transformers.flags import Check, ConfigError, an_instance, integer, is_number, one_of, positive, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.memory.datastore import KNNDatastore
@@ -131,7 +132,7 @@ class KNNLMWrapper(WithDatastore):
         out = lm if knn is None else torch.where(knn.isneginf().all(dim=-1, keepdim=True), lm, mixed(knn, lm, self.lam))
         return answer(out, intermediates, return_intermediates, kwargs)
 
-    @torch.compiler.disable(recursive=False)  # the net is a graph of its own, between what is none
+    @eager_only(recursive=False)  # the net is a graph of its own, between what is none
     def both(
         self, x: Tensor, exclude: Tensor | None, keep: int | None, kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor | None, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.transforms import eager_only
 from x_transformers.flags import ConfigError, Configurable
 from x_transformers.generation.prompt_cache import fingerprint
 from x_transformers.memory.datastore import KNNDatastore
@@ -63,7 +64,7 @@ class WithDatastore(Configurable):
                 raise
             return getattr(self.net, name)
 
-    @torch.compiler.disable
+    @eager_only
     def check_owner(self, net: nn.Module) -> None:
         """Refuse a net whose hidden states are not the keys of the store; costs next to nothing if it is as it was."""
         state = state_of(net)
@@ -85,7 +86,7 @@ class WithDatastore(Configurable):
         """For pickle and deepcopy, whose weights lie elsewhere."""
         return {name: value for name, value in self.__dict__.items() if name != 'known_state'}
 
-    @torch.compiler.disable
+    @eager_only
     def look_up(self, hidden: Tensor, real: Tensor, exclude: Tensor | None) -> Neighbours:
         """The neighbours of hidden states (b n d); of what is not real (b n), none."""
         found = self.datastore.search(hidden[real], self.k, None if exclude is None else exclude[real])

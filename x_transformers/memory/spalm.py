@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import a_tensor, check_ids
+from x_transformers.core.transforms import eager_only
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, an_instance, boolean, none, number, size
 from x_transformers.generation.engine import evaluating
@@ -79,7 +80,7 @@ class SPALMWrapper(WithDatastore):
         return self.key_net is None and self.net.can_cache_kv
 
     @checked
-    @torch.compiler.disable(recursive=False)  # the net is a graph of its own, between what is none
+    @eager_only(recursive=False)  # the net is a graph of its own, between what is none
     def forward(
         self,
         x: Tensor,
