@@ -269,11 +269,21 @@ def muon_parameters_inside(*modules: nn.Module, queries_and_keys: bool = False) 
 def type_hints(init: Callable[..., Any], include_extras: bool = True) -> dict[str, Any]:
     """The annotations of a function; none, if a user's subclass has some that do not exist at run time."""
     try:
-        return typing.get_type_hints(init, include_extras=include_extras)
+        hints = typing.get_type_hints(init, include_extras=include_extras)
+        return {name: without_implicit_optional(hint) for name, hint in hints.items()}
     except (NameError, TypeError):
         if (init.__module__ or '').startswith('x_transformers.'):
             raise  # a check of ours would go lost
         return {}
+
+
+def without_implicit_optional(hint: Any) -> Any:
+    """Return `Annotated[...]` of `Optional[Annotated[...]]`, which Python 3.10 makes of a parameter with default None.
+
+    Its documentation and its check are inside.
+    """
+    inner = typing.get_args(hint)[:1]
+    return inner[0] if typing.get_origin(hint) is typing.Union and hasattr(inner[0], '__metadata__') else hint
 
 
 @functools.cache
