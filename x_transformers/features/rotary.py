@@ -448,7 +448,7 @@ class RotaryPositions(StackFeature):
         elif not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
             self.share_kept_angles(x, call)
         else:
-            positions = call.key_positions(x)
+            positions = self.positions_of(x, call)
             if self.rotary_xpos:
                 positions, centred = self.centred(positions, x, call)
             several, scale = self.angles_of(positions, self.lengths(positions, x, call), **centred)
@@ -462,6 +462,16 @@ class RotaryPositions(StackFeature):
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
             call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, **centred)
         return x
+
+    def positions_of(self, x: Tensor, call: Any) -> Tensor:
+        """Positions of all keys. Where frequencies follow the length, they are counted from the first token of a row:
+        else the angle between keys that were turned by other frequencies would depend on where the row begins."""
+        positions, given = call.key_positions(x), call.shared['a'].get('pos')
+        if not self.follows_length or (call.start is not None and given is None):
+            return positions
+        if given is None:
+            return positions - (call.seen - call.held)
+        return positions - first_positions(given[..., call.memories :], call.real)
 
     def centred(self, positions: Tensor, x: Tensor, call: Any) -> tuple[Tensor, dict[str, Any]]:
         """Positions of the keys, hidden ones replaced, and where the scale of xPos is 1: at the first token of a row.
@@ -513,11 +523,11 @@ class RotaryPositions(StackFeature):
         if call.held and call.shared['a'].get('pos') is None:
             positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
         else:
-            positions = call.key_positions(x)[..., call.memories + call.held :]
+            positions = self.positions_of(x, call)[..., call.memories + call.held :]
         known = self.kept(call, 'positions', positions.unsqueeze(-1), x)
         lengths = self.lengths(known.tensor[..., 0], x, call)
         several, _ = self.angles_of(positions, lengths)
-        front = self.angles_of(call.key_positions(x)[..., : call.memories], lengths)[0] if call.memories else None
+        front = self.angles_of(self.positions_of(x, call)[..., : call.memories], lengths)[0] if call.memories else None
         sets = []
         for at, angles in enumerate(several):
             kept = self.kept(call, 'angles', angles, x, at)
@@ -540,9 +550,7 @@ class RotaryPositions(StackFeature):
         if call.real is not None:
             real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
             positions = positions.masked_fill(~real, -1)
-        lengths, given = positions.amax(dim=-1) + 1, call.shared['a'].get('pos')
-        if given is not None:  # rows may begin anywhere
-            lengths = lengths - first_positions(given[..., call.memories :], call.real).squeeze(-1)
+        lengths = positions.amax(dim=-1) + 1
         if self.rereads and (call.keeps or call.cache is not None):
             stage = sum((lengths > longest).long() for longest in self.rereads).expand(x.shape[0])
             self.refuse_other_stage(stage, call)
