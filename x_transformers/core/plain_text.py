@@ -48,17 +48,17 @@ class PlainText:
         inner = pairs[front:end]
         odd = any(at in self.reserved for at, _ in inner)
         if odd or any(name in text for name in self.unknown.values()):
-            places = found.offsets[front:end]
-            inner = [
-                one for pair, place in zip(inner, places, strict=True) for one in self.without_names(pair, place, text)
-            ]
+            places = zip(inner, found.offsets[front:end], strict=True)
+            inner = [one for pair, (start, stop) in places for one in self.without_names(pair, text[start:stop])]
         room = None if longest is None else max(longest - front - len(pairs) + end, 0)
         return [*pairs[:front], *inner[:room], *pairs[end:]]
 
     def without_names(self, pair: tuple[int, str], part: str) -> list[tuple[int, str]]:
         """A token as it is, or spelled if it stands for its own name in the text, of which it is a part."""
-        named = pair[0] in self.reserved or self.unknown.get(pair[0]) == part
-        return self.spelled(pair[1]) if named else [pair]
+        return self.spelled(pair[1]) if self.is_name(pair[0], part) else [pair]
+
+    def is_name(self, at: int, part: str) -> bool:
+        return at in self.reserved or (at in self.unknown and self.unknown[at] in part)
 
     def ids(self, text: str, framed: bool = False, longest: int | None = None) -> list[int]:
         return [at for at, _ in self.tokens(text, framed, longest)]
@@ -78,7 +78,8 @@ class PlainText:
                 tokens += self.tokens(part)
                 continue
             for piece in model.tokenize(part):
-                tokens += self.spelled(piece.value) if piece.id in self.reserved else [(piece.id, piece.value)]
+                says = part.encode()[slice(*piece.offsets)].decode(errors='replace')
+                tokens += self.spelled(says) if self.is_name(piece.id, says) else [(piece.id, piece.value)]
         if not tokens:
             raise ValueError(f'`text` holds {name!r}, which only a special token can say')
         return tokens
