@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.optional import needed
+from x_transformers.core.plain_text import PlainText
 from x_transformers.flags import is_int, shown
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
@@ -51,9 +52,17 @@ class Encodes:
         raise NotImplementedError
 
     def encode(self, text: str, bos: bool = False, eos: bool = False) -> list[int]:
-        """The ids of a text, between those of its beginning and its end if they are wanted.  Raises TypeError."""
+        """The ids of a text, between those of its beginning and its end if they are wanted. The text gives none of
+        these, nor padding, whatever is written in it.
+
+        raises   TypeError for what is no text, ValueError for one that cannot be written as UTF-8
+        """
         if not isinstance(text, str):
             raise TypeError(f'`text` got {shown(text)}, it must be a text')
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f'`text` got {shown(text)}, which cannot be written as UTF-8: {error.reason}') from None
         return [*([self.bos_id] if bos else ()), *self.ids_of(text), *([self.eos_id] if eos else ())]
 
     def decode(self, ids: Tensor | Iterable[int]) -> str:
@@ -78,14 +87,19 @@ class Encodes:
     ) -> tuple[Tensor, Tensor]:
         """Texts as rows of equal length, padded on the right, and which tokens are real:  b n, b n
 
-        max_len   longer ones are cut
-        raises    ValueError without texts
+        max_len   longer texts are cut, so that the end, if it is wanted, still stands behind what is left
+        raises    ValueError without texts, or for a `max_len` that leaves no room for a beginning and an end
         """
         if isinstance(texts, str) or not len(texts):
             raise ValueError(f'`texts` got {shown(texts)}, it must be one text at least, in a list')
         if max_len is not None and not (is_int(max_len) and max_len >= 1):
             raise ValueError(f'`max_len` got {shown(max_len)}, it must be an integer of at least 1, or None')
-        rows = [self.encode(text, bos, eos)[:max_len] for text in texts]
+        if max_len is not None and max_len < bool(bos) + bool(eos):
+            raise ValueError(f'`max_len` got {max_len}, it must leave room for a beginning and an end, 2 tokens')
+        rows = [self.encode(text, bos) for text in texts]
+        if eos:
+            rows = [[*row[: None if max_len is None else max_len - 1], self.eos_id] for row in rows]
+        rows = [row[:max_len] for row in rows]
         n = max(map(len, rows))
         ids = torch.tensor([row + [self.pad_id] * (n - len(row)) for row in rows], dtype=torch.long).view(len(rows), n)
         lengths = torch.tensor([len(row) for row in rows])
@@ -106,7 +120,10 @@ class ByteTokenizer(Encodes):
 
 
 class Tokenizer(Encodes):
-    """A tokenizer of the `tokenizers` package, which stays reachable as `inner`."""
+    """A tokenizer of the `tokenizers` package, which stays reachable as `inner`.
+
+    Text is text: `[EOS]` in one is spelled, and padding and truncation that `inner` may have are switched off.
+    """
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -114,6 +131,7 @@ class Tokenizer(Encodes):
         if missing:
             raise ValueError(f'`inner` has no token {missing[0]}: it must have {PAD}, {BOS} and {EOS}')
         self.pad_id, self.bos_id, self.eos_id = map(inner.token_to_id, (PAD, BOS, EOS))
+        self.plain = PlainText(inner, (self.pad_id, self.bos_id, self.eos_id))
 
     @property
     def num_tokens(self) -> int:  # type: ignore[override]
@@ -124,10 +142,10 @@ class Tokenizer(Encodes):
         return dict(self.inner.get_vocab())
 
     def ids_of(self, text: str) -> list[int]:
-        return list(self.inner.encode(text, add_special_tokens=False).ids)
+        return self.plain.ids(text)
 
     def pieces(self, text: str) -> list[str]:
-        return list(self.inner.encode(text, add_special_tokens=False).tokens)
+        return [piece for _, piece in self.plain.tokens(text)]
 
     def text_of(self, ids: list[int]) -> str:
         return str(self.inner.decode(ids, skip_special_tokens=False))

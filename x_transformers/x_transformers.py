@@ -887,7 +887,7 @@ class Wrapper(UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.chain('stack_inputs', {**self.lengthened(kwargs, call), 'mems': mems}, call)
+        kwargs = on.chain('stack_inputs', {**self.lengthened(kwargs, call, real), 'mems': mems}, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
             options = dict(mask=real, cache=cache, input_not_include_cache=True)
@@ -906,17 +906,11 @@ class Wrapper(UpdatesStack, Configurable):
         trace.last_layer_hiddens = x
         return x
 
-    def lengthened(self, kwargs: dict[str, Any], call: ModelCall) -> dict[str, Any]:
+    def lengthened(self, kwargs: dict[str, Any], call: ModelCall, real: Tensor | None) -> dict[str, Any]:
         """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
         pos, kv_mask = call.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
         if pos is not None and not pos.is_floating_point():
-            ahead = torch.arange(-call.leading, 0, device=pos.device)
-            pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
-            if call.start is not None:
-                if pos.ndim == 3:
-                    raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
-                pos = call.behind_padding(pos.expand(call.start.shape[0], -1))
-            kwargs = {**kwargs, 'pos': pos}
+            kwargs = {**kwargs, 'pos': call.with_front(pos, real)}
         if kwargs.get('prefix_attn_len') is not None and call.leading:
             kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + call.leading}
         if kv_mask is not None and call.leading:

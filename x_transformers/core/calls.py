@@ -39,6 +39,7 @@ from x_transformers.core.checks import (
 )
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
+from x_transformers.core.positions import with_front
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.sight import Sight, in_sight
@@ -190,8 +191,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         pos = pos.squeeze(1) if pos.ndim == 3 and pos.shape[1] == 1 else pos
         # what can hold places in half precision cannot hold distances, nor short integers angles
         pos = pos.to(torch.promote_types(pos.dtype, torch.float32)) if pos.is_floating_point() else pos.long()
-        memories = torch.arange(-self.memories, 0, device=pos.device)
-        return torch.cat((memories.expand(*pos.shape[:-1], -1), pos), dim=-1)
+        return with_front(pos, self.memories, self.real)
 
     def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
         """What a branch is called with: shared masks and positions, and its own past."""

@@ -13,6 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.buffers import Buffer
+from x_transformers.core.transforms import is_exporting, transformed
 from x_transformers.flags import Features, did_you_mean, is_int, shown
 from x_transformers.flags.inputs import refused
 
@@ -286,6 +287,19 @@ def check_ids(
         others = x[x != besides] if besides is not None and can_look(x) else x
         check_range(others, name, 0, num_tokens - 1, 'token ids')
     return x.long()
+
+
+def check_real_first(mask: Tensor, name: str, why: str) -> None:
+    """Refuse a mask (b n) in which hidden entries stand before real ones.  On a GPU, too, since nothing else would."""
+    words = f'`{name}` hides entries in front of real ones, it must be True up to the length of each row: {why}'
+    if mask.shape[-1] < 2:
+        return
+    ordered = mask[:, :-1] | ~mask[:, 1:]
+    if is_exporting():
+        torch._assert_async(ordered.all(), words)
+    on_gpu = ordered.device.type == 'cuda' and not torch.compiler.is_compiling() and not transformed()
+    if (can_look(ordered) or on_gpu) and not bool(ordered.all()):
+        raise ValueError(words)
 
 
 def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> None:

@@ -15,6 +15,7 @@ from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.core.buffers import State
 from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared
 from x_transformers.core.hosts import Model
+from x_transformers.core.positions import with_front
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
 
@@ -201,6 +202,17 @@ class ModelCall(AddsLosses, HasStates):
         place, start = torch.arange(t.shape[1], device=t.device), self.start.unsqueeze(-1)
         moved = torch.where(place < start, place + self.leading, place - start)
         return take_rows(t, torch.where(place < start + self.leading, moved, place))
+
+    def with_front(self, pos: Tensor, real: Tensor | None) -> Tensor:
+        """Positions of the tokens (n, b n or b h n) and of those in front, which stand right before the first real one
+        of each row, in the order of the stack. `real` is the mask of all of them."""
+        if self.start is None:
+            return with_front(pos, self.leading, None if real is None else real[:, -pos.shape[-1] :])
+        if pos.ndim == 3:
+            raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
+        start = self.start.unsqueeze(-1)
+        begun = torch.arange(pos.shape[-1], device=pos.device) >= start
+        return self.behind_padding(with_front(pos.expand(start.shape[0], -1), self.leading, begun))
 
     def before_padding(self, t: Tensor) -> Tensor:
         """The way back from `behind_padding`."""

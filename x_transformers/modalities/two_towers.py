@@ -30,6 +30,8 @@ from x_transformers.flags import (
 )
 
 POOLS = ('first', 'last', 'eos', 'mean')
+# Largest factor of the softmax loss. Published models have learned its logarithm in float16, which keeps its digits.
+MOST, ROUNDED = 100.0, 4.60546875
 
 
 class TwoTowers(Configurable):
@@ -38,7 +40,8 @@ class TwoTowers(Configurable):
         u, v = images and texts, pooled, projected, of length 1                    b d
         logits = exp(logit_scale) u v^T + logit_bias                               images texts
 
-        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged
+        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged;
+                  the factor is 100 at most, with the gradient that it has there
         sigmoid   -sum log sigmoid(+logit of a pair, -logit of any other two), for each image
 
     Radford et al. 2021, arXiv:2103.00020 (CLIP); sigmoid: Zhai et al. 2023, arXiv:2303.15343 (SigLIP)
@@ -68,6 +71,8 @@ class TwoTowers(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
+        if loss == 'softmax' and math.log(logit_scale) > ROUNDED:
+            raise ConfigError(f"`logit_scale` got {logit_scale}, it must be at most {MOST:g} with `loss='softmax'`")
         if eos_id is not None and text_pool != 'eos':
             warn_once("`eos_id` has no effect unless `text_pool='eos'`")
         if dim_shared is None and project_bias:
@@ -110,6 +115,14 @@ class TwoTowers(Configurable):
         places = place_of(self.text_pool, texts, mask, self.eos_id)
         return x[torch.arange(x.shape[0], device=x.device), places]
 
+    def factor(self) -> Tensor:
+        """The learned factor of similarities, bounded where the loss is."""
+        scale = self.logit_scale
+        if self.loss != 'softmax':
+            return scale.exp()
+        bounded = MOST * (scale - scale.detach() + 1)  # still learns
+        return torch.where(scale > ROUNDED, bounded, scale.clamp(max=ROUNDED).exp())
+
     @checked
     def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
         """The loss of pairs of images and texts (b n), or with `return_logits` the logits, images texts."""
@@ -119,7 +132,7 @@ class TwoTowers(Configurable):
             raise ValueError(
                 f'images have vectors of width {u.shape[-1]}, texts of width {v.shape[-1]}: set `dim_shared`'
             )
-        logits = self.logit_scale.exp() * u @ v.transpose(0, 1)
+        logits = self.factor() * u @ v.transpose(0, 1)
         logits = logits if self.logit_bias is None else logits + self.logit_bias
         if return_logits:
             return logits

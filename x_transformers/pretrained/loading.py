@@ -260,7 +260,7 @@ def steps_with_new(
 
 def remade(model: nn.Module, info: Info) -> None:
     """Give a model the tables that its config settles, and other buffers that no checkpoint holds."""
-    like = next(model.parameters())
+    like = next(model.parameters(), torch.empty(0))
     device = like.device
     for module in model.modules():
         if isinstance(module, ScaledSinusoidalEmbedding) and module.like.is_meta:
