@@ -237,7 +237,7 @@ BUGS = {
         ('memories stand at positions from 0 on', 'torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)', 'torch.arange(self.memories + self.seen + self.new, device=x.device)', 'test_laws.py::test_memories_of_an_earlier_segment'),
         ('a mask of all tokens hides the memories', 'own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, True))', 'own = dict(mask=mask, context_mask=kv_mask, attn_mask=self.over_keys(attn_mask, False))', 'test_stack.py test_layouts.py test_regressions.py test_known_defects.py test_known_defects_of_layers.py'),
         ('left padding does not hide its keys', 'kv_mask = self.real if kv_mask is None else begun & kv_mask', 'kv_mask = kv_mask', 'test_laws.py::test_left_padding'),
-        ('a fork shares its notes', 'notes={kind: own.fork() for kind, own in self.notes.items()}', 'notes=self.notes', 'test_recompute.py'),
+        ('a fork shares its notes', 'notes = {kind: own.fork() for kind, own in self.notes.items()}', 'notes=self.notes', 'test_recompute.py'),
         ('masked memories are seen', 'front = keep.new_ones(self.batch, self.memories) if mem_mask is None else mem_mask', 'front = keep.new_ones(self.batch, self.memories)', 'test_laws.py::test_masked_memories'),
     ]),
     'checkpoint.py': ('test_checkpoint.py', [

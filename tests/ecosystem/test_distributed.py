@@ -7,7 +7,6 @@ check is a function of `Pair`; what it raises is the failure of the test of its 
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import os
 import re
