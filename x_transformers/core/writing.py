@@ -94,6 +94,7 @@ def renewing(path: str | os.PathLike[str], others: Sequence[str] = ()) -> Iterat
             raise OSError(error.errno, words) from error
         raise
     try:
+        flush(folder)
         settle(folder)
     except OSError as error:  # whoever reads or writes the folder next goes on from here
         raise OSError(error.errno, f'`{folder}` is written, but not all files are in their places: {error}') from error
@@ -103,8 +104,7 @@ def commit(unfinished: Path, folder: Path) -> None:
     """Let a set count that is on the disk."""
     for left in reversed(range(TRIES)):
         try:
-            os.rename(unfinished, folder / NEW)
-            return flush(folder)
+            return os.rename(unfinished, folder / NEW)
         except OSError:  # another process has written a set meanwhile
             if not left or not (folder / NEW).exists():
                 raise

@@ -104,7 +104,7 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     """The same in the format of `transformers`."""
     whole, state = held(model), saved(model)
     check_tensors(whole)
-    config, fields = said_of(model, info, hf_type, state)
+    config, fields = said_of(model, info, hf_type, whole)
     check_keywords(model, fields)
     fresh = rebuilt(fields.keywords())
     wanted = saved(fresh)
