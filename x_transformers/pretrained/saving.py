@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.writing import renewing
+from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
 from x_transformers.pretrained.described import check_keywords, described
@@ -111,6 +112,7 @@ def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[
     state |= {name: whole[name] for name in whole.keys() & wanted.keys()}  # what is one tensor by hand is written twice
     check_weights(state, wanted, fields.row.type)
     check_described(model, whole, fresh, names_classes=False)
+    check_frequencies(model, fields.row.type)
     steps = steps_of(fields.row, fields, state)
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
@@ -227,6 +229,15 @@ def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> No
         if name and not is_alike(module, other, parent, name.rpartition('.')[2]):
             here, there = ('nothing' if one is None else f'a {type(one).__name__}' for one in (module, other))
             raise ConfigError(f'`{name}` of the model is {here}, in a model of its config it is {there}: {CHANGED}')
+
+
+def check_frequencies(model: nn.Module, kind: str) -> None:
+    """Refuse frequencies that are not those of the config, which holds no others."""
+    for name, module in model.named_modules():
+        if isinstance(module, RotaryEmbedding):
+            own, said = module.inv_freq, module.frequencies.table(module.inv_freq.device)
+            if not torch.allclose(own.cpu().double(), said.cpu().double(), rtol=0.01):  # in half precision, too
+                raise ConfigError(f'`{name}.inv_freq` of the model is not what its {kind} config says: {CHANGED}')
 
 
 def is_alike(module: nn.Module, other: nn.Module | None, parent: nn.Module | None, name: str) -> bool:
