@@ -20,6 +20,7 @@ from torch import Tensor
 
 from x_transformers.core.optional import needed
 from x_transformers.core.plain_text import PlainText
+from x_transformers.core.writing import replacing
 from x_transformers.flags import is_int, shown
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
@@ -151,8 +152,9 @@ class Tokenizer(Encodes):
         return str(self.inner.decode(ids, skip_special_tokens=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, in the format of the package."""
-        self.inner.save(os.fspath(path))
+        """Write it as JSON, in the format of the package.  Raises OSError, and leaves what was there before."""
+        with replacing(path) as file:
+            file.write(self.inner.to_str(pretty=True).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ from x_transformers.core.checks import (
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
 from x_transformers.core.positions import with_front
+from x_transformers.core.notes import Opaque
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.sight import Sight, in_sight
@@ -240,7 +241,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     def fork(self) -> StackCall:
         """A call that goes on from here by itself: what it leaves behind is no part of this one."""
-        return replace(self, trace=self.trace.fork(), notes={kind: own.fork() for kind, own in self.notes.items()})
+        notes = {kind: own.fork() for kind, own in self.notes.items()}
+        return self.with_values(trace=self.trace.fork(), notes=notes)
 
     def beside(self) -> list[Tensor]:
         """What layers read beside x: conditions, contexts, biases, masks, memories, and what features noted."""
@@ -258,7 +260,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         def other(leaf: Any) -> Any:
             return leaf.with_beside(swapped) if hasattr(leaf, 'with_beside') else swapped.get(id(leaf), leaf)
 
-        return replace(self.fork(), **{name: tree_map(other, getattr(self, name)) for name in BESIDE})
+        return self.fork().with_values(**{name: tree_map(other, getattr(self, name)) for name in BESIDE})
 
     def at_step(self, step: int) -> StackCall:
         """The call as it is before a step, to run one layer by itself; what that layer keeps for the cache is lost."""
@@ -324,6 +326,9 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         hides = self.real is not None or context_mask is not None
         across = dict(mask=self.real, context_mask=context_mask, clean=True if hides else None)
         self.shared['c'].update({name: value for name, value in across.items() if value is not None})
+
+
+StackCall.__dataclass_fields__ = Opaque()
 
 
 def acts(branch: nn.Module) -> bool:

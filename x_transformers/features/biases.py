@@ -278,6 +278,8 @@ class RelativeBias(AttentionFeature):
     keys_may_leave = True
     must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
     waits = True
+    cuts = {}
+    input_cuts = {'pos': 'b h j'}
     plain = True
 
     def mask(self, call: Any) -> Rows | None:
@@ -317,6 +319,8 @@ class AttnBias(AttentionFeature):
     keys_may_leave = True
     must_be = {'attn_bias': tensor_of()}
     waits = True
+    cuts = {}
+    input_cuts = {'attn_bias': '... h i j'}
 
     def bias(self, call: Any) -> Tensor | None:
         bias = call.inputs.get('attn_bias')

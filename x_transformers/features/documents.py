@@ -59,6 +59,7 @@ class Documents(TellsDocuments):
 
     takes = {'document_ids': 'b n, which document each token is of'}
     waits = True
+    cuts = {}
 
     def mask(self, call: Any) -> Rows | None:
         ids = call.inputs.get('document_ids')

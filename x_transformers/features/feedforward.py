@@ -304,6 +304,7 @@ class DeepEmbed(FeedForwardFeature):
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
     takes = {'deep_embed': 'to b n dim_out'}
     waits = True
+    cuts = {}
     plain = True
 
     def result(self, out: Tensor, call: Any) -> Tensor:

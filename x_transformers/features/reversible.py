@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.again import Kept, Surroundings, outside_of_vmap
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.hooks import is_hooked
+from x_transformers.core.hooks import is_hooked, may_get_others
 from x_transformers.core.notes import Notes
 from x_transformers.core.rows import noise_state, replayed
 from x_transformers.core.transforms import transformed
@@ -55,8 +55,9 @@ class Reversible(StackFeature):
     The input of a layer follows from its output: x2 = y2 - feedforward(norm(y1)). In training the last two streams are
     kept, whatever the depth, and the state of the random numbers before each layer; the backward pass computes each
     layer again, with the same dropout. Outside of training, in a compiled graph, in transforms of `torch.func`, where
-    layers or parameters have hooks, and where the caller asks for what layers leave behind (`return_hiddens`, memories,
-    a cache), the same is computed in the ordinary way, and what that takes is kept.
+    layers or parameters have hooks, where each branch gathers its parameters (FSDP), and where the caller asks for what
+    layers leave behind (`return_hiddens`, memories, a cache), the same is computed in the ordinary way, and what that
+    takes is kept.
     """
 
     paper = 'The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451'
@@ -133,7 +134,7 @@ class Reversible(StackFeature):
             return False
         if call.keeps or call.cache is not None or any(map(callable, call.inputs.values())):
             return False
-        if any(is_hooked(layer) or layer._forward_pre_hooks for layer in stack.layers):
+        if any(is_hooked(layer) or any(map(may_get_others, layer.modules())) for layer in stack.layers):
             return False
         # the hook of a parameter would change its gradient layer by layer, and once more at the end
         return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)

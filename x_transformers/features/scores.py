@@ -99,6 +99,8 @@ class ResidualScores(AttentionFeature):
     takes = {'prev_attn': 'broadcasts to b h i j'}
     must_be = {'prev_attn': floating}
     waits = True
+    cuts = {}
+    input_cuts = {'prev_attn': '... h i j'}
 
     def prior(self, call: Any) -> Tensor | None:
         prev = call.inputs.get('prev_attn')
@@ -417,6 +419,8 @@ class AttnDelta(AttentionFeature):
     takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
     must_be = {'attn_delta': floating}
     waits = True
+    cuts = {}
+    input_cuts = {'attn_delta': '... h i j'}
     falls_back = True
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:

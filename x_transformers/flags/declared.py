@@ -113,6 +113,9 @@ class Feature:
         cuts       that several devices may share the work of the host (`parallel`), each with some of its heads, inner
                    features or tokens: name -> (axis, 'heads' | 'kv_heads') of the tensors that each has only its part
                    of, {} for none. None if nobody has said so: it is refused there
+        input_cuts   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device reads what is of its
+                   heads (h) or key heads (k); a tuple for a pair; '' for one that another layer made of the same heads.
+                   All others are the same on every device
         uncut      the reason why they may not, if there is one
         plain      True if it does nothing in a pass of evaluation but by what it has built, or if short cuts know what
                    it does. It holds for exactly the class that says so; all others take the ordinary way
@@ -157,6 +160,7 @@ class Feature:
     remembers: ClassVar[dict[str, Remembered]] = {}
     only_trains: ClassVar[bool] = False
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
+    input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
     uncut: ClassVar[str] = ''
     plain: ClassVar[Any] = False
     stepped: ClassVar[Callable[..., None] | None] = None
