@@ -18,7 +18,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
-from x_transformers.core.model_calls import Wants, open_model
+from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
@@ -161,13 +161,16 @@ class ContinuousTransformerWrapper(Wrapper):
             x, mask = self.through_stem(x, mask, cache, kwargs)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        call.like_tokens = x[:, x.shape[1] - call.new :]
-        x = self.project_in(call.cleared(call.like_tokens))
-        x = call.cleared(sum(call.on.collect('embed', call), x))
-        x = call.on.chain('embedded', x, call)
+        x = call.embedded(self, x, lambda x: self.embed(x, call))
         x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
         return self.returned(out, wants, call, mems, None, x)
+
+    def embed(self, x: Tensor, call: ModelCall) -> Tensor:
+        """Bring vectors to the width of the stack, and add positions and further inputs."""
+        call.like_tokens = self.project_in(call.cleared(x))
+        x = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
+        return call.on.chain('embedded', x, call)
 
     @property
     def width_in(self) -> int | str:

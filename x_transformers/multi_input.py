@@ -142,7 +142,7 @@ class MultiInputTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        _, n = check_streams(x, self.num_tokens)
+        check_streams(x, self.num_tokens)
         wants_logits = return_logits_and_embeddings or return_logit_entropies
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
@@ -150,7 +150,7 @@ class MultiInputTransformerWrapper(Wrapper):
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
         wants.check(return_embeddings, return_logits_and_embeddings)
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
-        h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
+        h = call.embedded(self, dict(x), lambda given: self.embed(given, call))
         mems = self.shifted(mems)
         h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
         logits = None
@@ -224,6 +224,7 @@ class Side:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.embeds_together = net.embeds_together
         self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:

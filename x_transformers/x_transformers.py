@@ -62,7 +62,9 @@ from x_transformers.core.checks import (
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
+from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.own_modules import embeds_together, is_of_others
 from x_transformers.core.routing import (
     Routing,
     flags_of_strangers,
@@ -79,13 +81,15 @@ from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.derived import DerivedAttributes
 from x_transformers.features.embeddings import TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
-from x_transformers.features.norms import LayerNorm
+from x_transformers.features.norms import Identity, LayerNorm
 from x_transformers.features.pooling import Pool
+from x_transformers.features.positions import no_positions
 from x_transformers.features.readouts import linear_head, retie
 from x_transformers.features.residuals import Residual
 from x_transformers.flags import (
@@ -458,9 +462,12 @@ class Layer(ModuleList):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
+            intermediates = Intermediates() if intermediates is None else intermediates
             intermediates.layer_type, intermediates.layer_index = self.kind, self.index
             call.keep('attn_intermediates', intermediates)
             on.collect('attended', self, intermediates, call)
+        if type(out) is tuple:  # of a branch of others, which gives its intermediates unasked
+            out = out[0]
         out = given.norm(after, out)
         on.collect('joined', self, out, given)
         return out
@@ -488,10 +495,17 @@ class Layer(ModuleList):
             call.adopt(none)  # the next layer finds its own past
 
 
+class LayerParts(Parts):
+    """A layer that a user has put into a stack as a plain list of its parts."""
+
+    forward = __call__ = Layer.forward
+    branch, change, fill = Layer.branch, Layer.change, Layer.fill
+
+
 # the stack
 
 
-class AttentionLayers(Routing):
+class AttentionLayers(DerivedAttributes, Routing):
     """A stack of attention and feedforward layers:  b n dim -> b n dim.
 
     Flags of the attention layers take the prefix `attn_`, of cross-attention `cross_attn_` (it starts from the former),
@@ -552,7 +566,8 @@ class AttentionLayers(Routing):
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
-        self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else None
+        self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else Identity()
+        self.keep_derived()
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types, self)
@@ -663,7 +678,7 @@ class AttentionLayers(Routing):
         mems: Sequence[Tensor | None] | None = None,
         mem_masks: Sequence[Tensor | None] | None = None,
         seq_start_pos: Tensor | None = None,
-        seq_pos_offset: int | None = None,
+        seq_pos_offset: int | Tensor | None = None,
         cache: LayerIntermediates | Cache | None = None,
         input_not_include_cache: bool = False,
         cache_age: int | None = None,
@@ -704,7 +719,7 @@ class AttentionLayers(Routing):
         plain = PlainLayers.of(self) if transform is None else None
         if plain is not None and plain.takes(x, call, on):
             return plain(x, call, on, steps)
-        layers, block = tuple(self.layers), self.len_default_block
+        layers, block = self.current_layers(), self.len_default_block
         for call.step in steps:
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
@@ -734,7 +749,14 @@ class AttentionLayers(Routing):
             if self.has_custom_layer_types:
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has one of its own')
             return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
-        return self.layers_execute_order if given is None else checked_order(given, len(self.layers))
+        order = self.layers_execute_order if given is None else checked_order(given, len(self.layers))
+        check_places(order, len(self.layers), len(self.layer_types))
+        return order
+
+    def current_layers(self) -> tuple[Any, ...]:
+        """Return what runs at each place of `layers`, which others may have replaced or assigned."""
+        self.check_assigned()
+        return layers_of(self.layers, self.layer_types, Layer, LayerParts)
 
 
 KINDS.update(dict.fromkeys('ac', Kind(AttentionLayers.build_branch, attends=True)))
@@ -909,6 +931,9 @@ class Wrapper(UpdatesStack, Configurable):
     def lengthened(self, kwargs: dict[str, Any], call: ModelCall) -> dict[str, Any]:
         """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
         pos, kv_mask = call.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
+        fits = torch.is_tensor(pos) and pos.shape[-1] == call.tokens
+        if not fits and is_of_others(getattr(self, 'pos_emb', None)):
+            pos = None  # it is for the user's module alone
         if pos is not None and not pos.is_floating_point():
             ahead = torch.arange(-call.leading, 0, device=pos.device)
             pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
@@ -979,7 +1004,11 @@ class Wrapper(UpdatesStack, Configurable):
     def has_absolute_positions(self) -> bool:
         """Whether positions begin anew in every segment, unless the caller says where it stands."""
         of_stack = any(feature.begins_anew for feature in self.attn_layers.features.active)
-        return self.pos_emb is not None or of_stack or any(feature.bounded for feature in self.features.active)
+        return (
+            self.pos_emb not in (None, no_positions)
+            or of_stack
+            or any(feature.bounded for feature in self.features.active)
+        )
 
     @property
     def follows_length(self) -> bool:
@@ -990,6 +1019,11 @@ class Wrapper(UpdatesStack, Configurable):
         """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
         of_stack = self.attn_layers.features.active
         return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
+
+    @property
+    def embeds_together(self) -> bool:
+        """Whether tokens must be embedded together with those before them, as modules of others may need."""
+        return embeds_together(self)
 
     @property
     def can_pad_left(self) -> bool:
@@ -1128,11 +1162,18 @@ class TransformerWrapper(Wrapper):
         intermediates = return_intermediates or return_embeddings_and_intermediates
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
         wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
-        call = open_model(self, x, mask, cache, only_new, kwargs)
+        # how many tokens there are, a user's module says by what it makes of them
+        others = type(self.token_emb) is not TokenEmbedding and is_of_others(self.token_emb)
+        embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else None
+        call = open_model(self, embeds if others else x, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.returns_readout = return_readout
-        x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
+        if others:
+            call.ids = x
+            x = call.embedded(self, embeds, lambda embeds: self.embed(embeds, call, {}))
+        else:
+            x = call.embedded(self, x, lambda ids: self.embed(ids, call, token_emb_kwargs or {}))
         wants.check(return_embeddings, return_logits_and_embeddings)
         mems = self.shifted(mems)
         x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
@@ -1166,7 +1207,8 @@ class TransformerWrapper(Wrapper):
         return may_read_later(self, TransformerWrapper)
 
     def outline(self) -> dict[str, str]:
-        places = 'no absolute positions' if self.pos_emb is None else type(self.pos_emb).__name__
+        none = self.pos_emb in (None, no_positions)
+        places = 'no absolute positions' if none else type(self.pos_emb).__name__
         head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
         return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
 
@@ -1197,8 +1239,10 @@ class TransformerWrapper(Wrapper):
 
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
-        call.like_tokens = ids
-        embeds = call.on.chain('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
+        codes = call.ids is not None and call.ids.shape != ids.shape[:2]
+        call.like_tokens = ids if codes or call.ids is None else call.ids
+        embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
+        embeds = call.on.chain('token_embeds', embeds, call)
         x = call.cleared(sum(call.on.collect('embed', call), embeds))
         x = call.on.chain('embedded', x, call)
         call.trace.initial_embeds = x

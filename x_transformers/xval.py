@@ -164,11 +164,7 @@ class XValTransformerWrapper(Wrapper):
         x_num = check_numbers(x_num, 'x_num', x)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        call.like_tokens = x[:, x.shape[1] - call.new :]
-        numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
-        h = call.cleared(sum(call.on.collect('embed', call), self.embed(call.like_tokens, numbers)))
-        h = self.project_emb(call.on.chain('embedded', h, call))
-        call.trace.initial_embeds = h
+        h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call))
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
         h = call.on.chain('pool', h, call)
         out = h
@@ -184,6 +180,14 @@ class XValTransformerWrapper(Wrapper):
     @property
     def can_return_readout(self) -> bool:
         return may_read_later(self, XValTransformerWrapper)
+
+    def embed_all(self, x: Tensor, x_num: Tensor, call: ModelCall) -> Tensor:
+        """Embed tokens and numbers, add positions and further inputs, and bring them to the width of the stack."""
+        numbers = call.cleared(x_num.unsqueeze(-1)).squeeze(-1)
+        call.like_tokens = self.embed(x, numbers)
+        h = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
+        call.trace.initial_embeds = h = self.project_emb(call.on.chain('embedded', h, call))
+        return h
 
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
@@ -227,6 +231,7 @@ class Growing:
         self.net, self.numbers = net, numbers
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.embeds_together = net.embeds_together
 
     def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]

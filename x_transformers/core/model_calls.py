@@ -9,12 +9,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.core.buffers import State
-from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared
+from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared, with_past
 from x_transformers.core.hosts import Model
+from x_transformers.core.own_modules import embeds_together, is_of_others
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
 
@@ -58,6 +60,7 @@ class ModelCall(AddsLosses, HasStates):
     sees the leading tokens behind the padding, next to the first real token. `given` tokens came with the call,
     `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
     again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
+    `ids` is what the caller gave, if modules of others embed it: it may have further axes, such as those of codebooks.
     `keeps` says that the trace holds all that the layers leave behind, `returns_readout` that the caller wants a
     `Readout` in place of logits.
     """
@@ -70,6 +73,7 @@ class ModelCall(AddsLosses, HasStates):
     new: int
     offset: int
     like_tokens: Tensor | None = None
+    ids: Any = None
     shown: Tensor | None = None
     mask: Tensor | None = None
     leading: int = 0
@@ -120,6 +124,25 @@ class ModelCall(AddsLosses, HasStates):
     def with_values(self, **values: Any) -> ModelCall:
         """The same call with other values. torch 2.5 does not compile `dataclasses.replace`."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
+
+    def embedded(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
+        """Embed the new ones of what the caller gave, `tokens` (b n ...) or a dict of them.
+
+        Modules of others are handed all that was given, and may know nothing of a cache; the last of what they give is
+        kept.
+        """
+        given, new, offset = self.given, self.new, self.offset
+        if given == new:
+            return embed(tokens)
+        if not embeds_together(model):
+            return embed(tree_map_only(Tensor, lambda t: t[:, t.shape[1] - new :], tokens))
+        self.new, self.offset = given, offset - (given - new)
+        x = embed(tokens)
+        self.new, self.offset = new, offset
+        self.like_tokens = self.like_tokens[:, given - new :]
+        if self.trace.initial_embeds is not None:
+            self.trace.initial_embeds = self.trace.initial_embeds[:, given - new :]
+        return x[:, x.shape[1] - new :]
 
     @property
     def continues(self) -> bool:
@@ -216,8 +239,9 @@ class ModelCall(AddsLosses, HasStates):
         if all(m is None for m in masks):
             return None
         if mask is not None and mask.ndim == 2 and mask.shape == (batch, self.new) and self.known_real() is not None:
-            mask = F.pad(mask, (self.tokens - self.new, 0), value=True)
-            masks[-1] = mask
+            mask = masks[-1] = F.pad(mask, (self.tokens - self.new, 0), value=True)
+        elif self.cache is not None:
+            mask = masks[-1] = with_past(mask, 'mask', batch, self.new, self.tokens - self.new)
         if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
             raise ValueError(
                 f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'
@@ -243,7 +267,8 @@ def model_call(
     model: Model, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
 ) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; the last, if too few; all, if `only_new`."""
-    check_given(inputs, model.features)
+    unchecked = ('pos',) if is_of_others(getattr(model, 'pos_emb', None)) else ()  # which a user's module reads
+    check_given({name: value for name, value in inputs.items() if name not in unchecked}, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
     of_model = dict(training=model.training, on=model.features.acting(inputs))

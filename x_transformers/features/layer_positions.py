@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import check_range
+from x_transformers.core.checks import check_range, is_past, positions_from
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, flag, none, size
@@ -84,10 +84,10 @@ class LayerPositions(StackFeature):
         return pos
 
 
-def check_length(length: int, most: int) -> None:
-    if length > most:
+def check_length(length: int | Tensor, most: int) -> None:
+    if is_past(length, most):
         raise ValueError(
-            f'the sequence has {length} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
+            f'the sequence has {int(length)} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
         )
 
 
@@ -111,7 +111,7 @@ class LayerPositionsInModel(ModelFeature):
         if self.most is None:
             return inputs
         tokens = call.like_tokens
-        pos = torch.arange(call.offset, call.offset + call.new, device=tokens.device)
+        pos = positions_from(call.offset, call.new, tokens.device)
         if given is None:
             check_length(call.offset + call.new, self.most)
         elif given.is_floating_point():

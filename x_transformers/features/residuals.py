@@ -358,7 +358,10 @@ class LayerDropout(StackFeature):
         host.layer_dropouts = per_layer(self.layer_dropout, len(host.layer_types), 'layer_dropout')
 
     def skips(self, layer: Any, call: Any) -> bool | None:
-        rate = self.host.layer_dropouts[layer.index]
+        rates = self.host.layer_dropouts
+        if layer.index >= len(rates):
+            raise ConfigError(f'`layer_dropouts` has {len(rates)} entries, there is a layer {layer.index}')
+        rate = rates[layer.index]
         return True if self.host.training and rate > 0 and torch.rand(()).item() < rate else None
 
 

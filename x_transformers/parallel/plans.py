@@ -165,7 +165,9 @@ def of_bias(stack: Any) -> dict[str, ParallelStyle]:
     """The position bias that all self-attention layers add."""
     if not isinstance(getattr(stack, 'rel_pos', None), PositionBias):
         return {}
-    own = (m for layer in stack.layers if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention))
+    own = (
+        m for layer in stack.current_layers() if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention)
+    )
     sizes = {(attn.heads, attn.kv_heads) for attn in own}
     if len(sizes) > 1:
         raise ConfigError('`attn_kv_heads` differs between layers that share a position bias, which cannot be cut')

@@ -233,7 +233,7 @@ class CompressiveMemory(ModelFeature):
         if self.cmem_loss == 'ae':
             back = self.each[self.numbers[at]].expanded(new.rows, old.count)
             return mean_square(old.rows - back, old.real)
-        layer = self.host.attn_layers.layers[self.order[at]]
+        layer = self.host.attn_layers.current_layers()[self.order[at]]
         found = by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
         return mean_square(found[0] - found[1], own.real)
 
