@@ -20,6 +20,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -52,7 +53,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.sampling import require, shift_right
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
@@ -86,7 +87,7 @@ class ContinuousTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'
         ] = None,
@@ -109,7 +110,7 @@ class ContinuousTransformerWrapper(Wrapper):
         for name, module, width in (('in', project_in, dim_in), ('out', project_out, dim_out)):
             if module is not None and width is not None:
                 raise ConfigError(f'`project_{name}` and `dim_{name}` both set the projection, set only one')
-        self.dim = self.emb_dim = attn_layers.dim
+        self.dim = self.emb_dim = known_stack(attn_layers).dim
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
@@ -130,7 +131,7 @@ class ContinuousTransformerWrapper(Wrapper):
             raise ConfigError('`project_in` and `conv_stem` both bring the input to the stack, set only one')
         if convs[-1][0] != self.dim:
             raise ConfigError(f'`conv_stem` ends with {convs[-1][0]} channels, the stack has a width of {self.dim}')
-        if not self.attn_layers.sees_future:
+        if not known_stack(self.attn_layers).sees_future:
             raise ConfigError('`conv_stem` needs a stack in which tokens see later ones: so do its convolutions')
         return ConvStem(dim_in, convs)
 

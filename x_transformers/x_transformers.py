@@ -65,6 +65,7 @@ from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.own_modules import embeds_together, is_of_others
+from x_transformers.core.own_stacks import a_stack, known_stack, refuse_own_stack, run_stack
 from x_transformers.core.routing import (
     Routing,
     flags_of_strangers,
@@ -877,6 +878,8 @@ class Wrapper(UpdatesStack, Configurable):
 
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         on = super().compose(features, flags)
+        if getattr(self, 'max_mem_len', 0):
+            refuse_own_stack(self.attn_layers, 'max_mem_len', 'which of its hidden states are memories is not known')
         self.num_memory_tokens = next((f.num_memory_tokens for f in on.active if 'num_memory_tokens' in f.flags), 0)
         return on
 
@@ -888,8 +891,10 @@ class Wrapper(UpdatesStack, Configurable):
         With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
         """
         on = call.on
-        check_model_inputs(self, kwargs)
+        check_model_inputs(self, known_stack(self.attn_layers), kwargs)
         call.check_memories(self, mems)
+        if call.cache is not None or any(mem is not None for mem in mems or ()):
+            refuse_own_stack(self.attn_layers, 'mems' if call.cache is None else 'cache', 'it keeps no past')
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
@@ -913,8 +918,7 @@ class Wrapper(UpdatesStack, Configurable):
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
             options = dict(mask=real, cache=cache, input_not_include_cache=True)
-            out = self.attn_layers(x, return_hiddens=keeps, **options, **kwargs)
-            return out if keeps else (out, LayerIntermediates())
+            return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
         x = x if call.continues else call.behind_padding(x)
         with call.losses:
@@ -959,7 +963,8 @@ class Wrapper(UpdatesStack, Configurable):
     ) -> list[Tensor]:
         """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
         or as a feature chooses. Without a `call` the segment was read in several."""
-        refuse_memories('max_mem_len', self.attn_layers.layer_types if self.max_mem_len else ())
+        refuse_own_stack(self.attn_layers, 'return_mems', 'which of its hidden states are memories is not known')
+        refuse_memories('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
         call = call or ModelCall.after(trace, self.features)
         kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
         return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept
@@ -989,21 +994,22 @@ class Wrapper(UpdatesStack, Configurable):
 
     @property
     def can_cache_kv(self) -> bool:
-        can = self.attn_layers.causal and self.attn_layers.can_cache_kv
-        return can and all(feature.can_cache for feature in self.features.active)
+        stack = known_stack(self.attn_layers)
+        return bool(stack.causal and stack.can_cache_kv) and all(feature.can_cache for feature in self.features.active)
 
     @property
     def can_cache_kv_in_training(self) -> bool:
-        return self.can_cache_kv and self.attn_layers.can_cache_kv_in_training
+        return self.can_cache_kv and known_stack(self.attn_layers).can_cache_kv_in_training
 
     @property
     def can_cache_kv_outside_max_seq_len(self) -> bool:
-        return not self.has_absolute_positions and not any(f.from_first for f in self.attn_layers.features.active)
+        of_stack = known_stack(self.attn_layers).features.active
+        return not (self.has_absolute_positions or any(feature.from_first for feature in of_stack))
 
     @property
     def has_absolute_positions(self) -> bool:
         """Whether positions begin anew in every segment, unless the caller says where it stands."""
-        of_stack = any(feature.begins_anew for feature in self.attn_layers.features.active)
+        of_stack = any(feature.begins_anew for feature in known_stack(self.attn_layers).features.active)
         return (
             self.pos_emb not in (None, no_positions)
             or of_stack
@@ -1013,11 +1019,11 @@ class Wrapper(UpdatesStack, Configurable):
     @property
     def follows_length(self) -> bool:
         """Whether what a token becomes depends on how many are read with it."""
-        return any(feature.follows_length for feature in self.attn_layers.features.active)
+        return any(feature.follows_length for feature in known_stack(self.attn_layers).features.active)
 
     def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
         """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
-        of_stack = self.attn_layers.features.active
+        of_stack = known_stack(self.attn_layers).features.active
         return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
 
     @property
@@ -1044,7 +1050,7 @@ class TransformerWrapper(Wrapper):
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
@@ -1069,7 +1075,7 @@ class TransformerWrapper(Wrapper):
     ) -> None:
         super().__init__()
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.logits_dim, self.return_only_embed = bool(l2norm_embed), logits_dim, return_only_embed
         self.logits_bias, self.post_emb_norm_at = bool(logits_bias), post_emb_norm_at
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
@@ -1122,7 +1128,7 @@ class TransformerWrapper(Wrapper):
 
     def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
         for name in flags:
-            if name in self.attn_layers.accepted() and name not in self.accepted():
+            if name in known_stack(self.attn_layers).accepted() and name not in self.accepted():
                 kind = type(self.attn_layers).__name__
                 raise ConfigError(
                     f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'

@@ -19,6 +19,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -62,7 +63,7 @@ from x_transformers.training.token_loss import (
     single_losses,
     weighted_token_loss,
 )
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import Wrapper
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
@@ -116,7 +117,7 @@ class XValTransformerWrapper(Wrapper):
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
         numerical_token_id: Annotated[int, 'id that stands for numbers', count],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
@@ -130,7 +131,7 @@ class XValTransformerWrapper(Wrapper):
             )
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
         self.numerical_token_id, self.logits_dim = numerical_token_id, logits_dim
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.max_mem_len = False, max_mem_len
         self.attn_layers = attn_layers
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)

@@ -58,13 +58,12 @@ def left_out(module: nn.Module, name: str) -> str:
     return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
 
 
-def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
+def check_model_inputs(model: nn.Module, stack: Any, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
-    stack = model.attn_layers
     for name, value in list(inputs.items()):
         if name in stack.input_names or is_off(name, value, stack.features):
             continue
-        if is_off(name, value, model.features):
+        if is_off(name, value, model.features) or (value is None and not isinstance(stack, nn.Module)):
             del inputs[name]
         else:
             known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}

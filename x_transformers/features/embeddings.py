@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared, is_past
 from x_transformers.core.own_modules import is_of_others, taken_by
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.norms import BiasedLayerNorm, Identity, LayerNorm
@@ -125,12 +126,12 @@ def check_rows(pos: Tensor | None, rows: int) -> None:
 
 def adds_positions(host: Any) -> bool:
     """Whether a model adds absolute positions to its tokens."""
-    return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not host.attn_layers.disable_abs_pos_emb)
+    return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not known_stack(host.attn_layers).disable_abs_pos_emb)
 
 
 def hands_on_positions(host: Any) -> bool:
     """Whether the stack of a model reads the vectors of positions apart from the tokens."""
-    return any(feature.reads_positions for feature in host.attn_layers.features.active)
+    return any(feature.reads_positions for feature in known_stack(host.attn_layers).features.active)
 
 
 TABLES = (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding)
@@ -281,8 +282,8 @@ class AxialPositions(ModelFeature):
         ids, start = call.like_tokens, call.inputs.get('seq_start_pos')
         if pos is None and is_past(call.offset + ids.shape[1], total):
             raise ValueError(
-                f'the sequence has {int(call.offset + ids.shape[1])} tokens, `axial_abs_pos_emb={self.lengths}` has places '
-                f'for {total}'
+                f'the sequence has {int(call.offset + ids.shape[1])} tokens, '
+                f'`axial_abs_pos_emb={self.lengths}` has places for {total}'
             )
         if pos is not None:
             check_rows(pos, ids.shape[0])
@@ -494,7 +495,7 @@ class MemoryTokens(ModelFeature):
         self.every = self.memory_tokens_interspersed_every
         if self.every:
             self.can_cache = self.can_pad_left = False
-            if not host.attn_layers.causal:
+            if not known_stack(host.attn_layers).causal:
                 raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
@@ -572,7 +573,7 @@ class DeepEmbeds(ModelFeature):
 
     def setup(self, host: Any) -> None:
         # one per block, as stored on disk; where a block has several feedforwards, the last ones go without
-        stack = host.attn_layers
+        stack = known_stack(host.attn_layers)
         self.table = nn.Parameter(torch.ones(host.num_tokens, 1 if stack.weight_tie_layers else stack.depth, stack.dim))
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_range, is_past, positions_from
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, flag, none, size
@@ -98,7 +99,7 @@ class LayerPositionsInModel(ModelFeature):
     plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
-        tables = host.attn_layers.features.find(LayerPositions)
+        tables = known_stack(host.attn_layers).features.find(LayerPositions)
         self.most = None if tables is None else tables.per_layer_abs_pos_emb
         self.bounded = tables is not None
         if self.bounded and getattr(host, 'max_mem_len', 0):
