@@ -109,6 +109,15 @@ class Cache:
         """The past of one executed attention, as that layer takes it."""
         return Intermediates(cached_kv=self.layers[index])
 
+    @property
+    def attn_intermediates(self) -> list[Intermediates]:
+        """The past of each executed attention, as stacks of others read it that have a `forward` of their own."""
+        return [self.intermediates(index) for index in range(len(self.layers))]
+
+    @property
+    def cache_length(self) -> int | Tensor:
+        return self.seen
+
     def split(self, passes: int) -> list[Cache]:
         """The caches of the passes of a stack that runs several times."""
         per_pass = len(self.layers) // passes

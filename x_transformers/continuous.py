@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -262,8 +261,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
             other = 'a `loss_fn`' if loss_fn is not None else 'a `probabilistic` net'
             warn_once(f'`use_l1_loss` has no effect with {other}')
         if loss_fn is None:
-            squares = F.l1_loss if use_l1_loss else F.mse_loss
-            loss_fn = gaussian_nll if self.probabilistic else functools.partial(squares, reduction='none')
+            squares = nn.L1Loss if use_l1_loss else nn.MSELoss
+            loss_fn = GaussianNLL() if self.probabilistic else squares(reduction='none')
         self.loss_fn = loss_fn
 
     @checked

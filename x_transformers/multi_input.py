@@ -225,7 +225,7 @@ class Side:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
-        self.embeds_together = net.embeds_together
+        self.reads_whole = net.reads_whole
         self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:

@@ -64,8 +64,8 @@ from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
-from x_transformers.core.own_modules import embeds_together, is_of_others
-from x_transformers.core.own_stacks import a_stack, known_stack, refuse_own_stack, run_stack
+from x_transformers.core.own_modules import for_branch, is_of_others
+from x_transformers.core.own_stacks import a_stack, known_stack, reads_whole, refuse_own_stack, run_stack
 from x_transformers.core.routing import (
     Routing,
     flags_of_strangers,
@@ -81,6 +81,7 @@ from x_transformers.core.traces import Intermediates
 from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
+from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.derived import DerivedAttributes
 from x_transformers.features.embeddings import TokenEmbedding, projection_of
@@ -458,7 +459,7 @@ class Layer(ModuleList):
         x = on.chain('normed', call.norm(before, x), self, call)
         inputs = call.branch_inputs(self, before)
         given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
-        inputs = on.chain('inputs', inputs, self, given)
+        inputs = for_branch(branch, on.chain('inputs', inputs, self, given))
         if not attends(self.kind) or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
             out = branch(x, **inputs)
         else:
@@ -866,7 +867,7 @@ class AttentionPool(Pool):
     attention, blocks = Attention, CrossAttender
 
 
-class Wrapper(UpdatesStack, Configurable):
+class Wrapper(Abilities, UpdatesStack, Configurable):
     """What models around a stack share: running it with what stands in front, memories, and return values."""
 
     catalogue = MODEL
@@ -914,10 +915,11 @@ class Wrapper(UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.chain('stack_inputs', {**self.lengthened(kwargs, call), 'mems': mems}, call)
+        kwargs = on.chain('stack_inputs', {**call.lengthened(self, kwargs), 'mems': mems}, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
-            options = dict(mask=real, cache=cache, input_not_include_cache=True)
+            options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
+            x = x if call.before is None else torch.cat((call.before, x), dim=1)
             return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
         x = x if call.continues else call.behind_padding(x)
@@ -931,28 +933,6 @@ class Wrapper(UpdatesStack, Configurable):
         x = on.unwind('shorten', x if call.continues else call.before_padding(x), call)
         trace.last_layer_hiddens = x
         return x
-
-    def lengthened(self, kwargs: dict[str, Any], call: ModelCall) -> dict[str, Any]:
-        """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
-        pos, kv_mask = call.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
-        fits = torch.is_tensor(pos) and pos.shape[-1] == call.tokens
-        if not fits and is_of_others(getattr(self, 'pos_emb', None)):
-            pos = None  # it is for the user's module alone
-        if pos is not None and not pos.is_floating_point():
-            ahead = torch.arange(-call.leading, 0, device=pos.device)
-            pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
-            if call.start is not None:
-                if pos.ndim == 3:
-                    raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
-                pos = call.behind_padding(pos.expand(call.start.shape[0], -1))
-            kwargs = {**kwargs, 'pos': pos}
-        if kwargs.get('prefix_attn_len') is not None and call.leading:
-            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + call.leading}
-        if kv_mask is not None and call.leading:
-            if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == call.tokens:
-                kv_mask = F.pad(kv_mask, (call.leading, 0), value=True)
-            kwargs = {**kwargs, 'self_attn_kv_mask': call.behind_padding(kv_mask)}
-        return kwargs
 
     def shifted(self, mems: Sequence[Tensor | None] | None) -> Sequence[Tensor | None] | None:
         """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
@@ -991,50 +971,6 @@ class Wrapper(UpdatesStack, Configurable):
         if wants.mems:
             return out, trace.mems
         return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if wants.maps else out
-
-    @property
-    def can_cache_kv(self) -> bool:
-        stack = known_stack(self.attn_layers)
-        return bool(stack.causal and stack.can_cache_kv) and all(feature.can_cache for feature in self.features.active)
-
-    @property
-    def can_cache_kv_in_training(self) -> bool:
-        return self.can_cache_kv and known_stack(self.attn_layers).can_cache_kv_in_training
-
-    @property
-    def can_cache_kv_outside_max_seq_len(self) -> bool:
-        of_stack = known_stack(self.attn_layers).features.active
-        return not (self.has_absolute_positions or any(feature.from_first for feature in of_stack))
-
-    @property
-    def has_absolute_positions(self) -> bool:
-        """Whether positions begin anew in every segment, unless the caller says where it stands."""
-        of_stack = any(feature.begins_anew for feature in known_stack(self.attn_layers).features.active)
-        return (
-            self.pos_emb not in (None, no_positions)
-            or of_stack
-            or any(feature.bounded for feature in self.features.active)
-        )
-
-    @property
-    def follows_length(self) -> bool:
-        """Whether what a token becomes depends on how many are read with it."""
-        return any(feature.follows_length for feature in known_stack(self.attn_layers).features.active)
-
-    def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
-        """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
-        of_stack = known_stack(self.attn_layers).features.active
-        return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
-
-    @property
-    def embeds_together(self) -> bool:
-        """Whether tokens must be embedded together with those before them, as modules of others may need."""
-        return embeds_together(self)
-
-    @property
-    def can_pad_left(self) -> bool:
-        """Whether rows may have padding on the left, `seq_start_pos`."""
-        return all(feature.can_pad_left for feature in self.features.active)
 
 
 class TransformerWrapper(Wrapper):

@@ -232,7 +232,7 @@ class Growing:
         self.net, self.numbers = net, numbers
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
-        self.embeds_together = net.embeds_together
+        self.reads_whole = net.reads_whole
 
     def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]

@@ -303,7 +303,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         causal: bool | None,
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
-        mask = with_past(mask, 'mask', x.shape[0], self.new, self.held)
+        said = kv_mask is not None or start is not None  # which of the cached tokens are real
+        mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
         self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None

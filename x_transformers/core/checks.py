@@ -217,16 +217,16 @@ def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None
     return boolean_mask(mask, name)
 
 
-def with_past(mask: Any, name: str, batch: int, new: int, held: int) -> Any:
+def with_past(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide: bool = False) -> Any:
     """Return a mask (b, new) of new tokens beside `held` cached ones as one of all, where the cached ones are real.
 
-    One that hides some of the new tokens is refused where it can be looked at: callers for whom masks broadcast may
-    have meant cached ones. Any other mask is returned as it is.
+    Unless it `may_hide`, one that hides some of the new tokens is refused where it can be looked at: callers for whom
+    masks broadcast may have meant cached ones. Any other mask is returned as it is.
     """
     beside = held > 0 and torch.is_tensor(mask) and mask.ndim == 2 and mask.shape[0] in (1, batch)
     if not beside or mask.shape[1] != new:
         return mask
-    if can_look(mask) and not bool(mask.all()):
+    if not may_hide and can_look(mask) and not bool(mask.all()):
         raise ValueError(
             f'`{name}` got shape {tuple(mask.shape)} and hides some of the new tokens: beside a cache it must be '
             f'{(batch, held + new)}, one entry per token, cached and new'

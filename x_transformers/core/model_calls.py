@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_map_only
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.core.buffers import State
-from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared, with_past
+from x_transformers.core.checks import a_tensor, as_mask, can_look, check_given, check_lengths, cleared, with_past
 from x_transformers.core.hosts import Model
-from x_transformers.core.own_modules import embeds_together, is_of_others
+from x_transformers.core.own_modules import is_of_others
+from x_transformers.core.own_stacks import overrides_forward, reads_whole
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
 
@@ -74,6 +75,7 @@ class ModelCall(AddsLosses, HasStates):
     offset: int
     like_tokens: Tensor | None = None
     ids: Any = None
+    before: Tensor | None = None
     shown: Tensor | None = None
     mask: Tensor | None = None
     leading: int = 0
@@ -91,6 +93,28 @@ class ModelCall(AddsLosses, HasStates):
         """Stands for the calls of a segment that was read in several, of which there is what they left behind."""
         tokens = trace.hiddens[0].shape[1] if trace.hiddens else 0
         return cls(trace, {}, None, tokens, tokens, tokens, 0, on=on, new_states=dict(trace.model_states))
+
+    def lengthened(self, model: Model, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
+        pos, kv_mask = self.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
+        fits = torch.is_tensor(pos) and pos.shape[-1] == self.tokens
+        if not fits and is_of_others(getattr(model, 'pos_emb', None)):
+            pos = None  # it is for the user's module alone
+        if pos is not None and not pos.is_floating_point():
+            ahead = torch.arange(-self.leading, 0, device=pos.device)
+            pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
+            if self.start is not None:
+                if pos.ndim == 3:
+                    raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
+                pos = self.behind_padding(pos.expand(self.start.shape[0], -1))
+            kwargs = {**kwargs, 'pos': pos}
+        if kwargs.get('prefix_attn_len') is not None and self.leading:
+            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + self.leading}
+        if kv_mask is not None and self.leading:
+            if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == self.tokens:
+                kv_mask = F.pad(kv_mask, (self.leading, 0), value=True)
+            kwargs = {**kwargs, 'self_attn_kv_mask': self.behind_padding(kv_mask)}
+        return kwargs
 
     @property
     def declared(self) -> Mapping[str, Remembered]:
@@ -129,12 +153,12 @@ class ModelCall(AddsLosses, HasStates):
         """Embed the new ones of what the caller gave, `tokens` (b n ...) or a dict of them.
 
         Modules of others are handed all that was given, and may know nothing of a cache; the last of what they give is
-        kept.
+        kept. A stack whose `forward` is a user's gets the embeddings of those `before` too, and cuts them off itself.
         """
         given, new, offset = self.given, self.new, self.offset
         if given == new:
             return embed(tokens)
-        if not embeds_together(model):
+        if not reads_whole(model):
             return embed(tree_map_only(Tensor, lambda t: t[:, t.shape[1] - new :], tokens))
         self.new, self.offset = given, offset - (given - new)
         x = embed(tokens)
@@ -142,7 +166,9 @@ class ModelCall(AddsLosses, HasStates):
         self.like_tokens = self.like_tokens[:, given - new :]
         if self.trace.initial_embeds is not None:
             self.trace.initial_embeds = self.trace.initial_embeds[:, given - new :]
-        return x[:, x.shape[1] - new :]
+        before, x = x.tensor_split([x.shape[1] - new], dim=1)
+        self.before = before if overrides_forward(model.attn_layers) and not self.cache.leading else None
+        return x
 
     @property
     def continues(self) -> bool:

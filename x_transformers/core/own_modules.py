@@ -35,6 +35,22 @@ def embeds_together(model: nn.Module) -> bool:
     return any(is_of_others(own[name]) for name in EMBEDS if own.get(name) is not None)
 
 
+# keywords by which branches of the library are told what those of others cannot know
+OURS = frozenset({'clean', 'index', 'at', 'keep_maps', 'kept_angles', 'shift_mask', 'shift_within', 'recall', 'layer',
+                  'kind', 'stack'})  # fmt: skip
+
+
+def for_branch(branch: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords for a branch: for a user's, without those of the library that it does not take."""
+    if not is_of_others(branch):
+        return inputs
+    own = branch.__dict__.get('forward')
+    known = keywords_of(type(branch).forward if own is None else own)
+    if known is None:
+        return inputs
+    return {name: value for name, value in inputs.items() if name in known or name not in OURS}
+
+
 @functools.lru_cache(maxsize=1024)
 def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
     """Return the names that a function takes by keyword; None for any."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.own_modules import keywords_of
+from x_transformers.core.own_modules import OWN, embeds_together, keywords_of
 from x_transformers.core.routing import Routing
 from x_transformers.flags import Check, ConfigError, Features, is_int, shown
 
@@ -84,6 +84,19 @@ def inner_stack(module: Any) -> Routing | None:
 def known_stack(module: Any) -> Any:
     """A stack with all that wrappers read of it: itself, the one that it calls, or a view of a user's."""
     return inner_stack(module) or OwnStack(module)
+
+
+def overrides_forward(module: Any) -> bool:
+    """Return True if a class of a user's derives from a stack of ours and has a `forward` of its own."""
+    stack = inner_stack(module)
+    if stack is None:
+        return False
+    return 'forward' in stack.__dict__ or type(stack).forward.__module__.partition('.')[0] != OWN
+
+
+def reads_whole(model: Any) -> bool:
+    """Return True if code of others embeds tokens or runs the layers, and is given all tokens beside a cache."""
+    return embeds_together(model) or overrides_forward(model.attn_layers)
 
 
 def is_own(module: Any) -> bool:

@@ -176,6 +176,8 @@ class ShiftTokens(nn.Module):
         **inputs: Any,
     ) -> Any:
         rows, width = x.shape[-2], x.shape[-1] // len(self.shifts)
+        if shift_mask is None and inputs.get('mask') is not None:  # outside of a stack
+            shift_mask = inputs['mask']
         if recall is not None:  # of three views, the batch stands first in what is remembered
             known = recall(x) if x.ndim == 3 else recall(x.transpose(0, 1)).transpose(0, 1)
             x = known[..., -(rows + max(self.shifts)) :, :]

@@ -139,7 +139,7 @@ class Reader:
         if not self.caching:
             return self.recomputed(sequence[:, start:], inputs, count)
         if cache is not None:
-            whole = getattr(self.net, 'embeds_together', False) is True
+            whole = getattr(self.net, 'reads_whole', False) is True
             start = start if whole else self.seen
             inputs |= dict(cache=cache, input_not_include_cache=not whole)
         # let go of the last ones, whose memory the next pass may need
