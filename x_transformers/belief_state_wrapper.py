@@ -20,6 +20,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import HEADLESS
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
@@ -54,7 +55,7 @@ a_part = Check('a number above 0, at most 1', lambda value: is_number(value) and
 
 def check_decoder(net: TransformerWrapper, name: str) -> None:
     """Refuse what sees the future, or does not give an embedding for every place."""
-    if not net.attn_layers.causal:
+    if not known_stack(net.attn_layers).causal:
         raise ConfigError(f'`{name}` must be causal: its stack is {type(net.attn_layers).__name__}, use Decoder')
     switched_on = {next(iter(feature.flags)) for feature in net.features.active if feature.flags}
     for flag, reason in HEADLESS.items():

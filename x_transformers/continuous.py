@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -18,8 +17,9 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
-from x_transformers.core.model_calls import Wants, open_model
+from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -52,7 +52,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.sampling import require, shift_right
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
@@ -86,7 +86,7 @@ class ContinuousTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'
         ] = None,
@@ -109,7 +109,7 @@ class ContinuousTransformerWrapper(Wrapper):
         for name, module, width in (('in', project_in, dim_in), ('out', project_out, dim_out)):
             if module is not None and width is not None:
                 raise ConfigError(f'`project_{name}` and `dim_{name}` both set the projection, set only one')
-        self.dim = self.emb_dim = attn_layers.dim
+        self.dim = self.emb_dim = known_stack(attn_layers).dim
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
@@ -130,7 +130,7 @@ class ContinuousTransformerWrapper(Wrapper):
             raise ConfigError('`project_in` and `conv_stem` both bring the input to the stack, set only one')
         if convs[-1][0] != self.dim:
             raise ConfigError(f'`conv_stem` ends with {convs[-1][0]} channels, the stack has a width of {self.dim}')
-        if not self.attn_layers.sees_future:
+        if not known_stack(self.attn_layers).sees_future:
             raise ConfigError('`conv_stem` needs a stack in which tokens see later ones: so do its convolutions')
         return ConvStem(dim_in, convs)
 
@@ -161,13 +161,16 @@ class ContinuousTransformerWrapper(Wrapper):
             x, mask = self.through_stem(x, mask, cache, kwargs)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        call.like_tokens = x[:, x.shape[1] - call.new :]
-        x = self.project_in(call.cleared(call.like_tokens))
-        x = call.cleared(sum(call.on.collect('embed', call), x))
-        x = call.on.chain('embedded', x, call)
+        x = call.embedded(self, x, lambda x: self.embed(x, call))
         x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
         return self.returned(out, wants, call, mems, None, x)
+
+    def embed(self, x: Tensor, call: ModelCall) -> Tensor:
+        """Bring vectors to the width of the stack, and add positions and further inputs."""
+        call.like_tokens = self.project_in(call.cleared(x))
+        x = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
+        return call.on.chain('embedded', x, call)
 
     @property
     def width_in(self) -> int | str:
@@ -258,8 +261,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
             other = 'a `loss_fn`' if loss_fn is not None else 'a `probabilistic` net'
             warn_once(f'`use_l1_loss` has no effect with {other}')
         if loss_fn is None:
-            squares = F.l1_loss if use_l1_loss else F.mse_loss
-            loss_fn = gaussian_nll if self.probabilistic else functools.partial(squares, reduction='none')
+            squares = nn.L1Loss if use_l1_loss else nn.MSELoss
+            loss_fn = GaussianNLL() if self.probabilistic else squares(reduction='none')
         self.loss_fn = loss_fn
 
     @checked

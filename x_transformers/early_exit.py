@@ -23,6 +23,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_documents, check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.features.embeddings import MemoryTokens
 from x_transformers.features.exits import AllStates, Exits, ExitsInStack
@@ -197,7 +198,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     ) -> None:
         super().__init__(net, ignore_index, pad_value)
         self.blocks = blocks = self.checked_blocks(net, exit_heads)
-        stack = net.attn_layers
+        stack = known_stack(net.attn_layers)
         if not isinstance(layer_loss_weights, str) and len(layer_loss_weights) != blocks:
             raise ConfigError(f'`layer_loss_weights` got {len(layer_loss_weights)} numbers, there are {blocks} blocks')
         if exit_classifier == 'sequence' and not stack.cross_attend:
@@ -246,7 +247,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ConfigError(str(error)) from None
         if blocks < 2:
             raise ConfigError(f'`net` has {blocks} block, it must have at least 2: there is nothing to leave early')
-        feature = net.attn_layers.features.find(ExitsInStack)
+        feature = known_stack(net.attn_layers).features.find(ExitsInStack)
         if feature is None or (reason := feature.refusal()):
             why = '`features`, which leaves out ExitsInStack' if feature is None else reason
             raise ConfigError(f'early exits do not go with {why}')

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, can_look, check_range
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.flags import (
@@ -215,7 +216,7 @@ def begins(name: str, prefix: Any) -> bool:
 
 def depths_of(net: Any) -> dict[str, int]:
     """In which block a parameter is, counted from 1: 0 for what is before them, the last one for what is behind."""
-    stack = net.attn_layers
+    stack = known_stack(net.attn_layers)
     last = -(-len(stack.layers) // max(stack.len_default_block, 1))
     found = {}
     for name, _ in net.named_parameters():

@@ -18,6 +18,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,
@@ -51,7 +52,7 @@ from x_transformers.flags import (
 from x_transformers.generation.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
 from x_transformers.training.losses import readable
 from x_transformers.training.token_loss import Readout, later, overheard
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 
@@ -96,7 +97,7 @@ class MultiInputTransformerWrapper(Wrapper):
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         return_only_embed: Annotated[bool, 'no heads: the output is embeddings', boolean] = False,
@@ -110,7 +111,7 @@ class MultiInputTransformerWrapper(Wrapper):
         if not num_tokens:
             raise ConfigError('`num_tokens` got no streams, there must be one at least')
         self.num_tokens, self.max_seq_len = dict(num_tokens), max(max_seq_len or 0, 0)
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.return_only_embed = False, bool(return_only_embed)
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.attn_layers = attn_layers
@@ -142,7 +143,7 @@ class MultiInputTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        _, n = check_streams(x, self.num_tokens)
+        check_streams(x, self.num_tokens)
         wants_logits = return_logits_and_embeddings or return_logit_entropies
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
@@ -150,7 +151,7 @@ class MultiInputTransformerWrapper(Wrapper):
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
         wants.check(return_embeddings, return_logits_and_embeddings)
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
-        h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
+        h = call.embedded(self, dict(x), lambda given: self.embed(given, call))
         mems = self.shifted(mems)
         h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
         logits = None
@@ -224,6 +225,7 @@ class Side:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.reads_whole = net.reads_whole
         self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:

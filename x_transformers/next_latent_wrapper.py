@@ -24,6 +24,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
@@ -211,8 +212,9 @@ class NextLatentWrapper(Configurable):
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)
-        if dim != net.attn_layers.dim:
-            raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {net.attn_layers.dim}')
+        width = known_stack(net.attn_layers).dim
+        if dim != width:
+            raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {width}')
         weights = (1.0,) * num_rollouts if rollout_weights is None else tuple(rollout_weights)
         if len(weights) != num_rollouts or sum(weights) <= 0:
             raise ConfigError(f'`rollout_weights` got {weights}, it must be {num_rollouts} numbers, not all of them 0')

@@ -18,6 +18,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.nets import check_every_place, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -158,10 +159,10 @@ class NonAutoregressiveWrapper(Configurable):
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
         self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)
-        if cond_drop_prob > 0 and not net.attn_layers.cross_attend:
+        if cond_drop_prob > 0 and not known_stack(net.attn_layers).cross_attend:
             raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
         if cond_drop_prob > 0:
-            self.null_text = nn.Parameter(torch.randn(1, net.attn_layers.dim_context) * 0.02)
+            self.null_text = nn.Parameter(torch.randn(1, known_stack(net.attn_layers).dim_context) * 0.02)
 
     # training
 

@@ -22,6 +22,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.nets import check_net, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -102,7 +103,7 @@ class EpisodicMemoryWrapper(Configurable):
     ) -> None:
         super().__init__()
         self.net = net
-        stack = net.attn_layers
+        stack = known_stack(net.attn_layers)
         layers = [stack.layers[index] for index in stack.layers_execute_order if stack.layer_types[index] == 'a']
         attentions = [next(m for m in layer[1].modules() if isinstance(m, Attention)) for layer in layers]
         sizes = {(a.shape.kv_heads, a.shape.dim_head, a.shape.dim_value) for a in attentions}
@@ -198,7 +199,7 @@ class XLAutoregressiveWrapper(Configurable):
         step = InnerStep(ttt_lr, ttt_wd, ttt_muon_steps if ttt_use_muon else 0, ttt_muon_lr)
         self.ttt = TestTimeTraining(roots, ttt_module_paths, ttt_low_rank_paths, step) if learns else None
         if ttt_next_latent_loss:
-            ttt_custom_loss_module = TTTNextLatentPredictionLoss(dim=net.attn_layers.dim)
+            ttt_custom_loss_module = TTTNextLatentPredictionLoss(dim=known_stack(net.attn_layers).dim)
         self.ttt_custom_loss_module = ttt_custom_loss_module
 
     @property

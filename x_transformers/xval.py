@@ -19,6 +19,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -62,7 +63,7 @@ from x_transformers.training.token_loss import (
     single_losses,
     weighted_token_loss,
 )
-from x_transformers.x_transformers import AttentionLayers, Wrapper
+from x_transformers.x_transformers import Wrapper
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
@@ -116,7 +117,7 @@ class XValTransformerWrapper(Wrapper):
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
         numerical_token_id: Annotated[int, 'id that stands for numbers', count],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
@@ -130,7 +131,7 @@ class XValTransformerWrapper(Wrapper):
             )
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
         self.numerical_token_id, self.logits_dim = numerical_token_id, logits_dim
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.max_mem_len = False, max_mem_len
         self.attn_layers = attn_layers
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
@@ -164,11 +165,7 @@ class XValTransformerWrapper(Wrapper):
         x_num = check_numbers(x_num, 'x_num', x)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        call.like_tokens = x[:, x.shape[1] - call.new :]
-        numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
-        h = call.cleared(sum(call.on.collect('embed', call), self.embed(call.like_tokens, numbers)))
-        h = self.project_emb(call.on.chain('embedded', h, call))
-        call.trace.initial_embeds = h
+        h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call))
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
         h = call.on.chain('pool', h, call)
         out = h
@@ -184,6 +181,14 @@ class XValTransformerWrapper(Wrapper):
     @property
     def can_return_readout(self) -> bool:
         return may_read_later(self, XValTransformerWrapper)
+
+    def embed_all(self, x: Tensor, x_num: Tensor, call: ModelCall) -> Tensor:
+        """Embed tokens and numbers, add positions and further inputs, and bring them to the width of the stack."""
+        numbers = call.cleared(x_num.unsqueeze(-1)).squeeze(-1)
+        call.like_tokens = self.embed(x, numbers)
+        h = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
+        call.trace.initial_embeds = h = self.project_emb(call.on.chain('embedded', h, call))
+        return h
 
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
@@ -227,6 +232,7 @@ class Growing:
         self.net, self.numbers = net, numbers
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.reads_whole = net.reads_whole
 
     def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]

@@ -6,6 +6,7 @@ Call        one attention layer: its keys, its mask and bias
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -30,17 +31,20 @@ from x_transformers.core.checks import (
     check_inputs,
     check_lengths,
     check_memories,
+    check_offset,
     check_past,
     check_range,
     check_vectors,
     check_weight,
     cleared,
     for_each_row,
+    positions_from,
+    with_past,
 )
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
-from x_transformers.core.positions import with_front
 from x_transformers.core.notes import Opaque
+from x_transformers.core.positions import with_front
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.sight import Sight, in_sight
@@ -76,7 +80,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     inputs: dict[str, Any]
     cache: Cache | None
     held: int
-    seen: int
+    seen: int | Tensor
     new: int
     given: int
     mems: Sequence[Tensor | None]
@@ -145,7 +149,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:
             return x
-        if not self.norm_inputs:
+        if not self.norm_inputs or type(norm) is nn.Identity:
             return norm(x)
         rows = x.shape[-3]  # more than those of a condition, if the stream is several
         return norm(x, **{n: t if t.shape[0] in (1, rows) else t.repeat_interleave(rows // t.shape[0], 0)
@@ -176,7 +180,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
             return pos
         if self.start is not None:
             return self.row_positions()
-        return torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)
+        return positions_from(self.seen, self.new, x.device, before=self.held + self.memories)
 
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
@@ -301,6 +305,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         causal: bool | None,
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
+        said = kv_mask is not None or start is not None  # which of the cached tokens are real
+        mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
         self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
@@ -333,9 +339,12 @@ StackCall.__dataclass_fields__ = Opaque()
 
 def acts(branch: nn.Module) -> bool:
     """Whether a feedforward, inside of what is around it, has features that act at each call."""
-    while branch._modules.get('fn') is not None:
+    while isinstance(branch, nn.Module) and branch._modules.get('fn') is not None:
         branch = branch._modules['fn']
-    return bool(getattr(branch, 'acts', False))
+    if hasattr(branch, 'acts') or not isinstance(branch, nn.Module):
+        return bool(getattr(branch, 'acts', False))
+    inside = any(getattr(module, 'acts', False) for module in branch.modules())  # of a module of others
+    return inside and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(branch.forward).parameters.values())
 
 
 def check_stack_inputs(
@@ -418,13 +427,16 @@ def open_stack(
         new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
     if cache_age is not None and not is_int(cache_age):
         raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
-    if offset is not None and not is_int(offset):
-        raise TypeError(f'`seq_pos_offset` got {shown(offset)}, it must be an integer or None')
+    seen = 0 if cache is None else cache.seen
+    if offset is not None:
+        check_offset(offset, 'seq_pos_offset')
+        seen = offset
+    elif torch.is_tensor(seen):
+        check_offset(seen, 'cache_length')
     if cache is not None and cache_age not in (None, 0, new):
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
     if cache is None and cache_age not in (None, 0, 1):
         raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
-    seen = (0 if cache is None else cache.seen) if offset is None else offset
     return StackCall(
         LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[]),
         inputs,
@@ -619,6 +631,8 @@ class Call(AddsLosses, HasStates, InBlocks):
         keep = context_mask if context_mask is not None else mask if own else None
         if keep is not None:
             boolean_mask(a_tensor(keep, name), name)
+        if own and self.past is not None:
+            keep = with_past(keep, name, self.batch, self.count, self.keys + self.summed - self.memories - self.count)
         if keep is None and mem_mask is None:
             return None
         if keep is None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -58,13 +59,12 @@ def left_out(module: nn.Module, name: str) -> str:
     return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
 
 
-def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
+def check_model_inputs(model: nn.Module, stack: Any, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
-    stack = model.attn_layers
     for name, value in list(inputs.items()):
         if name in stack.input_names or is_off(name, value, stack.features):
             continue
-        if is_off(name, value, model.features):
+        if is_off(name, value, model.features) or (value is None and not isinstance(stack, nn.Module)):
             del inputs[name]
         else:
             known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -218,6 +218,23 @@ def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None
     return boolean_mask(mask, name)
 
 
+def with_past(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide: bool = False) -> Any:
+    """Return a mask (b, new) of new tokens beside `held` cached ones as one of all, where the cached ones are real.
+
+    Unless it `may_hide`, one that hides some of the new tokens is refused where it can be looked at: callers for whom
+    masks broadcast may have meant cached ones. Any other mask is returned as it is.
+    """
+    beside = held > 0 and torch.is_tensor(mask) and mask.ndim == 2 and mask.shape[0] in (1, batch)
+    if not beside or mask.shape[1] != new:
+        return mask
+    if not may_hide and can_look(mask) and not bool(mask.all()):
+        raise ValueError(
+            f'`{name}` got shape {tuple(mask.shape)} and hides some of the new tokens: beside a cache it must be '
+            f'{(batch, held + new)}, one entry per token, cached and new'
+        )
+    return F.pad(mask.expand(batch, -1), (held, 0), value=True)
+
+
 def check_documents(ids: Any, like: Tensor) -> Tensor:
     """One whole number for each token of `like` (b n ...)."""
     shape = tuple(like.shape[:2])
@@ -310,6 +327,35 @@ def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> 
     if least < low or (high is not None and most > high):
         allowed = f'at least {low}' if high is None else f'from {low} to {high}'
         raise ValueError(f'`{name}` got {what} from {least} to {most}, they must be {allowed}')
+
+
+def check_offset(offset: Any, name: str) -> None:
+    """Refuse an offset of positions that is neither an integer nor a tensor of one whole number, () or (1,).
+
+    A program that is exported with a cache has its length as a tensor, since a number would be a constant of the graph.
+    """
+    of_one = torch.is_tensor(offset) and offset.numel() == 1 and offset.ndim < 2
+    whole = of_one and not (offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool)
+    if not (whole or is_int(offset) or isinstance(offset, torch.SymInt)):
+        got = f'{offset.dtype} of shape {tuple(offset.shape)}' if torch.is_tensor(offset) else shown(offset)
+        raise TypeError(f'`{name}` got {got}, it must be an integer, or a tensor of one')
+
+
+def positions_from(start: int | Tensor, count: int, device: Any, before: int = 0) -> Tensor:
+    """The positions of `count` tokens from `start` on, and of `before` tokens in front of them:  (before + count,)
+
+    `start` may be a tensor of one whole number, () or (1,), whose value is not looked at.
+    """
+    if not torch.is_tensor(start):
+        return torch.arange(start - before, start + count, device=device)
+    return torch.arange(-before, count, device=device) + start.to(device)
+
+
+def is_past(length: int | Tensor, most: int) -> bool:
+    """Return True if a length is known to be above `most`; that of a tensor is known where it can be looked at."""
+    if not torch.is_tensor(length):
+        return length > most
+    return can_look(length) and bool(length > most)
 
 
 def check_lengths(value: Any, name: str, batch: int, high: int | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from x_transformers.core.own_stacks import inner_stack
 from x_transformers.flags import ConfigError
 
 
@@ -18,7 +19,8 @@ def check_net(net: nn.Module) -> None:
             f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
         )
     stack = getattr(net, 'attn_layers', None)
-    if not getattr(stack, 'causal', True) and not is_prefix(stack):
+    inner = inner_stack(stack) or stack  # a stack of a user's that says nothing is taken at its word
+    if not getattr(inner, 'causal', True) and not is_prefix(inner):
         raise ValueError(
             f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
         )
@@ -45,6 +47,7 @@ def is_prefix(stack: Any) -> bool:
 def check_sees_both_sides(net: nn.Module) -> None:
     """Refuse causal models, which could say nothing about a token from those behind it."""
     stack = getattr(net, 'attn_layers', None)
+    stack = inner_stack(stack) or stack
     if getattr(stack, 'causal', False) or is_prefix(stack):
         raise ConfigError(f'`net` must see both sides of a token: its stack is {type(stack).__name__}, use Encoder')
 

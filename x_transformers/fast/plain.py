@@ -398,8 +398,8 @@ def of_core(thing: Any, name: str) -> bool:
 def is_plain(stack: Stack) -> bool:
     """Whether nothing acts in a stack but what is written out here, and holds for it now."""
 
-    def fits(layer: Layer) -> bool:
-        if not of_core(layer, 'Layer') or type(layer[2]) is not Residual:
+    def fits(layer: Layer, kind: str, index: int) -> bool:
+        if not of_core(layer, 'Layer') or type(layer[2]) is not Residual or (layer.kind, layer.index) != (kind, index):
             return False
         norms, branch, residual = layer
         if len(norms) != 3 or residual.residual_scale is not None or residual.scale_residual_constant != 1:
@@ -413,7 +413,10 @@ def is_plain(stack: Stack) -> bool:
         own = type(branch.attend) is attend.Attend and branch.attend.layer is branch
         return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
 
-    if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
+    if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack)):
+        return False
+    kinds = stack.layer_types
+    if len(kinds) != len(stack.layers) or not all(map(fits, stack.layers, kinds, range(len(kinds)))):
         return False
     parallel = stack.features.find(ParallelBlock)
     if parallel is not None and parallel.shares:  # a user may give a layer a norm of its own beside that of its block

@@ -175,7 +175,7 @@ class TokensHalt(StackFeature):
         for at, steps in enumerate(blocks if call.keeps else (), number):
             given = self.with_signal(x, call, at)
             for call.step in steps:
-                self.host.layers[call.order[call.step]].fill(given, call, run.args[0])
+                self.host.current_layers()[call.order[call.step]].fill(given, call, run.args[0])
 
 
 def all_tokens(run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:

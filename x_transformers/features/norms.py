@@ -197,11 +197,10 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
         return l2norm(x) * self.dim**0.5 if self.eps is None else rms_normed(x, self.eps)
 
 
-class Identity(nn.Module):
+class Identity(nn.Identity):
     """Gives its first argument back, whatever else it is called with."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
+    plain = True
 
     def forward(self, t: Any, *args: Any, **kwargs: Any) -> Any:
         return t
@@ -403,7 +402,7 @@ class Condition(StackFeature):
         condition = call.only_new(per_token(condition), 'condition')
         if call.memories and condition.shape[1] != 1:
             raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')
-        call.condition = self.mlp(condition) if self.adaptive_condition_mlp else condition
+        call.condition = self.host.adaptive_mlp(condition)
         return x
 
 

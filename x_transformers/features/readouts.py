@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.embeddings import TokenEmbedding, mean_of_real
 from x_transformers.features.feedforward import ACTIVATIONS
@@ -321,7 +322,7 @@ class PoolByAttention(ModelFeature):
     can_cache = False
 
     def setup(self, host: Any) -> None:
-        stack = host.attn_layers
+        stack = known_stack(host.attn_layers)
         self.module = host.attention_pool(
             dim=self.dim_pooled_tokens or host.dim,
             num_pooled_tokens=self.num_pooled_tokens,
@@ -332,12 +333,12 @@ class PoolByAttention(ModelFeature):
         )
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        if self.host.attn_layers.sees_future or call.keeps:
+        if known_stack(self.host.attn_layers).sees_future or call.keeps:
             call.trace.attn_pooled_tokens = self.module(x, mask=call.tokens_mask(x))
         return x
 
     def answer(self, out: Any, x: Tensor, call: Any) -> Any:
-        replaces = self.host.attn_layers.sees_future and out is call.trace.logits and out is not None
+        replaces = known_stack(self.host.attn_layers).sees_future and out is call.trace.logits and out is not None
         return call.trace.attn_pooled_tokens if replaces else out
 
 

@@ -176,6 +176,8 @@ class ShiftTokens(nn.Module):
         **inputs: Any,
     ) -> Any:
         rows, width = x.shape[-2], x.shape[-1] // len(self.shifts)
+        if shift_mask is None and inputs.get('mask') is not None:  # outside of a stack
+            shift_mask = inputs['mask']
         if recall is not None:  # of three views, the batch stands first in what is remembered
             known = recall(x) if x.ndim == 3 else recall(x.transpose(0, 1)).transpose(0, 1)
             x = known[..., -(rows + max(self.shifts)) :, :]
@@ -358,7 +360,10 @@ class LayerDropout(StackFeature):
         host.layer_dropouts = per_layer(self.layer_dropout, len(host.layer_types), 'layer_dropout')
 
     def skips(self, layer: Any, call: Any) -> bool | None:
-        rate = self.host.layer_dropouts[layer.index]
+        rates = self.host.layer_dropouts
+        if layer.index >= len(rates):
+            raise ConfigError(f'`layer_dropouts` has {len(rates)} entries, there is a layer {layer.index}')
+        rate = rates[layer.index]
         return True if self.host.training and rate > 0 and torch.rand(()).item() < rate else None
 
 

@@ -134,7 +134,7 @@ class Reversible(StackFeature):
             return False
         if call.keeps or call.cache is not None or any(map(callable, call.inputs.values())):
             return False
-        if any(is_hooked(layer) or any(map(may_get_others, layer.modules())) for layer in stack.layers):
+        if any(is_hooked(layer) or any(map(may_get_others, layer.modules())) for layer in stack.current_layers()):
             return False
         # the hook of a parameter would change its gradient layer by layer, and once more at the end
         return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)
@@ -169,7 +169,7 @@ class Replay:
         self.kept, self.surroundings = Kept(stack), Surroundings(x.device.type)
         self.parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]
         self.beside = call.beside()
-        own = {id(parameter) for layer in stack.layers for parameter in layer.parameters()}
+        own = {id(parameter) for layer in stack.current_layers() for parameter in layer.parameters()}
         self.shared = [parameter for parameter in self.parameters if id(parameter) not in own]
         self.noise: list[tuple[Tensor, ...]] = []
         self.left_out: set[int] = set()
@@ -178,7 +178,7 @@ class Replay:
     def forwards(self, x: Tensor) -> tuple[Tensor, ...]:
         """The last streams, and the losses that layers added."""
         call, on, last = self.call, self.on, None
-        layers = tuple(self.stack.layers)
+        layers = self.stack.current_layers()
         with AuxLosses() as losses:
             for step, index in enumerate(call.order):
                 self.noise.append(last := self.noise_now(last))
@@ -211,7 +211,7 @@ class Replay:
         self, x: Tensor, beside: Sequence[Tensor], grad: Tensor, of_losses: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The gradients of the first streams, and of `parameters` and `beside`, from those of the last."""
-        layers, on = tuple(self.kept.now(self.stack).layers), self.kept.now(self.on)
+        layers, on = self.kept.now(self.stack).current_layers(), self.kept.now(self.on)
         leaves = [t.detach().requires_grad_(t.requires_grad) for t in beside]
         before = self.before.with_beside(leaves)
         learning = [leaf for leaf in leaves if leaf.requires_grad]

@@ -509,7 +509,8 @@ class RotaryPositions(StackFeature):
         kept = call.state('positions').past
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
         same = kept is not None and kept.batch == x.shape[0] and kept.length == call.held
-        return same and call.seen == call.cache.seen  # else an offset moves all of them
+        # else an offset moves all of them; what is one tensor is equal without a look at it
+        return same and (call.seen is call.cache.seen or bool(call.seen == call.cache.seen))
 
     def angles_of(
         self, positions: Tensor, lengths: Tensor | None = None, centre: int | Tensor = 0, reach: float = REACH

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.model_calls import take_rows
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.rows import Pointwise, Rows, is_large, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
@@ -163,15 +164,15 @@ class UntiedPositionsInModel(ModelFeature):
     plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
-        self.used = host.attn_layers.features.find(UntiedPositionsInStack) is not None
-        self.first = begins_with_cls(host.attn_layers)
+        self.used = known_stack(host.attn_layers).features.find(UntiedPositionsInStack) is not None
+        self.first = begins_with_cls(known_stack(host.attn_layers))
         if not self.used:
             return
         if not adds_positions(host):
             raise ConfigError('`tupe_pos` needs absolute positions: `max_seq_len`, and no `use_abs_pos_emb=False`')
-        if host.emb_dim != host.attn_layers.dim:
+        if host.emb_dim != host.dim:
             raise ConfigError(
-                f'`tupe_pos` needs positions as wide as the stack, {host.attn_layers.dim}, `emb_dim` got {host.emb_dim}'
+                f'`tupe_pos` needs positions as wide as the stack, {host.dim}, `emb_dim` got {host.emb_dim}'
             )
         if getattr(host, 'max_mem_len', 0):
             raise ConfigError('`tupe_pos` does not go with `max_mem_len`: memories have no position in a table')

@@ -256,6 +256,8 @@ class Feature:
         if isinstance(value, nn.Parameter | nn.Module) or name in self.owned:
             setattr(keeper, last, value)
         else:
+            if keeper.__dict__.get(last, self) is None:  # said so by a feature that is off
+                del keeper.__dict__[last]
             saved = name in self.stored_as or (isinstance(value, nn.Buffer) and value.persistent)
             keeper.register_buffer(last, value, persistent=saved)
         self.owned[name] = (*path, last)
@@ -376,10 +378,23 @@ class Features:
         new.arrange()
         return new
 
+    def joined_by(self, feature: Feature) -> Features:
+        """The same features and another one that has been set up, where the catalogue puts it."""
+        place = {cls: at for at, cls in enumerate(self.catalogue)}
+        new = copy.copy(self)
+        order = ((next((place[cls] for cls in type(f).__mro__ if cls in place), len(place)), f)
+                 for f in (*self.active, feature))  # fmt: skip
+        new.active = tuple(f for _, f in sorted(order, key=lambda one: one[0]))
+        new.arrange()
+        return new
+
     def setup(self) -> Features:
         """Let every feature create what it owns."""
         for feature in self.active:
             feature.setup(feature.host)
+            for name in feature.stored_as.values():  # what it has not stored, others find to be None
+                if '.' not in name and getattr(feature.host, name, None) is None:
+                    feature.host.__dict__.setdefault(name, None)
         self.remembers = remembered(self.active)
         return self
 

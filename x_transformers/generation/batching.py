@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import Cache
 from x_transformers.core.checks import check_ids
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
@@ -130,7 +131,7 @@ class PagedEngine:
             reason = 'cannot be padded on the left, as sequences of unequal length side by side must be'
         elif getattr(net, 'follows_length', False):
             reason = 'reads a token again when the sequence grows'
-        elif getattr(net.attn_layers, 'cross_attend', False):
+        elif known_stack(net.attn_layers).cross_attend:
             reason = 'reads a context beside its tokens'
         if reason is not None:
             raise ConfigError(f'`wrapper` has a net that {reason}: use `generate`')

@@ -139,8 +139,9 @@ class Reader:
         if not self.caching:
             return self.recomputed(sequence[:, start:], inputs, count)
         if cache is not None:
-            start = self.seen
-            inputs |= dict(cache=cache, input_not_include_cache=True)
+            whole = getattr(self.net, 'reads_whole', False) is True
+            start = start if whole else self.seen
+            inputs |= dict(cache=cache, input_not_include_cache=not whole)
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
         if cache is not None and pads is None and self.takes_plain_step(sequence[:, start:], cache):

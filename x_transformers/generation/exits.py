@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
 from x_transformers.generation.choice import Endings
@@ -41,7 +42,7 @@ def blocks_of(net: Any) -> int:
 
 def first_blocks(net: Any, count: int) -> dict[str, Any]:
     """The keywords of a call of the net that runs its first blocks alone; none for all of them."""
-    stack = net.attn_layers
+    stack = known_stack(net.attn_layers)
     order = stack.layers_execute_order[: count * stack.len_default_block]
     return {} if len(order) == len(stack.layers_execute_order) else {'layers_execute_order': tuple(order)}
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
+from x_transformers.core.own_stacks import a_stack, known_stack, run_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
@@ -21,7 +22,6 @@ from x_transformers.flags import (
     ConfigError,
     Configurable,
     a_mapping,
-    an_instance,
     boolean,
     count,
     none,
@@ -68,7 +68,7 @@ class ViTransformerWrapper(Configurable):
         *,
         image_size: Annotated[int, 'height and width of an image, in pixels', size],
         patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
         channels: Annotated[int, 'channels of an image', size] = 3,
         num_classes: Annotated[int | None, 'width of the head; None for what is pooled', size | none] = None,
         post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
@@ -91,9 +91,9 @@ class ViTransformerWrapper(Configurable):
         super().__init__()
         if image_size % patch_size and not (crop_to_patches and image_size > patch_size):
             raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
-        if begins_with_cls(attn_layers) and not prefix_tokens:
+        if begins_with_cls(known_stack(attn_layers)) and not prefix_tokens:
             raise ConfigError('`tupe_cls_first` needs `prefix_tokens`: patches alone have no class token')
-        dim, dim_patch, side = attn_layers.dim, channels * patch_size**2, image_size // patch_size
+        dim, dim_patch, side = known_stack(attn_layers).dim, channels * patch_size**2, image_size // patch_size
         self.patch_size, self.channels, self.image_size, self.side = patch_size, channels, image_size, side
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
         self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
@@ -110,8 +110,8 @@ class ViTransformerWrapper(Configurable):
         self.dropout = nn.Dropout(emb_dropout)
         self.attn_layers = attn_layers
         self.check_pool(pool_kwargs, post_pool_norm)
-        self.attn_pool = TokenPool(attn_layers, pool_kwargs or {}) if pool == 'attention' else None
-        self.post_pool_norm = attn_layers.new_norm() if post_pool_norm else nn.Identity()
+        self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
+        self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
         width = dim * (2 if pool == 'first_mean' else 1)
         self.pooler = nn.Identity() if pooler is None else Pooler(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
@@ -156,9 +156,12 @@ class ViTransformerWrapper(Configurable):
         img = self.cropped(as_precise(img, self, 'img'))
         x, apart = self.tokens(img, hidden_patches), self.positions_apart(img)
         if return_hiddens:
-            _, trace = self.attn_layers(x, return_hiddens=True, **apart)
+            _, trace = run_stack(self.attn_layers, x, True, apart)
+            if trace.block_hiddens is None:
+                kind = type(self.attn_layers).__name__
+                raise ValueError(f'`return_hiddens` needs a stack that keeps `block_hiddens`, which {kind} does not')
             return [self.without_registers(one) for one in (x, *trace.block_hiddens)]
-        x = self.attn_layers(x, **apart)
+        x, _ = run_stack(self.attn_layers, x, False, apart)
         embeddings = self.without_registers(x)
         if return_embeddings:
             return embeddings
@@ -214,7 +217,7 @@ class ViTransformerWrapper(Configurable):
             return {}
         vectors = self.positions(img.shape[-2] // self.patch_size, img.shape[-1] // self.patch_size)
         known = torch.ones(1, vectors.shape[1], 1, dtype=torch.bool, device=vectors.device)
-        if begins_with_cls(self.attn_layers):
+        if begins_with_cls(known_stack(self.attn_layers)):
             known[:, 0] = False
         if self.register_tokens is not None:
             vectors = self.with_registers(vectors, torch.zeros_like(self.register_tokens))

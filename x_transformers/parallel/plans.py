@@ -212,7 +212,9 @@ def of_bias(stack: Any) -> dict[str, ParallelStyle]:
         return {}
     if not isinstance(bias, PositionBias):
         raise ConfigError(f'`{type(bias).__name__}`, the position bias, cannot be shared by several devices: {UNKNOWN}')
-    own = (m for layer in stack.layers if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention))
+    own = (
+        m for layer in stack.current_layers() if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention)
+    )
     sizes = {(attn.heads, attn.kv_heads) for attn in own}
     if len(sizes) > 1:
         raise ConfigError('`attn_kv_heads` differs between layers that share a position bias, which cannot be cut')

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.own_stacks import known_stack, refuse_own_stack
 from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
 from x_transformers.training.token_loss import Readout, Terms, mean_token_loss
 
@@ -124,7 +125,7 @@ class AuxiliaryLosses(nn.Module):
         super().__init__()
         self.schedule, self.weights, self.last_only = schedule, tuple(map(float, weights)), bool(last_only)
         refuse_net(net, self)
-        stack = net.attn_layers
+        stack = known_stack(net.attn_layers)
         self.layers = len(stack.layers_execute_order) // stack.len_default_block if schedule else 1
         self.active: tuple[int, ...] | None = None
         # no buffer: a model in half precision has them whole
@@ -185,7 +186,8 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
             f'`intermediate_layer_loss` needs a net that gives its logits after each block, as TransformerWrapper: '
             f'`net` is {type(net).__name__}'
         )
-    for feature in net.attn_layers.features.active:
+    refuse_own_stack(net.attn_layers, 'intermediate_layer_loss', 'it does not tell what its blocks give')
+    for feature in known_stack(net.attn_layers).features.active:
         idle = feature.only_trains or feature.waits
         if not idle and {'finish', 'through'} & {*feature.runs_at()}:
             raise ConfigError(

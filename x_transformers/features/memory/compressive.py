@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
@@ -69,7 +70,7 @@ class CompressiveMemory(ModelFeature):
     needs_all = ''
 
     def setup(self, host: Any) -> None:
-        stack, learns = host.attn_layers, self.cmem_fn in LEARNED
+        stack, learns = known_stack(host.attn_layers), self.cmem_fn in LEARNED
         if not host.max_mem_len:
             raise ConfigError('`cmem_len` needs `max_mem_len`: what is compressed has been a memory before')
         if learns and self.cmem_ratio < 2:
@@ -138,7 +139,7 @@ class CompressiveMemory(ModelFeature):
         """Pairs of memories, of which each may be absent. Those of a model that compresses nothing are taken too."""
         if mems is None or not isinstance(mems, (list, tuple)):
             return []  # what is no list is refused by the stack
-        batch, dim = call.like_tokens.shape[0], self.host.attn_layers.dim
+        batch, dim = call.like_tokens.shape[0], known_stack(self.host.attn_layers).dim
         pairs: list[Pair] = []
         for at, mem in enumerate(mems):
             pair = (mem, None) if mem is None or torch.is_tensor(mem) else mem
@@ -209,7 +210,7 @@ class CompressiveMemory(ModelFeature):
             )
         if call.inputs.get('document_ids') is not None:
             raise ValueError('`document_ids` does not go with `cmem_len`: documents are whole')
-        if call.training and self.host.attn_layers.features.find(Reversible):
+        if call.training and known_stack(self.host.attn_layers).features.find(Reversible):
             raise ValueError(
                 '`reversible` does not go with `cmem_len` while training: memories are hidden states of all layers, '
                 'which it is there to let go'
@@ -233,7 +234,7 @@ class CompressiveMemory(ModelFeature):
         if self.cmem_loss == 'ae':
             back = self.each[self.numbers[at]].expanded(new.rows, old.count)
             return mean_square(old.rows - back, old.real)
-        layer = self.host.attn_layers.layers[self.order[at]]
+        layer = known_stack(self.host.attn_layers).current_layers()[self.order[at]]
         found = by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
         return mean_square(found[0] - found[1], own.real)
 

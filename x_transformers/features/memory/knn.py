@@ -11,6 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_list, a_tensor, as_mask, check_device
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.memory.kept import real_rows
@@ -278,7 +279,7 @@ class KNNMemoryOfModel(ModelFeature):
 
     @property
     def layers(self) -> Any:
-        return self.host.attn_layers.features.find(KNNMemoryLayers)
+        return known_stack(self.host.attn_layers).features.find(KNNMemoryLayers)
 
     def stored(self, trace: Any, start: Tensor | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each store with the keys and values of the segment behind."""

@@ -222,7 +222,7 @@ class PatternsInStack(StackFeature):
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.start is not None:
             call.shared['a'].setdefault('index', call.row_positions())
-        if any(map(reads_places, self.host.layers)):
+        if any(map(reads_places, self.host.current_layers())):
             if call.memories:
                 reason = 'its queries are counted from where a row begins'
                 raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
@@ -253,7 +253,7 @@ class GlobalTokensInStack(StackFeature):
         marks = call.inputs.get('global_mask')
         if marks is None:
             return x
-        if not any(map(reads_marks, self.host.layers)):
+        if not any(map(reads_marks, self.host.current_layers())):
             raise ValueError("`global_mask` was given, but no `attn_sparse_pattern` has Global('mask')")
         marks = as_mask(marks, 'global_mask', x.shape[0], None, like=x)
         if marks.shape[1] > call.tokens:
