@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import random
 from typing import Annotated, Any
 
 import torch
@@ -19,6 +18,7 @@ from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.precision import accurate
 from x_transformers.flags import (
@@ -164,7 +164,7 @@ class BeliefStateWrapper(Configurable):
         real = None if lens is None else einx.less_equal('p, b -> b p', behind, lens)
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
-        told = self.to_distance_cond is not None and self.training and random() < self.cond_on_distance_prob
+        told = self.to_distance_cond is not None and self.training and draw_number() < self.cond_on_distance_prob
         if told:
             belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
 

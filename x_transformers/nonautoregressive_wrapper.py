@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from random import random
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -13,10 +12,10 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import evaluating
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import coin_flip
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.flags import (
     Check,
@@ -209,7 +208,7 @@ class NonAutoregressiveWrapper(Configurable):
         if alone:
             return Losses(aux.added_to(loss), loss, None)
 
-        temperature = random() if generator_sample_temperature is None else generator_sample_temperature
+        temperature = draw_number() if generator_sample_temperature is None else generator_sample_temperature
         guessed = gumbel_sample(logits.detach(), temperature)
         with AuxLosses() as of_critic:
             critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
@@ -221,10 +220,10 @@ class NonAutoregressiveWrapper(Configurable):
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
         masked, left = hidden, 1.0
-        if self.no_replace_prob > 0 and coin_flip():
+        if self.no_replace_prob > 0 and draw_number() < 0.5:
             masked = masked & ~get_mask_subset_prob(hidden, self.no_replace_prob)
             left -= self.no_replace_prob
-        if self.random_token_prob > 0 and coin_flip():
+        if self.random_token_prob > 0 and draw_number() < 0.5:
             wrong = get_mask_subset_prob(masked, self.random_token_prob * left)
             drawn = torch.randint(0, max(self.num_tokens - 1, 1), x.shape, device=x.device)
             # any id but that of hidden tokens
@@ -233,7 +232,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def first_guess(self, shown: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """What the net is conditioned on: its own embeddings, or at times none."""
-        if random() >= self.self_cond_train_prob:
+        if draw_number() >= self.self_cond_train_prob:
             return self.null_embed.expand(*shown.shape, -1)
         with torch.no_grad():
             return self.net(shown, return_embeddings=True, **kwargs)

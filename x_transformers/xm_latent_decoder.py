@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import random, randrange
 from typing import Annotated, Any
 
 import torch
@@ -15,6 +14,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, check_range, numbers_of, within
+from x_transformers.core.draws import draw_index, draw_number
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import (
     Check,
@@ -171,7 +171,7 @@ class XMLatentDecoder(Configurable):
     def slot(self, active: int | None) -> int:
         """The number of the active latent, any if None."""
         if active is None:
-            return randrange(self.num_latents)
+            return draw_index(self.num_latents)
         allowed = is_int(active) and 0 <= active < self.num_latents
         require(allowed, 'active_latent_index', active, f'an integer from 0 to {self.num_latents - 1}')
         return active
@@ -254,7 +254,7 @@ class XMLatentDecoder(Configurable):
         mask = as_mask(mask, 'mask', *seq.shape, like=seq)
         weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
-        dropped = self.training and random() < drop_prob
+        dropped = self.training and draw_number() < drop_prob
         slot = self.slot(active_latent_index)
         keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
         if return_loss and not keeps and (dropped or weight == 0):
