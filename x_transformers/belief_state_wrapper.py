@@ -35,6 +35,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import filter_with, min_p, padded_prompts, require, sample
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.training.token_loss import (
     Linear,
     Readout,
@@ -112,7 +113,7 @@ class BeliefStateWrapper(Configurable):
                 raise ConfigError(f'`backward_decoder` has `{name}` {other}, that of `forward_decoder` is {one}')
         dim, self.num_tokens = forward_decoder.dim, forward_decoder.num_tokens
         self.suffix_token = nn.Parameter(torch.randn(backward_decoder.emb_dim) * 0.02)
-        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight]))
+        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight], dtype=torch.float32))
         self.text_head = self.head(dim, 2 * self.num_tokens) if text_head is None else text_head
         self.max_pred_distance = max_pred_distance or forward_decoder.max_seq_len
         if pred_distance and not self.max_pred_distance:
@@ -249,7 +250,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def mean(losses: Tensor, real: Tensor | None) -> Tensor:
         if real is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     # generation

@@ -17,6 +17,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import check_every_place, refuse_own
+from x_transformers.core.precision import widest
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -34,6 +35,7 @@ from x_transformers.flags import (
 from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require
 from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 
@@ -73,7 +75,7 @@ def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], devi
     import einx
 
     if real is None:
-        rank, count = torch.rand(shape, device=device).argsort(dim=-1), share * shape[1]
+        rank, count = torch.rand(shape, dtype=torch.float32, device=device).argsort(dim=-1), share * shape[1]
     else:
         rank, count = random_rank(real), share * real.sum(dim=-1)
     hidden = einx.less('b n, b -> b n', rank, count.clamp(min=1.0))
@@ -193,10 +195,10 @@ class NonAutoregressiveWrapper(Configurable):
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
         real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
-        time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
+        time = torch.rand(x.shape[0], dtype=torch.float32, device=x.device)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
         if self.training and self.cond_drop_prob > 0 and kwargs.get('context') is not None:
-            gone = torch.rand(x.shape[0], device=x.device) < self.cond_drop_prob
+            gone = torch.rand(x.shape[0], dtype=torch.float32, device=x.device) < self.cond_drop_prob
             kwargs = self.without_context(kwargs, gone)
         shown, inputs = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:
@@ -259,7 +261,7 @@ class NonAutoregressiveWrapper(Configurable):
         scores = accurate(self.criticised(filled, kwargs))
         losses = F.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction='none')
         if real is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     def criticised(self, ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
@@ -334,7 +336,7 @@ class NonAutoregressiveWrapper(Configurable):
                 guessed = gumbel_sample(logits, max(heat, 1e-3), generator=generator)
                 seq = torch.where(hidden, guessed, seq)
                 if order == 'random':
-                    scores = torch.rand(seq.shape, device=seq.device, generator=generator)
+                    scores = torch.rand(seq.shape, dtype=torch.float32, device=seq.device, generator=generator)
                 elif self.token_critic is not None:
                     scores = accurate(self.criticised(seq, kwargs))
                     scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
@@ -403,11 +405,11 @@ class NonAutoregressiveWrapper(Configurable):
 
     def hidden_counts(self, n: int | Tensor) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
-        wide = torch.float64 if self.ceil_counts else torch.float32
-        times = torch.linspace(0, 1, self.steps + 1, dtype=wide)[1:]
+        device = torch.device('cpu') if is_int(n) else n.device
+        wide = widest(device) if self.ceil_counts else torch.float32
+        shares = self.schedule_fn(torch.linspace(0, 1, self.steps + 1, dtype=wide, device=device)[1:])
         if is_int(n):
-            return [int(count) for count in self.counts_of(self.schedule_fn(times), torch.tensor(n))]
-        shares = self.schedule_fn(times.to(n.device))
+            return [int(count) for count in self.counts_of(shares, torch.tensor(n, device=device))]
         return self.counts_of(shares.unsqueeze(-1), n)
 
     def counts_of(self, shares: Tensor, n: Tensor) -> Tensor:

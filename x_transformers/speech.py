@@ -13,6 +13,7 @@ from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.checks import a_tensor
 from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.core.precision import at_least_float
+from x_transformers.features.tables import KeepsPrecision
 from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
@@ -34,15 +35,16 @@ def to_hertz(mels: Tensor) -> Tensor:
 
 def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
     """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64."""
-    frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
-    top = to_mels(torch.tensor(sample_rate / 2, dtype=torch.float64))
-    edges = to_hertz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))
+    exact = dict(dtype=torch.float64, device='cpu')
+    frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, **exact)
+    top = to_mels(torch.tensor(sample_rate / 2, **exact))
+    edges = to_hertz(torch.linspace(0, float(top), n_mels + 2, **exact))
     left, centre, right = (edges[at : at + n_mels].unsqueeze(-1) for at in range(3))
     rising, falling = (frequencies - left) / (centre - left), (right - frequencies) / (right - centre)
     return torch.minimum(rising, falling).clamp(min=0) * 2 / (right - left)
 
 
-class LogMelSpectrogram(Configurable):
+class LogMelSpectrogram(KeepsPrecision, Configurable):
     """Sound as the loudness of pitches in time, in the units that Whisper reads:  [b] t -> b frames n_mels
 
         power of windows of n_fft samples (Hann), every `hop`;  m = log10(max(filters power, 1e-10))
@@ -66,12 +68,17 @@ class LogMelSpectrogram(Configurable):
             raise ConfigError(f'`n_fft` got {n_fft}, it must be even')
         self.sample_rate, self.n_fft, self.hop, self.n_mels, self.seconds = sample_rate, n_fft, hop, n_mels, seconds
         self.samples = None if seconds is None else round(seconds * sample_rate)
-        filters = mel_filters(sample_rate, n_fft, n_mels)
+        window, filters = self.tables()
         empty = (filters.sum(dim=-1) == 0).nonzero().flatten().tolist()
         if empty:
             raise ConfigError(f'`n_mels` got {n_mels}, so many that pitch {empty[0]} has no frequency of its own')
-        self.register_buffer('filters', filters, persistent=False)
-        self.register_buffer('window', torch.hann_window(n_fft, dtype=torch.float64), persistent=False)
+        self.register_buffer('filters', filters.float(), persistent=False)
+        self.register_buffer('window', window.float(), persistent=False)
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """Return the window and the filters in float64, on the CPU."""
+        window = torch.hann_window(self.n_fft, dtype=torch.float64, device='cpu')
+        return window, mel_filters(self.sample_rate, self.n_fft, self.n_mels)
 
     def forward(self, waves: Tensor, sample_rate: int | None = None) -> Tensor:
         """waves         [b] t   samples, about -1 to 1
@@ -95,7 +102,9 @@ class LogMelSpectrogram(Configurable):
         waves = waves.to(at_least_float(waves.dtype))
         length = max(waves.shape[1] if self.samples is None else self.samples, self.n_fft // 2 + 1)
         waves = F.pad(waves, (0, length - waves.shape[1]))
-        window, filters = self.window.to(waves), self.filters.to(waves)
+        # Buffers have the digits of float32: not every device has more.
+        tables = self.tables() if waves.dtype == torch.float64 else (self.window, self.filters)
+        window, filters = (table.to(waves) for table in tables)
         bins = torch.stft(waves, self.n_fft, self.hop, window=window, return_complex=True)[..., :-1]
         m = (filters @ bins.abs().square()).clamp(min=1e-10).log10()
         m = torch.maximum(m, m.amax(dim=(1, 2), keepdim=True) - 8.0)

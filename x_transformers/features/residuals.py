@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.draws import draw_number
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
@@ -359,7 +360,7 @@ class LayerDropout(StackFeature):
 
     def skips(self, layer: Any, call: Any) -> bool | None:
         rate = self.host.layer_dropouts[layer.index]
-        return True if self.host.training and rate > 0 and torch.rand(()).item() < rate else None
+        return True if self.host.training and rate > 0 and draw_number() < rate else None
 
 
 class ResiDual(StackFeature):
