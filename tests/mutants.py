@@ -1636,7 +1636,7 @@ BUGS = {
         ('losses of features weigh the same in every segment', 'aux.take(added, (target != self.ignore_index).sum())', 'aux.take(added, targets.numel() / len(segments))', 'test_aux_losses.py'),
     ]),
     'xm_latent_decoder.py': ('test_xm_latent_decoder.py', [
-        ('latents are dropped in evaluation', 'dropped = self.training and random() < drop_prob', 'dropped = random() < drop_prob'),
+        ('latents are dropped in evaluation', 'dropped = self.training and draw_number() < drop_prob', 'dropped = draw_number() < drop_prob'),
         ('latents are dropped without a share', 'loss - weight * repulsion(logits, valid)', 'loss + weight * repulsion(logits, valid)'),
         ('the active latent is that of the row', 'latents[:, :, slot] = torch.randn_like(latents[:, :, slot])', 'latents = latents + 0.0'),
         ('rows without targets count', 'share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)', 'share = torch.ones_like(valid[:, 0]) + 0'),

@@ -1,7 +1,6 @@
 """Masked models: the parts of the loss by hand, generation against a loop, and data that is learned and generated."""
 
 import math
-import random
 
 import pytest
 import torch
@@ -184,7 +183,6 @@ def test_padding_is_neither_hidden_nor_a_target():
         found = []
         for one in (x, x.masked_fill(~REAL, 3)):
             torch.manual_seed(seed)
-            random.seed(seed)
             found.append(model(one, mask=REAL))
             assert torch.equal(model.net.calls[-1][0][~REAL], one[~REAL])
         assert_close(found[0].generator_loss, found[1].generator_loss)
@@ -254,7 +252,6 @@ def test_keywords_reach_the_net_and_the_critic_that_it_is():
     found = []
     for given in (context, context + 1):
         torch.manual_seed(0)
-        random.seed(0)
         found.append((model(x, context=given), model.generate(3, context=given)))
     assert not torch.allclose(found[0][0].generator_loss, found[1][0].generator_loss)
     assert not torch.allclose(found[0][0].critic_loss, found[1][0].critic_loss)

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -122,6 +123,21 @@ def test_unigrams_are_the_best_cut(tmp_path):
         assert sum(scores[piece] for piece in made.pieces(word)) == pytest.approx(total)
     for text in STORY[:3]:
         assert made.decode(made.encode(text)) == text
+
+
+# words of which many are equally frequent, and pieces, too
+TIES = [' '.join(a + b + c for a in 'bdgk' for b in 'aou' for c in 'bdgk')] * 2
+
+
+@needs_package
+@pytest.mark.parametrize('train', [train_bpe, partial(train_bpe, byte_level=False), train_wordpiece, train_unigram])
+def test_the_same_texts_give_the_same_ids(train):
+    """Hash tables of the package are in an order of their own each time, as between processes."""
+    made = [train(texts, 280 if train is train_bpe else 40) for texts in (TIES, iter(TIES), [*TIES], iter(TIES))]
+    assert len({one.inner.to_str() for one in made}) == 1
+    assert [made[0].vocabulary[piece] for piece in ('[PAD]', '[UNK]', '[BOS]', '[EOS]')] == [0, 1, 2, 3]
+    assert made[0].encode('bad[EOS]') == made[1].encode('bad[EOS]')
+    assert made[0].decode(made[0].encode('bad gok')) == 'bad gok'
 
 
 @needs_package

@@ -72,7 +72,7 @@ from x_transformers.generation.sampling import (
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
-from x_transformers.training.losses import readable
+from x_transformers.training.losses import readable, real_tokens
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
 
 __all__ = [
@@ -172,9 +172,10 @@ def looped_loss(
 
 def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
     """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
-    errors = (pred[:, :-1] - embeds[:, 1:].detach()).abs().mean(dim=-1)
     real = real[:, :-1]
-    return (errors * real).sum() / real.sum().clamp(min=1)
+    # What does not count is left out before it is subtracted, so that its gradient is 0, and not 0 times NaN.
+    errors = (pred[:, :-1] - embeds[:, 1:].detach()).masked_fill(~real.unsqueeze(-1), 0.0)
+    return errors.abs().mean(dim=-1).sum() / real.sum().clamp(min=1)
 
 
 def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
@@ -183,7 +184,7 @@ def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
     Liu et al. 2022, arXiv:2210.13432
     """
     b, n = x.shape
-    chance = torch.randn((b, n), device=x.device)
+    chance = torch.randn((b, n), dtype=torch.float32, device=x.device)
     chance[:, 0] = -torch.finfo(chance.dtype).max
     hidden = chance.topk(min(int(n * mask_prob), n - 1), dim=-1).indices
     return torch.ones_like(x, dtype=torch.bool).scatter(1, hidden, False)
@@ -284,7 +285,8 @@ class AutoregressiveWrapper(Configurable):
         progress        0 to 1  how much of the training is done, for `intermediate_layer_loss`; else as `stepped` says
         prefix_attn_len (b)     of a `PrefixDecoder`: the first so many tokens of a row see one another, and the loss is
                                 that of the others, arXiv:1910.10683; 'random' draws it for each row, from 1 on
-        **kwargs                to the net: `mask` (b n), `context`, `mems`, `document_ids` (b n), ...
+        **kwargs                to the net: `context`, `mems`, `document_ids` (b n), ..., and `mask` (b n), True for
+                                real tokens: others are no targets, and nothing is predicted from them
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
@@ -297,7 +299,7 @@ class AutoregressiveWrapper(Configurable):
         targets = self.targets_of(x, labels)
         if prefix_attn_len is not None:
             targets = self.suffix_of(x, targets, lens, prefix_attn_len, kwargs)
-        ids, x = self.split(x, targets, lens, kwargs)
+        ids, tokens, real = self.split(x, targets, lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -313,14 +315,14 @@ class AutoregressiveWrapper(Configurable):
         out, predicted = out if predicts else (out, None)
 
         heads = out if isinstance(out, tuple) else (out,)
-        lead = heads[0].shape[1] - x.shape[1]
-        targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
+        lead = heads[0].shape[1] - ids.shape[1]
+        targets = Targets(tokens, self.ignore_index, real, lead=lead).of()
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob)
         if extra is not None:
             documents = kwargs.get('document_ids')
             documents = None if documents is None else begins(documents).cumsum(dim=-1)
-            to_come = Targets(x, documents, lead, self.ignore_index)
+            to_come = Targets(tokens, self.ignore_index, real, documents, lead)
             loss = extra.loss(out, to_come, terms, intermediates.block_readouts if extra.layers else ())
         elif not looped:
             loss = mean_token_loss(out, targets, terms)
@@ -360,7 +362,7 @@ class AutoregressiveWrapper(Configurable):
         if isinstance(prefix, str):
             if prefix != 'random':
                 raise ValueError(f"`prefix_attn_len` got {prefix!r}, it must be an integer, one per row, or 'random'")
-            prefix = 1 + (torch.rand(b, device=x.device) * (ends - 1)).long()
+            prefix = 1 + (torch.rand(b, dtype=torch.float32, device=x.device) * (ends - 1)).long()
         check_prefix(prefix, 'prefix_attn_len', b, n)
         own = torch.as_tensor(prefix, device=x.device).expand(b)
         if can_look(own) and bool((own >= ends).any()):
@@ -368,13 +370,16 @@ class AutoregressiveWrapper(Configurable):
         kwargs['prefix_attn_len'] = own
         return targets.masked_fill(within(own, n), self.ignore_index)
 
-    def split(self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """What the net reads, and what it shall predict, both b n; forgetful masks join the keywords of the net."""
-        b, n = x.shape
-        if lens is not None:
-            check_lengths(lens, 'lens', b, n)
-            behind = ~within(lens, n)
-            x, targets = x.masked_fill(behind, self.ignore_index), targets.masked_fill(behind, self.ignore_index)
+    def split(
+        self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the ids that the net reads, what it shall predict, and which tokens are real (None: all), each (b, n).
+
+        Forgetful masks join `kwargs`.
+        """
+        real = real_tokens(x, kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
+        if real is not None:
+            x, targets = (t.masked_fill(~real, self.ignore_index) for t in (x, targets))
         ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))
@@ -384,7 +389,7 @@ class AutoregressiveWrapper(Configurable):
             kept, own = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
             kept = kept if first is None else kept | first
             kwargs['self_attn_kv_mask'] = kept if own is None else kept & own
-        return ids, targets
+        return ids, targets, real
 
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
         """The loss of a looped net, the mean over its heads."""
@@ -692,7 +697,7 @@ class AutoregressiveWrapper(Configurable):
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),
             pads=pads,
             length=t,
-            scores=torch.zeros((b, 1), device=ids.device),
+            scores=torch.zeros((b, 1), dtype=torch.float32, device=ids.device),
             endings=endings,
             length_penalty=length_penalty,
         )

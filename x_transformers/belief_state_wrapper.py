@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import random
 from typing import Annotated, Any
 
 import torch
@@ -19,6 +18,7 @@ from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import HEADLESS
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
@@ -36,6 +36,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import filter_with, min_p, padded_prompts, require, sample
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.training.token_loss import (
     Linear,
     Readout,
@@ -113,7 +114,7 @@ class BeliefStateWrapper(Configurable):
                 raise ConfigError(f'`backward_decoder` has `{name}` {other}, that of `forward_decoder` is {one}')
         dim, self.num_tokens = forward_decoder.dim, forward_decoder.num_tokens
         self.suffix_token = nn.Parameter(torch.randn(backward_decoder.emb_dim) * 0.02)
-        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight]))
+        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight], dtype=torch.float32))
         self.text_head = self.head(dim, 2 * self.num_tokens) if text_head is None else text_head
         self.max_pred_distance = max_pred_distance or forward_decoder.max_seq_len
         if pred_distance and not self.max_pred_distance:
@@ -165,7 +166,7 @@ class BeliefStateWrapper(Configurable):
         real = None if lens is None else einx.less_equal('p, b -> b p', behind, lens)
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
-        told = self.to_distance_cond is not None and self.training and random() < self.cond_on_distance_prob
+        told = self.to_distance_cond is not None and self.training and draw_number() < self.cond_on_distance_prob
         if told:
             belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
 
@@ -250,7 +251,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def mean(losses: Tensor, real: Tensor | None) -> Tensor:
         if real is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     # generation

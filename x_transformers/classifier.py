@@ -28,6 +28,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 
 TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
@@ -92,7 +93,7 @@ class Classifier(Configurable):
         with AuxLosses() as aux:
             hidden = self.hidden(x, mask, inputs)
         logits = self.to_classes(self.dropout(self.head_transform(self.read(hidden, x, mask))))
-        return logits if labels is None else aux.added_to(self.loss(logits, labels))
+        return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
 
     def hidden(self, x: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """Hidden states of the model, b n d."""
@@ -117,14 +118,22 @@ class Classifier(Configurable):
             return mean_of_real(hidden, real)
         return hidden[torch.arange(hidden.shape[0], device=hidden.device), place_of(self.token, x, real, self.eos_id)]
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of logits (b c) of labels (b), or b n c of b n."""
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the mean loss of logits (b, c) of labels (b,), or (b, n, c) of (b, n); 0 if none counts.
+
+        Labels of padding, and of rows of padding alone, given the `mask` (b, n), do not count.
+        """
         if labels.shape != logits.shape[:-1]:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:-1])}')
+        real = mask if mask is None or labels.ndim == 2 else mask.any(dim=-1)
         if self.num_classes == 1:
-            return F.mse_loss(accurate(logits.squeeze(-1)), accurate(labels.to(logits.dtype)))
+            without = torch.zeros_like(labels, dtype=torch.bool) if real is None else ~real
+            found = accurate(logits.squeeze(-1)).masked_fill(without, 0.0)
+            squares = (found - labels.to(found.dtype).masked_fill(without, 0.0)).square()
+            return squares.sum() / (~without).sum().clamp(min=1)
         if labels.is_floating_point():
             raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers, as there are several classes')
+        labels = labels if real is None else labels.masked_fill(~real, IGNORED)
         others = labels[labels != IGNORED] if can_look(labels) else labels
         check_range(others, 'labels', 0, self.num_classes - 1, 'classes')
-        return F.cross_entropy(accurate(logits.flatten(0, -2)), labels.long().flatten(), ignore_index=IGNORED)
+        return next_token_loss(logits, labels.long(), ignore_index=IGNORED)

@@ -16,7 +16,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.own_stacks import a_stack, known_stack
@@ -52,6 +52,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.sampling import require, shift_right
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
+from x_transformers.training.losses import mean_or_zero, predictable, real_tokens
 from x_transformers.x_transformers import Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
@@ -282,7 +283,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
                                predictions (the means, if it is probabilistic). They start at a random place of
                                each row, after one vector at least; a row without s + 1 vectors counts for nothing
         lens           b       number of real vectors of each row, or
-        mask           b n     True for the real ones; what is not real is no target
+        mask           b n     True for the real ones; what is not real is no target, and nothing is predicted from it
         **kwargs               to the net: `context`, `condition`, ...
         returns                scalar; 0 if there is no target
         raises                 ValueError or TypeError for inputs of another shape or kind
@@ -292,25 +293,19 @@ class ContinuousAutoregressiveWrapper(Configurable):
             is_int(rollout_steps) and rollout_steps >= 1, 'rollout_steps', rollout_steps, 'an integer of at least 1'
         )
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
-        b, n, _ = x.shape
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        if lens is not None:
-            check_lengths(lens, 'lens', b, n)
-        mask = as_mask(mask, 'mask', b, n, like=x)
-        if lens is not None or mask is not None:  # what is no target must not be NaN in its gradient either
-            x = cleared(x, within(lens, n) if mask is None else mask)
+        real = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
+        x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
             return self.rollout(x, rollout_steps, lens, kwargs)
 
-        if lens is not None:
-            mask = within(lens, n)
-        inputs, counts = (kwargs, None) if mask is None else (kwargs | {'mask': mask[:, :-1]}, mask[:, 1:])
+        inputs = kwargs if mask is None and lens is None else kwargs | {'mask': real[:, :-1]}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
-        return aux.added_to(self.loss(prediction, x[:, 1:], counts))
+        return aux.added_to(self.loss(prediction, x[:, 1:], None if real is None else predictable(real)))
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
         """The loss of the call with these `rollout_steps`."""
@@ -326,7 +321,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         refuse_own(inputs, 'a roll-out', {'seq_start_pos': ', give `lens`'})
         room = (x.new_full((b,), n, dtype=torch.long) if lens is None else lens.to(x.device)) - steps
         # rows that are too short start anywhere, and are left out of the mean
-        known = (1 + (torch.rand(b, device=x.device) * room).long()).clamp(max=room).clamp(min=1)
+        known = (1 + (torch.rand(b, dtype=torch.float32, device=x.device) * room).long()).clamp(max=room).clamp(min=1)
 
         # the known vectors end at the same place in all rows
         pads = n - steps - known
@@ -348,9 +343,15 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
     def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""
+        if mask is not None:
+            # What does not count is left out before and after the loss: its gradient is 0, and not 0 times NaN.
+            hidden = ~rearrange(mask, 'b n -> b n 1')
+            target = target.masked_fill(hidden, 0.0)
+            if torch.is_tensor(prediction) and prediction.shape[-3:-1] == mask.shape:
+                prediction = prediction.masked_fill(hidden, 0.0)
         losses = self.loss_fn(prediction, target)
         if mask is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         if losses.shape[:2] != mask.shape:
             got = f'got a loss of shape {tuple(losses.shape)} for targets of shape {tuple(target.shape)}'
             raise ValueError(f'`loss_fn` must not reduce where `lens` or `mask` is given: {got}')

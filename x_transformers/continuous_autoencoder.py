@@ -182,7 +182,8 @@ class ContinuousTransformerAutoencoder(Configurable):
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
         seq = only_real(seq, real)
-        kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        dropped = self.latents_dropout_prob if self.training else 0.0
+        kept = torch.rand(seq.shape[0], 1, dtype=torch.float32, device=seq.device) >= dropped
         token = self.from_latent_to_prepend_token(latents)
         # a latent that is not seen must not stand in the stream of its own place either
         token = only_real(token, kept)

@@ -67,6 +67,7 @@ from x_transformers.generation.exits import (
     mean_context,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.layer_losses import Targets
 from x_transformers.training.token_loss import Terms, later, single_losses
 
 __all__ = [
@@ -326,9 +327,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         """
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, x = self.split(x, self.targets_of(x, labels), lens, kwargs)
+        ids, tokens, real = self.split(x, self.targets_of(x, labels), lens, kwargs)
         kwargs |= {} if prepend_embeds is None else {'prepend_embeds': prepend_embeds}
-        targets = F.pad(x[:, 1:], (0, 1), value=self.ignore_index)
+        targets = Targets(tokens, self.ignore_index, real).of()
         aligned = not self.mixed or self.kind is not None or return_outputs
         out, aux = None, AuxLosses()
         if aligned:
@@ -427,8 +428,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ValueError("`confidence_loss` needs `exit_confidence='classifier'`")
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, x = self.split(x, x, lens, kwargs)
-        real = x != self.ignore_index
+        ids, tokens, _ = self.split(x, x, lens, kwargs)
+        real = tokens != self.ignore_index
         with torch.no_grad():
             states, _ = self.states_of(ids, kwargs)
             said = [self.reading(s, n, later=False).argmax(dim=-1) for n, s in enumerate(states, 1)]

@@ -15,6 +15,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import check_net, refuse_own
+from x_transformers.core.precision import widest
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -130,7 +131,7 @@ def get_accumulated_threshold_mask(entropies: Tensor, threshold: float, ignore_e
     """
     n = entropies.shape[1]
     counted = entropies.masked_fill(entropies < ignore_entropy_below, 0.0)
-    total = F.pad(counted.cumsum(dim=-1, dtype=torch.promote_types(counted.dtype, torch.float64)), (1, 0))
+    total = F.pad(counted.cumsum(dim=-1, dtype=widest(counted.device)), (1, 0))
     follows = torch.searchsorted(total, total + threshold).clamp(max=n + 1)  # n + 1: never
     jump = F.pad(follows, (0, 1), value=n + 1)
     starts = torch.zeros_like(jump, dtype=torch.bool)

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, can_look, check_range
 from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.flags import (
     ConfigError,
@@ -27,6 +25,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 
 __all__ = ['FineTuned', 'TextBatch', 'TextToText', 'finetune', 'freeze_pretrained_']
 
@@ -143,7 +142,7 @@ class FineTuned(Configurable):
         logits = self.head(hidden)
         if self.kind == 'span' and mask is not None:
             logits = logits.masked_fill(~mask.unsqueeze(-1), torch.finfo(logits.dtype).min)
-        return logits if labels is None else aux.added_to(self.loss(logits, labels))
+        return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
 
     @staticmethod
     def first(hidden: Tensor, mask: Tensor | None) -> Tensor:
@@ -151,17 +150,19 @@ class FineTuned(Configurable):
             return hidden[:, 0]
         return hidden[torch.arange(len(hidden), device=hidden.device), mask.byte().argmax(dim=-1)]
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         wanted = (len(logits), 2) if self.kind == 'span' else tuple(logits.shape[:-1])
         if labels.shape != wanted or labels.is_floating_point():
             got = f'{labels.dtype} of shape {tuple(labels.shape)}'
             raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}')
+        if mask is not None:  # labels of padding, or of rows of padding alone, do not count
+            real = mask if self.kind == 'tokens' else mask.any(dim=-1)
+            labels = labels.masked_fill(~real.view(*real.shape, *[1] * (labels.ndim - real.ndim)), IGNORED)
         most = logits.shape[1] if self.kind == 'span' else self.num_labels
         known = labels[labels != IGNORED] if can_look(labels) else labels
         if known.numel():
             check_range(known, 'labels', 0, most - 1, 'labels')
-        logits = accurate(logits.mT.flatten(0, 1) if self.kind == 'span' else logits.flatten(0, -2))
-        return F.cross_entropy(logits, labels.flatten().long(), ignore_index=IGNORED)
+        return next_token_loss(logits.mT if self.kind == 'span' else logits, labels.long(), ignore_index=IGNORED)
 
 
 def finetune(

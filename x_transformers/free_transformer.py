@@ -33,6 +33,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_p
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
@@ -92,7 +93,7 @@ class BinaryMapper(Configurable):
         entropy = F.softplus(logits) - logits * logits.sigmoid()
         told = (self.bits * math.log(2) - entropy.sum(dim=-1) - self.kl_loss_threshold).relu()
         if mask is None:
-            return told.mean()
+            return mean_or_zero(told)
         return told.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -175,7 +176,8 @@ class FreeTransformer(Configurable):
         positions = dict(pos=places, context_pos=places) if per_token else {}
         pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **positions)
         logits = self.to_latent_bit_logits(pooled)
-        latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=mask if per_token else None)
+        counts = mask if mask is None or per_token else mask.any(dim=-1, keepdim=True)
+        latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=counts)
         return (latents, loss) if return_kl_loss else latents
 
     @checked

@@ -25,6 +25,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.training.losses import mean_of_rows
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
 
 __all__ = ['GPTVAE']
@@ -117,11 +118,12 @@ class GPTVAE(Configurable):
             raise ValueError(f'`seq_for_latents` got {told.shape[0]} rows, `seq` has {seq.shape[0]}')
         with AuxLosses() as aux:
             latents, (mean, log_var) = self.encode_to_latents(told, return_mean_log_var=True)
-        kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        dropped = self.latents_dropout_prob if self.training else 0.0
+        kept = torch.rand(seq.shape[0], 1, dtype=torch.float32, device=seq.device) >= dropped
         loss = self.ar_wrapped_decoder(
             seq, prepend_embeds=self.from_latent_to_prepend_token(latents), prepend_mask=kept
         )
-        divergence = gaussian_divergence(mean, log_var, self.vae_kl_div_floor).mean()
+        divergence = mean_of_rows(gaussian_divergence(mean, log_var, self.vae_kl_div_floor), told != self.pad_id)
         total = aux.added_to(loss + self.vae_kl_loss_weight * divergence)
         return (total, (loss, divergence)) if return_all_losses else total
 

@@ -15,7 +15,7 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
 from x_transformers.core.own_stacks import a_stack, known_stack
@@ -50,7 +50,8 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
-from x_transformers.training.losses import readable
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import readable, real_tokens
 from x_transformers.training.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import Wrapper
 
@@ -281,7 +282,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         return_outputs                also return `Outputs(losses, logits, intermediates)`
         prepend_embeds  b p e         vectors in front of the tokens, which are no targets
         lens            b             number of real steps of each row; later ones are no targets
-        **kwargs                      to the net: `mask` (b n), `context`, ...
+        **kwargs                      to the net: `context`, ..., and `mask` (b n), True for real steps: others are no
+                                      targets, and nothing is predicted from them
         returns                       scalar; a stream without targets adds 0
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
@@ -290,9 +292,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
             raise ValueError(f'`x` got streams of the shape {(b, n)}, n must be at least 2')
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         x = {name: x[name].long() for name in self.net.num_tokens}
-        if lens is not None:
-            check_lengths(lens, 'lens', b, n)
-            real = within(lens, n)
+        real = real_tokens(next(iter(x.values())), kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
+        if real is not None:
             x = {name: ids.masked_fill(~real, self.ignore_index) for name, ids in x.items()}
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
@@ -303,9 +304,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
             out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
         logits, trace = out if wanted else (out, None)
         logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
-        losses = {
-            name: next_token_loss(t, x[name][:, 1:], ignore_index=self.ignore_index) for name, t in logits.items()
-        }
+        targets = {name: Targets(x[name], self.ignore_index, real).of()[:, :-1] for name in logits}
+        losses = {name: next_token_loss(t, targets[name], ignore_index=self.ignore_index) for name, t in logits.items()}
         loss = sum(self.loss_weights[name] * one for name, one in losses.items())
         if self.add_attn_z_loss:
             loss = loss + trace.attn_z_loss

@@ -42,7 +42,8 @@ from x_transformers.flags import (
     one_of,
     size,
 )
-from x_transformers.training.losses import each_head, readable
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import each_head, readable, real_tokens
 from x_transformers.training.token_loss import by_chunks, later, reads_whole
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
@@ -264,25 +265,28 @@ class NextLatentWrapper(Configurable):
 
         x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` marks what is no target
         return_loss_breakdown        also return the `Losses`, before their weights
-        **kwargs                     to the net: `mask` (b n), `context`, ...
+        **kwargs                     to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
+                                     targets, and nothing is predicted from them
         """
         x = check_ids(x, 'x', self.num_rollouts + 2)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
-        ids = readable(x, self.ignore_index, self.pad_value)
+        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        x = x if real is None else x.masked_fill(~real, self.ignore_index)
+        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
         with AuxLosses() as aux:
             logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
-        ce = self.token_loss(logits, x)
-        losses = Losses(ce, *self.latent_losses(hidden, x, ids), self.normality(hidden, x))
+        ce = self.token_loss(logits, to_come)
+        losses = Losses(ce, *self.latent_losses(hidden, to_come, ids), self.normality(hidden, to_come))
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
         total = aux.added_to(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)))
         return (total, losses) if return_loss_breakdown else total
 
-    def token_loss(self, logits: Any, x: Tensor) -> Tensor:
+    def token_loss(self, logits: Any, to_come: Targets) -> Tensor:
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         logits = each_head(lambda one: one[:, :-1], logits)
-        return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
+        return next_token_loss(logits, to_come.of()[:, :-1], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
 
-    def latent_losses(self, hidden: Tensor, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def latent_losses(self, hidden: Tensor, to_come: Targets, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The distance and the divergence of all steps."""
         zero = hidden.new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
@@ -291,7 +295,7 @@ class NextLatentWrapper(Configurable):
         tokens = self.token_emb(ids).detach()
         # behind the end of the sequence there is nothing to foretell: zeros, which are masked
         actions = torch.stack([F.pad(tokens[:, step:], (0, 0, 0, step - 1)) for step in steps])
-        valid = torch.stack([F.pad(x[:, step:] != self.ignore_index, (0, step - 1)) for step in steps])
+        valid = torch.stack([to_come.of(step - 1)[:, :-1] != self.ignore_index for step in steps])
         targets = torch.stack([F.pad(hidden.detach()[:, step:], (0, 0, 0, step - 1)) for step in steps])
         states = self.dynamics_model(actions, hidden[:, :-1])
         if states.shape != targets.shape:
@@ -339,11 +343,11 @@ class NextLatentWrapper(Configurable):
         flat = rearrange(states, 'r b n d -> (r b n) d'), rearrange(targets, 'r b n d -> (r b n) d')
         return by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
 
-    def normality(self, hidden: Tensor, x: Tensor) -> Tensor:
+    def normality(self, hidden: Tensor, to_come: Targets) -> Tensor:
         """SIGReg of the states that have a target."""
         if self.sigreg_loss_weight == 0:
             return hidden.new_zeros(())
-        return sigreg_loss(hidden[:, :-1], mask=x[:, 1:] != self.ignore_index, **self.sigreg_loss_kwargs)
+        return sigreg_loss(hidden[:, :-1], mask=to_come.of()[:, :-1] != self.ignore_index, **self.sigreg_loss_kwargs)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from random import random
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -13,12 +12,13 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import evaluating
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import coin_flip
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import widest
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -36,6 +36,7 @@ from x_transformers.flags import (
 from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require
 from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 
@@ -75,7 +76,7 @@ def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], devi
     import einx
 
     if real is None:
-        rank, count = torch.rand(shape, device=device).argsort(dim=-1), share * shape[1]
+        rank, count = torch.rand(shape, dtype=torch.float32, device=device).argsort(dim=-1), share * shape[1]
     else:
         rank, count = random_rank(real), share * real.sum(dim=-1)
     hidden = einx.less('b n, b -> b n', rank, count.clamp(min=1.0))
@@ -195,10 +196,10 @@ class NonAutoregressiveWrapper(Configurable):
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
         real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
-        time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
+        time = torch.rand(x.shape[0], dtype=torch.float32, device=x.device)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
         if self.training and self.cond_drop_prob > 0 and kwargs.get('context') is not None:
-            gone = torch.rand(x.shape[0], device=x.device) < self.cond_drop_prob
+            gone = torch.rand(x.shape[0], dtype=torch.float32, device=x.device) < self.cond_drop_prob
             kwargs = self.without_context(kwargs, gone)
         shown, inputs = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:
@@ -210,7 +211,7 @@ class NonAutoregressiveWrapper(Configurable):
         if alone:
             return Losses(aux.added_to(loss), loss, None)
 
-        temperature = random() if generator_sample_temperature is None else generator_sample_temperature
+        temperature = draw_number() if generator_sample_temperature is None else generator_sample_temperature
         guessed = gumbel_sample(logits.detach(), temperature)
         with AuxLosses() as of_critic:
             critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
@@ -222,10 +223,10 @@ class NonAutoregressiveWrapper(Configurable):
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
         masked, left = hidden, 1.0
-        if self.no_replace_prob > 0 and coin_flip():
+        if self.no_replace_prob > 0 and draw_number() < 0.5:
             masked = masked & ~get_mask_subset_prob(hidden, self.no_replace_prob)
             left -= self.no_replace_prob
-        if self.random_token_prob > 0 and coin_flip():
+        if self.random_token_prob > 0 and draw_number() < 0.5:
             wrong = get_mask_subset_prob(masked, self.random_token_prob * left)
             drawn = torch.randint(0, max(self.num_tokens - 1, 1), x.shape, device=x.device)
             # any id but that of hidden tokens
@@ -234,7 +235,7 @@ class NonAutoregressiveWrapper(Configurable):
 
     def first_guess(self, shown: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """What the net is conditioned on: its own embeddings, or at times none."""
-        if random() >= self.self_cond_train_prob:
+        if draw_number() >= self.self_cond_train_prob:
             return self.null_embed.expand(*shown.shape, -1)
         with torch.no_grad():
             return self.net(shown, return_embeddings=True, **kwargs)
@@ -261,7 +262,7 @@ class NonAutoregressiveWrapper(Configurable):
         scores = accurate(self.criticised(filled, kwargs))
         losses = F.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction='none')
         if real is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     def criticised(self, ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
@@ -336,7 +337,7 @@ class NonAutoregressiveWrapper(Configurable):
                 guessed = gumbel_sample(logits, max(heat, 1e-3), generator=generator)
                 seq = torch.where(hidden, guessed, seq)
                 if order == 'random':
-                    scores = torch.rand(seq.shape, device=seq.device, generator=generator)
+                    scores = torch.rand(seq.shape, dtype=torch.float32, device=seq.device, generator=generator)
                 elif self.token_critic is not None:
                     scores = accurate(self.criticised(seq, kwargs))
                     scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
@@ -405,11 +406,11 @@ class NonAutoregressiveWrapper(Configurable):
 
     def hidden_counts(self, n: int | Tensor) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
-        wide = torch.float64 if self.ceil_counts else torch.float32
-        times = torch.linspace(0, 1, self.steps + 1, dtype=wide)[1:]
+        device = torch.device('cpu') if is_int(n) else n.device
+        wide = widest(device) if self.ceil_counts else torch.float32
+        shares = self.schedule_fn(torch.linspace(0, 1, self.steps + 1, dtype=wide, device=device)[1:])
         if is_int(n):
-            return [int(count) for count in self.counts_of(self.schedule_fn(times), torch.tensor(n))]
-        shares = self.schedule_fn(times.to(n.device))
+            return [int(count) for count in self.counts_of(shares, torch.tensor(n, device=device))]
         return self.counts_of(shares.unsqueeze(-1), n)
 
     def counts_of(self, shares: Tensor, n: Tensor) -> Tensor:

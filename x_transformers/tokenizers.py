@@ -10,6 +10,7 @@ and Kudo & Richardson 2018, arXiv:1808.06226 (Unigram)
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
@@ -27,6 +28,7 @@ __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wo
 
 PAD, UNK, BOS, EOS = '[PAD]', '[UNK]', '[BOS]', '[EOS]'
 SPECIAL = (PAD, UNK, BOS, EOS)
+SCORE_DIGITS, LETTER_STEP = 9, 1e-4  # digits behind the point that scores of unigrams keep, and see `reproducible`
 
 
 def package() -> ModuleType:
@@ -175,6 +177,16 @@ def trained(inner: Any, trainer: Any, texts: Iterable[str]) -> Tokenizer:
     return Tokenizer(inner)
 
 
+def ordered(made: ModuleType, model: Any, like: Any) -> Tokenizer:
+    """A tokenizer of `model`, whose ids are in an order of ours, with all else as in `like`."""
+    inner = made.Tokenizer(model)
+    for part in ('normalizer', 'pre_tokenizer', 'decoder'):
+        if getattr(like, part) is not None:
+            setattr(inner, part, getattr(like, part))
+    inner.add_special_tokens([*SPECIAL])
+    return Tokenizer(inner)
+
+
 def checked_texts(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
         raise TypeError('`texts` got a single text, it must be several: a list or an iterator of texts')
@@ -223,10 +235,20 @@ def train_wordpiece(texts: Iterable[str], num_tokens: int, *, lowercase: bool = 
     made = package()
     inner = made.Tokenizer(made.models.WordPiece(unk_token=UNK))
     around_words(made, inner, lowercase)
-    trainer = made.trainers.WordPieceTrainer(
-        vocab_size=num_tokens, special_tokens=[*SPECIAL], show_progress=False, continuing_subword_prefix='##'
-    )
-    return trained(inner, trainer, texts)
+    texts = checked_texts(texts)
+    texts = [*texts] if iter(texts) is texts else texts  # they are read twice
+
+    def pieces_of(size: int, known: Sequence[str]) -> dict[str, int]:
+        trainer = made.trainers.WordPieceTrainer(
+            vocab_size=size, special_tokens=[*known], show_progress=False, continuing_subword_prefix='##'
+        )
+        inner.train_from_iterator(texts, trainer)
+        return dict(inner.get_vocab(with_added_tokens=False))
+
+    # The trainer numbers single letters in the order of a hash table, and of pairs that are equally frequent it joins
+    # those with the lower numbers first. So the letters are numbered for it: a vocabulary of size 1 holds them alone.
+    letters = sorted(pieces_of(1, SPECIAL).keys() - {*SPECIAL}, key=lambda piece: (piece.startswith('##'), piece))
+    return ordered(made, made.models.WordPiece(pieces_of(num_tokens, [*SPECIAL, *letters]), unk_token=UNK), inner)
 
 
 def wordpiece_of(vocabulary: Mapping[str, int], *, lowercase: bool = False) -> Tokenizer:
@@ -243,6 +265,22 @@ def around_words(made: ModuleType, inner: Any, lowercase: bool) -> None:
     inner.decoder = made.decoders.WordPiece()
 
 
+def reproducible(scores: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return pieces with their scores, the best first, without what differs from one training to the next.
+
+    The trainer adds up in the order of a hash table, so that last digits and the order of equal scores differ. In such
+    an order, too, it gives letters that are no piece the least score, and the next one `LETTER_STEP` more: these all
+    get the least.
+    """
+    least = min((score for _, score in scores), default=0.0)
+    found = []
+    for piece, score in scores:
+        steps = (score - least) / LETTER_STEP
+        given = len(piece) == 1 and steps < len(scores) and abs(steps - round(steps)) < 1e-4
+        found.append((piece, round(least if given else score, SCORE_DIGITS)))
+    return sorted(found, key=lambda one: (-one[1], one[0]))
+
+
 def train_unigram(texts: Iterable[str], num_tokens: int) -> Tokenizer:
     """Unigram, as SentencePiece has it: of all ways to cut a text, the one with the largest sum of log p(piece).
 
@@ -256,4 +294,7 @@ def train_unigram(texts: Iterable[str], num_tokens: int) -> Tokenizer:
     trainer = made.trainers.UnigramTrainer(
         vocab_size=num_tokens, special_tokens=[*SPECIAL], unk_token=UNK, show_progress=False
     )
-    return trained(inner, trainer, texts)
+    inner.train_from_iterator(checked_texts(texts), trainer)
+    learned = json.loads(inner.to_str())['model']
+    scores = [*learned['vocab'][: len(SPECIAL)], *reproducible(learned['vocab'][len(SPECIAL) :])]
+    return ordered(made, made.models.Unigram([*map(tuple, scores)], unk_id=learned['unk_id']), inner)

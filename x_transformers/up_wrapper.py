@@ -94,7 +94,7 @@ class SyntheticDataGenerator(Configurable):
         if isinstance(m, (nn.Linear, nn.RNNBase, nn.RNNCellBase)):
             for name, parameter in m.named_parameters(recurse=False):
                 if name.startswith('weight'):
-                    parameter.mul_(torch.rand((), device=parameter.device) * MOST_SCALE)
+                    parameter.mul_(torch.rand((), dtype=torch.float32, device=parameter.device) * MOST_SCALE)
 
     @checked
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:

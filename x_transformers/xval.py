@@ -16,10 +16,11 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
+from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.own_stacks import a_stack, known_stack
+from x_transformers.core.precision import at_least_float
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -55,6 +56,7 @@ from x_transformers.generation.sampling import (
     sample,
     top_k,
 )
+from x_transformers.training.losses import predictable, real_tokens
 from x_transformers.training.token_loss import (
     Terms,
     later,
@@ -210,7 +212,7 @@ def check_numbers(x_num: Any, name: str, x: Tensor) -> Tensor:
     if x_num.shape != x.shape:
         raise ValueError(f'`{name}` got shape {tuple(x_num.shape)}, it must be {tuple(x.shape)}, one number per token')
     check_device(x_num, name, x)
-    return x_num if x_num.is_floating_point() else x_num.to(torch.get_default_dtype())
+    return x_num if x_num.is_floating_point() else x_num.to(at_least_float(torch.get_default_dtype()))
 
 
 # training and generation
@@ -271,7 +273,8 @@ class XValAutoregressiveWrapper(Configurable):
         x_num                   b n   numbers, read where the token stands for one
         return_loss_breakdown         also return `LossBreakdown`, the losses of each place
         **kwargs                      to the net: `context`, ..., and a `mask` (b n), True for real tokens; what is not
-                                      real is no target. A mask (b n-1) is one of the input, and taken for both
+                                      real is no target, and nothing is predicted from it. A mask (b n-1) is one of
+                                      the input, and taken for both
         returns                       scalar; 0 if there is no target
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
@@ -283,27 +286,29 @@ class XValAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         ignored = x == self.ignore_index
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
-        counts = ~ignored[:, 1:]
+        counts, unread = ~ignored[:, 1:], ignored[:, :-1]
         if kwargs.get('mask') is not None:
             mask = a_tensor(kwargs['mask'], 'mask')
             mask = as_mask(mask, 'mask', b, n - (mask.ndim == 2 and mask.shape[-1] == n - 1), like=x)
             kwargs['mask'] = mask[:, : n - 1]
-            counts = counts & mask[:, 1 - n :]
+            counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread | ~mask[:, : n - 1]
+        if kwargs.get('seq_start_pos') is not None:
+            real = real_tokens(x, start=kwargs['seq_start_pos'])
+            counts, unread = counts & predictable(real), unread | ~real[:, :-1]
 
-        ids, numbers = x.masked_fill(ignored, self.pad_value), x_num.masked_fill(ignored, 1.0)
+        ids, numbers = x[:, :-1].masked_fill(unread, self.pad_value), x_num[:, :-1].masked_fill(unread, 1.0)
         with AuxLosses() as aux:
-            logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs, **later(self.net))
-        numeric = targets == self.net.numerical_token_id
-        # what is no number, or hidden, may be NaN, whose gradient would be too
-        known = cleared(target_numbers.masked_fill(~numeric, 0.0).unsqueeze(-1), counts).squeeze(-1)
-        squares = (predicted - known).square().masked_fill(~numeric, 0.0)
+            logits, predicted = self.net(ids, numbers, **kwargs, **later(self.net))
+        # What is no number, or hidden, may be NaN: it is left out before it is squared.
+        without = ~counts | (targets != self.net.numerical_token_id)
+        squares = (predicted.masked_fill(without, 0.0) - target_numbers.masked_fill(without, 0.0)).square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
             entropies = single_losses(logits, targets, terms)
             total = entropies.masked_fill(~counts, 0.0).sum()
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
-        total = total + self.numerical_loss_weight * squares.masked_fill(~counts, 0.0).sum(dtype=total.dtype)
+        total = total + self.numerical_loss_weight * squares.sum(dtype=total.dtype)
         loss = aux.added_to(total / counts.sum().clamp(min=1))
         return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
 

@@ -9,7 +9,6 @@ from contextlib import ContextDecorator
 from functools import partial, reduce, wraps
 from inspect import signature
 from itertools import chain, pairwise
-from random import random
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from x_transformers.core.draws import draw_number
 from x_transformers.features.norms import Identity  # noqa: F401
 
 T = TypeVar('T')
@@ -590,7 +590,7 @@ def log_of_gumbel(t: Tensor, eps: float = 1e-10) -> Tensor:
 
 def sample_prob(prob: float) -> bool:
     """True with this probability."""
-    return random() < prob
+    return draw_number() < prob
 
 
 def coin_flip() -> bool:

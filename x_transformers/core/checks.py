@@ -108,6 +108,8 @@ def numbers_of(value: Any, name: str) -> Tensor:
     """A tensor of real numbers, from one or from lists of them."""
     try:
         t = torch.as_tensor(value)
+        if not torch.is_tensor(value) and t.is_floating_point():  # with no fewer digits than float32
+            t = torch.as_tensor(value, dtype=torch.promote_types(t.dtype, torch.float32))
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f'`{name}` got {shown(value)}, it must be numbers: a tensor, or lists of them') from None
     if t.is_complex():

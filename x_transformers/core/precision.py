@@ -1,4 +1,4 @@
-"""Digits enough to add up many numbers: float32 at least."""
+"""Digits enough to add up many numbers: float32 at least, float64 where a device has it."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -10,6 +10,20 @@ def at_least_float(dtype: torch.dtype) -> torch.dtype:
     """The dtype to add up many numbers of this one in."""
     # torch does not promote floating point of one byte
     return torch.float32 if dtype.itemsize == 1 else torch.promote_types(dtype, torch.float32)
+
+
+# kinds of devices without float64
+WITHOUT_FLOAT64 = {'mps'}
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return the floating point dtype of most digits that a device has."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
+
+
+def widened(t: Tensor) -> Tensor:
+    """Return `t` in the floating point dtype of most digits that its device has."""
+    return t.to(widest(t.device))
 
 
 def accurate(t: Tensor) -> Tensor:

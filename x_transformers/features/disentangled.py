@@ -60,8 +60,10 @@ class Buckets:
                 f'the distance larger than half of it, by 2 at least'
             )
         self.reach = span if most is None else most  # from here on all are alike
-        # in float32, as it is divided by, so that M - 1 falls on the last bucket
-        self.last = 1.0 if most is None else float(torch.tensor((most - 1) / self.middle, device='cpu').log())
+        self.last = 1.0
+        if most is not None:
+            # In float32, as it is divided by, so that M - 1 falls on the last bucket.
+            self.last = float(torch.tensor((most - 1) / self.middle, dtype=torch.float32, device='cpu').log())
 
     def of(self, distance: Tensor) -> Tensor:
         if self.most is not None:

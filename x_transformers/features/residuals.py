@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.draws import draw_number
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
@@ -364,7 +365,7 @@ class LayerDropout(StackFeature):
         if layer.index >= len(rates):
             raise ConfigError(f'`layer_dropouts` has {len(rates)} entries, there is a layer {layer.index}')
         rate = rates[layer.index]
-        return True if self.host.training and rate > 0 and torch.rand(()).item() < rate else None
+        return True if self.host.training and rate > 0 and draw_number() < rate else None
 
 
 class ResiDual(StackFeature):

@@ -150,11 +150,11 @@ class Choice:
 
         def shift(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
             check(size)
-            made = torch.zeros(size, dtype=torch.float64)
+            made = torch.zeros(size, dtype=torch.float64, device='cpu')
             for token, value in bias.items():
                 made[token] += value
             if allowed is not None:
-                kept = torch.zeros(size, dtype=torch.bool)
+                kept = torch.zeros(size, dtype=torch.bool, device='cpu')
                 kept[torch.tensor(tokens_of(allowed, 'allowed_tokens', size), dtype=torch.long)] = True
                 made = made.masked_fill(~kept, -torch.inf)
             if banned is not None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import widened
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
 from x_transformers.generation.choice import Endings
@@ -140,7 +141,7 @@ def of_block(threshold: Any, block: int) -> float:
 
 def decayed(threshold: float, t: Tensor, most: int, tau: float) -> Tensor:
     """The threshold of the t-th generated token, of `most`."""
-    return (0.9 * threshold + 0.1 * (-tau * t.clamp(min=0).double() / max(most, 1)).exp()).clamp(0, 1)
+    return (0.9 * threshold + 0.1 * (-tau * widened(t.clamp(min=0)) / max(most, 1)).exp()).clamp(0, 1)
 
 
 def mean_context(context: Tensor, mask: Tensor | None) -> Tensor:
@@ -225,7 +226,7 @@ class Watched:
                 raise ValueError('`return_stats` needs each step to be one call: rows with padding were read apart')
             depths = torch.stack([depth.repeat_interleave(b // max(len(depth), 1)) for depth in each], dim=1)
         real = going(state.ids[:, state.start : state.length], state.endings)
-        mean = float(depths[real].double().mean()) if bool(real.any()) else math.nan
+        mean = float(widened(depths[real]).mean()) if bool(real.any()) else math.nan
         return ExitStats(mean, self.blocks, state.generated(depths.masked_fill(~real, 0)))
 
 

@@ -253,7 +253,7 @@ def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
             raise ValueError(f'`filter_kwargs` got {keyword!r}, the keywords of `{name}` are {takes}{hint}')
     bound = functools.partial(keep, **keywords)
     if keep in FILTER_LOGITS_FN.values():
-        bound(torch.zeros(2))
+        bound(torch.zeros(2, dtype=torch.float32, device='cpu'))
     return bound
 
 
@@ -268,7 +268,7 @@ def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 def counts(ids: Tensor, counted: Tensor | None, size: int) -> Tensor:
     """How often each token of a vocabulary of `size` occurs in each row of ids (b t), where `counted` (b t):  b l"""
     ones = torch.ones_like(ids, dtype=torch.float32) if counted is None else counted.float()
-    return torch.zeros(len(ids), size, device=ids.device).scatter_add_(1, ids, ones)
+    return torch.zeros(len(ids), size, dtype=torch.float32, device=ids.device).scatter_add_(1, ids, ones)
 
 
 # draws

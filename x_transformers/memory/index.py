@@ -91,7 +91,7 @@ class Index:
             self.write(trained, 'trained.faiss')
             write_json(self.notes, self.about)
         # one place for all: new ones between the growing lists of clusters would break memory into pieces
-        room = torch.empty(ADDED, self.dim)
+        room = torch.empty(ADDED, self.dim, dtype=torch.float32, device='cpu')
         for start in range(self.entries // SHARD * SHARD, entries, SHARD):
             end = min(start + SHARD, entries)
             if end <= self.entries:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from x_transformers.core.checks import as_mask, as_precise, check_ids, check_ran
 from x_transformers.core.precision import accurate
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.x_transformers import AttentionLayers
 
 __all__ = ['DecisionTransformer', 'Episode', 'returns_to_go']
@@ -57,6 +58,22 @@ class Episode:
             raise ValueError(f'`receive` got reward {len(self.rewards) + 1}, there are {len(self.actions)} actions')
         self.rewards.append(torch.as_tensor(reward, dtype=torch.float32))
         return self
+
+
+class Steps(NamedTuple):
+    """Steps as the model reads them: those that are padding hold zeros.
+
+    states, actions   b k ..., as they were given
+    rtg               b k 1
+    timesteps         b k, or k
+    start             b, how many steps of each row are padding on the left; None without any
+    """
+
+    states: Tensor
+    actions: Tensor
+    rtg: Tensor
+    timesteps: Tensor
+    start: Tensor | None
 
 
 class DecisionTransformer(Configurable):
@@ -107,10 +124,12 @@ class DecisionTransformer(Configurable):
 
     # what it reads
 
-    def check(
-        self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """States, actions, returns (b k 1), and how many steps of each row are padding on the left (b)."""
+    def check(self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None) -> Steps:
+        """Return the steps as they are read, with zeros in place of padding.
+
+        Raises:
+            ValueError or TypeError for inputs of another shape or kind.
+        """
         of_state = (self.state_dim,) if size.test(self.state_dim) else tuple(self.state_dim)
         if states.ndim != 2 + len(of_state) or states.shape[2:] != of_state:
             wanted = ', '.join(('b', 'k', *map(str, of_state)))
@@ -127,23 +146,23 @@ class DecisionTransformer(Configurable):
         if timesteps.shape not in ((k,), (b, k)) or timesteps.is_floating_point():
             got = f'{timesteps.dtype} of shape {tuple(timesteps.shape)}'
             raise ValueError(f'`timesteps` got {got}, it must be whole numbers {(b, k)}')
+        mask, start = as_mask(mask, 'mask', b, k, like=states), None
+        if mask is not None:
+            start = k - mask.sum(dim=-1)
+            if not torch.equal(mask, torch.arange(k, device=mask.device) >= start.unsqueeze(-1)):
+                raise ValueError('`mask` got holes, or padding on the right: steps are padded on the left')
+            states, actions, rtg, timesteps = (
+                t.masked_fill(~mask.view(b, k, *[1] * (t.ndim - 2)), 0)
+                for t in (states, actions, rtg, timesteps.expand(b, k))
+            )
         check_range(timesteps, 'timesteps', 0, self.max_ep_len - 1, 'times')
         actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else as_precise(actions, self)
-        mask = as_mask(mask, 'mask', b, k, like=states)
-        if mask is None:
-            return as_precise(states, self), actions, as_precise(rtg, self), None
-        start = k - mask.sum(dim=-1)
-        if not torch.equal(mask, torch.arange(k, device=mask.device) >= start.unsqueeze(-1)):
-            raise ValueError('`mask` got holes, or padding on the right: steps are padded on the left')
-        if not self.discrete:
-            actions = actions.masked_fill(~mask.unsqueeze(-1), 0.0)
-        states = states.masked_fill(~mask.view(b, k, *[1] * len(of_state)), 0.0)
-        return as_precise(states, self), actions, as_precise(rtg, self).masked_fill(~mask.unsqueeze(-1), 0.0), start
+        return Steps(as_precise(states, self), actions, as_precise(rtg, self), timesteps, start)
 
-    def tokens(self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor) -> Tensor:
+    def tokens(self, steps: Steps) -> Tensor:
         """Three for each step:  b (k 3) d"""
-        time = self.embed_timestep(timesteps)
-        given = self.embed_return(rtg / self.return_scale), self.embed_state_of(states), self.embed_action(actions)
+        time, rtg = self.embed_timestep(steps.timesteps), steps.rtg / self.return_scale
+        given = self.embed_return(rtg), self.embed_state_of(steps.states), self.embed_action(steps.actions)
         return self.embed_norm(torch.stack([one + time for one in given], dim=2).flatten(1, 2))
 
     def embed_state_of(self, states: Tensor) -> Tensor:
@@ -170,11 +189,9 @@ class DecisionTransformer(Configurable):
         mask        b k                 True for real steps; padding stands on the left
         raises      ValueError for other shapes, more than `context_len` steps, or times from `max_ep_len` on
         """
-        states, actions, rtg, start = self.check(states, actions, rtg, timesteps, mask)
-        if start is not None:
-            timesteps = timesteps.expand(states.shape[:2])
-        options = {} if start is None else {'seq_start_pos': 3 * start}
-        out = self.attn_layers(self.tokens(states, actions, rtg, timesteps), **options)
+        steps = self.check(states, actions, rtg, timesteps, mask)
+        options = {} if steps.start is None else {'seq_start_pos': 3 * steps.start}
+        out = self.attn_layers(self.tokens(steps), **options)
         return self.predicted(out[:, 1::3])
 
     def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -186,16 +203,25 @@ class DecisionTransformer(Configurable):
         if missing or ('rtg' in batch) == ('rewards' in batch):
             what = ', '.join(f'`{name}`' for name in missing) or 'either `rtg` or `rewards`'
             raise ValueError(f'`batch` got {", ".join(sorted(batch))}: it must have {what}')
-        mask = batch.get('mask')
-        rtg = batch['rtg'] if 'rtg' in batch else returns_to_go(batch['rewards'], mask)
+        mask = as_mask(batch.get('mask'), 'mask', *batch['states'].shape[:2], like=batch['states'])
+        if 'rtg' in batch:
+            rtg = batch['rtg']
+        else:
+            rtg = returns_to_go(batch['rewards'], mask).to(self.embed_norm.weight.dtype)
         with AuxLosses() as aux:
             found = self(batch['states'], batch['actions'], rtg, batch['timesteps'], mask)
         found, target = accurate(found), batch['actions']
+        if mask is not None:
+            # Padding may hold anything: it is left out before it is squared.
+            found = found.masked_fill(~mask.unsqueeze(-1), 0.0)
+            target = target.masked_fill(~mask if self.discrete else ~mask.unsqueeze(-1), 0)
         if self.discrete:
             each = F.cross_entropy(found.flatten(0, 1), target.flatten().long(), reduction='none').view(target.shape)
         else:
             each = (found - target).square().mean(dim=-1)
-        return aux.added_to(each.mean() if mask is None else each[mask].mean())
+        if mask is None:
+            return aux.added_to(mean_or_zero(each))
+        return aux.added_to(each.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1))
 
     @torch.no_grad()
     def act(self, history: Episode, target_return: Tensor | float, temperature: float = 0.0) -> Tensor:
@@ -235,8 +261,8 @@ class DecisionTransformer(Configurable):
         given = [*history.actions[first:], torch.zeros_like(history.actions[-1]) if history.actions else self.none(b)]
         actions = torch.stack([action.to(place.device) for action in given], dim=1)
         times = torch.arange(first, steps, device=place.device)
-        states, actions, rtg, _ = self.check(states, actions, (target.unsqueeze(1) - got)[:, first:], times, None)
-        tokens = self.tokens(states, actions, rtg, times)[:, 2 if kept is not None else 0 : -1]
+        rtg = (target.unsqueeze(1) - got)[:, first:].to(place.dtype)
+        tokens = self.tokens(self.check(states, actions, rtg, times, None))[:, 2 if kept is not None else 0 : -1]
         options = {} if kept is None else {'cache': kept, 'input_not_include_cache': True}
         out, history.cache = self.attn_layers(tokens, return_hiddens=True, **options)
         return out[:, -1]

@@ -28,6 +28,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 
 POOLS = ('first', 'last', 'eos', 'mean')
 # Largest factor of the softmax loss. Published models have learned its logarithm in float16, which keeps its digits.
@@ -138,7 +140,8 @@ class TwoTowers(Configurable):
             return logits
         if u.shape[0] != v.shape[0]:
             raise ValueError(f'`texts` got {v.shape[0]} texts for {u.shape[0]} images: the loss is one of pairs')
-        return aux.added_to(LOSSES[self.loss](accurate(logits)))
+        there = None if mask is None else as_mask(mask, 'mask', *texts.shape[:2], like=texts).any(dim=-1)
+        return aux.added_to(LOSSES[self.loss](accurate(logits), there))
 
 
 def pooled(x: Tensor, name: str) -> Tensor:
@@ -147,14 +150,25 @@ def pooled(x: Tensor, name: str) -> Tensor:
     return x
 
 
-def softmax_loss(logits: Tensor) -> Tensor:
+# losses of pairs, from logits (b, b), over the pairs that are `there`, (b,): a text of padding alone is none
+
+
+def softmax_loss(logits: Tensor, there: Tensor | None = None) -> Tensor:
     right = torch.arange(logits.shape[0], device=logits.device)
-    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2
+    if there is not None:
+        right = right.masked_fill(~there, IGNORED)
+        logits = logits.masked_fill(~there, -torch.inf).masked_fill(~there.unsqueeze(-1), -torch.inf)
+        logits = logits.where(there | there.unsqueeze(-1), 0.0)  # rows without any other would give NaN
+    sides = (next_token_loss(one, right, ignore_index=IGNORED) for one in (logits, logits.mT))
+    return sum(sides) / 2
 
 
-def sigmoid_loss(logits: Tensor) -> Tensor:
+def sigmoid_loss(logits: Tensor, there: Tensor | None = None) -> Tensor:
     signs = 2 * torch.eye(logits.shape[0], dtype=logits.dtype, device=logits.device) - 1
-    return -F.logsigmoid(signs * logits).sum(dim=-1).mean()
+    each = -F.logsigmoid(signs * logits)
+    if there is None:
+        return each.sum() / max(logits.shape[0], 1)
+    return each.masked_fill(~(there & there.unsqueeze(-1)), 0.0).sum() / there.sum().clamp(min=1)
 
 
 LOSSES = {'softmax': softmax_loss, 'sigmoid': sigmoid_loss}

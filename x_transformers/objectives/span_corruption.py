@@ -52,7 +52,7 @@ def composition(total: Tensor, parts: Tensor, generator: Generator | None) -> Te
     """Random sizes (b p) of at least 1, so many `parts` (b) with so great a sum (b), all alike; 0 for those beyond."""
     width = int(total.max())
     place = torch.arange(width, device=total.device)
-    drawn = torch.rand(len(total), width, device=total.device, generator=generator)
+    drawn = torch.rand(len(total), width, dtype=torch.float32, device=total.device, generator=generator)
     # of the total - 1 places between two units, parts - 1 are cut
     rank = drawn.masked_fill(place >= total.unsqueeze(-1) - 1, 2.0).argsort(dim=-1).argsort(dim=-1)
     cut = (rank < parts.unsqueeze(-1) - 1).long()

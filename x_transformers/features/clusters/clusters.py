@@ -276,7 +276,7 @@ class Clusters(AttentionFeature):
 
         def of(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             at = b, h + head, (i - behind).clamp(min=0), j
-            added = torch.zeros((), device=j.device) if bias is None else accurate(bias(*at))
+            added = torch.zeros((), dtype=torch.float32, device=j.device) if bias is None else accurate(bias(*at))
             return added if seen is None else torch.where(seen(*at), added, -FAR)
 
         return of

@@ -67,7 +67,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         if self.holds and self.pattern.cannot_cache:
             self.can_cache = False
         routed, width = host.heads - self.local, host.dim_key
-        self.centroids = F.normalize(torch.randn(routed, self.num_clusters, width), dim=-1)
+        drawn = torch.randn(routed, self.num_clusters, width, dtype=torch.float32)
+        self.centroids = F.normalize(drawn, dim=-1).to(torch.get_default_dtype())
         # no buffer, as those of one replica are sent to all
         self.tally = [torch.zeros(2, routed, self.num_clusters, width + 1, dtype=torch.long)]
 

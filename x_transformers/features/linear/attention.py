@@ -144,7 +144,7 @@ class LinearAttention(AttentionFeature):
                 warn_once(f'`{name}` has no effect with `kernel={self.kernel!r}`')
         if self.kernel in RANDOM:
             self.key_heads, self.width = host.key_heads, host.dim_key
-            self.w, self.age = self.draw(), torch.zeros((), dtype=torch.long)
+            self.w, self.age = self.draw().to(torch.get_default_dtype()), torch.zeros((), dtype=torch.long)
         if self.kernel == 'rff' and self.rff_sigma == 'learned':
             self.sigma = nn.Parameter(torch.full((host.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
         if self.kernel_update != 'sum':
@@ -193,8 +193,9 @@ class LinearAttention(AttentionFeature):
         return self.kernel_update != 'sum'
 
     def draw(self, like: Tensor | None = None) -> Tensor:
-        """Random vectors, (m e) or (k e m)."""
-        width, of_heads, where = self.width, self.kernel in OF_HEADS, None if like is None else like.device
+        """Random vectors, (m e) or (k e m), in float32."""
+        where = dict(dtype=torch.float32, device=None if like is None else like.device)
+        width, of_heads = self.width, self.kernel in OF_HEADS
         wanted = self.kernel_features or (width if of_heads else math.ceil(width * math.log(max(width, 2))))
         if self.kernel == 'favor' and self.kernel_hyperbolic:
             if self.kernel_features and wanted % 2:
@@ -202,9 +203,9 @@ class LinearAttention(AttentionFeature):
             wanted = -(-wanted // 2)
         orthogonal = not of_heads if self.kernel_orthogonal is None else self.kernel_orthogonal
         if not of_heads:
-            return orthogonal_normals(wanted, width, like) if orthogonal else torch.randn(wanted, width, device=where)
+            return orthogonal_normals(wanted, width, like) if orthogonal else torch.randn(wanted, width, **where)
         if not orthogonal:
-            return torch.randn(self.key_heads, width, wanted, device=where)
+            return torch.randn(self.key_heads, width, wanted, **where)
         return torch.stack([orthogonal_normals(wanted, width, like).mT for _ in range(self.key_heads)]).contiguous()
 
     def stepped(self, progress: float) -> None:

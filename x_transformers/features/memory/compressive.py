@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors
 from x_transformers.core.own_stacks import known_stack
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import accurate
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
@@ -34,6 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.kernels.dense import heads_of, tile_heads
 from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.training.losses import mean_or_zero
 
 # what a layer does to queries, keys and values wherever they stand
 OF_CONTENT = (ProjectionClip, ProjectionNorm, QKNorm, QKRMSNorm, QKHeadNorm, KeyRMSNorm, ValueRMSNorm)
@@ -275,9 +276,10 @@ def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[
 
 def mean_square(t: Tensor, real: Tensor | None) -> Tensor:
     """Of all numbers of the real rows of (b n ...), in float32 at least."""
-    t = t.flatten(2)
-    each = t.to(at_least_float(t.dtype)).square().mean(dim=-1)
-    return each.mean() if real is None else (each * real).sum() / real.sum().clamp(min=1)
+    t = accurate(t.flatten(2))
+    if real is None:
+        return mean_or_zero(t.square())
+    return t.masked_fill(~real.unsqueeze(-1), 0.0).square().mean(dim=-1).sum() / real.sum().clamp(min=1)
 
 
 def real_of(call: Any, tokens: int) -> Tensor | None:

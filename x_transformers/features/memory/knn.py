@@ -154,7 +154,7 @@ class KNNMemory(AttentionFeature):
 
 def projection(width: int) -> Tensor:
     """A quarter of the dimensions of a random rotation, the same for all models."""
-    drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device='cpu')
     return torch.linalg.qr(drawn).Q[:, : max(width // 4, 1)].float()
 
 

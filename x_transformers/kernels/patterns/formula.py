@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.core.rows import Pointwise
 from x_transformers.kernels.merging import merged
 from x_transformers.kernels.patterns.layouts import Grid, Group, group_of
@@ -149,7 +149,7 @@ def together(parts: list[tuple[Tensor, Tensor]], q: Tensor, v: Tensor) -> tuple[
     """What is found in all parts, zeros and -inf of none."""
     if not parts:
         nothing = v.new_zeros(*q.shape[:-1], v.shape[-1])
-        return nothing, torch.full(q.shape[:-1], -torch.inf, device=q.device)
+        return nothing, torch.full(q.shape[:-1], -torch.inf, dtype=at_least_float(q.dtype), device=q.device)
     return parts[0] if len(parts) == 1 else merged(parts)
 
 
