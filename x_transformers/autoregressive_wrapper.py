@@ -172,7 +172,7 @@ def looped_loss(
 
 def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
     """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
-    errors = (pred[:, :-1] - embeds[:, 1:].detach()).abs().mean(dim=-1)
+    errors = (accurate(pred[:, :-1]) - accurate(embeds[:, 1:].detach())).abs().mean(dim=-1)
     real = real[:, :-1]
     return (errors * real).sum() / real.sum().clamp(min=1)
 

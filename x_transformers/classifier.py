@@ -122,7 +122,8 @@ class Classifier(Configurable):
         if labels.shape != logits.shape[:-1]:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:-1])}')
         if self.num_classes == 1:
-            return F.mse_loss(accurate(logits.squeeze(-1)), accurate(labels.to(logits.dtype)))
+            numbers = accurate(logits.squeeze(-1))
+            return F.mse_loss(numbers, labels.to(numbers.dtype))
         if labels.is_floating_point():
             raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers, as there are several classes')
         others = labels[labels != IGNORED] if can_look(labels) else labels

@@ -20,6 +20,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
 from x_transformers.core.model_calls import Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -196,7 +197,7 @@ class ContinuousTransformerWrapper(Wrapper):
         if not self.probabilistic:
             return out
         mean, log_var = rearrange(out, '... (d two) -> two ... d', two=2).unbind()
-        return torch.stack((mean, log_var.exp()))
+        return torch.stack((mean, clamped_to(accurate(log_var).exp(), log_var.dtype)))
 
 
 # training and roll-out
@@ -345,7 +346,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
     def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""
-        losses = self.loss_fn(prediction, target)
+        losses = self.loss_fn(accurate(prediction), accurate(target))
         if mask is None:
             return losses.mean()
         if losses.shape[:2] != mask.shape:
@@ -413,7 +414,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if temperature == 0:
             return mean
         noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        return mean + variance.clamp(min=1e-5).sqrt() * temperature * noise
+        return mean + (accurate(variance).clamp(min=1e-5).sqrt() * temperature * noise).to(mean.dtype)
 
 
 def check_width(new: Tensor, x: Tensor) -> None:

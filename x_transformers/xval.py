@@ -19,6 +19,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -188,7 +189,8 @@ class XValTransformerWrapper(Wrapper):
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
-        return embedded * rearrange(scale.to(embedded.dtype), 'b n -> b n 1')
+        exact = accurate(embedded)  # numbers may be beyond the range of float16
+        return (exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1')).to(embedded.dtype)
 
     def outline(self) -> dict[str, str]:
         return {
@@ -290,7 +292,7 @@ class XValAutoregressiveWrapper(Configurable):
         numeric = targets == self.net.numerical_token_id
         # what is no number, or hidden, may be NaN, whose gradient would be too
         known = cleared(target_numbers.masked_fill(~numeric, 0.0).unsqueeze(-1), counts).squeeze(-1)
-        squares = (predicted - known).square().masked_fill(~numeric, 0.0)
+        squares = (accurate(predicted) - accurate(known)).square().masked_fill(~numeric, 0.0)
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
             entropies = single_losses(logits, targets, terms)

@@ -13,7 +13,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, as_precise, check_ids, check_range
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.x_transformers import AttentionLayers
@@ -27,7 +27,8 @@ an_observation = Check(
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum of the rewards from each step on (... t), of steps that are real."""
+    """The sum of the rewards from each step on (... t), of steps that are real, in float32 at least."""
+    rewards = accurate(rewards)
     rewards = rewards if mask is None else rewards.masked_fill(~mask, 0.0)
     return rewards.flip(-1).cumsum(dim=-1).flip(-1)
 
@@ -110,7 +111,7 @@ class DecisionTransformer(Configurable):
     def check(
         self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """States, actions, returns (b k 1), and how many steps of each row are padding on the left (b)."""
+        """States, actions, scaled returns (b k 1), and how many steps of each row are padding on the left (b)."""
         of_state = (self.state_dim,) if size.test(self.state_dim) else tuple(self.state_dim)
         if states.ndim != 2 + len(of_state) or states.shape[2:] != of_state:
             wanted = ', '.join(('b', 'k', *map(str, of_state)))
@@ -131,19 +132,25 @@ class DecisionTransformer(Configurable):
         actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else as_precise(actions, self)
         mask = as_mask(mask, 'mask', b, k, like=states)
         if mask is None:
-            return as_precise(states, self), actions, as_precise(rtg, self), None
+            return as_precise(states, self), actions, self.scaled(rtg), None
         start = k - mask.sum(dim=-1)
         if not torch.equal(mask, torch.arange(k, device=mask.device) >= start.unsqueeze(-1)):
             raise ValueError('`mask` got holes, or padding on the right: steps are padded on the left')
         if not self.discrete:
             actions = actions.masked_fill(~mask.unsqueeze(-1), 0.0)
         states = states.masked_fill(~mask.view(b, k, *[1] * len(of_state)), 0.0)
-        return as_precise(states, self), actions, as_precise(rtg, self).masked_fill(~mask.unsqueeze(-1), 0.0), start
+        return as_precise(states, self), actions, self.scaled(rtg).masked_fill(~mask.unsqueeze(-1), 0.0), start
+
+    def scaled(self, rtg: Tensor) -> Tensor:
+        """Returns as they are read, divided by `return_scale` before they lose digits or range to half precision."""
+        weight = self.embed_return.weight
+        rtg = accurate(rtg) if weight.dtype in HALF else as_precise(rtg, self)
+        return clamped_to(rtg / self.return_scale, dtype_of_products(weight)).to(weight.dtype)
 
     def tokens(self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor) -> Tensor:
         """Three for each step:  b (k 3) d"""
         time = self.embed_timestep(timesteps)
-        given = self.embed_return(rtg / self.return_scale), self.embed_state_of(states), self.embed_action(actions)
+        given = self.embed_return(rtg), self.embed_state_of(states), self.embed_action(actions)
         return self.embed_norm(torch.stack([one + time for one in given], dim=2).flatten(1, 2))
 
     def embed_state_of(self, states: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
@@ -167,7 +167,7 @@ class CompressiveMemory(ModelFeature):
     def use_of(self, weights: Tensor, held: int, tokens: int, call: Any) -> Tensor:
         """From weights (b h i j), the sums over queries, of the mean over heads, for each memory (b l)."""
         first = weights.shape[-1] - tokens - held
-        weights, real = weights[..., first : first + held].mean(dim=1), real_of(call, tokens)
+        weights, real = accurate(weights[..., first : first + held]).mean(dim=1), real_of(call, tokens)
         if real is not None:
             weights = weights.masked_fill(~real[:, -weights.shape[1] :, None], 0.0)
         return weights.sum(dim=1)
