@@ -19,7 +19,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -190,7 +190,7 @@ class XValTransformerWrapper(Wrapper):
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
         exact = accurate(embedded)  # numbers may be beyond the range of float16
-        return (exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1')).to(embedded.dtype)
+        return clamped_to(exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1'), embedded.dtype)
 
     def outline(self) -> dict[str, str]:
         return {

@@ -27,6 +27,14 @@ def dtype_of_products(t: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, in float32 where float16 might not hold it."""
+    if dtype_of_products(a) != torch.float16:
+        return a @ b
+    with without_autocast(a):
+        return accurate(a) @ accurate(b)
+
+
 def clamped_to(t: Tensor, dtype: torch.dtype) -> Tensor:
     """Cast, with finite numbers that are beyond the range of the dtype at its ends."""
     if dtype != torch.float16 or t.dtype == dtype:

@@ -406,7 +406,7 @@ class CogSigned(AttentionFeature):
         return torch.cat((added.abs(), rest), dim=-1)
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.own(self).signs
+        return attn * call.own(self).signs.to(attn.dtype)
 
 
 class AttnDelta(AttentionFeature):

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
-from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, without_autocast
+from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
 from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.blocks import additive, by_rows, can_add
@@ -70,12 +70,8 @@ def tile_heads(t: Tensor, heads: int) -> Tensor:
 
 
 def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
-    """Scaled similarities:  b h i d, b k j d -> b h i j.  In float32 where float16 might not hold them."""
-    if dtype_of_products(q) == torch.float16:
-        q, k = accurate(q), accurate(k)
-        with without_autocast(q):
-            return (q * call.scale) @ tile_heads(k, q.shape[1]).transpose(-1, -2)
-    return (q * call.scale) @ tile_heads(k, q.shape[1]).transpose(-1, -2)
+    """Scaled similarities:  b h i d, b k j d -> b h i j."""
+    return product(q * call.scale, tile_heads(k, q.shape[1]).transpose(-1, -2))
 
 
 # eager
