@@ -174,7 +174,7 @@ def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
     """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
     real = real[:, :-1]
     # What does not count is left out before it is subtracted, so that its gradient is 0, and not 0 times NaN.
-    errors = (pred[:, :-1] - embeds[:, 1:].detach()).masked_fill(~real.unsqueeze(-1), 0.0)
+    errors = (accurate(pred[:, :-1]) - accurate(embeds[:, 1:].detach())).masked_fill(~real.unsqueeze(-1), 0.0)
     return errors.abs().mean(dim=-1).sum() / real.sum().clamp(min=1)
 
 

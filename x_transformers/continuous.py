@@ -20,6 +20,7 @@ from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_leng
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.own_stacks import a_stack, known_stack
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -200,7 +201,7 @@ class ContinuousTransformerWrapper(Wrapper):
         if not self.probabilistic:
             return out
         mean, log_var = rearrange(out, '... (d two) -> two ... d', two=2).unbind()
-        return torch.stack((mean, log_var.exp()))
+        return torch.stack((mean, clamped_to(accurate(log_var).exp(), log_var.dtype)))
 
 
 # training and roll-out
@@ -349,7 +350,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
             target = target.masked_fill(hidden, 0.0)
             if torch.is_tensor(prediction) and prediction.shape[-3:-1] == mask.shape:
                 prediction = prediction.masked_fill(hidden, 0.0)
-        losses = self.loss_fn(prediction, target)
+        losses = self.loss_fn(accurate(prediction), accurate(target))
         if mask is None:
             return mean_or_zero(losses)
         if losses.shape[:2] != mask.shape:
@@ -417,7 +418,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if temperature == 0:
             return mean
         noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        return mean + variance.clamp(min=1e-5).sqrt() * temperature * noise
+        return mean + (accurate(variance).clamp(min=1e-5).sqrt() * temperature * noise).to(mean.dtype)
 
 
 def check_width(new: Tensor, x: Tensor) -> None:

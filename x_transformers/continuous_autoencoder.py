@@ -15,6 +15,7 @@ from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_lengths, check_vectors, within
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -33,6 +34,7 @@ __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 
 
 def gaussian_divergence(mean: Tensor, log_var: Tensor, floor: float = 0.0) -> Tensor:
     """sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
+    mean, log_var = accurate(mean), accurate(log_var)
     each = 0.5 * (log_var.exp() + mean.square() - log_var - 1)
     return (each - floor).relu().sum(dim=-1)
 
@@ -158,8 +160,8 @@ class ContinuousTransformerAutoencoder(Configurable):
         """Latents (b l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
         real = self.real(seq, lens)
         embeds = self.encoder(only_real(seq, real), mask=None if lens is None else real)
-        total = reduce(only_real(embeds, real), 'b n d -> b d', 'sum')
-        pooled = total / real.sum(dim=1, keepdim=True).clamp(min=1)
+        total = reduce(accurate(only_real(embeds, real)), 'b n d -> b d', 'sum')
+        pooled = (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(embeds.dtype)
         latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss)
         return (latents, loss) if return_aux_loss else latents
 
@@ -190,7 +192,8 @@ class ContinuousTransformerAutoencoder(Configurable):
         with AuxLosses() as of_decoder:
             out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
         added.take(of_decoder)
-        differences = (out - seq).square() if self.loss_type == 'l2' else (out - seq).abs()
+        apart = accurate(out) - accurate(seq)
+        differences = apart.square() if self.loss_type == 'l2' else apart.abs()
         each = differences.mean(dim=-1).masked_fill(~real, 0.0)
         if return_unreduced_loss:
             loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)

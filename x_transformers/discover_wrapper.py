@@ -15,6 +15,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import check_net
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -168,7 +169,7 @@ class TPREncoder(Configurable):
             for _ in range(steps):
                 rows = torch.randint(len(tokens), (min(batch_size, len(tokens)),), device=tokens.device)
                 found = self(tokens[rows], role_ids[rows], None if mask is None else mask[rows])
-                loss = F.mse_loss(found, targets[rows])
+                loss = F.mse_loss(accurate(found), accurate(targets[rows]))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

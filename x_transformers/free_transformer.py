@@ -16,6 +16,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_range, numbers_of
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -80,16 +81,18 @@ class BinaryMapper(Configurable):
         powers = 2 ** torch.arange(self.bits, device=logits.device)
         one_hot = F.one_hot((drawn * powers).sum(dim=-1), self.num_codes).to(logits.dtype)
         wanted = self.training if calc_aux_loss is None else calc_aux_loss
-        loss = self.loss(logits, mask) if wanted else logits.new_zeros(())
+        loss = self.loss(logits, mask) if wanted else accurate(logits).new_zeros(())
         if not (self.training if straight_through is None else straight_through):
             return one_hot, loss
         # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
         codes = torch.arange(self.num_codes, device=logits.device) // rearrange(powers, 'bits -> bits 1') % 2
-        log_probs = F.logsigmoid(-logits).sum(dim=-1, keepdim=True) + logits @ codes.to(logits.dtype)
-        soft = log_probs.exp()
+        exact = accurate(logits)
+        log_probs = F.logsigmoid(-exact).sum(dim=-1, keepdim=True) + exact @ codes.to(exact.dtype)
+        soft = log_probs.exp().to(logits.dtype)
         return one_hot + (soft - soft.detach()), loss
 
     def loss(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        logits = accurate(logits)
         entropy = F.softplus(logits) - logits * logits.sigmoid()
         told = (self.bits * math.log(2) - entropy.sum(dim=-1) - self.kl_loss_threshold).relu()
         if mask is None:

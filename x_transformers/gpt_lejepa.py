@@ -17,6 +17,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.precision import accurate
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -178,7 +179,7 @@ class LatentAutoregressive(Configurable):
         index = self.predictor_input_hiddens_index
         source = hidden if index is None else trace.hiddens[index][:, -x.shape[1] :]  # memory tokens stand in front
         target = hidden.detach() if self.detach_target else hidden
-        zero = hidden.new_zeros(())
+        zero = accurate(hidden).new_zeros(())
         l2 = l2_no_action = sigreg = zero
         if self.to_next_embed_pred is not None:
             l2 = self.distance(self.to_next_embed_pred, source, target, to_come, self.action_emb(ids))
@@ -207,11 +208,11 @@ class LatentAutoregressive(Configurable):
         self, predictor: nn.Module, source: Tensor, target: Tensor, to_come: Targets, actions: Tensor | None
     ) -> Tensor:
         """The weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
-        total, state = source.new_zeros(()), source
+        total, state = accurate(source).new_zeros(()), source
         for step, weight in enumerate(self.rollout_loss_weights, start=1):
             state = state[:, :-1]
             state = predictor(state if actions is None else torch.cat((state, actions[:, step:]), dim=-1))
-            found, wanted = state, target[:, step:]
+            found, wanted = accurate(state), accurate(target[:, step:])
             if self.predict_next_cosine_sim:
                 found, wanted = F.normalize(found, dim=-1, eps=1e-6), F.normalize(wanted, dim=-1, eps=1e-6)
             errors = (found - wanted).square().mean(dim=-1)

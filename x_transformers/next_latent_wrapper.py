@@ -71,6 +71,7 @@ class MSECosineSimLoss(nn.Module):
         self.weight = weight
 
     def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        pred, target = accurate(pred), accurate(target)
         turned = 1 - F.cosine_similarity(pred, target, dim=-1).unsqueeze(-1)
         return (1 - self.weight) * (pred - target).square() + self.weight * turned
 
@@ -288,7 +289,7 @@ class NextLatentWrapper(Configurable):
 
     def latent_losses(self, hidden: Tensor, to_come: Targets, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The distance and the divergence of all steps."""
-        zero = hidden.new_zeros(())
+        zero = accurate(hidden).new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
             return zero, zero
         steps = range(1, self.num_rollouts + 1)
@@ -302,7 +303,7 @@ class NextLatentWrapper(Configurable):
             raise ValueError(
                 f'`dynamics_network` gave states of shape {tuple(states.shape)}, they must be {tuple(targets.shape)}'
             )
-        distances = self.loss_fn(states, targets)
+        distances = self.loss_fn(accurate(states), accurate(targets))
         if distances.shape[:3] != valid.shape:
             raise ValueError(
                 f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
@@ -332,9 +333,9 @@ class NextLatentWrapper(Configurable):
         def of(now: Any, states: Tensor, targets: Tensor) -> tuple[Tensor]:
             found, net = [], now(self.net)
             with torch.no_grad():
-                wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
+                wanted = [accurate(logits).log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
             for logits, goal in zip(frozen_logits(net, states), wanted, strict=True):
-                found.append((goal.exp() * (goal - logits.log_softmax(dim=-1))).sum(dim=-1))
+                found.append((goal.exp() * (goal - accurate(logits).log_softmax(dim=-1))).sum(dim=-1))
             return (sum(found) / len(found),)
 
         if not later(self.net) or reads_whole(self.net.to_logits):
@@ -346,7 +347,7 @@ class NextLatentWrapper(Configurable):
     def normality(self, hidden: Tensor, to_come: Targets) -> Tensor:
         """SIGReg of the states that have a target."""
         if self.sigreg_loss_weight == 0:
-            return hidden.new_zeros(())
+            return accurate(hidden).new_zeros(())
         return sigreg_loss(hidden[:, :-1], mask=to_come.of()[:, :-1] != self.ignore_index, **self.sigreg_loss_kwargs)
 
 

@@ -20,7 +20,7 @@ from x_transformers.core.checks import a_tensor, as_mask, check_device, check_id
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.core.own_stacks import a_stack, known_stack
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import accurate, at_least_float, clamped_to
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -195,7 +195,8 @@ class XValTransformerWrapper(Wrapper):
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
-        return embedded * rearrange(scale.to(embedded.dtype), 'b n -> b n 1')
+        exact = accurate(embedded)  # numbers may be beyond the range of float16
+        return clamped_to(exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1'), embedded.dtype)
 
     def outline(self) -> dict[str, str]:
         return {
@@ -301,7 +302,8 @@ class XValAutoregressiveWrapper(Configurable):
             logits, predicted = self.net(ids, numbers, **kwargs, **later(self.net))
         # What is no number, or hidden, may be NaN: it is left out before it is squared.
         without = ~counts | (targets != self.net.numerical_token_id)
-        squares = (predicted.masked_fill(without, 0.0) - target_numbers.masked_fill(without, 0.0)).square()
+        squares = accurate(predicted).masked_fill(without, 0.0) - accurate(target_numbers).masked_fill(without, 0.0)
+        squares = squares.square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
             entropies = single_losses(logits, targets, terms)

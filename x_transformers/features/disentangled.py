@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.precision import product
 from x_transformers.core.rows import Pointwise, Rows, of_each, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.heads import HeadNorm
@@ -135,11 +136,11 @@ class Disentangled(AttentionFeature):
         own.of_queries = own.of_keys = None
         if 'c2p' in self.terms:
             keys = heads_of((host.to_k if self.share else self.to_keys)(table).unsqueeze(0), host.dim_key)
-            own.of_queries = (q * call.scale) @ tile_heads(keys, q.shape[1]).to(q.dtype).mT
+            own.of_queries = product(q * call.scale, tile_heads(keys, q.shape[1]).to(q.dtype).mT)
         if 'p2c' in self.terms:
             queries = heads_of((host.to_q if self.share else self.to_queries)(table).unsqueeze(0), host.dim_key)
             k = tile_heads(k[..., k.shape[-2] - call.keys :, :], q.shape[1])
-            own.of_keys = (queries * call.scale).to(k.dtype) @ k.mT
+            own.of_keys = product((queries * call.scale).to(k.dtype), k.mT)
         return qkv
 
     def bias(self, call: Any) -> Rows:

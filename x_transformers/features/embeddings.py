@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared, is_past
 from x_transformers.core.own_modules import is_of_others, taken_by
 from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import accurate
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
-from x_transformers.features.norms import BiasedLayerNorm, Identity, LayerNorm
+from x_transformers.features.norms import BiasedLayerNorm, Identity, LayerNorm, l2norm
 from x_transformers.features.positions import (
     DENOMINATORS,
     AbsolutePositionalEmbedding,
@@ -93,11 +94,11 @@ class TokenEmbedding(nn.Module):
 
     def table(self, device: torch.device | None = None) -> Tensor:
         """The same, of unit length if they are read so."""
-        return F.normalize(self.rows(device), dim=-1) if self.l2norm_embed else self.rows(device)
+        return l2norm(self.rows(device)) if self.l2norm_embed else self.rows(device)
 
     def forward(self, x: Tensor) -> Tensor:
         embedded = self.emb(x.long())
-        return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
+        return l2norm(embedded) if self.l2norm_embed else embedded
 
 
 class EmbScale(ModelFeature):
@@ -609,7 +610,7 @@ def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
     if real is None:
         return x.mean(dim=1)
     real = real.unsqueeze(-1)
-    return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    return (accurate(x.masked_fill(~real, 0.0)).sum(dim=1) / real.sum(dim=1).clamp(min=1)).to(x.dtype)
 
 
 class AveragePool(ModelFeature):

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_offset, check_range, is_past, positions_from
@@ -32,6 +31,7 @@ from x_transformers.features.biases import (  # noqa: F401  names that other cod
     distances,
 )
 from x_transformers.features.levels import AttentionFeature, uses  # noqa: F401
+from x_transformers.features.norms import l2norm
 from x_transformers.features.rotary import (  # noqa: F401
     GivenAngles,
     Rotary,
@@ -101,7 +101,7 @@ class AbsolutePositionalEmbedding(nn.Module):
         if pos is not None and seq_start_pos is None:
             check_range(pos, 'pos', 0, self.max_seq_len - 1, 'positions')
         embedded = self.emb(positions_of(length, pos, seq_start_pos, offset, x.device))
-        embedded = F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
+        embedded = l2norm(embedded) if self.l2norm_embed else embedded
         return embedded if self.scale == 1 else embedded * self.scale
 
 

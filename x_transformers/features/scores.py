@@ -15,7 +15,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import at_least_float, without_autocast
 from x_transformers.core.rows import noise_state, replayed, to_4d
 from x_transformers.core.transforms import transformed
 from x_transformers.features.contextual import HeadMixer
@@ -139,7 +139,7 @@ class PreScalePostTalkingHeads(AttentionFeature):
         return sim
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.own(self).mixed
+        return (attn * call.own(self).mixed).to(attn.dtype)
 
 
 class PreTalkingHeads(AttentionFeature):
@@ -193,7 +193,8 @@ class TalkingHeads(AttentionFeature):
         self.pre, self.post = nn.Parameter(torch.randn(heads, heads)), nn.Parameter(torch.randn(heads, heads))
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
-        return torch.einsum('b h i j, h k -> b k i j', sim, self.pre.to(sim.dtype))
+        with without_autocast(sim):
+            return torch.einsum('b h i j, h k -> b k i j', sim, self.pre.to(sim.dtype))
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
         return torch.einsum('b h i j, h k -> b k i j', attn, self.post.to(attn.dtype))
@@ -407,7 +408,7 @@ class CogSigned(AttentionFeature):
         return torch.cat((added.abs(), rest), dim=-1)
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.own(self).signs
+        return attn * call.own(self).signs.to(attn.dtype)
 
 
 class AttnDelta(AttentionFeature):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.model_calls import take_rows
 from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import product
 from x_transformers.core.rows import Pointwise, Rows, is_large, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
@@ -26,7 +27,7 @@ def scores_of(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: T
 
     A query without a position has the first number of its head for all keys, a key without one the second.
     """
-    scores = q @ k.mT
+    scores = product(q, k.mT)
     of_query, of_key = without.to(scores.dtype).unsqueeze(-1).unsqueeze(-1)
     scores = torch.where(k_known[:, None, None], scores, of_key)
     return torch.where(q_known[:, None, :, None], scores, of_query)

@@ -178,6 +178,7 @@ class Choice:
 
     def weigh(self, ids: Tensor, logits: Tensor, past: Past) -> Tensor:
         """The logits (b l) after the tokens `ids` (b t) with all that is switched on before the filters."""
+        logits = accurate(logits) if self.steps else logits  # biases and penalties may be beyond the range of float16
         for step in self.steps:
             logits = step(ids, logits, past)
         return logits

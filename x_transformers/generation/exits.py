@@ -148,8 +148,9 @@ def mean_context(context: Tensor, mask: Tensor | None) -> Tensor:
     """The mean (b d) of what is real of a context (b m d)."""
     if mask is None:
         return context.mean(dim=1)
-    real = mask.unsqueeze(-1).to(context.dtype)
-    return context.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    real = mask.unsqueeze(-1)
+    total = accurate(context.masked_fill(~real, 0.0)).sum(dim=1)
+    return (total / real.sum(dim=1).clamp(min=1)).to(context.dtype)
 
 
 # confidences, of tokens (m)

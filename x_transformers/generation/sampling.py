@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from x_transformers.core.checks import check_ids, numbers_of
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
 
 # below this, the argument of a logarithm is taken for this
@@ -355,9 +355,10 @@ def contrastive_decode_fn(
         )
     require(in_range(alpha, 0.0, 1.0) and alpha > 0, 'alpha', alpha, 'more than 0 and at most 1')
     require(in_range(beta, 0.0), 'beta', beta, 'a number of at least 0')
-    cutoff = expert_logits.amax(dim=-1, keepdim=True) + math.log(alpha)
-    contrasted = (1 + beta) * expert_logits - beta * amateur_logits
-    return contrasted.masked_fill(expert_logits < cutoff, -torch.finfo(contrasted.dtype).max)
+    expert, amateur = accurate(expert_logits), accurate(amateur_logits)
+    cutoff = expert.amax(dim=-1, keepdim=True) + math.log(alpha)
+    contrasted = clamped_to((1 + beta) * expert - beta * amateur, expert_logits.dtype)
+    return contrasted.masked_fill(expert < cutoff, -torch.finfo(contrasted.dtype).max)
 
 
 def guided(logits: Tensor, without: Tensor, scale: float) -> Tensor:
@@ -365,6 +366,7 @@ def guided(logits: Tensor, without: Tensor, scale: float) -> Tensor:
 
     1 leaves the logits as they are, 0 gives the others.  Ho and Salimans 2022, arXiv:2207.12598
     """
+    logits, without = accurate(logits), accurate(without)
     return without + scale * (logits - without)
 
 

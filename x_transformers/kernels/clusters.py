@@ -64,10 +64,6 @@ class Order(NamedTuple):
         return (self.back + 1 + self.ahead) * self.block
 
 
-def last_resort(dtype: torch.dtype) -> float:
-    return SELF / 2 if dtype == torch.float16 else SELF
-
-
 # orders
 
 

@@ -13,7 +13,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, as_precise, check_ids, check_range
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.training.losses import mean_or_zero
@@ -28,7 +28,8 @@ an_observation = Check(
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum of the rewards from each step on (... t), of steps that are real."""
+    """The sum of the rewards from each step on (... t), of steps that are real, in float32 at least."""
+    rewards = accurate(rewards)
     rewards = rewards if mask is None else rewards.masked_fill(~mask, 0.0)
     return rewards.flip(-1).cumsum(dim=-1).flip(-1)
 
@@ -157,12 +158,18 @@ class DecisionTransformer(Configurable):
             )
         check_range(timesteps, 'timesteps', 0, self.max_ep_len - 1, 'times')
         actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else as_precise(actions, self)
-        return Steps(as_precise(states, self), actions, as_precise(rtg, self), timesteps, start)
+        return Steps(as_precise(states, self), actions, self.scaled(rtg), timesteps, start)
+
+    def scaled(self, rtg: Tensor) -> Tensor:
+        """Returns as they are read, divided by `return_scale` before they lose digits or range to half precision."""
+        weight = self.embed_return.weight
+        rtg = accurate(rtg) if weight.dtype in HALF else as_precise(rtg, self)
+        return clamped_to(rtg / self.return_scale, dtype_of_products(weight)).to(weight.dtype)
 
     def tokens(self, steps: Steps) -> Tensor:
         """Three for each step:  b (k 3) d"""
-        time, rtg = self.embed_timestep(steps.timesteps), steps.rtg / self.return_scale
-        given = self.embed_return(rtg), self.embed_state_of(steps.states), self.embed_action(steps.actions)
+        time = self.embed_timestep(steps.timesteps)
+        given = self.embed_return(steps.rtg), self.embed_state_of(steps.states), self.embed_action(steps.actions)
         return self.embed_norm(torch.stack([one + time for one in given], dim=2).flatten(1, 2))
 
     def embed_state_of(self, states: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
+from x_transformers.features.norms import l2norm
 from x_transformers.features.readouts import place_of
 from x_transformers.flags import (
     ConfigError,
@@ -97,14 +98,14 @@ class TwoTowers(Configurable):
     @checked
     def of_images(self, images: Tensor, **inputs: Any) -> Tensor:
         """Vectors of length 1, b d."""
-        return F.normalize(self.to_image(pooled(self.image(images, **inputs), 'image')), dim=-1)
+        return l2norm(self.to_image(pooled(self.image(images, **inputs), 'image')))
 
     @checked
     def of_texts(self, texts: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
         """Vectors of length 1, b d; `mask` (b n) is True for real tokens."""
         inputs = inputs if mask is None else {**inputs, 'mask': as_mask(mask, 'mask', *texts.shape, like=texts)}
         x = self.text(texts, **inputs)
-        return F.normalize(self.to_text(pooled(self.token_of(x, texts, inputs.get('mask')), 'text')), dim=-1)
+        return l2norm(self.to_text(pooled(self.token_of(x, texts, inputs.get('mask')), 'text')))
 
     def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
         """What stands for each text: a token of it, or their mean, b n d -> b d; or what the model has pooled."""

@@ -71,8 +71,8 @@ def mean_of_rows(losses: Tensor, real: Tensor | None) -> Tensor:
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of the distribution over the last axis, in nats."""
-    log_probs = logits.log_softmax(dim=-1)
+    """Entropy of the distribution over the last axis, in nats, in float32 at least."""
+    log_probs = accurate(logits).log_softmax(dim=-1)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 

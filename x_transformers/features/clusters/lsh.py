@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise, Rows
 from x_transformers.features.clusters.clusters import Clusters
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, PerToken, flag
-from x_transformers.kernels.clusters import Order, attend, by_chunk, by_rank, last_resort
+from x_transformers.kernels.clusters import SELF, Order, attend, by_chunk, by_rank
 
 Heads = tuple[Tensor, Tensor, Tensor]
 OF_QUERIES = 'keys are made of queries'
@@ -78,16 +78,16 @@ class SharedQK(KeysOfQueries, AttentionFeature):
     def bias(self, call: Any) -> Rows:
         """The penalty of a token with itself, wherever it stands."""
         q_at, k_at = call.of_queries(own := torch.arange(call.keys, device=call.x.device)), own
-        least = last_resort(call.x.dtype)
+        nothing = torch.zeros((), dtype=at_least_float(call.x.dtype), device=own.device)  # float16 has no such number
 
         def of(rows: slice, keys: slice) -> Tensor:
             same = q_at[..., rows].unsqueeze(-1) == k_at[keys]
             same = same if same.ndim == 2 else same.unsqueeze(1)
-            return torch.where(same, least, torch.zeros((), dtype=call.x.dtype, device=same.device))
+            return torch.where(same, SELF, nothing)
 
         def entry() -> Pointwise:
             behind = torch.full((), call.keys - call.rows, device=own.device)
-            return lambda b, h, i, j: torch.where(j == i + behind, least, 0.0)
+            return lambda b, h, i, j: torch.where(j == i + behind, SELF, 0.0)
 
         return Rows(of, entry=entry if call.places is None else None)
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.core.rows import taken
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
@@ -246,7 +246,7 @@ class LinearAttention(AttentionFeature):
         heads = rearrange(accurate(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
         keys = Tokens(accurate(k), accurate(v), self.seen(call))
         found = self.found(heads, keys, self.features_of(heads, call.scale), call)
-        return rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d').to(v.dtype), None
+        return clamped_to(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
 
     def found(self, q: Tensor, keys: Tokens, features: FeatureMap, call: Any) -> Scaled:
         """What the queries find, b k g n (e + 1)."""
@@ -339,7 +339,9 @@ class LinearAttention(AttentionFeature):
         elif self.kernel in SIGNED:
             weights = torch.where(weights < 0, weights.clamp(max=-1e-4), weights.clamp(min=1e-4))
         else:
-            weights = weights.clamp(min=1e-12)
+            weights = weights.clamp(min=1e-12).masked_fill(
+                weights == 0, torch.inf
+            )  # what weighs nothing learns nothing
         return sums * weights.reciprocal()
 
     @staticmethod

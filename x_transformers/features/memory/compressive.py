@@ -169,7 +169,7 @@ class CompressiveMemory(ModelFeature):
     def use_of(self, weights: Tensor, held: int, tokens: int, call: Any) -> Tensor:
         """From weights (b h i j), the sums over queries, of the mean over heads, for each memory (b l)."""
         first = weights.shape[-1] - tokens - held
-        weights, real = weights[..., first : first + held].mean(dim=1), real_of(call, tokens)
+        weights, real = accurate(weights[..., first : first + held]).mean(dim=1), real_of(call, tokens)
         if real is not None:
             weights = weights.masked_fill(~real[:, -weights.shape[1] :, None], 0.0)
         return weights.sum(dim=1)

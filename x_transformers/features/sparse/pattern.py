@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import as_mask
+from x_transformers.core.precision import accurate
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.sparse.held import HoldsPattern, a_pattern
 from x_transformers.flags import ConfigError, PerToken, boolean, flag, none
-from x_transformers.kernels.dense import heads_of, lowest, softmax, tile_heads
+from x_transformers.kernels.dense import dot_product, heads_of, lowest, softmax, tile_heads
 from x_transformers.kernels.patterns.engine import attended, over_context
 from x_transformers.kernels.patterns.formula import none_marked
 from x_transformers.patterns import Global, Pattern
@@ -188,10 +189,10 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         """The dense twin."""
         call, across = call.combine(), call.context is not None
         marks, patterns = None if across else call.own(self).marks, self.of_heads(q.shape[1], call.keys)
-        sim = (q * call.scale) @ tile_heads(k, q.shape[1]).mT
+        sim = accurate(dot_product(q, k, call))
         if self.apart is not None and marks is not None and call.inputs.get('global_mask') is not None:
             own_q, own_k, _ = call.own(self).apart
-            own = (own_q * call.scale) @ tile_heads(own_k, q.shape[1]).mT
+            own = accurate(dot_product(own_q, own_k, call))
             sim = torch.where(self.chosen(call.of_queries(marks), patterns), own, sim)
         logits = sim if call.bias is None else sim + call.bias.to(sim.dtype)
         q_at = call.own(self).places if across else call.q_at

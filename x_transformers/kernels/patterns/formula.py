@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.precision import accurate, at_least_float
+from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise
 from x_transformers.kernels.merging import merged
 from x_transformers.kernels.patterns.layouts import Grid, Group, group_of
@@ -97,7 +97,8 @@ def of_index(
     """The same, of rows (b|1 1 G c), keys (b|1 h|1 G s), and which pairs meet (b|1 h|1 G c s)."""
     rows = q.shape[2]
     i = row.clamp(max=max(rows - 1, 0))
-    scores = accurate(rows_at(q, i) * own.scale) @ accurate(rows_at(k, j)).mT
+    with without_autocast(q):
+        scores = (accurate(rows_at(q, i)) * own.scale) @ accurate(rows_at(k, j)).mT
     b = torch.arange(q.shape[0], device=q.device)[:, None, None, None, None]
     where = b, own.head_index(q.shape[1], q.device), i.unsqueeze(-1), j.unsqueeze(-2)
     if own.bias is not None:
