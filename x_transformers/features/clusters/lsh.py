@@ -99,8 +99,8 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         k = q / |q|,  hash(x) = argmax [x R; -x R]        R is random, e b/2, for each round and head
         o_i = softmax_j over the union of what i sees in each round (s q_i k_j - 1e5 [i = j]) v_j
 
-    R is drawn anew in training; in evaluation it follows from `lsh_seed`. Without `lsh_buckets`, their number b is that of
-    the row, or of its document, without padding: shorter ones read the first columns of R.
+    R is drawn anew in training; in evaluation it follows from `lsh_seed`. Without `lsh_buckets`, the number of buckets
+    is that of the row, or of its document, without padding: shorter ones read the first columns of R.
     """
 
     paper = 'Reformer, arXiv:2001.04451'
@@ -153,7 +153,7 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         return torch.where(is_one, many, root), torch.where(is_one, 1, 2 * -(-many // (2 * root)))
 
     def directions(self, one: int, other: int, like: Tensor) -> Tensor:
-        """Random ones of each hash, r h e m. Where their number follows from the length, fewer are the first of more."""
+        """Random ones of each hash, r h e m. If their number follows from the length, fewer are the first of more."""
         shape, sides = (self.lsh_rounds, self.host.heads, like.shape[-1]), (one // 2, other // 2)
         if self.host.training:
             return torch.randn(*shape, sum(sides), device=like.device, dtype=like.dtype)

@@ -13,7 +13,7 @@ from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.clusters import Clusters
-from x_transformers.features.sparse.held import HoldsPattern
+from x_transformers.features.sparse.held import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern
 from x_transformers.flags import ConfigError, PerToken, warn_once
 from x_transformers.kernels.clusters import attend, by_rank, in_groups
 from x_transformers.kernels.patterns.engine import attended
@@ -40,6 +40,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
 
     paper = 'Routing Transformer, arXiv:2003.05997'
     options_of = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
+    takes = OUTSIDE
+    must_be = OUTSIDE_MUST_BE
     stored_as = {'centroids': 'centroids', 'random_blocks': 'random_blocks'}
     looks_ahead_by = 'routing_balanced'
     clashes = {
@@ -104,7 +106,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def unsupported(self, call: Any) -> str | None:
         if call.context is not None and self.not_across:
             return f'`context`: {self.not_across}'
-        return (self.wrong_size(call) if self.holds else None) or super().unsupported(call)
+        return (self.wrong_call(call) if self.holds else None) or super().unsupported(call)
 
     # routes
 
@@ -157,7 +159,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def nearby(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """Heads that see a pattern, or a window as wide as a chunk."""
         if self.holds:
-            return attended(q, k, v, call, self.of_heads(self.local, call.keys))[0]
+            return attended(q, k, v, call, self.of_heads(self.local, call))[0]
         windows = self.sizes_of(self.lengths(call))
         if windows is not None:
             call = copy.copy(call)
