@@ -36,6 +36,7 @@ from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.memory.compressive import CompressiveMemory
 from x_transformers.features.memory.knn import KNNMemoryOfModel
 from x_transformers.features.segments import MemSameLength
+from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     ConfigError,
@@ -62,6 +63,7 @@ CONTINUOUS: tuple[type[Feature], ...] = (
     DocumentsInModel,
     MemSameLength,
     LayerPositionsInModel,
+    PatternsInModel,
     UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,

@@ -31,6 +31,7 @@ from x_transformers.features.embeddings import (
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.segments import MemSameLength
+from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     Check,
@@ -60,6 +61,7 @@ __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 MULTI_INPUT: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
+    PatternsInModel,
     UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,

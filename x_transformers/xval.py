@@ -33,6 +33,7 @@ from x_transformers.features.embeddings import (
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.readouts import TieEmbedding
 from x_transformers.features.segments import MemSameLength
+from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     ConfigError,
@@ -72,6 +73,7 @@ __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 XVAL: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
+    PatternsInModel,
     UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,

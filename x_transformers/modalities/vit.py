@@ -17,6 +17,7 @@ from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
 from x_transformers.features.pooling import Pooler
+from x_transformers.features.sparse.pattern import has_patterns
 from x_transformers.features.untied import begins_with_cls
 from x_transformers.flags import (
     ConfigError,
@@ -154,7 +155,8 @@ class ViTransformerWrapper(Configurable):
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self.check(img)
         img = self.cropped(as_precise(img, self, 'img'))
-        x, apart = self.tokens(img, hidden_patches), self.positions_apart(img)
+        x = self.tokens(img, hidden_patches)
+        apart = self.stack_inputs(img, x.shape[1])
         if return_hiddens:
             _, trace = run_stack(self.attn_layers, x, True, apart)
             if trace.block_hiddens is None:
@@ -210,6 +212,18 @@ class ViTransformerWrapper(Configurable):
         """Rows of prefix tokens and patches, b n d, with those of registers, r d, where these stand."""
         at = self.num_prefix if self.registers_first else x.shape[1]
         return torch.cat((x[:, :at], registers.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
+
+    def stack_inputs(self, img: Tensor, n: int) -> dict[str, Any]:
+        """Return what a stack is given beside n tokens: positions that it reads apart from them, and which tokens are no
+        patches, if its layers have patterns."""
+        prefix, registers = self.num_prefix, 0 if self.register_tokens is None else len(self.register_tokens)
+        if not (prefix or registers) or not has_patterns(self.attn_layers):
+            return self.positions_apart(img)
+        outside: int | Tensor = prefix + registers
+        if registers and not self.registers_first:
+            at = torch.arange(n, device=img.device)
+            outside = torch.cat((at[:prefix], at[n - registers :]))
+        return {**self.positions_apart(img), 'outside_pattern': outside}
 
     def positions_apart(self, img: Tensor) -> dict[str, Tensor]:
         """What a stack is given that reads positions apart from the tokens."""
