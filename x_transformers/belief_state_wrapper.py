@@ -151,8 +151,6 @@ class BeliefStateWrapper(Configurable):
         loss_weight_by_fb_indices        from pairs (p, 2) to weights (p,) or, of both directions, (p, 2)
         returns                          scalar; 0 if no row has a pair
         """
-        import einx
-
         beyond = self.beyond(seq, lens)
         seq = seq.masked_fill(beyond, 0)
         seq = check_ids(seq, 'seq', num_tokens=self.num_tokens)
@@ -164,7 +162,7 @@ class BeliefStateWrapper(Configurable):
         backwards = flip(backwards, lens=None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
-        real = None if lens is None else einx.less_equal('p, b -> b p', behind, lens)
+        real = None if lens is None else behind <= lens.unsqueeze(-1)
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
         told = self.to_distance_cond is not None and self.training and draw_number() < self.cond_on_distance_prob
@@ -211,7 +209,7 @@ class BeliefStateWrapper(Configurable):
 
     def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
         """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
-        count = targets[..., 0].numel() if real is None else real.sum().clamp(min=1)
+        count = max(targets[..., 0].numel(), 1) if real is None else real.sum().clamp(min=1)
         weights = weights.expand(targets.shape) if real is None else weights * rearrange(real, 'b p -> b p 1')
         split = split_head(self.text_head)
         if split is not None and len(split.linears) == 1:
@@ -238,7 +236,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:
         flat = rearrange(logits, 'b p l -> (b p) l'), rearrange(targets, 'b p -> (b p)')
-        return accurate(rearrange(F.cross_entropy(*flat, reduction='none'), '(b p) -> b p', b=len(targets)))
+        return accurate(F.cross_entropy(*flat, reduction='none').view(targets.shape))
 
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:

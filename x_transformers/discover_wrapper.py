@@ -29,6 +29,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.losses import not_last, tell_padding
 
 __all__ = ['ROLE_SCHEMES', 'DiscoverDecoder', 'TPREncoder', 'num_roles_for_scheme', 'role_ids_for_tokens']
 
@@ -301,8 +302,10 @@ class DiscoverDecoder(Configurable):
         if len(targets) != len(tokens):
             raise ValueError(f'`targets` got {len(targets)} rows, `tokens` has {len(tokens)}')
         inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)
-        latent = rearrange(encodings, 'b d -> b 1 d')
-        return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True)
+        latent, told = rearrange(encodings, 'b d -> b 1 d'), {}
+        real = targets != self.pad_id
+        tell_padding(self.decoder, told, lambda: F.pad(not_last(real) & real, (1, 0), value=True)[:, :-1])
+        return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True, **told)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -17,6 +17,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_device, check_ids
 from x_transformers.core.nets import check_net
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
+from x_transformers.training.losses import read_of
 from x_transformers.training.token_loss import Terms, later, single_losses
 
 __all__ = ['DPO']
@@ -126,7 +127,7 @@ class DPO(Configurable):
         """The log probability (b) of the tokens of `answer` (b n), each given those before it."""
         # what is not real may be any number
         seq = seq if mask is None else seq.masked_fill(~mask, 0)
-        inputs: dict[str, Any] = {} if mask is None else {'mask': mask[:, :-1]}
+        inputs: dict[str, Any] = {} if mask is None else {'mask': read_of(mask)}
         logits = model(seq[:, :-1], **inputs, **later(model))
         log_probs = -single_losses(logits, seq[:, 1:], Terms(), 'model')
         # the token at i + 1 is predicted at i

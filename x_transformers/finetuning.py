@@ -13,6 +13,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, can_look, check_range
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.embeddings import mean_of_real
+from x_transformers.features.readouts import place_of, token_of
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -20,6 +21,7 @@ from x_transformers.flags import (
     did_you_mean,
     is_int,
     is_number,
+    none,
     one_of,
     shown,
     size,
@@ -102,7 +104,7 @@ class FineTuned(Configurable):
     """A model with a new linear head on its hidden states.
 
     tokens   logits of each token, b n l
-    class    logits of the first token, or of the mean of real ones, b l
+    class    logits of the first or last token, or of the mean of real ones, b l
     span     logits of where a span begins and ends, b n 2
     """
 
@@ -111,7 +113,11 @@ class FineTuned(Configurable):
         net: Annotated[nn.Module, 'a model of hidden states, as TransformerWrapper', an_instance(nn.Module)],
         head: Annotated[str, 'what is said', one_of('tokens', 'class', 'span')] = 'class',
         num_labels: Annotated[int, 'labels of tokens or classes', size] = 2,
-        read: Annotated[str, 'what a class is read from', one_of('first', 'mean')] = 'first',
+        read: Annotated[
+            str | None,
+            "what a class is read from; None for 'first', or 'last' where tokens look back alone",
+            one_of('first', 'last', 'mean') | none,
+        ] = None,
     ) -> None:
         super().__init__()
         stack = getattr(net, 'attn_layers', None)
@@ -121,7 +127,8 @@ class FineTuned(Configurable):
             )
         if head == 'span' and num_labels != 2:
             raise ConfigError(f"`num_labels` got {num_labels}, of `head='span'` it must be 2: where it begins and ends")
-        self.net, self.kind, self.num_labels, self.read = net, head, num_labels, read
+        self.net, self.kind, self.num_labels = net, head, num_labels
+        self.read = token_of(read, stack, "`read='first'`")[0] if head == 'class' else read
         self.head = nn.Linear(stack.dim, num_labels)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
@@ -138,17 +145,17 @@ class FineTuned(Configurable):
         with AuxLosses() as aux:
             hidden = self.net(x, return_embeddings=True, **({} if mask is None else {'mask': mask}), **inputs)
         if self.kind == 'class':
-            hidden = mean_of_real(hidden, mask) if self.read == 'mean' else self.first(hidden, mask)
+            hidden = self.pooled(hidden, mask)
         logits = self.head(hidden)
         if self.kind == 'span' and mask is not None:
             logits = logits.masked_fill(~mask.unsqueeze(-1), torch.finfo(logits.dtype).min)
         return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
 
-    @staticmethod
-    def first(hidden: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return hidden[:, 0]
-        return hidden[torch.arange(len(hidden), device=hidden.device), mask.byte().argmax(dim=-1)]
+    def pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the states that classes are read from, (b, d)."""
+        if self.read == 'mean':
+            return mean_of_real(hidden, mask)
+        return hidden[torch.arange(len(hidden), device=hidden.device), place_of(self.read, hidden, mask, None)]
 
     def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         wanted = (len(logits), 2) if self.kind == 'span' else tuple(logits.shape[:-1])
@@ -173,7 +180,7 @@ def finetune(
     layer_lr_decay: float = 1.0,
     *,
     lr: float = 1e-4,
-    read: str = 'first',
+    read: str | None = None,
 ) -> tuple[FineTuned, list[dict[str, Any]]]:
     """A model with a new head, and groups of its parameters for an optimiser of torch.
 

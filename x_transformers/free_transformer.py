@@ -34,7 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p
-from x_transformers.training.losses import mean_or_zero
+from x_transformers.training.losses import mean_or_zero, read_of
 from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
@@ -192,29 +192,30 @@ class FreeTransformer(Configurable):
         return_all_losses        also return `(next-token loss, loss of codes)`, before their weights
         """
         seq = check_ids(seq, 'seq', 2)
-        inputs, targets = seq[:, :-1], seq[:, 1:]
+        inputs = seq[:, :-1]
+        # Behind padding in front of it, nothing predicts the first token, as where the row has no padding.
+        targets = seq[:, 1:].masked_fill(inputs == self.pad_id, self.pad_id)
         with AuxLosses() as aux:
-            hidden, mask = self.read_head(inputs), inputs != self.pad_id
+            mask = read_of(seq != self.pad_id)
+            hidden, read = self.read_head(inputs, mask), mask
             told, per_token = hidden, self.per_token_latents
             if seq_for_latents is not None:
                 seq_for_latents = check_ids(seq_for_latents, 'seq_for_latents', 1)
                 if seq_for_latents.shape[0] != seq.shape[0]:
                     raise ValueError(f'`seq_for_latents` got {seq_for_latents.shape[0]} rows, `seq` has {seq.shape[0]}')
-                told, mask, per_token = (
-                    self.read_head(seq_for_latents, 'seq_for_latents'),
-                    seq_for_latents != self.pad_id,
-                    False,
-                )
+                mask, per_token = seq_for_latents != self.pad_id, False
+                told = self.read_head(seq_for_latents, mask, 'seq_for_latents')
             latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
             condition = self.from_latent_to_condition(self.latent_dropout(latents))
-            readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
+            tail = self.decoder_tail(hidden, mask=read, self_attn_kv_residuals=condition)
+            readout = Readout.through(tail, self.token_unembed)
         loss = next_token_loss(readout, targets, ignore_index=self.pad_id)
         total = aux.added_to(loss + self.kl_loss_weight * kl_loss)
         return (total, (loss, kl_loss)) if return_all_losses else total
 
-    def read_head(self, seq: Tensor, name: str = 'seq') -> Tensor:
+    def read_head(self, seq: Tensor, mask: Tensor | None = None, name: str = 'seq') -> Tensor:
         embeds = self.embed(seq, name)
-        return embeds if self.decoder_head is None else self.decoder_head(embeds)
+        return embeds if self.decoder_head is None else self.decoder_head(embeds, mask=mask)
 
     # generation
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import pack, rearrange
+from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
@@ -243,7 +243,7 @@ class Growing:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]
         out = self.net(x, numbers, return_intermediates=return_intermediates, **kwargs)
         (logits, number), trace = out if return_intermediates else (out, None)
-        joined, _ = pack((logits, number.to(logits.dtype)), 'b n *')
+        joined = torch.cat((logits, number.to(logits.dtype).unsqueeze(-1)), dim=-1)
         return (joined, trace) if return_intermediates else joined
 
 
@@ -356,7 +356,7 @@ class XValAutoregressiveWrapper(Configurable):
         ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
         start_numbers = check_numbers(start_numbers, 'start_numbers', start_tokens)
         check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)
-        start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], -1)[:, : ids.shape[1]]
+        start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], start_numbers.shape[-1])[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
         own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)

@@ -69,7 +69,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
     ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped, and `given`
-    ones came with the call, cached ones among them unless the caller left them out.
+    ones came with the call, cached ones among them unless the caller left them out. `documents` says which document
+    each token is of, (1 or b, n), None if a row is one.
 
     `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
@@ -99,6 +100,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     self_attended: int = 0
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     batch: int | None = None
+    documents: Tensor | None = None
 
     @property
     def memories(self) -> int:

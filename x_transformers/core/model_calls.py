@@ -14,7 +14,16 @@ from torch.utils._pytree import tree_map_only
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.core.buffers import State
-from x_transformers.core.checks import a_tensor, as_mask, can_look, check_given, check_lengths, cleared, with_past
+from x_transformers.core.checks import (
+    a_tensor,
+    as_mask,
+    can_look,
+    check_device,
+    check_given,
+    check_lengths,
+    cleared,
+    with_past,
+)
 from x_transformers.core.hosts import Model
 from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.own_stacks import overrides_forward, reads_whole
@@ -322,5 +331,7 @@ def open_model(
     inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in model.features.takes}
     inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
     call = model_call(model, inputs, x.shape[1], cache_of(cache), only_new, x.shape[0])
+    if mask is not None:
+        check_device(a_tensor(mask, 'mask'), 'mask', x)
     call.shown = mask
     return call

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from x_transformers.core.kinds import KINDS
 from x_transformers.core.own_stacks import inner_stack
-from x_transformers.flags import ConfigError
+from x_transformers.flags import ConfigError, warn_once
 
 
 def check_net(net: nn.Module) -> None:
@@ -50,6 +51,57 @@ def check_sees_both_sides(net: nn.Module) -> None:
     stack = inner_stack(stack) or stack
     if getattr(stack, 'causal', False) or is_prefix(stack):
         raise ConfigError(f'`net` must see both sides of a token: its stack is {type(stack).__name__}, use Encoder')
+
+
+def counts_tokens(net: nn.Module) -> bool:
+    """Return whether padding behind the tokens of a row changes what a causal net gives for them, or its losses."""
+    stack = getattr(net, 'attn_layers', None)
+    if 'counts_tokens' not in getattr(stack, '__dict__', ()):
+        modules = () if stack is None else (net, *stack.modules())
+        found = [f for m in modules for f in getattr(getattr(m, 'features', None), 'active', ())]
+        counts = any(getattr(feature, 'counts_tokens', False) for feature in found)
+        if stack is None:
+            return False
+        stack.__dict__['counts_tokens'] = counts  # Looked for once: features do not change.
+    return stack.__dict__['counts_tokens']
+
+
+def sees_later(stack: Any) -> bool:
+    """Return whether a token of a stack can depend on those behind it. One that does not say so is no causal one."""
+    if getattr(stack, 'causal', False) or is_prefix(stack):
+        return False
+    if not hasattr(stack, 'layer_types') or any(f.of_tokens_together('joins_tokens') for f in stack.features.active):
+        return True
+    branches = [(layer.kind, layer[1]) for layer in stack.layers]
+    return any(kind != 'c' and (KINDS[kind].joins_tokens or looks_ahead(branch)) for kind, branch in branches)
+
+
+def looks_ahead(branch: nn.Module) -> bool:
+    """Return whether a branch is a self-attention that no window keeps from later tokens."""
+    features = getattr(getattr(branch, 'features', None), 'active', ())
+    windows = [feature.max_attend_future for feature in features if 'max_attend_future' in feature.flags]
+    ahead = [window for each in windows for window in (each if isinstance(each, tuple) else (each,))]
+    return hasattr(branch, 'to_q') and (not ahead or any(window != 0 for window in ahead))
+
+
+def check_reads_front(stack: Any, written: str, advice: str) -> None:
+    """Refuse to read a sequence from its front where tokens look back alone: what is read there has seen nothing. Where
+    they see a context, or a prefix, it may be meant so: there it is a warning.
+
+    Args:
+        stack: The stack that is read.
+        written: The option, as the user would write it.
+        advice: What to do.
+    """
+    if sees_later(stack):
+        return
+    words = (
+        f'{written} reads tokens in front, of which those of {type(stack).__name__} see nothing behind them: {advice}'
+    )
+    if getattr(stack, 'cross_attend', False) or is_prefix(stack):
+        warn_once(words)
+    else:
+        raise ConfigError(words)
 
 
 def check_head(net: nn.Module) -> None:

@@ -255,7 +255,7 @@ class PlainAttention(PlainLayer):
         given = run.inputs_of(self.layer) if run.shares else None
         rings, sources = (self.rings, ()) if given is None else self.shared
         for ring in sources:
-            ring((y.view(*rows, -1),) * 3, given)
+            ring((y.view(*rows, y.shape[-1]),) * 3, given)
         q, k, v = [to(y).view(*rows, count, width).transpose(1, 2) for to, count in self.projections]
         if run.shares:
             run.on.collect('attended', self.layer, SimpleNamespace(values=v), run.call)

@@ -268,6 +268,7 @@ class PackedInStack(StackFeature):
         if own is not None:
             check_packed(own, 'flash_pack_seq_kwargs', call.new, call.new, x.shape[0])
             begin = own['cu_seqlens_q'].to(x.device)
-            starts = begin[document_ids(begin, call.new) - 1]
+            number = document_ids(begin, call.new)
+            starts, call.documents = begin[number - 1], number.unsqueeze(0)
             call.shared['a'].setdefault('pos', torch.arange(call.new, device=x.device) - starts)
         return x

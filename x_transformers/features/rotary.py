@@ -18,6 +18,7 @@ from x_transformers.core.checks import can_look
 from x_transformers.core.positions import first_positions
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import is_exporting
+from x_transformers.features.documents import lengths_of_documents
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -50,7 +51,8 @@ class RotaryEmbedding(KeepsPrecision):
 
         pos      n | b n                       positions
         centre   number | (1 or b) 1           position where the scale of xPos is 1, the middle if None
-        lengths  1 | b                         tokens of each row, for a `scaling` that depends on it
+        lengths  (1 or b) | (1 or b) n         tokens of each row, or of the document of each token, where `scaling`
+                                               depends on them
         reach                                  distance from the centre at most, in lengths of the decay
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
         raises   ValueError                    for positions so far from the centre that the scale of xPos overflows
@@ -429,29 +431,39 @@ class RotaryPositions(StackFeature):
         return any(one.longest is not None for one in self.sets)
 
     @property
+    def counts_tokens(self) -> bool:
+        return self.follows_length
+
+    @property
     def rereads(self) -> list[int]:
         """The lengths past which earlier tokens turn otherwise too."""
         return [one.longest for one in self.sets if one.longest is not None and not one.keeps_turned]
 
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
-        kept = next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == 'stage'), None)
+        kept, known = (
+            next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == wanted), None)
+            for wanted in ('stage', 'positions')
+        )
         if not self.rereads or kept is None or kept.length == 0:
             return False
         lengths = cache.seen + count - (0 if pads is None else pads)
+        if known is not None and known.length:  # Padding that a mask hides has no part in them.
+            lengths = known.tensor[:, -1, 0] + 1 + count
         return bool((kept.tensor[:, -1, 0] != sum(lengths > longest for longest in self.rereads)).any())
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        own, centred = call.shared['a'].get('rotary_pos_emb'), {'centre': 0}
+        own, centred, lengths = call.shared['a'].get('rotary_pos_emb'), {'centre': 0}, None
         continues = call.held == 0 or self.goes_on(x, call)
         if own is not None:
             call.shared['a']['rotary_pos_emb'] = for_one_pass(own[0]), own[1]
         elif not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
-            self.share_kept_angles(x, call)
+            lengths = self.share_kept_angles(x, call)
         else:
             positions = self.positions_of(x, call)
             if self.rotary_xpos:
                 positions, centred = self.centred(positions, x, call)
-            several, scale = self.angles_of(positions, self.lengths(positions, x, call), **centred)
+            lengths = self.lengths(positions, x, call)
+            several, scale = self.angles_of(positions, lengths, **centred)
             self.share(call, [(angles, scale if at == 0 else 1.0, None) for at, angles in enumerate(several)])
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
@@ -459,8 +471,13 @@ class RotaryPositions(StackFeature):
                 raise ValueError(
                     f'`context_pos` got {context_pos.shape[-1]} positions, the context has {call.context_length}'
                 )
+            if lengths is not None and lengths.ndim == 2:
+                raise ValueError(
+                    '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: keys of '
+                    'a context turn by the length of one row'
+                )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
-            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, **centred)
+            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, lengths=lengths, **centred)
         return x
 
     def positions_of(self, x: Tensor, call: Any) -> Tensor:
@@ -519,8 +536,9 @@ class RotaryPositions(StackFeature):
         first, scale = self.angles(positions, centre=centre, lengths=lengths, reach=reach)
         return [first, *(self.angles.angles_by(one, positions, lengths) for one in self.sets[1:])], scale
 
-    def share_kept_angles(self, x: Tensor, call: Any) -> None:
-        """Angles of all keys, of which only those of new tokens are computed; positions go on from the kept ones."""
+    def share_kept_angles(self, x: Tensor, call: Any) -> Tensor | None:
+        """Share angles of all keys, of which only those of new tokens are computed; positions go on from the kept ones.
+        Return the `lengths`."""
         if call.held and call.shared['a'].get('pos') is None:
             positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
         else:
@@ -537,6 +555,7 @@ class RotaryPositions(StackFeature):
                 everything = torch.cat((front[at].expand(everything.shape[0], -1, -1), everything), dim=1)
             sets.append((everything, 1.0, kept))
         self.share(call, sets)
+        return lengths
 
     @staticmethod
     def kept(call: Any, name: str, rows: Tensor, x: Tensor, at: int = 0) -> Buffer:
@@ -544,14 +563,35 @@ class RotaryPositions(StackFeature):
         rows, state = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous(), call.state(name, at or None)
         return state.put(state.past.append(rows)) if call.held else state.begin(rows)
 
+    def positions_of(self, x: Tensor, call: Any) -> Tensor:
+        """Return the positions of all keys, (j) or (b, j). Where frequencies depend on the length, they are counted from
+        the least one of the real tokens of a row, so that padding in front of them does not count."""
+        positions = call.key_positions(x)
+        if not self.follows_length or call.new == 0:
+            return positions
+        own = positions[..., call.memories :]
+        if call.real is None:
+            return positions - own.amin(dim=-1, keepdim=True)
+        hidden = ~call.real[:, call.real.shape[1] - own.shape[-1] :]
+        behind = own.amax(dim=-1, keepdim=True) + 1
+        least = own.where(~hidden, behind).amin(dim=-1, keepdim=True)
+        return positions - least.where(least < behind, 0)
+
     def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
-        """How many tokens each row has, (b), or all have, where frequencies depend on it; from positions of all."""
+        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j), where frequencies depend
+        on it.
+
+        Args:
+            positions: `positions_of` all keys, memories in front.
+        """
         if not self.follows_length or positions.shape[-1] == 0:
             return None
+        if call.documents is not None:
+            return lengths_of_documents(positions, call.documents, call.real)
         if call.real is not None:
             real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
             positions = positions.masked_fill(~real, -1)
-        lengths = positions.amax(dim=-1) + 1
+        lengths = positions.amax(dim=-1).reshape(-1) + 1
         if self.rereads and (call.keeps or call.cache is not None):
             stage = sum((lengths > longest).long() for longest in self.rereads).expand(x.shape[0])
             self.refuse_other_stage(stage, call)

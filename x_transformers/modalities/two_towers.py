@@ -15,7 +15,7 @@ from x_transformers.core.checks import as_mask
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.norms import l2norm
-from x_transformers.features.readouts import place_of
+from x_transformers.features.readouts import place_of, token_of
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -81,6 +81,8 @@ class TwoTowers(Configurable):
         if dim_shared is None and project_bias:
             warn_once('`project_bias` has no effect unless `dim_shared` is set')
         self.image, self.text, self.text_pool, self.eos_id, self.loss = image, text, text_pool, eos_id, loss
+        pools = text_pool in ('first', 'eos') and hasattr(text, 'attn_layers')
+        self.instead = token_of(text_pool, text.attn_layers, "`text_pool='first'`")[1] if pools else 'first'
 
         def projection(tower: nn.Module, projects: bool, name: str, width: int | None) -> nn.Module:
             if dim_shared is None or not projects:
@@ -115,7 +117,7 @@ class TwoTowers(Configurable):
             raise ValueError(f'`text` gave vectors of shape {tuple(x.shape)}, `text_pool` needs b n d')
         if self.text_pool == 'mean':
             return mean_of_real(x, mask)
-        places = place_of(self.text_pool, texts, mask, self.eos_id)
+        places = place_of(self.text_pool, texts, mask, self.eos_id, self.instead)
         return x[torch.arange(x.shape[0], device=x.device), places]
 
     def factor(self) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
+from x_transformers.core.nets import check_reads_front
 from x_transformers.core.own_stacks import a_stack, known_stack, run_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import hands_on_positions
@@ -121,6 +122,8 @@ class ViTransformerWrapper(Configurable):
     def check_pool(self, pool_kwargs: dict | None, post_pool_norm: bool) -> None:
         if self.pool in ('first', 'first_mean', 'prefix') and not self.num_prefix:
             raise ConfigError(f'`pool={self.pool!r}` needs `prefix_tokens`: patches alone have no first token')
+        if self.pool in ('first', 'first_mean', 'prefix'):
+            check_reads_front(self.attn_layers, f'`pool={self.pool!r}`', "take 'mean', 'attention', or an Encoder")
         if post_pool_norm and self.pool in (None, 'first_mean'):
             raise ConfigError(f'`post_pool_norm` does not go with `pool={self.pool!r}`: it norms one token')
         if pool_kwargs and self.pool != 'attention':

@@ -155,11 +155,12 @@ class PermutationLMWrapper(Configurable):
         """A rank for each token (b n), -1 for those that are not predicted."""
         b, n = real.shape
         size = self.pieces(n)[0]
-        pieces = F.pad(real, (0, -n % size)).reshape(-1, size)
+        whole = n + -n % size
+        pieces = F.pad(real, (0, whole - n)).reshape(-1, size)
         chosen = chosen_tokens(pieces, self.predict_frac, generator)
-        inside = random_rank(chosen, generator).view(b, -1)
-        place = torch.arange(inside.shape[1], device=real.device)
-        return (inside + place - place % size).masked_fill(~chosen.view(b, -1), -1)[:, :n]
+        inside = random_rank(chosen, generator).view(b, whole)
+        place = torch.arange(whole, device=real.device)
+        return (inside + place - place % size).masked_fill(~chosen.view(b, whole), -1)[:, :n]
 
     def predict(self, x: Tensor, order: PredictionOrder, real: Tensor | None = None, **inputs: Any) -> Any:
         """What the net says of the tokens at `places`, (b k l)."""
@@ -216,7 +217,7 @@ class PermutationLMWrapper(Configurable):
         order = ranked((place if ranks is None else ranks.long()).masked_fill(~missing, behind))
         x, known = x.masked_fill(missing, 0), order.masked_fill(~missing, -1)
         with evaluating(list(self.modules())):
-            for step in range(int(missing.sum(dim=-1).max())):
+            for step in range(int(missing.sum(dim=-1).max()) if len(x) else 0):
                 at = (order == step).byte().argmax(dim=-1, keepdim=True)
                 logits = self.predict(x, PredictionOrder(known, at, at), real, **kwargs)[:, -1]
                 tokens, largest = choice.draw(without_token(logits, never))

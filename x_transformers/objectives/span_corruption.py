@@ -125,6 +125,8 @@ class Corruption(Configurable):
         if lens is None:
             lens = torch.full((b,), n, device=tokens.device)
         check_lengths(lens, 'lens', b, n)
+        if b == 0:  # one place, as if for the end
+            return tokens.new_zeros(0, 1), lens, tokens.new_full((0, 1), IGNORED)
         if bool((lens < 2).any()):
             raise ValueError(f'`lens` got a row of {int(lens.min())} tokens, it must have at least 2')
         noise, spans = spans_of(lens, density.to(lens.device), mean_span.to(lens.device))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
 from x_transformers.core.checks import as_mask, check_lengths, for_each_row, within
+from x_transformers.core.nets import counts_tokens
 from x_transformers.core.precision import accurate
 
 
@@ -68,6 +70,37 @@ def mean_of_rows(losses: Tensor, real: Tensor | None) -> Tensor:
         return mean_or_zero(losses)
     there = real.any(dim=-1)
     return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
+
+
+def before_padding(ids: Tensor, ignore_index: int) -> Tensor:
+    """Return which ids (b, n) do not belong to the padding at the end of their row, where all are `ignore_index`."""
+    return not_last(ids != ignore_index) | (ids != ignore_index)
+
+
+def not_last(real: Tensor) -> Tensor:
+    """Return which entries of rows (b, n) have a real one somewhere behind them."""
+    return F.pad(real[:, 1:], (0, 1), value=False).flip(-1).cumsum(dim=-1).flip(-1) > 0
+
+
+def read_of(mask: Tensor) -> Tensor:
+    """Return which tokens a net reads to predict those behind them, (b, n - 1), of a mask of both, (b, n).
+
+    The last real token of a row is a target alone, as it is where the row has no padding.
+    """
+    return (mask & not_last(mask))[:, :-1]
+
+
+def tell_padding(net: Any, inputs: dict[str, Any], real: Callable[[], Tensor], counts: bool = False) -> None:
+    """Add a mask to the inputs of a net, in place, if the caller gave none and padding would change what it gives.
+
+    Args:
+        net: A causal model; one that counts no tokens gives real ones the same, and is faster without a mask.
+        inputs: Its keywords.
+        real: Gives the mask, (b, n).
+        counts: Whether what is asked of the net counts tokens, whatever its features.
+    """
+    if inputs.get('mask') is None and (counts or counts_tokens(net)):
+        inputs['mask'] = real()
 
 
 def entropy(logits: Tensor) -> Tensor:
