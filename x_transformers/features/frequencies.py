@@ -193,7 +193,7 @@ class Frequencies:
         return scale(own['mscale']) / scale(own['mscale_all_dim']) if both else scale(1.0)
 
     def of_rows(self, first: Tensor | None, lengths: Tensor | None, like: Tensor) -> Tensor:
-        """Return the frequencies of rows of so many tokens, (1 or b), or of documents of so many, (1 or b, n):  (r / 2),
+        """Return the frequencies of rows of so many tokens, (1 or b), or of documents, (1 or b, n):  (r / 2),
         or (1 or b, 1 or n, r / 2).
 
         Args:

@@ -473,22 +473,12 @@ class RotaryPositions(StackFeature):
                 )
             if lengths is not None and lengths.ndim == 2:
                 raise ValueError(
-                    '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: keys of '
-                    'a context turn by the length of one row'
+                    '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: '
+                    'keys of a context turn by the length of one row'
                 )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
             call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, lengths=lengths, **centred)
         return x
-
-    def positions_of(self, x: Tensor, call: Any) -> Tensor:
-        """Positions of all keys. Where frequencies follow the length, they are counted from the first token of a row:
-        else the angle between keys that were turned by other frequencies would depend on where the row begins."""
-        positions, given = call.key_positions(x), call.shared['a'].get('pos')
-        if not self.follows_length or (call.start is not None and given is None):
-            return positions
-        if given is None:
-            return positions - (call.seen - call.held)
-        return positions - first_positions(given[..., call.memories :], call.real)
 
     def centred(self, positions: Tensor, x: Tensor, call: Any) -> tuple[Tensor, dict[str, Any]]:
         """Positions of the keys, hidden ones replaced, and where the scale of xPos is 1: at the first token of a row.
@@ -537,8 +527,8 @@ class RotaryPositions(StackFeature):
         return [first, *(self.angles.angles_by(one, positions, lengths) for one in self.sets[1:])], scale
 
     def share_kept_angles(self, x: Tensor, call: Any) -> Tensor | None:
-        """Share angles of all keys, of which only those of new tokens are computed; positions go on from the kept ones.
-        Return the `lengths`."""
+        """Share angles of all keys, and return their `lengths`. Only those of new tokens are computed; positions go on
+        from the kept ones."""
         if call.held and call.shared['a'].get('pos') is None:
             positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
         else:
@@ -578,8 +568,7 @@ class RotaryPositions(StackFeature):
         return positions - least.where(least < behind, 0)
 
     def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
-        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j), where frequencies depend
-        on it.
+        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j); None if none asks.
 
         Args:
             positions: `positions_of` all keys, memories in front.
