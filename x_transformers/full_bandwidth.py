@@ -284,7 +284,8 @@ class FullBandwidth(Configurable):
         super().__init__()
         check_net(net)
         self.check_parts(net)
-        self.net, self.depth = net, net.attn_layers.depth
+        stack = net.attn_layers
+        self.net, self.depth = net, len(stack.layers_execute_order) // stack.len_default_block
         self.recirc_pairs = resolve_recirc_pairs(self.depth, recirc_pairs)
         dim = net.attn_layers.dim
         own = self.own_transitions(transitions or {})

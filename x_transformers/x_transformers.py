@@ -83,7 +83,7 @@ from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.features.derived import DerivedAttributes
+from x_transformers.features.derived import DerivedAttributes, DerivedHeads
 from x_transformers.features.embeddings import TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
@@ -135,7 +135,7 @@ from x_transformers.training.token_loss import may_read_later, readout_of
 # attention
 
 
-class Attention(Configurable, ChoosesKernel):
+class Attention(DerivedHeads, Configurable, ChoosesKernel):
     """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
 
     x          b n dim
@@ -192,6 +192,7 @@ class Attention(Configurable, ChoosesKernel):
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend.of(self)
         self.features.setup()
+        self.keep_derived()
         self.limits = Limits.of(self.features.active)
         self.to_out = self.features.pick('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
@@ -257,8 +258,8 @@ class Attention(Configurable, ChoosesKernel):
         q_in, k_in, v_in = on.chain('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.chain('projected', qkv, call)
-        q, k = heads_of(q, self.dim_key), heads_of(k, self.dim_key)
-        v = call.trace.values = heads_of(v, shape.dim_value)
+        q, k = self.split('split_q_heads', q, self.dim_key), self.split('split_k_heads', k, self.dim_key)
+        v = call.trace.values = self.split('split_v_heads', v, shape.dim_value)
         q, k, v = on.chain('heads', (q, k, v), call)
         q, k = on.chain('turn', (q, k), call)
         k, v = on.pick('past', Call.with_past_keys)(k, v, call)
@@ -271,7 +272,7 @@ class Attention(Configurable, ChoosesKernel):
         out = attended(self, q, k, v, call, on)
         out = on.unwind('leave', out, call)
         out = on.chain('attended', out, call)
-        out = on.chain('output', out.transpose(1, 2).flatten(2), call)
+        out = on.chain('output', self.merged(out), call)
         out = on.chain('result', self.to_out(out), call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)

@@ -29,6 +29,11 @@ class Abilities:
     attn_layers: Any
     features: Features
     pos_emb: Any
+    num_memory_tokens: int
+
+    @overridable
+    def has_memory_tokens(self) -> bool:
+        return self.num_memory_tokens > 0
 
     @overridable
     def can_cache_kv(self) -> bool:

@@ -6,14 +6,16 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import nn
+from einops.layers.torch import Rearrange
+from torch import Tensor, nn
 
 from x_transformers.features.norms import Identity
 from x_transformers.features.residuals import LayerDropout, ResidualScale
 from x_transformers.flags import ConfigError, is_number, shown
+from x_transformers.kernels.dense import heads_of
 
 # modules for each layer, and the flag without which nothing runs them
 FOR_EACH_LAYER = {'skip_combines': 'unet_skips', 'layer_integrators': 'integrate_layers'}
@@ -33,6 +35,8 @@ class DerivedAttributes:
 
     features: Any
     layer_types: Sequence[str]
+    dim: int
+    depth: int
 
     def keep_derived(self) -> None:
         """Settle these attributes, once the features of the stack are set up."""
@@ -47,6 +51,7 @@ class DerivedAttributes:
         self.residual_scale = None if scales is None or scales.factor == 1 else scales.factor
         if self.residual_scale is None and self.is_any_set(['attn_aggregated_residuals']):
             self.residual_scale = 1.0
+        self.depth = 1 if self.is_any_set(['weight_tie_layers']) else self.depth
         self.depth_scale_residual = getattr(self, 'depth_scale_residual', False) is True
         for name in FOR_EACH_LAYER:
             if getattr(self, name, None) is None:
@@ -75,3 +80,59 @@ class DerivedAttributes:
         if any(rates) and self.features.find(LayerDropout) is None:
             self.features = self.features.joined_by(LayerDropout(self, {'layer_dropout': 0.0}))
             self.can_cache_kv_in_training = False
+
+
+# attention layers
+
+
+class MadeWhenRead:
+    """A submodule without parameters that a layer makes when somebody asks for it, and runs from then on."""
+
+    def __init__(self, make: Callable[[Any], nn.Module]) -> None:
+        self.make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        held = instance._modules
+        if held.get(self.name) is None:
+            held[self.name] = self.make(instance)
+        return held[self.name]
+
+
+def half(x: Tensor) -> float:
+    """Stand in for a learned mix of value residuals: it is one half."""
+    return 0.5
+
+
+class DerivedHeads:
+    """What an attention layer keeps for classes that derive from it, and for hooks that look at its heads.
+
+    split_q_heads, split_k_heads, split_v_heads   b n (h d) -> b h n d
+    merge_heads                                   b h n d -> b n (h d)
+    """
+
+    split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', h=own.heads))
+    split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_head))
+    split_v_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_value))
+    merge_heads = MadeWhenRead(lambda own: Rearrange('b h n d -> b n (h d)'))
+
+    def keep_derived(self) -> None:
+        """Settle further attributes, once the features of the layer are set up."""
+        self.attn_on_attn = bool(getattr(self, 'on_attn', False))
+        for name, value in (('qk_norm_q_scale', 1), ('qk_norm_k_scale', 1), ('to_value_residual_mix', half)):
+            if getattr(self, name, None) is None:
+                setattr(self, name, value)
+
+    def split(self, name: str, t: Tensor, width: int) -> Tensor:
+        """Split heads, b n (h d) -> b h n d, by the module of that name if somebody has asked for it or replaced it."""
+        module = self._modules.get(name)
+        return heads_of(t, width) if module is None else module(t)
+
+    def merged(self, out: Tensor) -> Tensor:
+        """Merge heads, b h n d -> b n (h d), likewise."""
+        module = self._modules.get('merge_heads')
+        return out.transpose(1, 2).flatten(2) if module is None else module(out)

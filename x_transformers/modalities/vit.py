@@ -101,6 +101,7 @@ class ViTransformerWrapper(Configurable):
         self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
         self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + side**2, dim))
         self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
+        self.has_register_tokens = num_register_tokens > 0
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
         self.patch_to_embedding = nn.Sequential(norms[0], nn.Linear(dim_patch, dim, bias=bool(patch_bias)), norms[1])
         self.prefix_tokens = nn.Parameter(torch.randn(prefix_tokens, dim) * 0.02) if prefix_tokens else None

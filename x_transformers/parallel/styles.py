@@ -279,7 +279,7 @@ class Features(Style):
         wide = widened.proj if gated else widened[0]
         for name in [name for name, t in wide._parameters.items() if t is not None]:
             see(wide, name, inner, self.source)
-        if gated and widened.mult_bias is not None:
+        if gated and torch.is_tensor(widened.mult_bias):
             see(widened, 'mult_bias', View(device_mesh, axis=0), self.source)
         see(output, 'weight', View(device_mesh, axis=1), self.source)
         if output.bias is not None:
