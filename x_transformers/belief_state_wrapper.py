@@ -209,7 +209,7 @@ class BeliefStateWrapper(Configurable):
 
     def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
         """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
-        count = targets[..., 0].numel() if real is None else real.sum().clamp(min=1)
+        count = max(targets[..., 0].numel(), 1) if real is None else real.sum().clamp(min=1)
         weights = weights.expand(targets.shape) if real is None else weights * rearrange(real, 'b p -> b p 1')
         split = split_head(self.text_head)
         if split is not None and len(split.linears) == 1:
@@ -236,7 +236,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:
         flat = rearrange(logits, 'b p l -> (b p) l'), rearrange(targets, 'b p -> (b p)')
-        return accurate(rearrange(F.cross_entropy(*flat, reduction='none'), '(b p) -> b p', b=len(targets)))
+        return accurate(F.cross_entropy(*flat, reduction='none').view(targets.shape))
 
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:

@@ -310,8 +310,6 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
     def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
-        import einx
-
         b, n, _ = x.shape
         if n <= steps:
             raise ValueError(f'`x` holds {n} vectors, `rollout_steps` of {steps} needs {steps + 1}')
@@ -334,7 +332,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
             check_width(new, x)
             sequence = torch.cat((sequence, rearrange(new, 'b d -> b 1 d')), dim=1)
         places = rearrange(known, 'b -> b 1') + torch.arange(steps, device=x.device)
-        target = einx.get_at('b [n] d, b s -> b s d', x, places)
+        target = x.gather(1, repeat(places, 'b s -> b s d', d=x.shape[-1]))
         counts = None if lens is None else repeat(room > 0, 'b -> b s', s=steps)
         return aux.added_to(self.loss(torch.stack(predictions, dim=-2), target, counts))
 

@@ -72,13 +72,11 @@ ratio = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 
 
 def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Draw which tokens to hide, (b n): a `share` (b) of the real ones of each row, one at least."""
-    import einx
-
     if real is None:
         rank, count = torch.rand(shape, dtype=torch.float32, device=device).argsort(dim=-1), share * shape[1]
     else:
         rank, count = random_rank(real), share * real.sum(dim=-1)
-    hidden = einx.less('b n, b -> b n', rank, count.clamp(min=1.0))
+    hidden = rank < count.clamp(min=1.0).unsqueeze(-1)
     return hidden if real is None else hidden & real
 
 
@@ -241,10 +239,8 @@ class NonAutoregressiveWrapper(Configurable):
 
     def loss_weights(self, time: Tensor, hidden: Tensor) -> Tensor:
         """What each token weighs, from the times (b) of rows and which tokens are hidden (b n)."""
-        import einx
-
         of_rows = self.loss_weight(time, hidden.shape[1]) if self.use_simple_mdlm_loss_weight else torch.ones_like(time)
-        return einx.multiply('b, b n -> b n', of_rows, hidden)
+        return of_rows.unsqueeze(-1) * hidden
 
     def loss_weight(self, time: Tensor, n: int) -> Tensor:
         """|gamma'| / gamma, positive, since gamma falls; where less than one token of n would be hidden, one is."""

@@ -149,7 +149,7 @@ class VisionLanguageWrapper(Configurable):
         found = self.features(images) if given else self.decoder.net.token_emb(ids[:1, :1]).new_zeros(0, 1, width)
         p = found.shape[1]
         times = torch.where(here, p, 1) * real
-        n, ignored = int(times.sum(dim=-1).max()), self.decoder.ignore_index
+        n, ignored = int(times.sum(dim=-1).max()) if len(ids) else ids.shape[1], self.decoder.ignore_index
         rows = []
         for row in range(len(ids)):
             new = ids[row].repeat_interleave(times[row])

@@ -62,9 +62,7 @@ def as_candidate(out: Tensor | Readout) -> Tensor | Readout:
 
 def of_winners(t: Tensor, winners: Tensor) -> Tensor:
     """What belongs to the best candidate of each row:  b k ..., b -> b ..."""
-    import einx
-
-    return einx.get_at('b [k] ..., b -> b ...', t, winners)
+    return t[torch.arange(t.shape[0], device=t.device), winners]
 
 
 def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
@@ -195,12 +193,12 @@ class XMLatentDecoder(Configurable):
         prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
         rows = rows.repeat_interleave(k)
         parts, aux = [], AuxLosses()
-        for at in torch.arange(b * k, device=ids.device).split(most or b * k):
+        for at in torch.arange(b * k, device=ids.device).split(most or max(b * k, 1)):
             own = rows_of(inputs, rows[at], b)
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
             with AuxLosses() as of_part:
                 parts.append(self.net(ids[rows[at]], **options, **own))
-            aux.take(of_part, at.shape[0] / (b * k))
+            aux.take(of_part, at.shape[0] / max(b * k, 1))
         aux.hand_on()
         traces = [trace for _, trace in parts] if keeps else [None]
         found = [out for out, _ in parts] if keeps else parts

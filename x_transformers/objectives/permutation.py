@@ -153,11 +153,12 @@ class PermutationLMWrapper(Configurable):
         """A rank for each token (b n), -1 for those that are not predicted."""
         b, n = real.shape
         size = self.pieces(n)[0]
-        pieces = F.pad(real, (0, -n % size)).reshape(-1, size)
+        whole = n + -n % size
+        pieces = F.pad(real, (0, whole - n)).reshape(-1, size)
         chosen = chosen_tokens(pieces, self.predict_frac, generator)
-        inside = random_rank(chosen, generator).view(b, -1)
-        place = torch.arange(inside.shape[1], device=real.device)
-        return (inside + place - place % size).masked_fill(~chosen.view(b, -1), -1)[:, :n]
+        inside = random_rank(chosen, generator).view(b, whole)
+        place = torch.arange(whole, device=real.device)
+        return (inside + place - place % size).masked_fill(~chosen.view(b, whole), -1)[:, :n]
 
     def predict(self, x: Tensor, order: PredictionOrder, real: Tensor | None = None, **inputs: Any) -> Any:
         """What the net says of the tokens at `places`, (b k l)."""
