@@ -150,10 +150,11 @@ def test_evaluation_hides_nothing():
     assert model.train()(x).item() != plain.item()
 
 
-def test_a_mask_goes_to_the_net_and_removes_no_targets():
+def test_a_prediction_counts_if_target_and_token_before_are_real():
     model = wrapped().eval()
     x, mask = ids_of(2, 5), torch.tensor([[True, False, True, True, True]] * 2)
-    expected = loss_by_hand(model.net(x, mask=mask)[:, :-1], x[:, 1:])
+    logits = model.net(x.masked_fill(~mask, 0), mask=mask)
+    expected = loss_by_hand(logits[:, 2:-1], x[:, 3:])
     assert model(x, mask=mask).item() == pytest.approx(expected, rel=1e-12)
 
 

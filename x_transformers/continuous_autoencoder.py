@@ -27,6 +27,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.losses import mean_of_rows, mean_or_zero
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
 __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 'VariationalLatentBottleneck']
@@ -71,7 +72,7 @@ class VariationalLatentBottleneck(nn.Module):
         mean, log_var = self.to_mean_log_var(x)
         loss = gaussian_divergence(mean, log_var, self.kl_div_floor)
         latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
-        return latents, loss if return_unreduced_loss else loss.mean()
+        return latents, loss if return_unreduced_loss else mean_or_zero(loss)
 
 
 # the autoencoder
@@ -162,7 +163,9 @@ class ContinuousTransformerAutoencoder(Configurable):
         embeds = self.encoder(only_real(seq, real), mask=None if lens is None else real)
         total = reduce(accurate(only_real(embeds, real)), 'b n d -> b d', 'sum')
         pooled = (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(embeds.dtype)
-        latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss)
+        latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss or lens is not None)
+        if loss is not None and loss.ndim:  # of each row: one without a real vector has none
+            loss = loss.masked_fill(~real.any(dim=-1), 0.0) if return_unreduced_loss else mean_of_rows(loss, real)
         return (latents, loss) if return_aux_loss else latents
 
     @checked
@@ -192,9 +195,9 @@ class ContinuousTransformerAutoencoder(Configurable):
         with AuxLosses() as of_decoder:
             out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
         added.take(of_decoder)
-        apart = accurate(out) - accurate(seq)
+        apart = only_real(accurate(out) - accurate(seq), real)
         differences = apart.square() if self.loss_type == 'l2' else apart.abs()
-        each = differences.mean(dim=-1).masked_fill(~real, 0.0)
+        each = differences.mean(dim=-1)
         if return_unreduced_loss:
             loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)
         else:
