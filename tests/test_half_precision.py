@@ -41,7 +41,7 @@ from x_transformers.objectives.test_time_training import orthogonal
 from x_transformers.recirculation import norm_matched
 from x_transformers.training.losses import entropy
 
-SMALL = dict(dim=16, depth=2, heads=2, attn_dim_head=8, verbose=False)
+SMALL = dict(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
 HALF = [torch.float16, torch.bfloat16]
 FLASH = [None, False, True]
 
@@ -118,7 +118,12 @@ def test_zeros_in_padding_reach_no_real_token():
     x = drawn(1, 6, 16)
     x[:, 4:] = 0
     hidden = torch.arange(6)[None] < 4
-    for flags in (dict(use_rmsnorm=True), dict(use_scalenorm=True), dict(attn_qk_norm=True), dict(attn_qk_rmsnorm=True)):
+    for flags in (
+        dict(use_rmsnorm=True),
+        dict(use_scalenorm=True),
+        dict(attn_qk_norm=True),
+        dict(attn_qk_rmsnorm=True),
+    ):
         stack, half = built(lambda flags=flags: Encoder(**SMALL, **flags))
         wanted = stack(x[:, :4])
         for found in ways(stack, half, x, mask=hidden):
@@ -138,7 +143,7 @@ def test_shared_queries_and_keys_see_nothing_later(flash, many, monkeypatch):
     x = 4 * drawn(2, 6, 16)
     later = x.clone()
     later[:, -1] = drawn(2, 16, seed=1)
-    stack, half = built(lambda: Decoder(**{**SMALL, 'depth': 1}, attn_shared_qk=True, attn_flash=flash))
+    stack, half = built(lambda: Decoder(**SMALL, attn_shared_qk=True, attn_flash=flash))
     for found, other in zip(ways(stack, half, x), ways(stack, half, later), strict=True):
         assert torch.equal(found[:, :-1], other[:, :-1])
         near(found, stack(x), 1e-2)
@@ -267,7 +272,7 @@ def amounts():
 
 
 def decisions(**options):
-    stack = Decoder(**{**SMALL, 'depth': 1})
+    stack = Decoder(**SMALL)
     return DecisionTransformer(5, 3, stack, max_ep_len=64, context_len=20, **options)
 
 
