@@ -1031,9 +1031,9 @@ def with_extremes(net, inputs, norm):
     table = getattr(getattr(net, 'token_emb', None), 'emb', None)
     with torch.no_grad():
         for row, (empty, full) in enumerate(((1, 4), (3, 5), (5, 2))):
-            vectors, at = (
-                (table.weight, inputs['x'][row, [empty, full]]) if table else (inputs['x'][row], [empty, full])
-            )
+            vectors, at = inputs['x'][row], [empty, full]
+            if table is not None:
+                vectors, at = table.weight, vectors[at]
             if vectors.ndim == 2 and vectors.is_floating_point():
                 vectors[at[0]] = 0.0
                 vectors[at[1]] = vectors[at[1]].sign() * norm / vectors.shape[-1] ** 0.5
