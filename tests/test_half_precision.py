@@ -41,7 +41,7 @@ from x_transformers.objectives.test_time_training import orthogonal
 from x_transformers.recirculation import norm_matched
 from x_transformers.training.losses import entropy
 
-SMALL = dict(dim=16, depth=2, heads=2, attn_dim_head=8, verbose=False)
+SMALL = dict(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
 HALF = [torch.float16, torch.bfloat16]
 FLASH = [None, False, True]
 
@@ -143,7 +143,7 @@ def test_shared_queries_and_keys_see_nothing_later(flash, many, monkeypatch):
     x = 4 * drawn(2, 6, 16)
     later = x.clone()
     later[:, -1] = drawn(2, 16, seed=1)
-    stack, half = built(lambda: Decoder(**{**SMALL, 'depth': 1}, attn_shared_qk=True, attn_flash=flash))
+    stack, half = built(lambda: Decoder(**SMALL, attn_shared_qk=True, attn_flash=flash))
     for found, other in zip(ways(stack, half, x), ways(stack, half, later), strict=True):
         assert torch.equal(found[:, :-1], other[:, :-1])
         near(found, stack(x), 1e-2)
@@ -189,14 +189,11 @@ def test_biases_beyond_the_range_are_cut():
 # scores
 
 
-@pytest.mark.parametrize('flags', [{}, dict(attn_talking_heads=True), dict(attn_pre_talking_heads=True),
-                                   dict(attn_l2_distance=True), dict(attn_sparse_topk=2), dict(shaw_rel_pos=True)])  # fmt: skip
-def test_scores_beyond_the_range(flags):
+@pytest.mark.parametrize('flag', ['', 'talking_heads', 'pre_talking_heads', 'l2_distance', 'shaw_rel_pos'])
+def test_scores_beyond_the_range(flag):
     """Of queries and keys that are inside of it, by the formula."""
-    layer = {name.removeprefix('attn_'): value for name, value in flags.items()}
-    if 'shaw_rel_pos' in flags:
-        layer = dict(shaw_rel_pos=True, shaw_rel_values=True)
-    attention, half = built(lambda: Attention(dim=8, dim_head=8, heads=2, flash=False, **layer))
+    flags = {flag: True} if flag else {}
+    attention, half = built(lambda: Attention(dim=8, dim_head=8, heads=2, flash=False, **flags))
     with torch.no_grad():
         for net in (attention, half):
             net.to_q.weight.fill_(40.0)
@@ -227,21 +224,21 @@ def test_mixed_heads_stay_what_they_are():
 # choosing tokens
 
 
-def language(**options):
-    return TransformerWrapper(num_tokens=12, max_seq_len=16, attn_layers=Decoder(**SMALL), **options)
+def language(kind=Decoder):
+    return TransformerWrapper(num_tokens=12, max_seq_len=16, attn_layers=kind(**SMALL))
 
 
 @pytest.mark.parametrize('options', [
     dict(logit_bias={3: 1e5}), dict(logit_bias={3: -1e5, 4: 1e6}), dict(repetition_penalty=1e5),
-    dict(frequency_penalty=5e4, presence_penalty=5e4), dict(temperature=1e-8), dict(temperature=0.0, logit_bias={3: 7e4}),
+    dict(frequency_penalty=5e4, presence_penalty=5e4), dict(temperature=0.0, logit_bias={3: 7e4}),
 ])  # fmt: skip
 def test_options_of_choosing_beyond_the_range(options):
-    model, half = built(lambda: AutoregressiveWrapper(language()))
+    _, half = built(lambda: AutoregressiveWrapper(language()))
     ids = torch.arange(1, 7).view(2, 3)
     torch.manual_seed(1)
-    found = half.generate(ids, 4, **options)
+    found = half.generate(ids, 2, **options)
     torch.manual_seed(1)
-    wanted = copy.deepcopy(half).float().generate(ids, 4, **options)
+    wanted = copy.deepcopy(half).float().generate(ids, 2, **options)
     assert torch.equal(found, wanted)
 
 
@@ -272,7 +269,7 @@ def amounts():
 
 
 def decisions(**options):
-    stack = Decoder(**{**SMALL, 'depth': 1})
+    stack = Decoder(**SMALL)
     return DecisionTransformer(5, 3, stack, max_ep_len=64, context_len=20, **options)
 
 
@@ -281,13 +278,13 @@ OFTEN = torch.tensor([[1, 3, 3, 2, 3, 3]])
 LOSSES = {
     'squares': (vectors, lambda m, x: m(x), 400 * drawn(2, 8, 4)),
     'rolled out': (vectors, lambda m, x: m(x, rollout_steps=1, lens=torch.tensor([8, 5])), 400 * drawn(2, 8, 4)),
-    'a loss of one\'s own': (lambda: vectors(loss_fn=lambda p, t: (p - t) ** 4), lambda m, x: m(x), 40 * drawn(2, 8, 4)),
+    'fourth powers': (lambda: vectors(loss_fn=lambda p, t: (p - t) ** 4), lambda m, x: m(x), 40 * drawn(2, 8, 4)),
     'likelihood': (lambda: vectors(net=dict(probabilistic=True)), lambda m, x: m(x), 400 * drawn(2, 8, 4)),
     'autoencoder': (encoded, lambda m, x: m(x), 400 * drawn(2, 8, 4)),
     'autoencoder, rows': (encoded, lambda m, x: m(x, return_unreduced_loss=True), 400 * drawn(2, 8, 4)),
     'numbers': (amounts, lambda m, x: m(OFTEN, x), 4000 * drawn(1, 6)),
     'one number': (
-        lambda: Classifier(TransformerWrapper(num_tokens=9, max_seq_len=9, attn_layers=Encoder(**SMALL)), num_classes=1),
+        lambda: Classifier(language(Encoder), num_classes=1),
         lambda m, x: m(OFTEN.expand(2, -1), torch.tensor([70000.0, 1.0])), torch.zeros(1)),
     'actions': (decisions, lambda m, x: m.loss(dict(WALK, states=WALK['states'].to(x.dtype), actions=x, rtg=x[..., 0])),
                 3000 * drawn(2, 6, 3)),

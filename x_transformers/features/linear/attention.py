@@ -339,9 +339,8 @@ class LinearAttention(AttentionFeature):
         elif self.kernel in SIGNED:
             weights = torch.where(weights < 0, weights.clamp(max=-1e-4), weights.clamp(min=1e-4))
         else:
-            weights = weights.clamp(min=1e-12).masked_fill(
-                weights == 0, torch.inf
-            )  # what weighs nothing learns nothing
+            # what weighs nothing learns nothing
+            weights = weights.clamp(min=1e-12).masked_fill(weights == 0, torch.inf)
         return sums * weights.reciprocal()
 
     @staticmethod
