@@ -218,8 +218,8 @@ class ViTransformerWrapper(Configurable):
         return torch.cat((x[:, :at], registers.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
 
     def stack_inputs(self, img: Tensor, n: int) -> dict[str, Any]:
-        """Return what a stack is given beside n tokens: positions that it reads apart from them, and which tokens are
-        no patches, if its layers have patterns."""
+        """Return what a stack is given beside n tokens: positions that it reads apart, and which tokens are no
+        patches, if its layers have patterns."""
         prefix, registers = self.num_prefix, 0 if self.register_tokens is None else len(self.register_tokens)
         if not (prefix or registers) or not has_patterns(self.attn_layers):
             return self.positions_apart(img)
