@@ -6,6 +6,7 @@ What belongs here: `AutoregressiveWrapper`. What its generation is made of stand
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ from x_transformers.flags import (
 from x_transformers.generation.batching import Paged, generate_in_blocks
 from x_transformers.generation.choice import Choice, Endings, vocabulary_of
 from x_transformers.generation.engine import Beams, Beside, Decoding, Generated, Reader, evaluating
-from x_transformers.generation.exits import blocks_of_draft
+from x_transformers.generation.exits import blocks_of_draft, check_looped_exits
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.prompt_cache import PromptCache
 from x_transformers.generation.sampling import (
@@ -60,8 +61,6 @@ from x_transformers.generation.sampling import (
     align_right,
     check_mask,
     contrastive_decode_fn,
-    filter_with,
-    gumbel_noise,
     gumbel_sample,  # noqa: F401  the same
     min_p,
     padded_prompts,
@@ -438,6 +437,8 @@ class AutoregressiveWrapper(Configurable):
             slide_cache               past `max_seq_len`, keep the cache of the last tokens, or read them again: below
             prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
             callback                  called with the tokens of each step
+            looped_inference          of a looped net with one row: generated tokens may leave out passes as its gate
+                                      says; else all tokens run all passes
             compile                   True, or a backend of `torch.compile`: each step that reads from a cache runs
                                       compiled, for any length; the first call takes its time
             generator                 source of the draws, on the device of the net
@@ -511,7 +512,7 @@ class AutoregressiveWrapper(Configurable):
         """The state of a generation before its first step. The keywords are those of `generate`."""
         vocabulary = vocabulary_of(self.net)
         inputs = dict(options)
-        choice = Choice.taken_from(inputs, vocabulary=vocabulary)
+        choice = Choice.for_wrapper(self, inputs)
         guidance = Guidance.taken_from(inputs)
         endings = Endings(eos_token, stop_sequences, vocabulary)
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
@@ -521,8 +522,7 @@ class AutoregressiveWrapper(Configurable):
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'), prompt_cache)
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
-        if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
-            inputs['looped_inference'] = True  # one row may stop early, several run all passes
+        check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
         reader = functools.partial(Reader, inputs=inputs, tokens=seq_len, **reading)
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
@@ -664,6 +664,8 @@ class AutoregressiveWrapper(Configurable):
             eos_token                 id that ends a hypothesis, or several: it is kept, `pad_value` follows
             length_penalty            score = log probability / length ** length_penalty, of the generated tokens, the
                                       end included. 0 is the plain sum, 1 the mean; more favours longer ones
+            repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
+            logits_processor          change the logits before scores are computed, as in `generate`
             stochastic                candidates of a hypothesis are drawn without replacement from its distribution
                                       after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores stay those
                                       of the model. Without it, filter and temperature have no effect
@@ -671,23 +673,24 @@ class AutoregressiveWrapper(Configurable):
             raises                    ValueError or TypeError for arguments out of range
         """
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
-        require(is_number(length_penalty), 'length_penalty', length_penalty, 'a number')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        finite = is_number(length_penalty) and math.isfinite(length_penalty)
+        require(finite, 'length_penalty', length_penalty, 'a number, not NaN or infinite')
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice.for_wrapper(self, kwargs | own | dict(generator=generator))
+        kwargs = {name: value for name, value in kwargs.items() if name not in Choice.own_names()}
         endings = Endings(eos_token, None, vocabulary_of(self.net))
-        keep = filter_with(filter_logits_fn, filter_kwargs)
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
         Guidance.refuse(kwargs, 'beam search')
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
-
-        def perturbed(logits: Tensor) -> Tensor:
-            return accurate(keep(logits)) / temperature + gumbel_noise(logits, generator)
-
         b, t = ids.shape
+        check_looped_exits(self.net, kwargs, b * beams, cache_kv)
         draws = stochastic and temperature != 0
-        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
+        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
+        alone = not draws and choice.logits_processor is None
         state = Beams(
-            reader=Reader(self.net, kwargs, **reading, brief=True, alone=not draws, tokens=seq_len),
-            rank=perturbed if draws else identity,
+            reader=Reader(self.net, kwargs, **reading, alone=alone, tokens=seq_len),
+            rank=choice.perturbed if draws else None,
+            weigh=choice.weigh if choice.steps else None,
             beams=beams,
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),
             pads=pads,

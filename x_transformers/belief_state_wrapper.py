@@ -34,7 +34,8 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.generation.sampling import filter_with, min_p, padded_prompts, require, sample
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import min_p, padded_prompts, require
 from x_transformers.training.token_loss import (
     Linear,
     Readout,
@@ -286,7 +287,6 @@ class BeliefStateWrapper(Configurable):
         returns           ... s   the new tokens only
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         if decode_backwards and suffix is not None:
             raise ValueError('`suffix` does not go with `decode_backwards`: the prompts end the text, give `prefix`')
         if prefix is not None and not decode_backwards:
@@ -294,13 +294,13 @@ class BeliefStateWrapper(Configurable):
         if not torch.is_tensor(prompts):
             raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(prompts, None, 0)
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        choice = Choice(temperature, filter_logits_fn, filter_kwargs, generator=generator)
         modules = list(self.modules())
         with evaluating(modules):
             goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)
             decoding = Decoding(
                 expert=Believer(self, goal, decode_backwards, cache_kv),
-                choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+                choose=choice.draw,
                 modules=modules,
                 ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),
                 pads=None,

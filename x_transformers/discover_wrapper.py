@@ -268,7 +268,9 @@ class DiscoverDecoder(Configurable):
         model = AutoregressiveWrapper(self.decoder, pad_value=self.pad_id)
         start = torch.full((b, 1), self.bos_id, device=encodings.device)
         latent = rearrange(encodings, 'b d -> b 1 d')
-        tokens = model.generate(start, most, prepend_embeds=latent, temperature=0.0, eos_token=eos_id)
+        never = None if eos_id == self.pad_id else [self.pad_id]
+        options = dict(temperature=0.0, eos_token=eos_id, banned_tokens=never)
+        tokens = model.generate(start, most, prepend_embeds=latent, **options)
         if lengths is None:
             return tokens
         return tokens.masked_fill(~within(lengths, tokens.shape[1]), self.pad_id)

@@ -24,7 +24,6 @@ from x_transformers.flags import (
     count,
     integer,
     is_int,
-    is_number,
     none,
     number,
     probability,
@@ -32,7 +31,8 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_p
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p
 from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
@@ -239,17 +239,19 @@ class FreeTransformer(Configurable):
         """
         if not torch.is_tensor(prompts):
             raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         ids, _, leading = padded_prompts(prompts, None, 0)
         words = f'an integer of at least {ids.shape[1]}, the length of the prompts, which is part of it'
         require(is_int(seq_len) and seq_len >= ids.shape[1], 'seq_len', seq_len, words)
-        keep = filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
+        filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
+        never = (self.pad_id,) if 0 <= self.pad_id < self.num_tokens else ()
+        choice = Choice(temperature, filter_logits_fn, logit_filter_kwargs, generator=generator, never_chosen=never)
         modules = list(self.modules())
         with evaluating(modules):
             condition = None if latents is None else self.condition_of(latents, ids.shape[0])
             decoding = Decoding(
                 expert=FreeReader(self, condition, use_kv_cache),
-                choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+                choose=choice.draw,
+                weigh=choice.weigh if choice.steps else None,
                 modules=modules,
                 ids=F.pad(ids, (0, seq_len - ids.shape[1])),
                 pads=None,

@@ -48,7 +48,9 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.sampling import check_mask, padded_prompts, require, top_k, without_token
 from x_transformers.training.losses import readable
 from x_transformers.training.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper
@@ -343,7 +345,6 @@ class MultiInputAutoregressiveWrapper(Configurable):
         raises                            ValueError or TypeError for arguments out of range
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         names = tuple(self.net.num_tokens)
         check_names(prompts, 'prompts', self.net.num_tokens)
@@ -356,14 +357,19 @@ class MultiInputAutoregressiveWrapper(Configurable):
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
         start = sequence.shape[1]
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice(**own, generator=generator)
+        never, failed = self.ignore_index, {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]
         reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):
                 logits = reader.read(sequence[:, :place], pads).split(widths, dim=-1)
-                kept = logits if temperature == 0 else map(keep, logits)
-                sequence[:, place] = torch.stack([sample(one, temperature, generator) for one in kept], dim=-1)
+                for at, (name, one) in enumerate(zip(names, logits, strict=True)):
+                    sequence[:, place, at], largest = choice.draw(without_token(one, never))
+                    failed[name].add(largest)
+        for rows in failed.values():
+            rows.raise_first()
         new = dict(zip(names, sequence[:, start:].unbind(dim=-1), strict=True))
         return {name: ids.squeeze(0) if alone else ids for name, ids in new.items()}
 

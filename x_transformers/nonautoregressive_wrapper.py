@@ -16,8 +16,8 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.compat.helpers import coin_flip
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids
-from x_transformers.core.nets import check_every_place, refuse_own
+from x_transformers.core.checks import as_mask, can_look, check_ids
+from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -32,8 +32,9 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
-from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require
+from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require, without_token
 from x_transformers.generation.sampling import top_k as keep_largest
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
@@ -138,6 +139,10 @@ class NonAutoregressiveWrapper(Configurable):
         check_masked_net(net)
         if mask_id >= net.num_tokens:
             raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {net.num_tokens}')
+        if net.num_tokens < 2:
+            raise ConfigError(
+                '`net` must have another token than `mask_id`, which is never an answer: it has one token'
+            )
         if token_critic is not None and self_token_critic:
             raise ConfigError('`token_critic` and `self_token_critic` both make the critic, set only one')
         if token_critic is None and not self_token_critic and critic_loss_weight != 1.0:
@@ -176,7 +181,7 @@ class NonAutoregressiveWrapper(Configurable):
     ) -> Losses:
         """The losses of guessing hidden tokens, and of finding out wrong guesses.
 
-        x                             b n   ids, n being `max_seq_len`, if the net has one
+        x                             b n   ids, n being `max_seq_len`, if the net has one; real tokens are not `mask_id`
         only_train_generator                leave out the critic
         only_train_critic                   no gradient for the guesses
         generator_sample_temperature        of the guesses that the critic sees; drawn from U(0, 1) if None
@@ -194,6 +199,7 @@ class NonAutoregressiveWrapper(Configurable):
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
         real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
+        self.check_data(x, real)
         time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
         if self.training and self.cond_drop_prob > 0 and kwargs.get('context') is not None:
@@ -210,13 +216,29 @@ class NonAutoregressiveWrapper(Configurable):
             return Losses(aux.added_to(loss), loss, None)
 
         temperature = random() if generator_sample_temperature is None else generator_sample_temperature
-        guessed = gumbel_sample(logits.detach(), temperature)
+        guessed = gumbel_sample(self.without_mask(logits.detach()), temperature)
         with AuxLosses() as of_critic:
             critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
         if only_train_critic:
             return Losses(of_critic.added_to(critic_loss), None, critic_loss)
         aux.take(of_critic)
         return Losses(aux.added_to(loss + self.critic_loss_weight * critic_loss), loss, critic_loss)
+
+    def check_data(self, x: Tensor, real: Tensor | None) -> None:
+        """Refuse data with `mask_id` among its real tokens: the model would learn it as an answer."""
+        if not can_look(x):
+            return
+        found = (x == self.mask_id) if real is None else (x == self.mask_id) & real
+        if bool(found.any()):
+            row = int(found.any(dim=-1).nonzero()[0])
+            raise ValueError(
+                f'`x` got `mask_id`, {self.mask_id}, in row {row}: it must hold known tokens alone, except where `mask` '
+                'is False'
+            )
+
+    def without_mask(self, logits: Tensor) -> Tensor:
+        """Return logits (b, n, l) with -inf for `mask_id`, which is never an answer."""
+        return without_token(logits, self.mask_id)
 
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
@@ -321,6 +343,7 @@ class NonAutoregressiveWrapper(Configurable):
         against = self.against(kwargs, cond_scale, negative_context)
         seq = self.opening(batch_size, seq_len, given)
         hidden = wanted = seq == self.mask_id
+        failed = FailedRows()
         last, counts = None, self.hidden_counts(wanted.sum(dim=-1))
         with evaluating(list(self.modules())):
             for step, to_hide in enumerate(counts, start=1):
@@ -330,9 +353,11 @@ class NonAutoregressiveWrapper(Configurable):
                     scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
                     logits = guided(logits, self.guess(seq, last, against)[0], scale)
                 last = new
+                logits = self.without_mask(logits)
                 logits = logits if filter_thres is None else top_k(logits, filter_thres)
                 heat = start_temperature * (left if anneal_temperature else 1.0)
-                guessed = gumbel_sample(logits, max(heat, 1e-3), generator=generator)
+                guessed, largest = gumbel_draw(logits, max(heat, 1e-3), generator=generator)
+                failed.add(largest.mT, ignored=~hidden.mT)
                 seq = torch.where(hidden, guessed, seq)
                 if order == 'random':
                     scores = torch.rand(seq.shape, device=seq.device, generator=generator)
@@ -346,6 +371,7 @@ class NonAutoregressiveWrapper(Configurable):
                 rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
                 hidden = rank < to_hide.unsqueeze(-1)
                 seq = seq.masked_fill(hidden, self.mask_id)
+        failed.raise_first()
         return seq[0] if batch_size is None and given is None else seq
 
     def opening(self, batch_size: int | None, seq_len: int | None, given: Tensor | None) -> Tensor:
@@ -428,8 +454,16 @@ def gumbel_sample(
     t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
 ) -> Tensor:  # fmt: skip
     """A draw from `softmax(t / temperature)` along an axis, the most probable entry at temperature 0."""
+    return gumbel_draw(t, temperature, dim, generator)[0]
+
+
+def gumbel_draw(
+    t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw as `gumbel_sample` does, and return with the entries what is finite unless the logits allow none."""
     logits = accurate(t)
-    return (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).argmax(dim=dim)
+    largest, entries = (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).max(dim=dim)
+    return entries, largest
 
 
 ORDERS = ('confidence', 'random')
@@ -447,6 +481,7 @@ def check_masked_net(net: nn.Module) -> None:
         if not hasattr(net, name):
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
     check_every_place(net)
+    check_sees_both_sides(net)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -32,13 +32,13 @@ from x_transformers.flags import (
     count,
     integer,
     is_int,
-    is_number,
     none,
     number,
     positive,
     size,
 )
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_k
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import padded_prompts, require, top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,
     LowRankLinear,
@@ -347,16 +347,17 @@ class XLAutoregressiveWrapper(Configurable):
         learned from it, as in training; no token is in a segment and in its memory.
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
         if not torch.is_tensor(start_tokens):
             raise TypeError(f'`start_tokens` got {type(start_tokens).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(start_tokens, None, self.pad_value)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice.for_wrapper(self, own | dict(generator=generator))
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
-            choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+            choose=choice.draw,
+            weigh=choice.weigh if choice.steps else None,
             modules=list(self.modules()),
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
             pads=None,

@@ -40,19 +40,19 @@ from x_transformers.flags import (
     count,
     integer,
     is_int,
-    is_number,
     none,
     number,
     size,
 )
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import (
     align_right,
     check_mask,
-    filter_with,
     padded_prompts,
     require,
-    sample,
     top_k,
+    without_token,
 )
 from x_transformers.training.token_loss import (
     Terms,
@@ -337,7 +337,6 @@ class XValAutoregressiveWrapper(Configurable):
         Past `max_seq_len` only the last `max_seq_len` tokens are read.
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
         start_numbers = check_numbers(start_numbers, 'start_numbers', start_tokens)
@@ -345,7 +344,8 @@ class XValAutoregressiveWrapper(Configurable):
         start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], -1)[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice, failed = Choice(**own, generator=generator), FailedRows(leading)
         net = Growing(self.net, numbers)
         reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
@@ -353,8 +353,10 @@ class XValAutoregressiveWrapper(Configurable):
                 net.numbers = numbers[:, :place]
                 out = reader.read(ids[:, :place], pads)
                 logits, number = out[..., :-1], out[..., -1]
-                ids[:, place] = sample(logits if temperature == 0 else keep(logits), temperature, generator)
+                ids[:, place], largest = choice.draw(without_token(logits, self.ignore_index))
+                failed.add(largest)
                 numbers[:, place] = number
+        failed.raise_first()
         new_ids, new = (t[:, start:].reshape(*leading, seq_len) for t in (ids, numbers))
         numeric = new_ids == self.net.numerical_token_id
         return GenerateReturn(new_ids, new.masked_fill(~numeric, torch.nan), numeric)

@@ -16,8 +16,9 @@ from x_transformers.core.checks import check_ids
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
-from x_transformers.generation.choice import REASONS, Choice, Endings, Past, vocabulary_of
+from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
+from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.paged import BlockPool, PoolIsFull, Table
 from x_transformers.generation.sampling import require
@@ -116,7 +117,7 @@ class PagedEngine:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.ended: dict[int, Completion] = {}
-        self.given, self.fast = 0, False if compile else None
+        self.given, self.fast, self.called = 0, False if compile else None, 'request'
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
         with evaluating(self.modules):
             self.form = self.form_of_net()
@@ -156,9 +157,9 @@ class PagedEngine:
         """
         ids = self.prompt_of(prompt)
         require(is_int(seq_len) and seq_len >= 1, 'seq_len', seq_len, 'an integer of at least 1')
-        choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net))
+        choice = Choice.for_wrapper(self.wrapper, options)
         for name in options:
-            known = [*Choice.__dataclass_fields__, 'eos_token', 'stop_sequences']
+            known = [*Choice.own_names(), 'eos_token', 'stop_sequences']
             raise TypeError(f'`{name}` is no keyword of a single request{did_you_mean(name, known)}')
         endings = Endings(eos_token, stop_sequences, vocabulary_of(self.net))
         self.check_length(len(ids), seq_len)
@@ -218,7 +219,7 @@ class PagedEngine:
             old = self.find(number)
             if old not in self.running:
                 raise KeyError(f'request {number} waits, only those that run can be continued twice')
-            choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net)) if options else old.choice
+            choice = Choice.for_wrapper(self.wrapper, options) if options else old.choice
             full = len(self.running) >= self.max_batch
             table = Table(self.pool) if full else old.table.fork()
             own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=table)
@@ -441,11 +442,15 @@ class PagedEngine:
 
     def choose(self, ones: list[Request], logits: Tensor) -> dict[int, int]:
         """Give each its next token, from logits (b l), and end those that are done."""
-        greedy = logits.argmax(dim=-1).tolist()
+        largest, best = logits.max(dim=-1)
+        greedy = best.masked_fill(~largest.isfinite(), NO_TOKEN).tolist()
         got = {}
         for at, one in enumerate(ones):
             try:
-                token = greedy[at] if is_greedy(one.choice) else self.drawn(one, logits[at : at + 1])
+                if not is_greedy(one.choice):
+                    token = self.drawn(one, logits[at : at + 1])
+                elif (token := greedy[at]) == NO_TOKEN:
+                    raise no_token_error(largest[at].item(), self.name_of(one))
             except Exception as error:  # of a processor or a filter of the user's: the others go on
                 one.error = error
                 self.end(one, 'error')
@@ -460,8 +465,16 @@ class PagedEngine:
     def drawn(self, one: Request, logits: Tensor) -> int:
         if one.choice.steps:
             ids = torch.tensor([one.ids], device=logits.device)
-            logits = one.choice.weigh(ids, logits, Past(one.start))
-        return int(one.choice.draw(logits))
+            logits = one.choice.weigh(logits, GenerationHistory(ids, one.start, max_new_tokens=one.stop - one.start))
+        tokens, largest = one.choice.draw(logits)
+        token = int(tokens.masked_fill(~largest.isfinite(), NO_TOKEN))
+        if token == NO_TOKEN:
+            raise no_token_error(largest.item(), self.name_of(one))
+        return token
+
+    def name_of(self, one: Request) -> str:
+        """Return what errors call a request."""
+        return f'{self.called} {one.number}'
 
 
 @dataclass(frozen=True)
@@ -487,6 +500,7 @@ def generate_in_blocks(
     starts = [0] * len(ids) if pads is None else pads.tolist()
     rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]
     engine = PagedEngine(wrapper, storage.num_blocks, storage.block_size, max_batch=max(len(rows), 1))
+    engine.called = 'row'  # The numbers of its requests are those of the rows.
     numbers = [engine.add(row, seq_len, **own) for row in rows] if seq_len else []
     found = engine.run()
     ended = [found[number] for number in numbers] or [Completion(ids.new_zeros(0), 'length')] * len(rows)

@@ -55,6 +55,28 @@ def blocks_of_draft(net: Any, draft: Any) -> dict[str, Any]:
     return first_blocks(net, draft)
 
 
+def check_looped_exits(net: Any, inputs: dict[str, Any], rows: int, cache_kv: bool) -> None:
+    """Refuse exits of a looped net where they would depend on what is generated beside a row, or on the cache.
+
+    Args:
+        net: The net.
+        inputs: Keywords of its calls: `looped_inference` asks for early exits, which a prompt does not take.
+        rows: Number of rows that are generated.
+        cache_kv: Whether a cache is wanted.
+    """
+    if not inputs.get('looped_inference'):
+        if inputs.get('looped_exit_prob_threshold') is not None:
+            raise ValueError('`looped_exit_prob_threshold` needs `looped_inference=True`, or no pass is left out')
+        return
+    if rows != 1:
+        raise ValueError(
+            f'`looped_inference` must be False for {rows} rows: each token of a single row decides when it has run '
+            'enough passes'
+        )
+    if not (cache_kv and getattr(net, 'can_cache_kv', False)):
+        raise ValueError('`looped_inference` needs the cache: without it earlier tokens are recomputed with all passes')
+
+
 # rules
 
 

@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from x_transformers.core.checks import check_ids, numbers_of
 from x_transformers.core.precision import accurate
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
+from x_transformers.generation.failures import FailedRows
 
 # below this, the argument of a logarithm is taken for this
 TINY = 1e-20
@@ -36,7 +37,12 @@ def require(allowed: bool, name: str, value: Any, words: str) -> None:
 
 
 def in_range(value: Any, low: float, high: float = math.inf) -> bool:
-    return is_number(value) and low <= value <= high
+    """Return True for a finite number from `low` to `high`."""
+    return is_number(value) and low <= value <= high and value < math.inf
+
+
+def check_temperature(temperature: Any, name: str = 'temperature') -> None:
+    require(in_range(temperature, 0.0), name, temperature, 'a number of at least 0, not infinite')
 
 
 def check_logits(logits: Tensor, name: str = 'logits') -> None:
@@ -257,6 +263,13 @@ def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
     return bound
 
 
+def without_token(logits: Tensor, token: int) -> Tensor:
+    """Return logits (..., l) with -inf for a token, if it is one of them."""
+    if not 0 <= token < logits.shape[-1]:
+        return logits
+    return logits.masked_fill(torch.arange(logits.shape[-1], device=logits.device) == token, -math.inf)
+
+
 # what the tokens before say about the next one
 
 
@@ -266,9 +279,16 @@ def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 
 def counts(ids: Tensor, counted: Tensor | None, size: int) -> Tensor:
-    """How often each token of a vocabulary of `size` occurs in each row of ids (b t), where `counted` (b t):  b l"""
+    """Count how often each of the first `size` tokens occurs in each row of ids (b, t), where `counted` (b, t) is True.
+
+    Ids that have no logit, since a model reads more tokens than it can say, do not count.
+
+    Returns:
+        Counts (b, size), float32 under any default dtype.
+    """
     ones = torch.ones_like(ids, dtype=torch.float32) if counted is None else counted.float()
-    return torch.zeros(len(ids), size, device=ids.device).scatter_add_(1, ids, ones)
+    found = torch.zeros(len(ids), size + 1, dtype=torch.float32, device=ids.device)
+    return found.scatter_add_(1, ids.clamp(max=size), ones)[:, :size]
 
 
 # draws
@@ -281,20 +301,55 @@ def sample(logits: Tensor, temperature: float = 1.0, generator: Generator | None
         temperature  [0, inf)   below 1 sharpens, above 1 flattens
         generator               source of the draws, on the device of the logits; torch's own by default
         returns      ...        int64 tokens
-        raises       ValueError if `temperature` is out of range
+        raises       ValueError if `temperature` is out of range, or a row allows no token: all of it is -inf, or
+                     some of it NaN
 
     >>> sample(torch.tensor([[0., 2., 1.]]), temperature = 0.)
     tensor([1])
     """
     check_logits(logits)
-    require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
+    check_temperature(temperature)
+    tokens, largest = sample_with_max(logits, temperature, generator)
+    failed = FailedRows(largest.shape)
+    failed.add(largest.flatten())
+    if temperature > 0:
+        failed.raise_first()
+    return tokens
+
+
+def sample_with_max(logits: Tensor, temperature: float, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Draw one token per row as `sample` does, without a check, and return the largest logits beside the tokens.
+
+    Args:
+        logits: (..., l), checked. A row that allows no choice gets some token; its largest logit is not finite.
+        temperature: A finite number of at least 0, checked.
+
+    Returns:
+        Tokens (...) and the largest logit (...) of each row.
+    """
     if temperature == 0:
-        return logits.argmax(dim=-1)
-    # the largest logit becomes 0 first: divided by a very small temperature, it would overflow
+        largest, tokens = logits.max(dim=-1)
+        return tokens, largest
+    probs, largest = probabilities_with_max(logits, temperature)
+    return draw(probs, generator), largest
+
+
+def probabilities_with_max(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return `softmax(logits / temperature)` (..., l), in float32 at least, and the largest logits (...)."""
+    # The largest logit becomes 0 first: divided by a very small temperature, it would overflow.
     logits = accurate(logits)
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
-    probs = logits.softmax(dim=-1)
-    return torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator).reshape(probs.shape[:-1])
+    largest = logits.amax(dim=-1, keepdim=True)
+    return ((logits - largest) / temperature).softmax(dim=-1), largest.squeeze(-1)
+
+
+def draw(probs: Tensor, generator: Generator | None = None) -> Tensor:
+    """Draw one index from each row of probabilities (..., l).
+
+        argmax_i p_i / e_i                                  e_i exponentially distributed
+
+    These are the draws of `torch.multinomial`, which waits for the device to check its input.
+    """
+    return (probs / torch.empty_like(probs).exponential_(1, generator=generator)).argmax(dim=-1)
 
 
 def gumbel_noise(t: Tensor, generator: Generator | None = None) -> Tensor:
@@ -316,13 +371,15 @@ def gumbel_sample(
         logits       ... l      unnormalised log probabilities, in nats
         temperature  [0, inf)   taken for `eps` where it is less
         returns      ...        int64 tokens
-        raises       ValueError if `temperature` is out of range
+        raises       ValueError if `temperature` is out of range, or on the CPU if a row allows no token
 
     Maddison et al. 2014, arXiv:1411.0030
     """
     check_logits(logits)
-    require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
-    return (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).argmax(dim=-1)
+    check_temperature(temperature)
+    largest, tokens = (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).max(dim=-1)
+    FailedRows(largest.shape).add(largest.flatten())
+    return tokens
 
 
 # two models

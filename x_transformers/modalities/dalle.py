@@ -301,14 +301,10 @@ class DALLE(Configurable):
         returns        b n   ids, row after row; images by `decode`
         """
         check_samples(num_samples, rerank)
-        choice = Choice.taken_from(options, vocabulary=self.num_image_tokens)
+        sizes = dict(vocabulary=self.num_image_tokens, num_logits=self.num_image_tokens)
+        choice = Choice.taken_from(options, **sizes)
         if options:
             raise ValueError(f'`{next(iter(options))}` is no option of `generate`')
-        if choice.repetition_penalty != 1:
-            raise ValueError(
-                '`repetition_penalty` would take words for tokens of the image: use `presence_penalty` or '
-                '`frequency_penalty`'
-            )
         opening = self.padded(text, text_mask)
         b, device = len(opening), opening.device
         begun = checked_prime(prime, b, self.image_len, self.num_image_tokens, device)
@@ -325,6 +321,7 @@ class DALLE(Configurable):
             beside=beside,
             choose=choice.draw,
             weigh=choice.weigh if choice.steps else None,
+            text_start=opening.shape[1],  # words are no tokens of the image
             modules=modules,
             ids=F.pad(ids, (0, count)),
             pads=None,

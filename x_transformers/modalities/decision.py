@@ -16,6 +16,7 @@ from x_transformers.core.checks import as_mask, as_precise, check_ids, check_ran
 from x_transformers.core.precision import accurate
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.generation.sampling import in_range, sample
 from x_transformers.x_transformers import AttentionLayers
 
 __all__ = ['DecisionTransformer', 'Episode', 'returns_to_go']
@@ -210,14 +211,11 @@ class DecisionTransformer(Configurable):
         if steps == 0 or len(history.actions) != steps - 1 or len(history.rewards) != steps - 1:
             counts = f'{steps} states, {len(history.actions)} actions and {len(history.rewards)} rewards'
             raise ValueError(f'`history` got {counts}: one state more than actions and rewards is to be acted on')
-        if temperature < 0 or (temperature and not self.discrete):
+        if not in_range(temperature, 0.0) or (temperature and not self.discrete):
             raise ValueError(f'`temperature` got {shown(temperature)}, it must be 0, or above for discrete actions')
         with evaluating(list(self.modules())):
             out = self.predicted(self.of_last(history, target_return))
-        if self.discrete and temperature:
-            action = torch.multinomial((accurate(out) / temperature).softmax(dim=-1), 1).squeeze(-1)
-        else:
-            action = out.argmax(dim=-1) if self.discrete else out
+        action = sample(out, temperature) if self.discrete else out
         history.actions.append(action)
         return action
 

@@ -14,8 +14,10 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range
 from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, count, is_number, none, size
+from x_transformers.generation.choice import Choice
 from x_transformers.generation.engine import evaluating
-from x_transformers.generation.sampling import Filter, filter_with, in_range, require, sample
+from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.sampling import Filter, without_token
 from x_transformers.training.masking import IGNORED, chosen_tokens, random_rank, ranked, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
 
@@ -202,8 +204,8 @@ class PermutationLMWrapper(Configurable):
         """
         x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
         refuse_own(kwargs, '`infill`', SET_BY_WRAPPER)
-        require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        choice = Choice(temperature, filter_logits_fn, filter_kwargs, generator=generator)
+        never, failed = -1 if self.pad_token_id is None else self.pad_token_id, FailedRows()
         real = self.real(x, mask)
         missing = as_mask(missing, 'missing', *x.shape, like=x)
         missing = missing if real is None else missing & real
@@ -217,8 +219,11 @@ class PermutationLMWrapper(Configurable):
             for step in range(int(missing.sum(dim=-1).max())):
                 at = (order == step).byte().argmax(dim=-1, keepdim=True)
                 logits = self.predict(x, PredictionOrder(known, at, at), real, **kwargs)[:, -1]
-                drawn = sample(keep(logits) if temperature > 0 else logits, temperature, generator)
-                x = torch.where((order == step) & missing, drawn.view(-1, 1), x)
+                tokens, largest = choice.draw(without_token(logits, never))
+                here = (order == step) & missing
+                failed.add(largest, ignored=~here.any(dim=-1))
+                x = torch.where(here, tokens.view(-1, 1), x)
+        failed.raise_first()
         return x
 
 
