@@ -63,6 +63,7 @@ from x_transformers.generation.sampling import (
     contrastive_decode_fn,
     gumbel_sample,  # noqa: F401  the same
     min_p,
+    new_tokens_of,
     padded_prompts,
     require,
     top_a,
@@ -472,7 +473,7 @@ class AutoregressiveWrapper(Configurable):
             filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs, generator=generator, **kwargs,
         )  # fmt: skip
         decoding.wants_log_probs, decoding.expert.brief = return_log_probs, not return_intermediates
-        decoding.finish(seq_len)
+        decoding.finish()
         made = decoding.result(return_finish_reasons, return_intermediates)
         if return_log_probs or return_finish_reasons:
             return made
@@ -488,7 +489,7 @@ class AutoregressiveWrapper(Configurable):
         """
         state = self.decoding(prompts, seq_len, **options)
         state.expert.alone = False  # between two steps the caller may do anything
-        return state.run(seq_len)
+        return state.run()
 
     def decoding(
         self,
@@ -520,6 +521,7 @@ class AutoregressiveWrapper(Configurable):
         require(several, 'num_samples', num_samples, 'an integer of at least 1, or None')
         require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'), prompt_cache)
+        seq_len = new_tokens_of(seq_len, ids.shape[1])
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
         check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)
@@ -683,6 +685,7 @@ class AutoregressiveWrapper(Configurable):
         Guidance.refuse(kwargs, 'beam search')
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
         b, t = ids.shape
+        seq_len = new_tokens_of(seq_len, t)
         check_looped_exits(self.net, kwargs, b * beams, cache_kv)
         draws = stochastic and temperature != 0
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)

@@ -309,7 +309,7 @@ class BeliefStateWrapper(Configurable):
                 pad_value=0,
                 eos_token=eos_token,
             )
-            decoding.finish(seq_len)
+            decoding.finish()
         generated = decoding.ids[:, ids.shape[1] : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
 

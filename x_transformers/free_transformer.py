@@ -259,7 +259,7 @@ class FreeTransformer(Configurable):
                 leading=leading,
                 pad_value=0,
             )
-            decoding.finish(seq_len - ids.shape[1])
+            decoding.finish()
         return decoding.ids.reshape(*leading, seq_len)
 
     def condition_of(self, latents: Any, batch: int) -> Tensor:

@@ -498,7 +498,7 @@ class FullBandwidth(Configurable):
         decoding = model.decoding(prompts, seq_len, eos_token=eos_token, **options, **kwargs)
         reader = FeedbackReader(self, decoding.expert, passes, should_fuse_latent, transition, process_prompt)
         decoding.expert, decoding.modules = reader, [*decoding.modules, *self.modules()]
-        decoding.finish(seq_len)
+        decoding.finish()
         return decoding.generated(decoding.ids[:, decoding.start :])
 
 

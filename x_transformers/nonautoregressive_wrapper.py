@@ -181,7 +181,7 @@ class NonAutoregressiveWrapper(Configurable):
     ) -> Losses:
         """The losses of guessing hidden tokens, and of finding out wrong guesses.
 
-        x                             b n   ids, n being `max_seq_len`, if the net has one; real tokens are not `mask_id`
+        x                             b n   ids other than `mask_id`, n being `max_seq_len`, if the net has one
         only_train_generator                leave out the critic
         only_train_critic                   no gradient for the guesses
         generator_sample_temperature        of the guesses that the critic sees; drawn from U(0, 1) if None
@@ -232,8 +232,8 @@ class NonAutoregressiveWrapper(Configurable):
         if bool(found.any()):
             row = int(found.any(dim=-1).nonzero()[0])
             raise ValueError(
-                f'`x` got `mask_id`, {self.mask_id}, in row {row}: it must hold known tokens alone, except where `mask` '
-                'is False'
+                f'`x` must not hold `mask_id`, {self.mask_id}, except where `mask` is False, got it in row {row}: what '
+                'is hidden is drawn'
             )
 
     def without_mask(self, logits: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from x_transformers.flags import (
     one_of,
     shown,
 )
+from x_transformers.generation.sampling import new_tokens_of
 
 __all__ = ['Spliced', 'VisionLanguageWrapper']
 
@@ -227,6 +228,7 @@ class VisionLanguageWrapper(Configurable):
         with torch.no_grad():
             made = self.splice(prompts, images, mask)
         n, longest = made.ids.shape[1], self.decoder.net.max_seq_len
+        seq_len = new_tokens_of(seq_len, n)
         if longest and is_int(seq_len) and n + seq_len > longest:
             raise ValueError(
                 f'`seq_len` got {seq_len} behind {n} places of prompts with images, more than `max_seq_len`, {longest}'

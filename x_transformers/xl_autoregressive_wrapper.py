@@ -368,7 +368,7 @@ class XLAutoregressiveWrapper(Configurable):
         )
         start = decoding.length
         with evaluating(decoding.modules), self.rows(ids.shape[0]):
-            decoding.finish(seq_len)
+            decoding.finish()
         generated = decoding.ids[:, start : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
 

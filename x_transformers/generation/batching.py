@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.cache import Cache
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import check_ids, numbers_of, weights_in
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
@@ -21,7 +21,7 @@ from x_transformers.generation.engine import Generated, evaluating, reasons_of
 from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.paged import BlockPool, PoolIsFull, Table
-from x_transformers.generation.sampling import require
+from x_transformers.generation.sampling import new_tokens_of, require
 
 __all__ = ['Completion', 'Paged', 'PagedEngine', 'PoolIsFull']
 
@@ -88,6 +88,8 @@ class PagedEngine:
     compile      True, or a backend of torch.compile: steps run compiled
     raises       ConfigError for a net whose past is not one row for each token, or cannot be padded on the left
 
+    The model may be cast or moved while no request runs: then the pool is made anew, with the next request.
+
     Kwon et al. 2023, arXiv:2309.06180; Yu et al. 2022, Orca: batches that change between steps
     """
 
@@ -119,8 +121,32 @@ class PagedEngine:
         self.ended: dict[int, Completion] = {}
         self.given, self.fast, self.called = 0, False if compile else None, 'request'
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
+        self.precision = self.precision_of_net()
         with evaluating(self.modules):
             self.form = self.form_of_net()
+
+    def precision_of_net(self) -> set[Any]:
+        """Return where the net computes and in which types, which those of its cache follow."""
+        kinds: set[Any] = {(one.device, one.dtype) for one in weights_in(self.net)}
+        for device in {device.type for device, _ in kinds}:
+            if torch.is_autocast_enabled(device):
+                kinds.add(torch.get_autocast_dtype(device))
+        return kinds
+
+    def check_precision(self) -> None:
+        """Drop the memory of the pool if the net computes elsewhere, or in other types, than before; raise a ValueError
+        if requests run, whose tokens are cached there."""
+        new = self.precision_of_net()
+        if new == self.precision:
+            return
+        if self.running:
+            old, kinds = (', '.join(sorted(map(str, one))) for one in (self.precision, new))
+            raise ValueError(
+                f'the net was cast or moved while {len(self.running)} requests run: their tokens are cached as {old}, '
+                f'and it computes in {kinds} now. Cast it back, or `cancel` them'
+            )
+        self.pool.forget()
+        self.precision, self.form = new, self.form_of_net()
 
     def refuse_net(self) -> None:
         net = self.net
@@ -156,6 +182,7 @@ class PagedEngine:
                           no token; PoolIsFull if `max_waiting` others wait. The others go on in any case
         """
         ids = self.prompt_of(prompt)
+        seq_len = new_tokens_of(seq_len, len(ids))
         require(is_int(seq_len) and seq_len >= 1, 'seq_len', seq_len, 'an integer of at least 1')
         choice = Choice.for_wrapper(self.wrapper, options)
         for name in options:
@@ -173,7 +200,7 @@ class PagedEngine:
             return own.number
 
     def prompt_of(self, prompt: Any) -> list[int]:
-        given = prompt if torch.is_tensor(prompt) else torch.as_tensor(prompt)
+        given = numbers_of(prompt, 'prompt')
         if given.ndim != 1:
             raise ValueError(f'`prompt` got the shape {tuple(given.shape)}, it must be ids (n)')
         given = given.long() if given.numel() == 0 and not torch.is_tensor(prompt) else given
@@ -266,6 +293,7 @@ class PagedEngine:
     def step(self) -> dict[int, int]:
         """The next token of every request that runs, by number. It admits those for which there is room."""
         with self.lock, evaluating(self.modules):
+            self.check_precision()
             before = list(self.running)
             got = self.admit()
             before = [one for one in before if one in self.running]
@@ -497,6 +525,7 @@ def generate_in_blocks(
     several = own.pop('num_samples', None)
     require(several is None or (is_int(several) and several >= 1), 'num_samples', several, 'an integer of at least 1')
     ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, None)
+    seq_len = new_tokens_of(seq_len, ids.shape[1])
     starts = [0] * len(ids) if pads is None else pads.tolist()
     rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]
     engine = PagedEngine(wrapper, storage.num_blocks, storage.block_size, max_batch=max(len(rows), 1))

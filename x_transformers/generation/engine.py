@@ -387,21 +387,26 @@ class Decoding:
     def history(self, sequence: Tensor) -> GenerationHistory:
         """Return which of the tokens so far are real, and how many are to come."""
         left_pad = self.text_start or None if self.pads is None else self.pads
-        room = self.ids.shape[1] - self.start
-        return GenerationHistory(sequence, self.start, left_pad, self.expert.inputs.get('mask'), room)
+        mask = self.expert.inputs.get('mask')
+        return GenerationHistory(sequence, self.start, left_pad, mask, self.max_new_tokens)
 
     def note(self, logits: Tensor, tokens: Tensor) -> None:
         """Keep the log probabilities of the tokens chosen."""
         new = accurate(logits).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         if self.log_probs is None:
-            self.log_probs = new.new_zeros(len(new), self.ids.shape[1] - self.start)
+            self.log_probs = new.new_zeros(len(new), self.max_new_tokens)
         self.log_probs[:, self.length - self.start] = new.masked_fill(self.ends > 0, 0.0)
 
-    def run(self, seq_len: int) -> Iterator[Tensor]:
-        """At most `seq_len` steps, until every row is finished. Gives tokens in the leading axes of the prompts."""
-        if self.samples != 1 and seq_len > 0:
+    @property
+    def max_new_tokens(self) -> int:
+        """Number of tokens that there is room for."""
+        return self.ids.shape[1] - self.start
+
+    def run(self) -> Iterator[Tensor]:
+        """Generate until there is no room left or every row has ended; yield tokens in the axes of the prompts."""
+        if self.samples != 1 and self.max_new_tokens > 0:
             self.fork()
-        for _ in range(seq_len):
+        for _ in range(self.max_new_tokens):
             if self.endings and self.failed.read((self.ends > 0).all()):
                 return
             tokens = self.step().reshape(self.leading)
@@ -410,10 +415,10 @@ class Decoding:
             yield tokens
         self.failed.raise_first()
 
-    def finish(self, seq_len: int) -> None:
+    def finish(self) -> None:
         """The steps of `run`, without gradients and in eval mode."""
         with evaluating(self.modules):
-            for _ in self.run(seq_len):
+            for _ in self.run():
                 pass
 
     def generated(self, t: Tensor) -> Tensor:

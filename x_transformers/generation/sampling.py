@@ -454,7 +454,41 @@ def shift_right(t: Tensor, places: Tensor, pad_id: float = 0) -> Tensor:
     return t.gather(1, source.clamp(min=0).expand_as(t)).masked_fill(source < 0, pad_id)
 
 
-# prompts
+# lengths and prompts
+
+
+class TotalLength(int):
+    """A number of new tokens that is counted with the prompt, as `max_length` of a generation_config.json is.
+
+    `TotalLength(9)` is the integer 8, the new tokens behind a start of one. Given as `seq_len`, it makes 9 - n of them
+    behind a prompt of n tokens, padding included.
+    """
+
+    def __new__(cls, total: int) -> TotalLength:
+        return super().__new__(cls, total - 1)
+
+    @property
+    def total(self) -> int:
+        return int(self) + 1
+
+    def __getnewargs__(self) -> tuple[int]:
+        return (self.total,)
+
+
+def new_tokens_of(seq_len: Any, prompt: int) -> Any:
+    """Return the number of new tokens behind so many tokens of prompts.
+
+    Raises:
+        ValueError: If a `TotalLength` leaves none.
+    """
+    if not isinstance(seq_len, TotalLength):
+        return seq_len
+    if seq_len.total <= prompt:
+        raise ValueError(
+            f'`seq_len` must leave a token to generate, got {seq_len.total} tokens in all (`max_length`) '
+            f'and prompts of {prompt}'
+        )
+    return seq_len.total - prompt
 
 
 def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tensor, Tensor | None, torch.Size]:

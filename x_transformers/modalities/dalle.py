@@ -331,7 +331,7 @@ class DALLE(Configurable):
             samples=num_samples or 1,
         )
         with evaluating(modules):
-            decoding.finish(count)
+            decoding.finish()
             images = decoding.ids[:, opening.shape[1] :]
             if num_samples is None:
                 return images
