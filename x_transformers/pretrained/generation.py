@@ -98,7 +98,7 @@ class NoRepeat:
 
 @dataclass(frozen=True)
 class BadWords:
-    """None of some sequences of tokens. Padding is no token, and a sequence longer than the row is not looked for."""
+    """None of some sequences of tokens. Padding is no token."""
 
     words: tuple[tuple[int, ...], ...]
 
@@ -106,12 +106,12 @@ class BadWords:
         ids, real = history_of(ids, history).left_padded()
         length = ids.shape[1]
         for word in self.words:
-            last = mask_of(word[-1:], logits)
+            last, first = mask_of(word[-1:], logits), length - len(word) + 1
             if len(word) == 1:
                 logits = ban(logits, last)
-            elif len(word) <= length:
-                said = (ids[:, length - len(word) + 1 :] == ids.new_tensor(word[:-1])).all(dim=-1)
-                logits = ban(logits, last, said if real is None else said & real[:, length - len(word)])
+            elif first >= 0:
+                said = (ids[:, first:] == ids.new_tensor(word[:-1])).all(dim=-1)
+                logits = ban(logits, last, said if real is None else said & real[:, first])
         return logits
 
 
@@ -231,9 +231,10 @@ def longest(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> No
 def at_places(found: dict[str, Any], set_: dict[str, Any]) -> list[Any]:
     """Tokens that are forced, or banned, at the first or the last places, in the order of `transformers`."""
     steps: list[Any] = []
-    least = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
-    if 'eos_token' in found and any(least):
-        steps.append(NoEndBefore(listed(found['eos_token']), *least))
+    total, new = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
+    total = 0 if new else total  # as in `transformers`, which then ignores it
+    if 'eos_token' in found and (total or new):
+        steps.append(NoEndBefore(listed(found['eos_token']), total, new))
     first = 'forced_bos_token_id' in set_
     if first:
         steps.append(FirstToken(listed(set_.pop('forced_bos_token_id'))))
