@@ -554,8 +554,8 @@ class RotaryPositions(StackFeature):
         return state.put(state.past.append(rows)) if call.held else state.begin(rows)
 
     def positions_of(self, x: Tensor, call: Any) -> Tensor:
-        """Return the positions of all keys, (j) or (b, j). Where frequencies depend on the length, they are counted from
-        the least one of the real tokens of a row, so that padding in front of them does not count."""
+        """Return the positions of all keys, (j) or (b, j). Where frequencies depend on the length, they are counted
+        from the least one of the real tokens of a row, so that padding in front of them does not count."""
         positions = call.key_positions(x)
         if not self.follows_length or call.new == 0:
             return positions

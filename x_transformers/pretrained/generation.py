@@ -231,9 +231,10 @@ def longest(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> No
 def at_places(found: dict[str, Any], set_: dict[str, Any]) -> list[Any]:
     """Tokens that are forced, or banned, at the first or the last places, in the order of `transformers`."""
     steps: list[Any] = []
-    least = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
-    if 'eos_token' in found and any(least):
-        steps.append(NoEndBefore(listed(found['eos_token']), *least))
+    total, new = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
+    total = 0 if new else total  # as in `transformers`, which then ignores it
+    if 'eos_token' in found and (total or new):
+        steps.append(NoEndBefore(listed(found['eos_token']), total, new))
     first = 'forced_bos_token_id' in set_
     if first:
         steps.append(FirstToken(listed(set_.pop('forced_bos_token_id'))))
