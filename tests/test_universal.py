@@ -178,8 +178,8 @@ def watched(way, seen):
 def test_positions_where_padding_and_a_cache_are():
     net = TransformerWrapper(num_tokens=9, max_seq_len=0, attn_layers=Decoder(**SIZES, coord_pos_emb=True))
     net = randomise(net.double()).eval()
-    assert not hasattr(net, 'pos_emb') or net.pos_emb is None
     ids = torch.randint(0, 9, (1, N))
+    assert net.pos_emb(ids) == 0
     padded = net(torch.cat((ids[:, :3], ids), dim=1), seq_start_pos=torch.tensor([3]))
     assert_close(padded[:, 3:], net(ids))
     packed = net(torch.cat((ids, ids), dim=1), document_ids=torch.tensor([[0] * N + [1] * N]))

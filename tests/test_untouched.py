@@ -211,7 +211,7 @@ def test_a_method_of_one_instance_counts(where, names):
             vars(part)[name] = doubled(getattr(part, name))
 
         acts = assert_counts(made(flags), change)
-        assert acts or name != 'forward'
+        assert acts or name != 'forward' or place.endswith('adaptive_mlp')  # no norm reads a condition
 
 
 @pytest.mark.parametrize('where, names', [*own_groups(pytest.mark.slow)])

@@ -55,7 +55,7 @@ from x_transformers.flags import (
 from x_transformers.generation.sampling import require, shift_right
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
 from x_transformers.training.losses import mean_or_zero, predictable, real_tokens
-from x_transformers.x_transformers import Wrapper
+from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
 
@@ -90,7 +90,7 @@ class ContinuousTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'
         ] = None,

@@ -56,7 +56,7 @@ from x_transformers.generation.sampling import check_mask, padded_prompts, requi
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import readable, real_tokens
 from x_transformers.training.token_loss import Readout, later, overheard
-from x_transformers.x_transformers import Wrapper
+from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 
@@ -102,7 +102,7 @@ class MultiInputTransformerWrapper(Wrapper):
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
-        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         return_only_embed: Annotated[bool, 'no heads: the output is embeddings', boolean] = False,

@@ -987,7 +987,7 @@ class TransformerWrapper(Wrapper):
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
-        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,

@@ -66,7 +66,7 @@ from x_transformers.training.token_loss import (
     single_losses,
     weighted_token_loss,
 )
-from x_transformers.x_transformers import Wrapper
+from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 
@@ -121,7 +121,7 @@ class XValTransformerWrapper(Wrapper):
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
         numerical_token_id: Annotated[int, 'id that stands for numbers', count],
-        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,

@@ -70,7 +70,7 @@ class ViTransformerWrapper(Configurable):
         *,
         image_size: Annotated[int, 'height and width of an image, in pixels', size],
         patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
-        attn_layers: Annotated[nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         channels: Annotated[int, 'channels of an image', size] = 3,
         num_classes: Annotated[int | None, 'width of the head; None for what is pooled', size | none] = None,
         post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
