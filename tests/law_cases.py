@@ -588,6 +588,8 @@ GIVEN_BY_THE_STACK |= {'return_block_outputs', 'return_block_readouts'}
 GIVEN_BY_THE_STACK |= {'value_context'}
 # in which order tokens are told: see test_permutation
 GIVEN_BY_THE_STACK |= {'order_of_queries', 'order_of_keys', 'stream_ranks', 'stream_at'}
+# which tokens no pattern counts: see test_patterns_of_rows
+GIVEN_BY_THE_STACK |= {'outside_pattern'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what datastores keep: see test_datastore
