@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, as_precise, check_ids, check_range
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_ids, check_range, numbers_of
 from x_transformers.core.precision import accurate
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
@@ -38,7 +38,7 @@ class Episode:
 
     states    list of (b s), or (b c h w) for images
     actions   list of (b) or (b a), which `DecisionTransformer.act` chose
-    rewards   list of (b)
+    rewards   list of (b); a number is received as the reward of each row
     """
 
     def __init__(self) -> None:
@@ -46,17 +46,26 @@ class Episode:
         self.actions: list[Tensor] = []
         self.rewards: list[Tensor] = []
         self.cache: LayerIntermediates | None = None
+        self.precision: tuple[torch.device, torch.dtype] | None = None  # that the cache was computed in
 
     def observe(self, state: Tensor) -> Episode:
         if len(self.states) != len(self.actions):
             raise ValueError(f'`observe` got state {len(self.states) + 1}, an action for the one before is missing')
+        if a_tensor(state, 'state').ndim < 2:
+            raise ValueError(f'`state` must have the axes (b s) or (b c h w), got shape {tuple(state.shape)}')
+        if self.states and state.shape != self.states[0].shape:
+            first = tuple(self.states[0].shape)
+            raise ValueError(f'`state` must have the shape of those before, {first}, got {tuple(state.shape)}')
         self.states.append(state)
         return self
 
     def receive(self, reward: Tensor | Sequence[float]) -> Episode:
         if len(self.rewards) + 1 != len(self.actions):
             raise ValueError(f'`receive` got reward {len(self.rewards) + 1}, there are {len(self.actions)} actions')
-        self.rewards.append(torch.as_tensor(reward, dtype=torch.float32))
+        reward, b = numbers_of(reward, 'reward'), len(self.states[-1])
+        if reward.shape not in ((), (b,)):
+            raise ValueError(f'`reward` must be one number, or one for each of {b} rows, got {tuple(reward.shape)}')
+        self.rewards.append(reward.to(torch.float32).expand(b))
         return self
 
 
@@ -224,10 +233,17 @@ class DecisionTransformer(Configurable):
         place = self.embed_norm.weight
         steps, first = len(history.states), max(len(history.states) - self.context_len, 0)
         b = history.states[-1].shape[0]
-        target = torch.as_tensor(target_return, dtype=torch.float32, device=place.device).expand(b)
+        target = numbers_of(target_return, 'target_return').to(place.device, torch.float32)
+        if target.shape not in ((), (b,)):
+            got = tuple(target.shape)
+            raise ValueError(f'`target_return` must be one number, or one for each of {b} rows, got {got}')
+        target = target.expand(b)
         rewards = [reward.to(place.device) for reward in history.rewards]
         got = torch.stack([torch.zeros_like(target), *rewards], dim=1).cumsum(dim=1)
-        kept = history.cache if first == 0 and self.attn_layers.can_cache_kv else None
+        precision = place.device, place.dtype
+        # A model that was cast or moved reads earlier steps again.
+        current = first == 0 and self.attn_layers.can_cache_kv and history.precision == precision
+        kept, history.precision = history.cache if current else None, precision
         first = steps - 2 if kept is not None else first  # the action before, and this step
         states = torch.stack([state.to(place.device) for state in history.states[first:]], dim=1)
         given = [*history.actions[first:], torch.zeros_like(history.actions[-1]) if history.actions else self.none(b)]
