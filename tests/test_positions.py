@@ -244,7 +244,7 @@ RELATIVE = {
     'XL': dict(xl_rel_pos=True),
     'disentangled': dict(attn_disentangled=dict(span=3)),
     'rescaled': dict(da_pos_rescale=True),
-    'contextual': dict(use_cope=True),
+    'contextual': dict(attn_use_cope=True),
     'gates': dict(attn_data_dependent_alibi=True),
     'window': dict(**TURNED, attn_max_attend_past=4),
 }
