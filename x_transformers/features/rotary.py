@@ -451,8 +451,8 @@ class RotaryPositions(StackFeature):
                 )
             if lengths is not None and lengths.ndim == 2:
                 raise ValueError(
-                    '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: keys of '
-                    'a context turn by the length of one row'
+                    '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: '
+                    'keys of a context turn by the length of one row'
                 )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
             call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, centre=0, lengths=lengths)
@@ -510,8 +510,11 @@ class RotaryPositions(StackFeature):
         return state.put(state.past.append(rows)) if call.held else state.begin(rows)
 
     def positions_of(self, x: Tensor, call: Any) -> Tensor:
-        """Return the positions of all keys, (j) or (b, j). Where frequencies depend on the length, they are counted from
-        the least one of the real tokens of a row, so that padding in front of them does not count."""
+        """Return the positions of all keys, (j) or (b, j).
+
+        Where frequencies depend on the length, they are counted from the least position of the real tokens of a row, so
+        that padding in front of them does not count.
+        """
         positions = call.key_positions(x)
         if not self.follows_length or call.new == 0:
             return positions
@@ -524,11 +527,13 @@ class RotaryPositions(StackFeature):
         return positions - least.where(least < behind, 0)
 
     def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
-        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j), where frequencies depend
-        on it.
+        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j).
 
         Args:
             positions: `positions_of` all keys, memories in front.
+
+        Returns:
+            None if no frequency depends on the length.
         """
         if not self.follows_length or positions.shape[-1] == 0:
             return None
