@@ -1546,7 +1546,7 @@ BUGS = {
         ('the mask of the source is lost', 'context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        if', 'context, _ = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)\n        mask = None\n        if', 'test_model_features.py -ksource'),
     ]),
     'classifier.py': ('test_classifier.py', [
-        ('padding is what is read', 'real = x != self.pad_id if', 'real = x == self.pad_id if'),
+        ('padding is what is read', 'return x != self.pad_id if', 'return x == self.pad_id if'),
         ('the decoder reads the answer', 'F.pad(x[:, :-1], (1, 0), value=self.start_id)', 'x'),
         ('no layer before the classes', 'self.to_classes(self.dropout(self.head_transform(', 'self.to_classes(self.dropout(nn.Identity()('),
         ('the mean has padding in it', 'return mean_of_real(hidden, mask)', 'return hidden.mean(dim=1)'),
