@@ -1057,7 +1057,7 @@ BUGS = {
         ('biases of norms are frozen', 'for own, _ in module.named_parameters(recurse=False)', "for own, _ in module.named_parameters(recurse=False) if own != 'beta'"),
         ('all goes on learning', 'parameter.requires_grad_(name in learning)', 'pass'),
         ('norms are drawn anew', 'for kind in renew)) - in_norms(net)', 'for kind in renew))'),
-        ('the first place is read', 'mask.byte().argmax(dim=-1)]', '0]'),
+        ('the first place is read', 'place_of(self.read, hidden, mask, None)', 'place_of(self.read, hidden, None, None)'),
         ('spans end in padding', "if self.kind == 'span' and mask is not None:", 'if False:'),
         ('rates fall towards the head', 'layer_lr_decay ** (last - at)', 'layer_lr_decay ** at'),
         ('branches are blocks', "int(name.split('.')[2]) // max(stack.len_default_block, 1) + 1", "int(name.split('.')[2]) + 1"),
@@ -1650,7 +1650,7 @@ BUGS = {
         ('padding is what is read', 'real = x != self.pad_id if', 'real = x == self.pad_id if'),
         ('the decoder reads the answer', 'F.pad(x[:, :-1], (1, 0), value=self.start_id)', 'x'),
         ('no layer before the classes', 'self.to_classes(self.dropout(self.head_transform(', 'self.to_classes(self.dropout(nn.Identity()('),
-        ('the mean has padding in it', 'return mean_of_real(hidden, real)', 'return hidden.mean(dim=1)'),
+        ('the mean has padding in it', 'return mean_of_real(hidden, mask)', 'return hidden.mean(dim=1)'),
         ('one class has a cross entropy', 'if self.num_classes == 1:', 'if self.num_classes == 0:'),
     ]),
     'modalities/conv_stem.py': ('test_continuous_wrapper.py', [
@@ -1666,7 +1666,7 @@ BUGS = {
         ('published factors lose their digits', 'torch.where(scale > ROUNDED, bounded', 'torch.where(scale > 4.605, bounded'),
         ('the sigmoid has the bound of the softmax', "if self.loss != 'softmax':", 'if False:'),
         ('texts learn nothing of other images', 'return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2', 'return F.cross_entropy(logits, right)'),
-        ('the last token may be padding', 'place_of(self.text_pool, texts, mask, self.eos_id)', 'place_of(self.text_pool, texts, None, self.eos_id)'),
+        ('the last token may be padding', 'place_of(self.text_pool, texts, mask, self.eos_id, self.instead)', 'place_of(self.text_pool, texts, None, self.eos_id, self.instead)'),
         ('the mean reads padding', 'return mean_of_real(x, mask)', 'return mean_of_real(x, None)'),
     ]),
     'modalities/vit.py': ('test_images.py', [

@@ -95,9 +95,7 @@ def check_reads_front(stack: Any, written: str, advice: str) -> None:
     """
     if sees_later(stack):
         return
-    words = (
-        f'{written} reads tokens in front, of which those of {type(stack).__name__} see nothing behind them: {advice}'
-    )
+    words = f'{written} reads tokens in front, which see nothing behind them in {type(stack).__name__}: {advice}'
     if getattr(stack, 'cross_attend', False) or is_prefix(stack):
         warn_once(words)
     else:

@@ -193,20 +193,17 @@ class Frequencies:
         return scale(own['mscale']) / scale(own['mscale_all_dim']) if both else scale(1.0)
 
     def of_rows(self, first: Tensor | None, lengths: Tensor | None, like: Tensor) -> Tensor:
-        """Return the frequencies of rows of so many tokens, (1 or b), or of documents, (1 or b, n):  (r / 2),
-        or (1 or b, 1 or n, r / 2).
+        """Return the frequencies of rows, (r / 2) or (1 or b, 1, r / 2), or of documents, (1 or b, n, r / 2).
 
         Args:
             first: Those of short rows; None: as they are configured, with the device and dtype of `like`.
+            lengths: How many tokens a row has, (1 or b), or the document of each token, (1 or b, n).
         """
         first = constant(self.first, like.device, like.dtype) if first is None else first
         if self.longest is None or lengths is None:
             return first
-        # (b, 1, 1) or (b, n, 1)
-        lengths, dtype = (
-            (lengths if lengths.ndim == 2 else lengths.unsqueeze(-1)).unsqueeze(-1),
-            LATER[like.dtype == torch.float64],
-        )
+        lengths = (lengths if lengths.ndim == 2 else lengths.unsqueeze(-1)).unsqueeze(-1)  # (b, 1 or n, 1)
+        dtype = LATER[like.dtype == torch.float64]
         if self.kind == 'longrope':
             later = torch.tensor(self.later[dtype], device=like.device, dtype=dtype).to(like.dtype)
         else:

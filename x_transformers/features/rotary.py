@@ -554,8 +554,11 @@ class RotaryPositions(StackFeature):
         return state.put(state.past.append(rows)) if call.held else state.begin(rows)
 
     def positions_of(self, x: Tensor, call: Any) -> Tensor:
-        """Return the positions of all keys, (j) or (b, j). Where frequencies depend on the length, they are counted
-        from the least one of the real tokens of a row, so that padding in front of them does not count."""
+        """Return the positions of all keys, (j) or (b, j).
+
+        Where frequencies depend on the length, they are counted from the least position of the real tokens of a row, so
+        that padding in front of them does not count.
+        """
         positions = call.key_positions(x)
         if not self.follows_length or call.new == 0:
             return positions
@@ -568,10 +571,13 @@ class RotaryPositions(StackFeature):
         return positions - least.where(least < behind, 0)
 
     def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
-        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j); None if none asks.
+        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j).
 
         Args:
             positions: `positions_of` all keys, memories in front.
+
+        Returns:
+            None if no frequency depends on the length.
         """
         if not self.follows_length or positions.shape[-1] == 0:
             return None

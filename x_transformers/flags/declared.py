@@ -99,8 +99,8 @@ class Feature:
         joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
         needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`. Where this
                    or `joins_tokens` is not said, '' if there is none, a Running or Ring state is the reason
-        counts_tokens   True if what a token becomes, or a loss of the layers, depends on how many tokens are real,
-                   behind it too: then losses tell a model where padding begins
+        counts_tokens   True if what a token becomes, or a loss of the layers, depends on how many tokens are real, also
+                   behind it: then losses tell a model where padding begins
         takes      name -> shape: inputs of the forward call that the feature reads
         must_be    name -> Check: what such an input must be (`flags.inputs` has some)
         waits      True if the feature does nothing in a call without any of these inputs
