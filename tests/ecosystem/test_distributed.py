@@ -639,6 +639,19 @@ def models_of_several_stacks(pair: Pair) -> None:
 
 
 @check
+def tied_heads_inside_of_others(pair: Pair) -> None:
+    """A head that reads the table from inside of another module gives the logits of all tokens."""
+    one = wrapped({}, dict(tie_embedding=True)).net
+    one.to_logits = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), one.to_logits)
+    several = pair.laid_out(copy.deepcopy(one), 'heads')
+    outs = one(pair.ids), several(pair.ids)
+    torch.testing.assert_close(outs[1], outs[0], **CLOSE)
+    for out in outs:
+        out.sin().sum().backward()
+    same(gradients(several), gradients(one))
+
+
+@check
 def some_flags(pair: Pair) -> None:
     shared = flags_train_alike(pair, [BY_NAME[name] for name in SOME_CASES])
     assert shared['heads'] >= 13 and shared['by layer'] == shared['replicas'] == len(SOME_CASES), shared

@@ -12,6 +12,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared, is_past
+from x_transformers.core.nets import check_reads_front
 from x_transformers.core.own_modules import is_of_others, taken_by
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate

@@ -79,6 +79,7 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
             if sequence:
                 check_stream(module)
             styles |= {f'{name}.{path}' if name else path: style for path, style in of_bias(module).items()}
+    styles |= of_tied(model, styles)
     if sequence:
         styles |= {name: Sequence(lane) for name, lane in lanes.items()}
     return {**styles, '': Alike(styles.pop('', None))}
@@ -203,6 +204,13 @@ def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
         if type(head) is nn.Linear or (type(head) is TiedReadout and plain):
             styles[name] = Logits()
     return styles
+
+
+def of_tied(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[str, ParallelStyle]:
+    """Heads that read a table which is cut, wherever they stand."""
+    cut = {id(module) for name, module in model.named_modules() if isinstance(styles.get(name), Vocabulary)}
+    tied = ((name, module) for name, module in named(model, TiedReadout) if name not in styles)
+    return {name: Logits() for name, module in tied if id(getattr(module.shared[0], 'emb', None)) in cut}
 
 
 def of_bias(stack: Any) -> dict[str, ParallelStyle]:
