@@ -12,15 +12,12 @@ from torch import nn
 
 from x_transformers import (
     DALLE,
-    GPTVAE,
     AutoregressiveWrapper,
     BeliefStateWrapper,
     DecisionTransformer,
     Decoder,
     EarlyExitWrapper,
     Encoder,
-    FreeTransformer,
-    FullBandwidth,
     MultiInputAutoregressiveWrapper,
     MultiInputTransformerWrapper,
     Muse,
@@ -29,7 +26,6 @@ from x_transformers import (
     PagedEngine,
     Parti,
     PermutationLMWrapper,
-    Recirculation,
     TransformerWrapper,
     XLAutoregressiveWrapper,
     XTransformer,
@@ -37,11 +33,15 @@ from x_transformers import (
     XValTransformerWrapper,
 )
 from x_transformers.discover_wrapper import DiscoverDecoder
+from x_transformers.free_transformer import FreeTransformer
+from x_transformers.full_bandwidth import FullBandwidth
 from x_transformers.generation.choice import GenerationHistory
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import TotalLength, gumbel_sample, sample
+from x_transformers.gpt_vae import GPTVAE
 from x_transformers.modalities.decision import Episode
 from x_transformers.pretrained.generation import generation_keywords
+from x_transformers.recirculation import Recirculation
 from x_transformers.up_wrapper import SyntheticDataGenerator
 
 SMALL = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
