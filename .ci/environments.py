@@ -14,7 +14,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTS = {'all': 'all: the test command, then the slow tests', 'quick': '`pytest -m quick`'}
+TESTS = {
+    'suite': 'the test command',
+    'slow': 'slow tests, and one of 24 parts of the nightly ones',
+    'quick': '`pytest -m quick`',
+}
 BLOCK = re.compile(r'(?<=<!-- environments -->\n).*?(?=\n<!-- /environments -->)', re.DOTALL)
 # what the quick tests import
 NEEDED = ('torch', 'einops', 'einx', 'loguru', 'packaging', 'pytest', 'pytest-xdist', 'hypothesis', 'safetensors')
@@ -37,11 +41,14 @@ def table() -> str:
     """The environments as a table of Markdown."""
     low = lowest()
     lines = ['| Python | torch | other packages | tests |', '| --- | --- | --- | --- |']
+    names = ('einops', 'einx', 'safetensors', 'loguru', 'packaging')
     for row in environments():
-        newest = row['versions'] == 'newest'
-        torch = 'what pip resolves: the newest' if newest else low['torch']
-        names = ('einops', 'einx', 'safetensors', 'loguru', 'packaging')
-        others = 'the newest' if newest else 'the lowest: ' + ', '.join(f'{name} {low[name]}' for name in names)
+        torch, others = 'the newest', 'the newest'
+        if row['versions'] == 'lowest':
+            torch, others = low['torch'], 'the lowest: ' + ', '.join(f'{name} {low[name]}' for name in names)
+        elif row['versions'] != 'newest':
+            first, *rest = row['versions'].split()
+            torch, others = first.removeprefix('torch=='), ', '.join((*rest, 'else the newest'))
         lines.append(f'| {row["python"]} | {torch} | {others} | {TESTS[row["tests"]]} |')
     return '\n'.join(lines)
 
