@@ -14,6 +14,7 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids
+from x_transformers.core.precision import without_autocast
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -99,8 +100,10 @@ class SyntheticDataGenerator(Configurable):
     @checked
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
         input = check_ids(input, 'input', 1, self.num_tokens)
-        hidden, state = self.net(self.embed(input), hiddens)
-        return self.to_logits(hidden), state
+        embeds = self.embed(input)
+        with without_autocast(embeds):  # The LSTM of torch does not run under autocast on every CPU.
+            hidden, state = self.net(embeds, hiddens)
+            return self.to_logits(hidden), state
 
     @checked
     @torch.no_grad()
