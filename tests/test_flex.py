@@ -510,7 +510,7 @@ def test_choice(flexing):
         flexing.patch.setattr(rows, 'LARGE', {'cpu': 2 * 2 * N * N, 'cuda': 0})
         assert not goes(plain, x, **bias)
         flexing.patch.setattr(rows, 'LARGE', {'cpu': 0, 'cuda': 0})
-        flexing.patch.setattr(flex, 'flex', None)
+        flexing.patch.setattr(flex, 'load_flex', lambda: None)
         assert not goes(plain, x, **bias)
     assert not flexing.said
 

@@ -38,6 +38,7 @@ from x_transformers import (
 )
 from x_transformers import x_transformers as core
 from x_transformers.attend import Attend
+from x_transformers.kernels.flex import load_flex
 from x_transformers.xm_latent_decoder import XMLatentDecoder
 
 DATA = Path(__file__).parent / 'data'
@@ -490,7 +491,8 @@ def test_import_leaves_the_compiler_of_torch_alone():
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = set(done.stdout.split())
     assert 'x_transformers.memory.knn_lm' in loaded
-    assert not {name for name in loaded if name.startswith(('torch._dynamo', 'torch._inductor', 'einx', 'sympy'))}
+    heavy = ('torch._dynamo', 'torch._inductor', 'einx', 'sympy')  # of which early torch may load the last by itself
+    assert not {name for name in loaded if name.startswith(heavy if load_flex() else heavy[:3])}
 
 
 def test_functions_that_are_only_eager_break_graphs():

@@ -101,10 +101,10 @@ class SyntheticDataGenerator(Configurable):
     @checked
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
         input = check_ids(input, 'input', 1, self.num_tokens)
-        embedded = self.embed(input)
-        with without_autocast(embedded):  # torch has no LSTM of half precision on many CPUs
-            hidden, state = self.net(embedded, hiddens)
-        return self.to_logits(hidden), state
+        embeds = self.embed(input)
+        with without_autocast(embeds):  # The LSTM of torch does not run under autocast on every CPU.
+            hidden, state = self.net(embeds, hiddens)
+            return self.to_logits(hidden), state
 
     @checked
     @torch.no_grad()
