@@ -1,7 +1,7 @@
 """Large models on one accelerator, in stages: correct, training, decoding, features, serving; each within minutes.
 
     python benchmarks/gpu.py training --device cuda --minutes 8 [--only 350M] [--original FOLDER]
-    python benchmarks/gpu.py correct --device cuda --minutes 8 [--only generate]
+    python benchmarks/gpu.py correct --device cuda --minutes 8 [--only generate] [--workers 8]
     python benchmarks/gpu.py all --device cpu --tiny --into /tmp/rows      # a rehearsal: does every stage run?
     python benchmarks/gpu.py profile --device cuda [--only '350M'] [--columns 'ours compiled']
     python benchmarks/gpu.py table                                         # from the rows that are there
@@ -10,8 +10,8 @@
 - Every measurement is a row of `results/gpu/STAGE.csv`, by (device, torch, commit, work, column). What has its row is
   not measured again, unless `--again` is given; a stage that its minutes did not suffice for goes on where it stopped.
 - No measurement begins behind the last minute, and one that does not answer in time is stopped and leaves no row.
-- Every column is a process of its own. In training each has the card to itself, since the batch fills it: columns go
-  one after the other, forwards and then backwards. In all other stages they are there together and take turns.
+- Every column is a process of its own. In training each has the card to itself, since the batch fills it, and columns
+  go one after the other. In all other stages they are there together and take turns.
 - Training: tokens per second of a step by autocast to `--dtype`, with float32 weights and fused AdamW; the bound is
   the time of the step's products (`torch.utils.flop_counter` on the model by hand, attention in full) at the peak of
   the device, so that the share of the bound is the model flops utilisation (MFU).
@@ -28,9 +28,11 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -46,7 +48,7 @@ RESULTS = ROOT / 'benchmarks' / 'results' / 'gpu'
 STAGES = ('correct', 'training', 'decoding', 'features', 'serving')
 # dense bfloat16 Tflop/s and TB/s
 DEVICES = {'H100 PCIe': (756, 2.0), 'H100': (989, 3.35), 'H200': (989, 4.8), 'A100': (312, 2.0), 'L4': (121, 0.3)}
-BATCHES = {'124M': 32, '350M': 16, '1.3B': 8, 'tiny': 2}  # of 2,048 tokens, which fill 80 GB
+BATCHES = {'124M': 16, '350M': 8, '1.3B': 4, 'tiny': 2}  # of 2,048 tokens, which fit into 80 GB run eagerly too
 
 
 @dataclass(frozen=True)
@@ -259,23 +261,21 @@ def ask(side: Side, item: Item, options: argparse.Namespace, clock: Clock, what:
 def one_after_the_other(
     item: Item, names: list[str], columns: Columns, options: argparse.Namespace, clock: Clock
 ) -> Iterator[dict[str, Any]]:
-    """Rows of columns that need the device for themselves: forwards, then backwards while there is time."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in [*names, *names[::-1]] if options.rounds > 1 else names:
-        own = found.setdefault(name, {'values': []})
-        if 'note' in own:
-            continue
+    """Rows of columns that need the device for themselves, each as soon as it is measured."""
+    for name in names:
+        own: dict[str, Any] = {'values': []}
         columns.close()
+        clock.check()
         try:
             side = columns.side(name)
             prepare(side, item, options, clock, own)
-            own['values'] += [ask(side, item, options, clock, 'seconds') for _ in range(max(1, options.rounds // 2))]
+            own['values'] += [ask(side, item, options, clock, 'seconds') for _ in range(options.rounds)]
         except RuntimeError as error:
             own['note'] = str(error)
         except TimeoutError:
-            break
-    yield from rows_of(item, found)
-    clock.check()
+            yield from rows_of(item, {name: own})
+            raise
+        yield from rows_of(item, {name: own})
 
 
 def together(
@@ -345,9 +345,6 @@ def correct(options: argparse.Namespace, clock: Clock) -> None:
     passed = {row.work for row in rows if row.note == 'passed' and row.key[:3] == start and not options.again}
 
     class Recorder:
-        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            items[:] = [item for item in items if item.nodeid not in passed]
-
         def pytest_runtest_logreport(self, report: Any) -> None:
             if report.when == 'call' or report.outcome != 'passed':
                 last = (str(report.longrepr or '').strip().splitlines() or [''])[-1][:160]
@@ -355,13 +352,24 @@ def correct(options: argparse.Namespace, clock: Clock) -> None:
                 row = Row('correct', *start, report.nodeid, 'ours', 's', report.duration, note=note)
                 append(options.into, row)
 
-        def pytest_runtest_setup(self, item: Any) -> None:
-            if clock.left < 10:
-                item.session.shouldstop = 'the minutes are over'
+    collected: list[str] = []
+
+    class Collector:
+        def pytest_collection_finish(self, session: Any) -> None:
+            collected.extend(item.nodeid for item in session.items if item.nodeid not in passed)
 
     os.environ['TEST_DEVICE'] = options.device
-    arguments = ['-q', '-p', 'no:cacheprovider', '-m', '', str(ROOT / 'tests' / 'test_gpu.py')]
-    pytest.main([*arguments, *(['-k', options.only] if options.only else [])], plugins=[Recorder()])
+    os.chdir(ROOT)
+    quiet = ['-q', '-p', 'no:cacheprovider', '-m', '', *(['-k', options.only] if options.only else [])]
+    pytest.main([*quiet, '--collect-only', '-qq', 'tests/test_gpu.py'], plugins=[Collector()])
+    workers = ['-n', str(options.workers)] if options.workers > 1 else []
+    # where there is an answer in time, its row is there: what is left at the end is for the next call
+    watch = threading.Timer(clock.left, os.kill, (os.getpid(), signal.SIGINT))
+    watch.start()
+    try:
+        pytest.main([*quiet, *workers, '--tb=short', *collected], plugins=[Recorder()])
+    finally:
+        watch.cancel()
 
 
 # ---------------------------------------------------------------------------------------------------- profile
@@ -405,7 +413,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--minutes', type=float, default=8, help='nothing begins behind these, default 8')
     parser.add_argument('--only', help='work whose name has this text')
     parser.add_argument('--again', action='store_true', help='measure what has its row, too')
-    parser.add_argument('--batch', type=int, help='of training, in place of that which fills 80 GB')
+    parser.add_argument('--workers', type=int, default=1, help='processes of the tests, default 1')
+    parser.add_argument('--batch', type=int, help='of training, in place of that which fits into 80 GB')
     parser.add_argument('--into', type=Path, default=RESULTS, help='folder of the rows')
     return parser
 

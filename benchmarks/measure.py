@@ -235,7 +235,7 @@ class Side:
 
     def __init__(self, script: str, column: str, folder: Path | None, options: argparse.Namespace) -> None:
         self.column = column
-        path = [str(folder)] if folder else []
+        path = [*([str(folder)] if folder else []), *filter(None, [os.environ.get('PYTHONPATH')])]
         environment = {
             **os.environ,
             'PYTHONPATH': os.pathsep.join(path),
