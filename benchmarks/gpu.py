@@ -10,8 +10,8 @@
 - Every measurement is a row of `results/gpu/STAGE.csv`, by (device, torch, commit, work, column). What has its row is
   not measured again, unless `--again` is given; a stage that its minutes did not suffice for goes on where it stopped.
 - No measurement begins behind the last minute, and one that does not answer in time is stopped and leaves no row.
-- Every column is a process of its own. In training each has the card to itself, since the batch fills it, and columns
-  go one after the other. In all other stages they are there together and take turns.
+- Every column is a process of its own. As many as fit on the card together are built at the same time, and then
+  measured in turns while the others wait.
 - Training: tokens per second of a step by autocast to `--dtype`, with float32 weights and fused AdamW; the bound is
   the time of the step's products (`torch.utils.flop_counter` on the model by hand, attention in full) at the peak of
   the device, so that the share of the bound is the model flops utilisation (MFU).
@@ -87,7 +87,7 @@ class Item:
     unit: str = 'tokens/s'
     tokens: int = 0  # of one run, for tokens per second
     bound: float | None = None  # in `unit`
-    alone: bool = False  # the columns do not fit on the device together
+    abreast: int = 9  # how many columns fit on the device together
 
 
 # ---------------------------------------------------------------------------------------------------- rows in files
@@ -165,15 +165,23 @@ def items_of(stage: str, options: argparse.Namespace) -> Iterator[Item]:
     flops, bandwidth = peaks(options.device, options.dtype, tiny)
     models = ['tiny'] if tiny else [name for name in SIZES if name != 'tiny']
     if stage == 'training':
-        columns = ('ours', 'ours compiled', 'original compiled', 'huggingface compiled', 'minimal', 'minimal compiled')
+        columns = (
+            'ours compiled',
+            'minimal compiled',
+            'huggingface compiled',
+            'original flash compiled',
+            'ours',
+            'minimal',
+        )
         for model in models:
             batch = options.batch or BATCHES[model]
             case = {'stage': stage, 'model': model, 'batch': batch, 'seq': 16 if tiny else 2048}
             tokens = batch * case['seq']
             bound = tokens * flops / flops_of_step(case)
-            yield Item(f'{model}, batch {batch}', case, columns, tokens=tokens, bound=bound, alone=True)
+            abreast = 1 if model == '1.3B' else 3
+            yield Item(f'{model}, batch {batch}', case, columns, tokens=tokens, bound=bound, abreast=abreast)
     elif stage == 'decoding':
-        columns = ('ours', 'ours compiled', 'huggingface', 'huggingface compiled', 'minimal compiled')
+        columns = ('ours', 'ours compiled', 'huggingface compiled', 'minimal compiled', 'huggingface')
         width = getattr(torch, options.dtype).itemsize
         for model in models if tiny else ('350M', '1.3B'):
             for prompt in (8,) if tiny else (64, 4096):
@@ -182,8 +190,8 @@ def items_of(stage: str, options: argparse.Namespace) -> Iterator[Item]:
                     case['generate'] = 4 if tiny else 128
                     tokens = batch * case['generate']
                     bound = tokens * bandwidth / bytes_of_decoding(case, width)
-                    name, alone = f'{model}, batch {batch}, prompt {prompt}', batch * prompt > 2**16
-                    yield Item(name, case, columns, tokens=tokens, bound=bound, alone=alone)
+                    name, abreast = f'{model}, batch {batch}, prompt {prompt}', 1 if batch * prompt > 2**16 else 9
+                    yield Item(name, case, columns, tokens=tokens, bound=bound, abreast=abreast)
     elif stage == 'features':
         scale, sizes = (16, {'dim': 32, 'heads': 2}) if tiny else (1, {'dim': 1024, 'heads': 16})
         for length in (256,) if tiny else (8192, 32768):
@@ -242,65 +250,66 @@ def measure(stage: str, options: argparse.Namespace, clock: Clock) -> None:
             asked = options.columns.split(',') if options.columns else wanted
             done = [name for name in wanted if (*start, item.work, name) in known and not options.again]
             wanted = [name for name in wanted if name in asked and name not in done]
-            run = one_after_the_other if item.alone else together
-            for row in run(item, wanted, columns, options, clock):
-                append(options.into, Row(stage, *start, item.work, **row))
+            for at in range(0, len(wanted), item.abreast):
+                if at or item.abreast < 9:
+                    columns.close()
+                for row in together(item, wanted[at : at + item.abreast], columns, options, clock):
+                    append(options.into, Row(stage, *start, item.work, **row))
     finally:
         columns.close()
 
 
-def ask(side: Side, item: Item, options: argparse.Namespace, clock: Clock, what: str) -> Any:
-    """The answer of a column, or RuntimeError with its refusal."""
+def answer(side: Side, clock: Clock) -> Any:
+    """The answer to what a column was told, or RuntimeError with its refusal."""
     clock.check()
-    answer = side.ask(within=clock.left, what=what, case=item.case, least=options.seconds)
-    if 'refused' in answer:
-        raise RuntimeError(answer['refused'])
-    return answer['value']
-
-
-def one_after_the_other(
-    item: Item, names: list[str], columns: Columns, options: argparse.Namespace, clock: Clock
-) -> Iterator[dict[str, Any]]:
-    """Rows of columns that need the device for themselves, each as soon as it is measured."""
-    for name in names:
-        own: dict[str, Any] = {'values': []}
-        columns.close()
-        clock.check()
-        try:
-            side = columns.side(name)
-            prepare(side, item, options, clock, own)
-            own['values'] += [ask(side, item, options, clock, 'seconds') for _ in range(options.rounds)]
-        except RuntimeError as error:
-            own['note'] = str(error)
-        except TimeoutError:
-            yield from rows_of(item, {name: own})
-            raise
-        yield from rows_of(item, {name: own})
+    found = side.answer(within=clock.left)
+    if 'refused' in found:
+        raise RuntimeError(found['refused'])
+    return found['value']
 
 
 def together(
     item: Item, names: list[str], columns: Columns, options: argparse.Namespace, clock: Clock
 ) -> Iterator[dict[str, Any]]:
-    """Rows of columns that take turns."""
+    """Rows of columns that are built at the same time, then measured in turns."""
     found: dict[str, dict[str, Any]] = {name: {'values': []} for name in names}
-    once = item.case['stage'] == 'serving'
-    try:
-        for turn in range(-1, 1 if once else options.rounds):
-            left = [name for name in names if 'note' not in found[name]]
-            start = max(turn, 0) % max(1, len(left))
-            for name in left[start:] + left[:start]:
-                own, side = found[name], columns.side(name)
-                try:
-                    if turn < 0:
-                        prepare(side, item, options, clock, own)
-                    else:
-                        own['values'].append(ask(side, item, options, clock, 'value' if once else 'seconds'))
-                except RuntimeError as error:
-                    own['note'] = str(error)
-    except TimeoutError:
-        pass
+    serving = item.case['stage'] == 'serving'
+    rounds = ['value'] if serving else ['bytes', *(['seconds'] * options.rounds), *(['profile'] * options.profile)]
+    for turn, what in enumerate(['build', *rounds]):
+        left = [name for name in names if 'note' not in found[name]]
+        left = left[turn % max(1, len(left)) :] + left[: turn % max(1, len(left))]
+        begun = time.monotonic()
+        for name in left if what == 'build' else []:
+            columns.side(name).tell({'what': what, 'case': item.case})
+        for name in left:
+            own, side = found[name], columns.side(name)
+            try:
+                if what != 'build':
+                    side.tell({'what': what, 'case': item.case, 'least': options.seconds})
+                value = answer(side, clock)
+            except RuntimeError as error:
+                own['note'] = str(error)
+            except TimeoutError:
+                yield from rows_of(item, found)
+                raise
+            else:
+                keep(item, name, own, what, value, time.monotonic() - begun, options)
     yield from rows_of(item, found)
-    clock.check()
+
+
+def keep(
+    item: Item, column: str, own: dict[str, Any], what: str, value: Any, spent: float, options: argparse.Namespace
+) -> None:
+    """Keep an answer with what else is known of its column."""
+    if what == 'build':
+        own['prepared'] = spent
+    elif what == 'bytes':
+        own['memory'] = value / 2**20
+    elif what == 'profile':
+        path = options.into / f'profile {item.work} {column} {commit()}.txt'.replace(' ', '_').replace('/', '_')
+        path.write_text(f'{item.work}, {column}\n\n{value}')
+    else:
+        own['values'].append(value)
 
 
 def rows_of(item: Item, found: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -308,15 +317,6 @@ def rows_of(item: Item, found: dict[str, dict[str, Any]]) -> Iterator[dict[str, 
     for name, own in found.items():
         if own['values'] or 'note' in own:
             yield row_of(item, name, own)
-
-
-def prepare(side: Side, item: Item, options: argparse.Namespace, clock: Clock, own: dict[str, Any]) -> None:
-    """Build, compile and run once; then measure the peak memory."""
-    begun = time.monotonic()
-    ask(side, item, options, clock, 'build')
-    own.setdefault('prepared', time.monotonic() - begun)
-    if item.case['stage'] != 'serving' and 'memory' not in own:
-        own['memory'] = ask(side, item, options, clock, 'bytes') / 2**20
 
 
 def row_of(item: Item, column: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -375,11 +375,8 @@ def correct(options: argparse.Namespace, clock: Clock) -> None:
 # ---------------------------------------------------------------------------------------------------- profile
 
 
-def profile(options: argparse.Namespace) -> None:
-    """Write the kernels of a step: of the row that is furthest from its bound, among those that the options leave."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as record
-
+def profile(options: argparse.Namespace, clock: Clock) -> None:
+    """Measure the row that is furthest from its bound again, and write its kernels."""
     name = device_name(options)
     rows = [row for row in latest((*read(RESULTS), *read(options.into))).values() if row.device == name and row.value]
     rows = [row for row in rows if row.stage in ('training', 'decoding', 'features') and row.column.startswith('ours')]
@@ -388,19 +385,8 @@ def profile(options: argparse.Namespace) -> None:
     if not rows:
         raise SystemExit('there is no such row to profile')
     row = min(rows, key=lambda row: row.value / row.bound if row.bound else 1 / row.value)
-    case = next(item.case for item in items_of(row.stage, options) if item.work == row.work)
-    run = work(row.column, case, Settings(options.device, options.dtype, options.threads))
-    for _ in range(3):
-        run()
-    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if options.device == 'cuda' else [])]
-    with record(activities=kinds) as profiled:
-        run()
-    by = 'self_device_time_total' if options.device == 'cuda' else 'self_cpu_time_total'
-    text = profiled.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=80)
-    options.into.mkdir(parents=True, exist_ok=True)
-    path = options.into / f'profile {row.stage} {row.work} {row.column} {commit()}.txt'.replace(' ', '_')
-    path.write_text(f'{row.work}, {row.column}: {row.value:.4g} {row.unit} of {row.bound}\n\n{text}')
-    print(path, text, sep='\n')
+    options.only, options.columns, options.again, options.profile = row.work, row.column, True, True
+    measure(row.stage, options, clock)
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -413,6 +399,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument('--minutes', type=float, default=8, help='nothing begins behind these, default 8')
     parser.add_argument('--only', help='work whose name has this text')
     parser.add_argument('--again', action='store_true', help='measure what has its row, too')
+    parser.add_argument('--profile', action='store_true', help='write the kernels of what is measured, too')
     parser.add_argument('--workers', type=int, default=1, help='processes of the tests, default 1')
     parser.add_argument('--batch', type=int, help='of training, in place of that which fits into 80 GB')
     parser.add_argument('--into', type=Path, default=RESULTS, help='folder of the rows')
@@ -429,9 +416,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import gpu_report
 
         return gpu_report.write() if options.stage == 'write' else print(gpu_report.table(read(RESULTS)))
-    if options.stage == 'profile':
-        return profile(options)
     clock = Clock(options.minutes)
+    if options.stage == 'profile':
+        return profile(options, clock)
     for stage in STAGES if options.stage == 'all' else (options.stage,):
         try:
             correct(options, clock) if stage == 'correct' else measure(stage, options, clock)

@@ -61,7 +61,9 @@ def training(column: str, case: dict[str, Any], settings: Settings) -> Work:
     name, is_compiled = column.removesuffix(' compiled'), column.endswith('compiled')
     sizes = sizes_of(case['model'], case['seq'])
     peer = build(name, sizes, settings.device)
-    ids = torch.randint(0, sizes.tokens, (case['batch'], case['seq']), device=settings.device)
+    # wrappers of packages read all tokens but the last, the others drop the logits of the last
+    read = case['seq'] + (name.split()[0] in ('ours', 'original'))
+    ids = torch.randint(0, sizes.tokens, (case['batch'], read), device=settings.device)
     loss = compiled(peer.loss, settings.device) if is_compiled else peer.loss
     optimizer = torch.optim.AdamW(peer.module.parameters(), lr=1e-4, fused=True)
 

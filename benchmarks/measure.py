@@ -188,6 +188,17 @@ def bytes_of(work: Work, settings: Settings) -> int:
     return peak
 
 
+def kernels_of(work: Work, settings: Settings) -> str:
+    """A table of where the time of one run goes, by kernels on a GPU and by operators on a CPU."""
+    from torch.profiler import ProfilerActivity, profile
+
+    on_gpu = settings.device != 'cpu'
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiled:
+        work()
+    by = 'self_device_time_total' if on_gpu else 'self_cpu_time_total'
+    return profiled.key_averages().table(sort_by=by, row_limit=60, max_name_column_width=90)
+
+
 def serve(work: Callable[[str, dict[str, Any], Settings], Work]) -> None:
     """Measure what is asked for on standard input, one request per line; the first line has the settings."""
     start = json.loads(sys.stdin.readline())
@@ -216,6 +227,8 @@ def serve(work: Callable[[str, dict[str, Any], Settings], Work]) -> None:
                     answer = {'value': 0}
                 elif request['what'] == 'value':
                     answer = {'value': run()}
+                elif request['what'] == 'profile':
+                    answer = {'value': kernels_of(run, settings)}
                 elif request['what'] == 'seconds':
                     answer = {'value': seconds_of(run, settings, request['least'])}
                 else:
@@ -252,9 +265,13 @@ class Side:
         self.process.stdin.write(json.dumps(message) + '\n')
         self.process.stdin.flush()
 
-    def ask(self, within: float | None = None, **request: Any) -> dict[str, Any]:
-        """One measurement: {'value': number} or {'refused': words}.  Raises TimeoutError after `within` seconds."""
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """One measurement: {'value': number} or {'refused': words}."""
         self.tell(request)
+        return self.answer()
+
+    def answer(self, within: float | None = None) -> dict[str, Any]:
+        """The answer to what was told.  Raises TimeoutError after `within` seconds."""
         if not select.select([self.process.stdout], [], [], within)[0]:
             self.process.kill()
             raise TimeoutError(f'{self.column!r} has not answered within {within:.0f} s')

@@ -920,7 +920,7 @@ def per_token(net: Wrapper, inputs: Values, **options: Any) -> Tensor:
 
 def weighted(out: Tensor) -> Tensor:
     """A scalar of an output with a gradient for each entry, different in sign and size."""
-    return (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out).sin()).sum()
+    return (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype, device=out.device).view_as(out).sin()).sum()
 
 
 def compiled_step_law(case: Case) -> None:
