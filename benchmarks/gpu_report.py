@@ -45,7 +45,7 @@ def table(rows: Sequence[Row]) -> str:
         tests = [row for row in own if row.stage == 'correct']
         if tests:
             passed = sum(row.note == 'passed' for row in tests)
-            parts.append(f'Tests on the device: {passed} of {len(tests)} passed.')
+            parts.append(f'Tests on the device: {passed} of the {len(tests)} that have run passed.')
         for stage, title in TITLES.items():
             measured = [row for row in own if row.stage == stage]
             if not measured:
