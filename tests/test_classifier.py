@@ -45,7 +45,8 @@ def sides():
     ('last_eos', dict(eos_id=2), [4, 1]), ('last_eos', dict(eos_id=8), [4, 6]), ('eos', dict(eos_id=8), [0, 0]),
 ])  # fmt: skip
 def test_which_token_is_read(token, options, places):
-    model = randomised(Classifier(net(), num_classes=3, token=token, **options))
+    kind = Encoder if token == 'first' else Decoder
+    model = randomised(Classifier(net(kind), num_classes=3, token=token, **options))
     given = {} if 'pad_id' in options else dict(mask=REAL)
     states = model.net(IDS, **given)[torch.arange(2), torch.tensor(places)]
     assert_close(model(IDS, **given), F.linear(states, model.to_classes.weight, model.to_classes.bias))

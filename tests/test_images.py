@@ -310,7 +310,7 @@ PLACES = {  # of the token that stands for each of the texts
 @pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
 def test_two_towers(loss, pool, mask):
     own = dict(logit_bias=-1.0, project_bias=True) if loss == 'sigmoid' else dict(eos_id=9 if pool == 'eos' else None)
-    net = towers(loss=loss, text_pool=pool, dim_shared=7, **own)
+    net = towers(Encoder if pool == 'first' else Decoder, loss=loss, text_pool=pool, dim_shared=7, **own)
     image = vectors(3, CHANNELS, 6, 6)
     mask = MASK if mask else None
     logits = net(image, IDS, mask, return_logits=True)

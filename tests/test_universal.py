@@ -30,7 +30,7 @@ def signal(stack, i, t):
     """[sin i w + sin t w | cos i w + cos t w], number by number."""
     w = [10000 ** (-2 * k / DIM) for k in range(DIM // 2)]
     place = [math.sin(i * f) for f in w] + [math.cos(i * f) for f in w]
-    if hasattr(stack, 'step_emb'):
+    if getattr(stack, 'step_emb', None) is not None:
         return torch.tensor(place, dtype=torch.float64) + stack.step_emb[t - 1]
     step = [math.sin(t * f) for f in w] + [math.cos(t * f) for f in w]
     return torch.tensor(place, dtype=torch.float64) + torch.tensor(step, dtype=torch.float64)
@@ -54,7 +54,7 @@ def written_out(stack, x, mask=None, pos=None, eps=0.1):
     real = torch.ones(B, N, dtype=torch.bool) if mask is None else mask
     pos = torch.arange(N).expand(B, -1) if pos is None else pos
     going, spent, total, last = real.clone(), torch.zeros(B, N).double(), torch.zeros_like(x), x
-    halts, ended = hasattr(stack, 'halt'), set()
+    halts, ended = getattr(stack, 'halt', None) is not None, set()
     for t in range(1, T + 1):
         signals = torch.stack([torch.stack([signal(stack, p, t) for p in row]) for row in pos.tolist()])
         given = state = last + signals

@@ -62,6 +62,7 @@ from x_transformers.generation.sampling import (
     check_mask,
     contrastive_decode_fn,
     gumbel_sample,  # noqa: F401  the same
+    lens_of_mask,
     min_p,
     new_tokens_of,
     padded_prompts,
@@ -525,6 +526,8 @@ class AutoregressiveWrapper(Configurable):
         several = num_samples is None or (is_int(num_samples) and num_samples >= 1)
         require(several, 'num_samples', num_samples, 'an integer of at least 1, or None')
         require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
+        if prompt_cache is None:
+            prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'), prompt_cache)
         seq_len = new_tokens_of(seq_len, ids.shape[1])
         if prompt_cache is not None:
@@ -688,6 +691,7 @@ class AutoregressiveWrapper(Configurable):
         endings = Endings(eos_token, None, vocabulary_of(self.net))
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
         Guidance.refuse(kwargs, 'beam search')
+        prompt_lens = lens_of_mask(prompts, prompt_lens, kwargs)
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
         b, t = ids.shape
         seq_len = new_tokens_of(seq_len, t)

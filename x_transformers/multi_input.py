@@ -52,7 +52,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.failures import FailedRows
-from x_transformers.generation.sampling import check_mask, padded_prompts, require, top_k, without_token
+from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
 from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import readable, real_tokens
 from x_transformers.training.token_loss import Readout, later, overheard
@@ -356,6 +356,7 @@ class MultiInputAutoregressiveWrapper(Configurable):
         rows = {name: prompts[name].unsqueeze(0) if alone else prompts[name] for name in names}
         _, n = check_streams(rows, self.net.num_tokens, 'prompts')
         require(n >= 1, 'prompts', f'{n} steps', 'one step at least')
+        prompt_lens = lens_of_mask(rows[names[0]], prompt_lens, kwargs)
         padded = [padded_prompts(rows[name], prompt_lens, self.pad_value) for name in names]
         sequence, pads = torch.stack([ids for ids, _, _ in padded], dim=-1), padded[0][1]
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)

@@ -83,7 +83,7 @@ from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.features.derived import DerivedAttributes, DerivedHeads
+from x_transformers.features.derived import OF_MODEL, DerivedAttributes, DerivedHeads, keep_none
 from x_transformers.features.embeddings import TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
@@ -1021,6 +1021,7 @@ class TransformerWrapper(Wrapper):
         self.token_emb = self.embedding(token_emb)
         self.refuse_stack_flags(flags)
         self.features = self.compose(features, flags).setup()
+        keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits = self.head(to_logits)

@@ -52,6 +52,7 @@ from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import (
     align_right,
     check_mask,
+    lens_of_mask,
     padded_prompts,
     require,
     top_k,
@@ -353,6 +354,7 @@ class XValAutoregressiveWrapper(Configurable):
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
+        prompt_lens = lens_of_mask(start_tokens, prompt_lens, kwargs)
         ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
         start_numbers = check_numbers(start_numbers, 'start_numbers', start_tokens)
         check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)

@@ -73,18 +73,22 @@ def sees_later(stack: Any) -> bool:
     if not hasattr(stack, 'layer_types') or any(f.of_tokens_together('joins_tokens') for f in stack.features.active):
         return True
     branches = [(layer.kind, layer[1]) for layer in stack.layers]
-    return any(kind != 'c' and (KINDS[kind].joins_tokens or looks_ahead(branch)) for kind, branch in branches)
+    return any(
+        kind != 'c' and (KINDS[kind].joins_tokens or (KINDS[kind].attends and looks_ahead(branch)))
+        for kind, branch in branches
+    )
 
 
 def looks_ahead(branch: nn.Module) -> bool:
-    """Return whether a branch is a self-attention that no window keeps from later tokens."""
-    features = getattr(getattr(branch, 'features', None), 'active', ())
+    """Return whether no window keeps a self-attention, or what is around it, from later tokens."""
+    layer = next((module for module in branch.modules() if hasattr(module, 'to_q')), branch)
+    features = getattr(getattr(layer, 'features', None), 'active', ())
     windows = [feature.max_attend_future for feature in features if 'max_attend_future' in feature.flags]
     ahead = [window for each in windows for window in (each if isinstance(each, tuple) else (each,))]
-    return hasattr(branch, 'to_q') and (not ahead or any(window != 0 for window in ahead))
+    return not ahead or any(window != 0 for window in ahead)
 
 
-def check_reads_front(stack: Any, written: str, advice: str) -> None:
+def check_reads_front(stack: Any, written: str, advice: str, refuses: bool = True) -> None:
     """Refuse to read a sequence from its front where tokens look back alone: what is read there has seen nothing. Where
     they see a context, or a prefix, it may be meant so: there it is a warning.
 
@@ -92,11 +96,12 @@ def check_reads_front(stack: Any, written: str, advice: str) -> None:
         stack: The stack that is read.
         written: The option, as the user would write it.
         advice: What to do.
+        refuses: False for a warning in any case, where the original has the option.
     """
     if sees_later(stack):
         return
     words = f'{written} reads tokens in front, which see nothing behind them in {type(stack).__name__}: {advice}'
-    if getattr(stack, 'cross_attend', False) or is_prefix(stack):
+    if not refuses or getattr(stack, 'cross_attend', False) or is_prefix(stack):
         warn_once(words)
     else:
         raise ConfigError(words)

@@ -415,6 +415,7 @@ def is_plain(stack: Stack) -> bool:
 
     if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack)):
         return False
+    stack.check_assigned()
     kinds = stack.layer_types
     if len(kinds) != len(stack.layers) or not all(map(fits, stack.layers, kinds, range(len(kinds)))):
         return False

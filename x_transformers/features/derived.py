@@ -17,8 +17,28 @@ from x_transformers.features.residuals import LayerDropout, ResidualScale
 from x_transformers.flags import ConfigError, is_number, shown
 from x_transformers.kernels.dense import heads_of
 
+# names under which the original keeps modules and parameters, None where their feature is off
+OF_ATTENTION = (
+    'data_dependent_alibi', 'hybrid_mix', 'hybrid_module', 'hybrid_norms', 'k_rmsnorm', 'q_rmsnorm',
+    'rel_proj_pos_bias', 'to_latent_kv', 'to_latent_q', 'to_output_gate', 'to_rotateable_k', 'to_v_gate',
+    'to_v_head_gate', 'value_rmsnorm',
+)  # fmt: skip
+OF_STACK = (
+    'learned_reinject_input_gate', 'polar_pos_emb', 'reinject_input_proj', 'rel_pos', 'rotary_pos_emb', 'stream_emb',
+)  # fmt: skip
+OF_MODEL = (
+    'attn_pool', 'cls_token', 'combine_mixture', 'embeds', 'exit_gate', 'ff_deep_embed', 'recycled_proj', 'to_mixture',
+)  # fmt: skip
+
 # modules for each layer, and the flag without which nothing runs them
 FOR_EACH_LAYER = {'skip_combines': 'unet_skips', 'layer_integrators': 'integrate_layers'}
+
+
+def keep_none(host: nn.Module, names: Sequence[str]) -> None:
+    """Set the attributes of these names that nothing has set to None."""
+    for name in names:
+        if not hasattr(host, name):
+            setattr(host, name, None)
 
 
 class DerivedAttributes:
@@ -40,6 +60,7 @@ class DerivedAttributes:
 
     def keep_derived(self) -> None:
         """Settle these attributes, once the features of the stack are set up."""
+        keep_none(self, OF_STACK)
         norms = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm')
         behind = ('use_adaptive_layerscale', 'use_adaln_zero')
         self.norm_need_condition, self.post_branch_fn_needs_condition = map(self.is_any_set, (norms, behind))
@@ -122,6 +143,7 @@ class DerivedHeads:
 
     def keep_derived(self) -> None:
         """Settle further attributes, once the features of the layer are set up."""
+        keep_none(self, OF_ATTENTION)
         self.attn_on_attn = bool(getattr(self, 'on_attn', False))
         for name, value in (('qk_norm_q_scale', 1), ('qk_norm_k_scale', 1), ('to_value_residual_mix', half)):
             if getattr(self, name, None) is None:

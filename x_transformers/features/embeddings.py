@@ -465,7 +465,8 @@ class ClassTokens(ModelFeature):
     can_cache = False
 
     def setup(self, host: Any) -> None:
-        check_reads_front(host.attn_layers, '`use_cls_token`', 'take `average_pool_embed`, or an Encoder')
+        advice = 'take `average_pool_embed`, or an Encoder'
+        check_reads_front(host.attn_layers, '`use_cls_token`', advice, refuses=False)
         self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, host.dim) * 0.02)
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:

@@ -33,7 +33,6 @@ from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of,
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
 PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
 Own = TypeVar('Own', bound='Configurable')
-STORES = ('_modules', '_parameters', '_buffers')
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
@@ -156,19 +155,12 @@ class Configurable(nn.Module):
             self.__dict__.update(attributes)
             return Features(self, catalogue, on, values, twin)
         values, on = resolve(catalogue, flags, type(self).__name__, type(self).accepted)
-        attributes = self.absent(catalogue, on) | self.readable(flags_of(catalogue), values)
+        attributes = self.readable(flags_of(catalogue), values)
         self.__dict__.update(attributes)
         made = Features(self, catalogue, on, values)
         if key is not None:
             twins[key] = values, on, attributes, made
         return made
-
-    def absent(self, catalogue: Sequence[type[Feature]], on: Sequence[type[Feature]]) -> dict[str, None]:
-        """What features that are off would store in the module: it is there for others to read, and None."""
-        held = {name for feature in on for name in feature.stored_as.values()}
-        held |= names_of(type(self)).union(*map(self.__dict__.get, STORES), self.__dict__)
-        stored = dict.fromkeys(name for feature in catalogue for name in feature.stored_as.values())
-        return {name: None for name in stored if '.' not in name and name not in held}
 
     def readable(self, flags: Mapping[str, Flag], values: Mapping[str, Any]) -> dict[str, Any]:
         """The flags that are read as attributes: unless the module has one of that name, or will have."""

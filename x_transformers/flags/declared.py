@@ -251,7 +251,7 @@ class Feature:
             return
         *path, last = self.stored_as.get(name, name).split('.')
         keeper = functools.reduce(getattr, path, self.host)
-        if getattr(keeper, last, None) is not None and name not in self.owned:
+        if holds(keeper, last) and name not in self.owned:
             raise ConfigError(
                 f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
                 f'give `{name}` another name in `stored_as`'
@@ -276,6 +276,13 @@ class Feature:
 
 # names by class, and by how many there were in it and its bases then: some may be added later
 NAMES: WeakKeyDictionary[type, tuple[list[int], frozenset[str]]] = WeakKeyDictionary()
+
+
+def holds(keeper: Any, name: str) -> bool:
+    """Whether an object has an attribute itself, rather than by asking another."""
+    own = {**vars(keeper), **getattr(keeper, '_parameters', {}), **getattr(keeper, '_buffers', {})}
+    own |= getattr(keeper, '_modules', {})
+    return own[name] is not None if name in own else getattr(type(keeper), name, None) is not None
 
 
 def names_of(cls: type) -> frozenset[str]:
@@ -395,9 +402,6 @@ class Features:
         """Let every feature create what it owns."""
         for feature in self.active:
             feature.setup(feature.host)
-            for name in feature.stored_as.values():  # what it has not stored, others find to be None
-                if '.' not in name and getattr(feature.host, name, None) is None:
-                    feature.host.__dict__.setdefault(name, None)
         self.remembers = remembered(self.active)
         return self
 

@@ -526,6 +526,38 @@ def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tens
     return align_right(ids[:, :longest], lens, pad_value), pads, leading
 
 
+def lens_of_mask(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> Any:
+    """Return `prompt_lens`, or those that a mask says which hides the end of prompts: it is taken out of the inputs.
+
+    Args:
+        prompts: Ids, (..., t), or a list of prompts.
+        prompt_lens: The number of real tokens of each, if the user has said so.
+        inputs: Keywords of the net, among them `mask`, (b, t).
+
+    Raises:
+        ValueError: The mask hides a last token, from which generation goes on, and others before it or all of them.
+    """
+    mask = inputs.get('mask')
+    if mask is None or prompt_lens is not None or not torch.is_tensor(prompts) or prompts.ndim == 0:
+        return prompt_lens
+    ids = prompts.reshape(prompts.shape[:-1].numel(), prompts.shape[-1])
+    check_mask(mask, ids, alone=True)
+    real = mask.bool()
+    if bool(real[:, -1:].all()):
+        return None
+    lens = real.sum(dim=-1)
+    padded = torch.arange(ids.shape[1], device=mask.device) < lens.unsqueeze(-1)
+    wrong = ((padded != real).any(dim=-1) & ~real[:, -1]) | (lens == 0)
+    if bool(wrong.any()) or bool((real[:, -1] & (lens < ids.shape[1])).any()):
+        row = int((wrong | (padded != real).any(dim=-1)).nonzero()[0])
+        hidden = real[row].logical_not().nonzero().flatten().tolist()
+        raise ValueError(
+            f'`mask` hides {hidden} of row {row}, and generation goes on from the last token: prompts of a batch must all be padded on the left, or all on the right'
+        )
+    del inputs['mask']
+    return lens.reshape(prompts.shape[:-1])
+
+
 def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:
     """A mask (b t) of the prompts, where no lengths say already what is real."""
     if mask is None:

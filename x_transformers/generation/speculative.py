@@ -36,7 +36,7 @@ from x_transformers.generation.engine import Reader
 from x_transformers.generation.exits import check_looped_exits
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import Guidance
-from x_transformers.generation.sampling import draw, new_tokens_of, require, shift_right
+from x_transformers.generation.sampling import draw, lens_of_mask, new_tokens_of, require, shift_right
 
 
 class SpeculativeStats(NamedTuple):
@@ -415,6 +415,7 @@ def speculation(
     for name in ('amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache'):
         if inputs.pop(name, None) is not None:
             raise ValueError(f'`{name}` does not go with speculative decoding, give it to `generate`')
+    prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
     ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, inputs.get('mask'))
     seq_len = new_tokens_of(seq_len, ids.shape[1])
     modules = list(wrapper.modules())

@@ -126,7 +126,8 @@ class TwoTowers(Configurable):
         if self.loss != 'softmax':
             return scale.exp()
         bounded = MOST * (scale - scale.detach() + 1)  # still learns
-        return torch.where(scale > ROUNDED, bounded, scale.clamp(max=ROUNDED).exp())
+        over = scale > ROUNDED
+        return torch.where(over, bounded, scale.masked_fill(over, 0.0).exp())
 
     @checked
     def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
