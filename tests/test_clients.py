@@ -309,7 +309,8 @@ PASSES = {
     'post-norm': dict(pre_norm=False), 'both': dict(pre_and_post_norm=True), 'sandwich': dict(sandwich_norm=True),
     'adaptive': dict(use_adaptive_rmsnorm=True, dim_condition=5, adaptive_condition_mlp=True),
     'streams': dict(num_residual_streams=2), 'mirrored': dict(unet_skips=True), 'mixed': dict(integrate_layers=True),
-    'injected': dict(reinject_input=True), 'gated': dict(gate_residual=True), 'order': dict(layers_execute_order=(0, 1, 0, 3)),
+    'injected': dict(reinject_input=True), 'gated': dict(gate_residual=True),
+    'order': dict(layers_execute_order=(0, 1, 0, 3)),
 }  # fmt: skip
 
 
@@ -415,7 +416,7 @@ def test_layers_are_replaced_by_plain_lists(flags, whole):
     exact(stack(VECTORS, mask=mask)[mask], stack(changed, mask=mask)[mask])
     twice = Decoder(**MODULES, **flags).double()
     twice.load_state_dict({name.replace('1.block.', '1.'): t for name, t in stack.state_dict().items()})
-    twice.layers[1] = nn.ModuleList([*twice.layers[1]][:1] + [Twice(twice.layers[1][1]), twice.layers[1][2]])
+    twice.layers[1] = nn.ModuleList([twice.layers[1][0], Twice(twice.layers[1][1]), twice.layers[1][2]])
     assert not torch.allclose(twice(VECTORS), before)
 
 
@@ -434,7 +435,7 @@ def test_adapters_stand_between_the_layers():
         for (before, _, _), branch, residual in stack.layers:
             x = residual(branch(before(x)), x)
         exact(stack(VECTORS), stack.final_norm(x))
-        out, cache = stack(VECTORS[:, :5], return_hiddens=True)
+        _, cache = stack(VECTORS[:, :5], return_hiddens=True)
         exact(stack(VECTORS, cache=cache), stack(VECTORS)[:, 5:])
         assert [inter.layer_index for inter in cache.attn_intermediates] == [0, 3]
         stack.layers, stack.layer_types = nn.ModuleList([first, *others]), ('a', 'f', 'a', 'f')
@@ -468,15 +469,21 @@ MODELS = {
     'vectors': (vector_model, VECTORS[..., :4], {}),
     'memories': (functools.partial(vector_model, num_memory_tokens=2, emb_dropout=0.5), VECTORS[..., :4], {}),
     'numbers': (
-        lambda: XValTransformerWrapper(num_tokens=20, numerical_token_id=3, max_seq_len=16, attn_layers=Decoder(**MODULES)).double().eval(),
+        lambda: XValTransformerWrapper(
+            num_tokens=20, numerical_token_id=3, max_seq_len=16, attn_layers=Decoder(**MODULES)
+        ).double().eval(),
         IDS, dict(x_num=VECTORS[..., 0]),
     ),
     'streams': (
-        lambda: MultiInputTransformerWrapper(num_tokens=dict(a=20), max_seq_len=16, attn_layers=Decoder(**MODULES)).double().eval(),
+        lambda: MultiInputTransformerWrapper(
+            num_tokens=dict(a=20), max_seq_len=16, attn_layers=Decoder(**MODULES)
+        ).double().eval(),
         dict(a=IDS), {},
     ),
     'images': (
-        lambda: ViTransformerWrapper(image_size=8, patch_size=4, num_classes=3, attn_layers=Encoder(**MODULES)).double().eval(),
+        lambda: ViTransformerWrapper(
+            image_size=8, patch_size=4, num_classes=3, attn_layers=Encoder(**MODULES)
+        ).double().eval(),
         VECTORS.flatten()[: 3 * 64].view(1, 3, 8, 8), {},
     ),
 }  # fmt: skip
@@ -610,7 +617,7 @@ def test_an_offset_is_a_tensor(offset):
     for table in (AbsolutePositionalEmbedding(16, 20), ScaledSinusoidalEmbedding(16)):
         exact(table(IDS, offset=offset), table(IDS, offset=2))
         for wrong in (torch.tensor([1, 2]), torch.tensor(1.0), 'two'):
-            with pytest.raises(TypeError, match='`offset` got .*, it must be an integer, or a tensor of one'):
+            with pytest.raises(TypeError, match=r'`offset` got .*, it must be an integer, or a tensor of one'):
                 table(IDS, offset=wrong)
     with pytest.raises(ValueError, match='the sequence has 27 tokens'):
         AbsolutePositionalEmbedding(16, 20)(IDS, offset=torch.tensor([18]))
@@ -796,7 +803,7 @@ def test_what_a_stack_of_a_clients_own_cannot_do_is_refused_by_name():
     with pytest.raises(ValueError, match='`attn_layers` is Mixing, a stack of your own, which has no `norm_before`'):
         build(attn_layers=Mixing(), looped=True)
     with pytest.raises(
-        ValueError, match='`attn_layers` got .*, it must be an instance of AttentionLayers, or a module'
+        ValueError, match=r'`attn_layers` got .*, it must be an instance of AttentionLayers, or a module'
     ):
         build(attn_layers=nn.Linear(16, 16))
     with pytest.raises(TypeError, match='unexpected input `context`'):

@@ -552,7 +552,8 @@ def lens_of_mask(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> Any:
         row = int((wrong | (padded != real).any(dim=-1)).nonzero()[0])
         hidden = real[row].logical_not().nonzero().flatten().tolist()
         raise ValueError(
-            f'`mask` hides {hidden} of row {row}, and generation goes on from the last token: prompts of a batch must all be padded on the left, or all on the right'
+            f'`mask` hides {hidden} of row {row}, and generation goes on from the last token: prompts '
+            'of a batch must all be padded on the left, or all on the right'
         )
     del inputs['mask']
     return lens.reshape(prompts.shape[:-1])
