@@ -32,6 +32,7 @@ from toy_nets import (
 
 from x_transformers import PrefixDecoder, TransformerWrapper, autoregressive_wrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.features.positions import no_positions
 from x_transformers.flags import warn_once
 from x_transformers.generation.engine import HELD, evaluating
 from x_transformers.generation.sampling import FILTER_LOGITS_FN, contrastive_decode_fn, top_k
@@ -570,7 +571,7 @@ def test_models_past_their_window(keywords):
     expected = brute_force(model.net, prompts, 9, window=model.max_seq_len)
     for cache in (dict(cache_kv=False), dict(slide_cache=False)):
         assert torch.equal(model.generate(prompts, 9, temperature=0.0, **cache), expected)
-    if model.net.pos_emb is not None or model.net.num_memory_tokens:
+    if model.net.pos_emb is not no_positions or model.net.num_memory_tokens:
         assert torch.equal(model.generate(prompts, 9, temperature=0.0), expected)
 
 

@@ -120,7 +120,6 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.engine import evaluating
-from x_transformers.kernels.dense import heads_of
 from x_transformers.training.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
     UpdatesStack,

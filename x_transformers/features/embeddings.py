@@ -357,6 +357,7 @@ class PostEmbNorm(ModelFeature):
     post_emb_norm_bias = flag(False, 'with a bias')
     post_emb_norm_eps = flag(None, 'its eps, 1e-5 if None', positive | none, example=0.1)
     stored_as = {'norm': 'post_emb_norm'}
+    options = dict.fromkeys(('post_emb_norm_bias', 'post_emb_norm_eps'), 'post_emb_norm')
     plain = True
 
     @property

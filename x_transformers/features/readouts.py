@@ -382,7 +382,7 @@ class Pooler(ModelFeature):
             token=one_of('first', 'last', 'eos', 'mean'), dim=size | none, activation=an_activation | none,
             bias=boolean, eos=count | none,
         ) | none,
-        example=dict(token='first', dim=6, activation='tanh'),
+        example=dict(token='last', dim=6, activation='tanh'),
     )  # fmt: skip
     takes = {'return_pooled': 'True to return (output, pooled b d)'}
     clashes = {
