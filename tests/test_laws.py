@@ -517,7 +517,8 @@ def padded_cache_law(case, crossed=True):
     if not (found := cacheable(case)):
         return
     net, inputs = found
-    start = torch.tensor([0, 2, 3])
+    # tokens in front stand before the first real one: with positions of the user's, the first call must have it
+    start = torch.tensor([0, 2, 2 if 'pos' in inputs and 'num_memory_tokens' in case.model else 3])
     real = torch.arange(LENGTH) >= start[:, None]
     for options, seen, only_new in (
         ({'seq_start_pos': start}, real, False),
