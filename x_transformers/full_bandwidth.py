@@ -40,7 +40,7 @@ from x_transformers.flags import (
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.sampling import padded_prompts, require, top_k
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import readable, real_tokens
+from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later
 
 __all__ = [
@@ -419,11 +419,13 @@ class FullBandwidth(Configurable):
         mask = as_mask(kwargs.get('mask'), 'mask', seq.shape[0], None, like=seq)
         if mask is not None:  # one of the input says nothing of the last target
             mask = F.pad(mask, (0, max(seq.shape[1] - mask.shape[1], 0)), value=True)
-            kwargs['mask'] = mask[:, : inputs.shape[1]]
+            kwargs['mask'] = read_of(mask) if return_loss else mask
         real = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
         if real is not None:
             seq = seq.masked_fill(~real, self.ignore_index)
             inputs = seq[:, : inputs.shape[1]]
+        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         if return_loss and not return_all_pass_logits:
             kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss):
