@@ -155,6 +155,10 @@ class ConvModule(StackFeature):
     )  # fmt: skip
     clashes = {'shift_tokens': 'both look at neighbours', 'act_halting': 'neighbours that have halted stay as they are'}
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self.conv_norm == 'batch'
+
     def setup(self, host: Any) -> None:
         if host.causal and not self.conv_causal:
             raise ConfigError('`conv_module` does not go with a causal stack: set `conv_causal`, so that it looks back')

@@ -112,6 +112,10 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
 
     @property
+    def counts_tokens(self) -> bool:
+        return self.lsh_buckets is None
+
+    @property
     def sorts(self) -> bool:
         return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.host.causal)
 
