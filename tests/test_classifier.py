@@ -42,13 +42,13 @@ def sides():
 
 @pytest.mark.parametrize('token, options, places', [
     ('first', {}, [0, 0]), ('last', {}, [4, 6]), ('last', dict(pad_id=3), [6, 5]), ('eos', dict(eos_id=2), [2, 1]),
-    ('last_eos', dict(eos_id=2), [4, 1]), ('last_eos', dict(eos_id=8), [4, 6]), ('eos', dict(eos_id=8), [0, 0]),
+    ('last_eos', dict(eos_id=2), [4, 1]), ('last_eos', dict(eos_id=8), [4, 6]), ('eos', dict(eos_id=8), [4, 6]),
 ])  # fmt: skip
 def test_which_token_is_read(token, options, places):
     kind = Encoder if token == 'first' else Decoder
     model = randomised(Classifier(net(kind), num_classes=3, token=token, **options))
     given = {} if 'pad_id' in options else dict(mask=REAL)
-    states = model.net(IDS, **given)[torch.arange(2), torch.tensor(places)]
+    states = model.net(IDS, mask=IDS != options.get('pad_id', 0))[torch.arange(2), torch.tensor(places)]
     assert_close(model(IDS, **given), F.linear(states, model.to_classes.weight, model.to_classes.bias))
 
 

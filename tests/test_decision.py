@@ -104,10 +104,10 @@ def test_acting_is_the_last_prediction(discrete):
         action = net.act(episode.observe(states[:, t]), target)
         kept.append(episode.cache.cache_length)
         first = max(0, t - 5)
-        left = target.unsqueeze(1) - torch.cat((torch.zeros(B, 1), rewards[:, :t].cumsum(dim=1)), dim=1)
+        left = target.unsqueeze(1) - torch.cat((torch.zeros(B, 1), rewards[:, :t].double().cumsum(dim=1)), dim=1)
         actions = torch.stack([*episode.actions[first:t], torch.zeros_like(action)], dim=1)
         times = torch.arange(first, t + 1).expand(B, -1)
-        out = net(states[:, first : t + 1], actions, left[:, first:].double(), times)[:, -1]
+        out = net(states[:, first : t + 1], actions, left[:, first:], times)[:, -1]
         assert torch.equal(action, out.argmax(dim=-1)) if discrete else not assert_close(action, out)
         episode.receive(rewards[:, t])
     assert kept == [2, 5, 8, 11, 14, 17, 17, 17, 17]

@@ -435,7 +435,9 @@ class FullBandwidth(Configurable):
         name, value, breakdown = 'logits', logits[-1], None
         if return_loss:
             targets = Targets(seq, self.ignore_index, real).of()[:, :-1]
-            losses = [next_token_loss(out[:, at > 0 :], targets[:, at > 0 :], ignore_index=self.ignore_index)
+            again = targets[:, 1:]  # A token without one before it has no latent to read.
+            again = again if real is None else again.masked_fill(~real[:, : again.shape[1]], self.ignore_index)
+            losses = [next_token_loss(out[:, at > 0 :], again if at else targets, ignore_index=self.ignore_index)
                       for at, out in enumerate(logits)]  # fmt: skip
             breakdown = LossBreakdown(losses[0], losses[1:], losses)
             options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold

@@ -162,6 +162,7 @@ class MixtureOfExperts(FeedForwardFeature):
     @property
     def counts_tokens(self) -> bool:
         return self.moe_balance_loss > 0
+
     in_slices = True
     uncut = 'experts are not cut by features'
 

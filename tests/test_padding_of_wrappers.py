@@ -1,0 +1,213 @@
+"""What wrappers make of padding: its content never matters, wherever it stands, a padded row is the row alone, and where
+nothing is real there is nothing to learn. Wrappers and their inputs are those of `test_wrapper_laws`.
+"""
+
+import copy
+import functools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from law_cases import BY_NAME, CASES, Case, inputs_for, model_of, padded
+from oracles import assert_close
+from sweeps import is_late, nightly
+from test_wrapper_laws import N, ROWS_MEET, SUBJECTS, VOCAB, made
+from torch.utils._pytree import tree_leaves, tree_map
+from training_laws import seeded
+
+from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+PADS = 2
+# calls that hand further inputs on
+CALLS = {
+    'hidden tokens': lambda model, x, **inputs: model(x % (VOCAB - 1), **inputs).loss,
+    'candidates': lambda model, **inputs: model(repulsive_loss_weight=0.1, **inputs),
+}
+# wrappers whose padding is not told by `mask`, `lens` or `seq_start_pos`
+UNTOLD = {
+    **dict.fromkeys((name for name in SUBJECTS if name.startswith('segments')), 'segments would have to be cut'),
+    'prefixes': 'see test_prefix_loss',
+    'among words': 'images take places: see test_vision_language',
+    'two kinds': 'each has a mask: see test_diffusion',
+    **dict.fromkeys(('conformer', 'speech', 'frames', 'heard'), 'tokens are fewer than frames: see test_speech'),
+    **dict.fromkeys(('arrays', 'arrays, asked'), 'a mask of all axes: see test_perceiver'),
+    'two resolutions': 'only its text has a mask: see test_muse',
+    **dict.fromkeys(('text and image', 'text to image'), 'only the text has a mask: see test_text_to_image'),
+    'videos': 'all frames are read',
+    'spans': 'what is hidden is drawn from the data: see test_span_corruption',
+    'encoded': 'a mask is that of the source: see test_applications',
+    **dict.fromkeys(('free', 'variational', 'encodings'), '`pad_id` says what is padding'),
+    'pretraining': 'it writes its own texts',
+    'entropies': 'lengths have no gradient: see test_entropy_based_tokenizer',
+    'points': 'the inputs have no order',
+    'pixels': 'a head reads each token alone',
+    'two streams': 'masks of both: see test_etc',
+    **dict.fromkeys(('images', 'images, with a head'), 'an image is whole'),
+}
+TOLD = [name for name in SUBJECTS if name not in UNTOLD]
+# by what they are told; the others by `mask` and `seq_start_pos`
+WAYS = {
+    **dict.fromkeys(
+        ('language', 'early exits', 'early exits, drawn', 'streams', 'vectors'), ('mask', 'lens', 'seq_start_pos')
+    ),
+    'second readings': ('mask', 'lens'),
+    'second readings, learned': ('mask', 'lens'),
+    **dict.fromkeys(('beliefs', 'vectors, rolled out', 'autoencoder', 'autoencoder, variational'), ('lens',)),
+    **dict.fromkeys(
+        ('decisions', 'decisions, discrete', 'preferences', 'towers', 'bindings', 'in any order'), ('mask',)
+    ),
+    'in any order, by pieces': ('mask',),
+}
+NOT_IN_FRONT = {'bindings': 'it reads tokens in any order'}
+ONLY_IN_FRONT = ('decisions', 'decisions, discrete')
+
+
+def where(n):
+    """Which tokens of two rows of n are real, by where their padding stands."""
+    t = torch.arange(n)
+    return {
+        'right': torch.stack((t < n - PADS, t < n)),
+        'left': torch.stack((t >= PADS, t >= 0)),
+        'hole': torch.stack(((t < 2) | (t > 3), t != 1)),
+        'a row': torch.stack((t < n, t < 0)),
+        'all': torch.zeros(2, n, dtype=torch.bool),
+    }
+
+
+def told(way, real):
+    """How a wrapper is told, or None if this way cannot say it."""
+    places = {'lens': real.sum(dim=-1), 'seq_start_pos': (~real).sum(dim=-1)}
+    at = torch.arange(real.shape[1])
+    says = {'lens': at < places['lens'][:, None], 'seq_start_pos': at >= places['seq_start_pos'][:, None]}
+    return {way: real} if way == 'mask' else {way: places[way]} if says[way].equal(real) else None
+
+
+def asked(name):
+    """A wrapper, and its loss of given inputs, or a sum of what it gives."""
+    model, call = made(name)
+    of = CALLS.get(name, SUBJECTS[name].call)
+    return model, lambda inputs: seeded(lambda m: call(m, inputs, of), model)
+
+
+def per_token(name):
+    """The names of inputs with an entry for each token, and how many tokens there are."""
+    inputs = SUBJECTS[name].inputs
+    n = tree_leaves(inputs)[0].shape[1]
+    return n, [key for key, value in inputs.items() if all(t.shape[1:2] == (n,) for t in tree_leaves(value))]
+
+
+def other(t, real):
+    """Other content of padding: NaN, or other ids."""
+    real = real.view(*real.shape, *[1] * (t.ndim - 2))
+    if t.is_floating_point():
+        return t.masked_fill(~real, math.nan)
+    return t if t.dtype == torch.bool else torch.where(real, t, (t + 1) % (int(t.max()) + 1))
+
+
+def counted(found, real):
+    """One number of a loss, or of what is given for real tokens."""
+    return (found[real] if found.shape[:2] == real.shape else found).sum()
+
+
+def gradients_of(model, loss):
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
+    return {name: grad for name, grad in zip(named, found, strict=True) if grad is not None}
+
+
+def content_law(name, place, way):
+    """The content of padding changes neither loss nor gradients; nothing real gives 0 for both."""
+    n, keys = per_token(name)
+    real = where(n)[place]
+    given = told(way, real)
+    if given is None:
+        return
+    model, loss_of = asked(name)
+    inputs = {**SUBJECTS[name].inputs, **given}
+    others = {**inputs, **{key: tree_map(lambda t: other(t, real), inputs[key]) for key in keys}}
+    if name in ONLY_IN_FRONT and place in ('right', 'hole'):
+        with pytest.raises(ValueError, match='padded on the left'):
+            loss_of(inputs)
+        return
+    found = [counted(loss_of(each), real) for each in (inputs, others)]
+    assert_close(found[1], found[0], place, 1e-10)
+    grads, same = (gradients_of(model, loss) for loss in found)
+    for parameter, grad in grads.items():
+        assert_close(same[parameter], grad, parameter, 1e-10)
+    is_loss = loss_of(inputs).ndim == 0
+    if place == 'all' and is_loss:
+        assert found[0] == 0 and all(grad.eq(0).all() for grad in grads.values())
+
+
+PLACES = [*where(N)]
+EVERY = [(name, place, way) for name in TOLD for way in WAYS.get(name, ('mask', 'seq_start_pos')) for place in PLACES
+         if way == 'mask' or place in dict(lens=('right', 'all'), seq_start_pos=('left',))[way]]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    'name, place, way', [each if not is_late(8, 'content', each) else nightly(*each) for each in EVERY]
+)
+def test_content_of_padding_never_matters(name, place, way):
+    content_law(name, place, way)
+
+
+def test_wrappers_that_are_told_nothing():
+    """What hands inputs on to nowhere refuses them; a wrapper that begins to take a mask joins those above."""
+    for name in UNTOLD:
+        subject = SUBJECTS[name]
+        if name in ('spans', 'pretraining', 'points', 'pixels', 'videos'):
+            model, call = made(name)
+            with pytest.raises((TypeError, ValueError)):
+                call(model, {**subject.inputs, 'mask': torch.ones(2, N, dtype=torch.bool)})
+
+
+# a padded row is the row alone
+
+
+def one_sided(name, left, right):
+    """The inputs of one row with padding around it."""
+    _, keys = per_token(name)
+    row = tree_map(lambda t: t[:1], SUBJECTS[name].inputs)
+
+    def around(t):
+        value = math.nan if t.is_floating_point() else 1
+        return F.pad(t, (0, 0) * (t.ndim - 2) + (left, right), value=value)
+
+    wide = {key: tree_map(around, value) if key in keys else value for key, value in row.items()}
+    if name == 'fine-tuned, span':
+        wide['labels'] = row['labels'] + left
+    return row, wide
+
+
+def alone_law(name, way, left, right):
+    model, loss_of = asked(name)
+    if name in ONLY_IN_FRONT:
+        model.context_len += left
+    row, wide = one_sided(name, left, right)
+    n = per_token(name)[0]
+    at = torch.arange(left + n + right)[None]
+    real = (at >= left) & (at < left + n)
+    found, wanted = loss_of({**wide, **told(way, real)}), loss_of(row)
+    assert_close(counted(found, real), wanted.sum(), way, 1e-9)
+
+
+# positions of a table, and distances to latents in front, count padding that a mask hides, not what `seq_start_pos` tells
+TABLES = ('candidates', 'streams', 'vectors', 'numbers', 'classes', 'fine-tuned', 'towers', 'passes', 'second readings')
+SIDES = [
+    (name, way, left, PADS - left)
+    for name in TOLD
+    if name not in ROWS_MEET
+    for way in WAYS.get(name, ('mask', 'seq_start_pos'))
+    for left in (0, PADS)
+    if way == 'mask' or (way == 'lens') == (left == 0)
+    if not (left == 0 and name in ONLY_IN_FRONT) and not (left and way == 'mask' and name.startswith(TABLES))
+]
+
+
+@pytest.mark.parametrize(
+    'name, way, left, right', [each if not is_late(6, 'alone', each) else nightly(*each) for each in SIDES]
+)
+def test_a_padded_row_is_the_row_alone(name, way, left, right):
+    alone_law(name, way, left, right)
