@@ -1,23 +1,23 @@
-"""What wrappers make of padding: its content never matters, wherever it stands, a padded row is the row alone, and where
-nothing is real there is nothing to learn. Wrappers and their inputs are those of `test_wrapper_laws`.
+"""What wrappers make of padding: its content never matters, wherever it stands, a padded row is the row alone, and
+where nothing is real there is nothing to learn. Wrappers and their inputs are those of `test_wrapper_laws`.
 """
 
 import copy
-import functools
 import math
-from dataclasses import replace
+import re
 
 import pytest
+import test_wrapper_laws
 import torch
 import torch.nn.functional as F
 from law_cases import BY_NAME, CASES, Case, inputs_for, model_of, padded
 from oracles import assert_close
 from sweeps import is_late, nightly
-from test_wrapper_laws import N, ROWS_MEET, SUBJECTS, VOCAB, made
+from test_wrapper_laws import ROWS_MEET, SUBJECTS, VOCAB, N, made
 from torch.utils._pytree import tree_leaves, tree_map
-from training_laws import seeded
+from training_laws import net_of, seeded
 
-from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Decoder, PrefixDecoder, TransformerWrapper
 
 PADS = 2
 # calls that hand further inputs on
@@ -193,7 +193,8 @@ def alone_law(name, way, left, right):
     assert_close(counted(found, real), wanted.sum(), way, 1e-9)
 
 
-# positions of a table, and distances to latents in front, count padding that a mask hides, not what `seq_start_pos` tells
+# positions of a table, and distances to latents in front, count padding that a mask hides, but not if `seq_start_pos`
+# tells of it
 TABLES = ('candidates', 'streams', 'vectors', 'numbers', 'classes', 'fine-tuned', 'towers', 'passes', 'second readings')
 SIDES = [
     (name, way, left, PADS - left)
@@ -211,3 +212,108 @@ SIDES = [
 )
 def test_a_padded_row_is_the_row_alone(name, way, left, right):
     alone_law(name, way, left, right)
+
+
+# numbers that follow how many tokens are real
+
+DYNAMIC = dict(kind='dynamic', factor=4.0, length=4)
+STRETCHED = dict(kind='longrope', length=7, short_factor=[1.0] * 2, long_factor=[3.0] * 2)
+TURNED = dict(rotary_pos_emb=True, rotary_emb_dim=4)
+COUNTING = (
+    Case('dynamic', stack=dict(**TURNED, rotary_scaling=DYNAMIC)),
+    Case('longrope', stack=dict(**TURNED, rotary_scaling=STRETCHED)),
+    Case('layers of their own', stack=dict(**TURNED, rotary_layers=(True, dict(theta=50.0, scaling=DYNAMIC)))),
+    Case('lsh, by length', stack=dict(attn_cluster='lsh', attn_cluster_size=2)),
+    Case('routing, by length', stack=dict(attn_cluster='routing', attn_num_clusters=2)),
+    Case('blocks at random', stack=dict(attn_sparse_pattern={'pattern': 'random_blocks', 'block': 2, 'k': 1})),
+    Case('norm of a batch', stack=dict(conv_module=True, conv_causal=True, conv_kernel_size=3)),
+    Case('dynamic, a prefix', stack=dict(**TURNED, rotary_scaling=DYNAMIC), kind=PrefixDecoder),
+    *(BY_NAME[name] for name in ('attn_adaptive_span=dynamic', 'ff_moe_balance_loss', 'act_halting')),
+)
+
+
+def loss_of_case(case, **options):
+    """The loss of a language model of a case, or None if it cannot be one."""
+    try:
+        model = AutoregressiveWrapper(copy.deepcopy(model_of(case)), **options)
+    except ValueError as error:
+        assert re.search('causal|every place|vocabulary|looped|normalised', str(error)), error
+        return None
+    return lambda training, seed=0, **inputs: seeded(lambda m: m(**inputs), model.train(training), seed)
+
+
+def lens_law(case, **options):
+    """The loss of a row that is padded behind its end is that of the row, with what features add, by each way to tell."""
+    loss = loss_of_case(case, **options)
+    if loss is None or case.name == 'logits_dim=9':  # which cannot say its own tokens
+        return
+    net = model_of(case)
+    inputs = inputs_for(net, case, batch=1)
+    wide, n = padded(net, inputs, 0, 3), inputs['x'].shape[1]
+    real = torch.arange(n + 3)[None] < n
+    ignored = {**wide, 'x': wide['x'].masked_fill(~real, -100)}
+    for training in (False, True):
+        alone = loss(training, **inputs)
+        if training and not torch.allclose(alone, loss(training, seed=1, **inputs)):
+            continue  # what is drawn follows the length
+        for given in ({**wide, 'lens': torch.tensor([n])}, {**wide, 'mask': real}, ignored):
+            assert_close(loss(training, **given), alone, f'training={training}: {[*given]}', 1e-9)
+
+
+@pytest.mark.parametrize('case', COUNTING, ids=str)
+def test_a_loss_counts_what_is_real(case):
+    lens_law(case)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize('case', [case for case in CASES if case.wrapper is TransformerWrapper], ids=str)
+@pytest.mark.parametrize('z_loss', [False, True])
+def test_a_loss_counts_what_is_real_beside_any_flag(case, z_loss):
+    try:
+        lens_law(case, add_attn_z_loss=z_loss)
+    except ValueError as error:
+        assert z_loss and 'z_loss' in str(error), error
+
+
+@pytest.mark.parametrize('case', [case if case.name == 'dynamic' else nightly(case) for case in COUNTING[:7]], ids=str)
+def test_rows_of_unequal_lengths(case):
+    """Each token counts the same: the loss of both rows is the mean of those of each alone, by their numbers of targets."""
+    loss = loss_of_case(case)
+    x = inputs_for(model_of(case), case, batch=2, length=12)['x']
+    for training in (False, True) if case.name != 'norm of a batch' else (False,):
+        if training and case.name.startswith('lsh'):
+            continue  # which draws
+        whole = loss(training, x=x, lens=torch.tensor([7, 12])) * 17
+        assert_close(loss(training, x=x[:1, :7]) * 6 + loss(training, x=x[1:]) * 11, whole, 'sum', 1e-9)
+
+
+def scaled_nets(monkeypatch):
+    """Let nets of the subjects turn by frequencies that follow the length."""
+
+    def scaled(kind=Decoder, stack=None, **model):
+        turned = dict(rotary_scaling=DYNAMIC) if (stack or {}).get('rotary_pos_emb', True) else {}
+        return net_of(kind, {**(stack or {}), **turned}, **model)
+
+    monkeypatch.setattr(test_wrapper_laws, 'net_of', scaled)
+
+
+def turns(name):
+    model = SUBJECTS[name].build()
+    return any(getattr(module, 'rotary_pos_emb', None) is not None for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    'name', [name if name in ('language', 'beliefs', 'next latent') else nightly(name) for name in SUBJECTS]
+)
+def test_wrappers_tell_nets_that_count(name, monkeypatch):
+    """By each way to tell, and by ids that are no targets."""
+    if not turns(name) or name in ROWS_MEET:
+        return
+    plain = asked(name)[1](one_sided(name, 0, 0)[0])
+    scaled_nets(monkeypatch)
+    assert (asked(name)[1](one_sided(name, 0, 0)[0]) - plain).abs().max() > 1e-6, 'it does not count'
+    for way, left in {(way, left) for other, way, left, _ in SIDES if other == name}:
+        alone_law(name, way, left, PADS - left)
+    fills = SUBJECTS[name].fills or {}
+    if name not in UNTOLD or fills:
+        test_wrapper_laws.test_a_row_is_as_alone_and_padding_changes_nothing(name)
