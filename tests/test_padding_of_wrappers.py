@@ -225,7 +225,6 @@ COUNTING = (
     Case('layers of their own', stack=dict(**TURNED, rotary_layers=(True, dict(theta=50.0, scaling=DYNAMIC)))),
     Case('lsh, by length', stack=dict(attn_cluster='lsh', attn_cluster_size=2)),
     Case('routing, by length', stack=dict(attn_cluster='routing', attn_num_clusters=2)),
-    Case('blocks at random', stack=dict(attn_sparse_pattern={'pattern': 'random_blocks', 'block': 2, 'k': 1})),
     Case('norm of a batch', stack=dict(conv_module=True, conv_causal=True, conv_kernel_size=3)),
     Case('dynamic, a prefix', stack=dict(**TURNED, rotary_scaling=DYNAMIC), kind=PrefixDecoder),
     *(BY_NAME[name] for name in ('attn_adaptive_span=dynamic', 'ff_moe_balance_loss', 'act_halting')),
@@ -237,15 +236,21 @@ def loss_of_case(case, **options):
     try:
         model = AutoregressiveWrapper(copy.deepcopy(model_of(case)), **options)
     except ValueError as error:
-        assert re.search('causal|every place|vocabulary|looped|normalised', str(error)), error
+        assert re.search('causal|every place|vocabulary|looped|normalised|see nothing', str(error)), error
         return None
     return lambda training, seed=0, **inputs: seeded(lambda m: m(**inputs), model.train(training), seed)
 
 
+NO_LOSS = {
+    'logits_dim=9': 'it cannot say its own tokens',
+    'memory_tokens_interspersed_every': 'padding has memory tokens of its own, whose scores are part of the z-loss',
+}
+
+
 def lens_law(case, **options):
-    """The loss of a row that is padded behind its end is that of the row, with what features add, by each way to tell."""
+    """The loss of a row that is padded behind its end is that of the row, by each way to tell, with added losses."""
     loss = loss_of_case(case, **options)
-    if loss is None or case.name == 'logits_dim=9':  # which cannot say its own tokens
+    if loss is None or case.name in NO_LOSS:
         return
     net = model_of(case)
     inputs = inputs_for(net, case, batch=1)
@@ -262,6 +267,7 @@ def lens_law(case, **options):
 
 @pytest.mark.parametrize('case', COUNTING, ids=str)
 def test_a_loss_counts_what_is_real(case):
+    assert loss_of_case(case) is not None
     lens_law(case)
 
 
@@ -272,12 +278,12 @@ def test_a_loss_counts_what_is_real_beside_any_flag(case, z_loss):
     try:
         lens_law(case, add_attn_z_loss=z_loss)
     except ValueError as error:
-        assert z_loss and 'z_loss' in str(error), error
+        assert z_loss and re.search('keeps no maps|z_loss|z-loss', str(error)), error
 
 
-@pytest.mark.parametrize('case', [case if case.name == 'dynamic' else nightly(case) for case in COUNTING[:7]], ids=str)
+@pytest.mark.parametrize('case', [case if case.name == 'dynamic' else nightly(case) for case in COUNTING[:6]], ids=str)
 def test_rows_of_unequal_lengths(case):
-    """Each token counts the same: the loss of both rows is the mean of those of each alone, by their numbers of targets."""
+    """The loss of both rows is the mean of those of each alone, weighted by their numbers of targets."""
     loss = loss_of_case(case)
     x = inputs_for(model_of(case), case, batch=2, length=12)['x']
     for training in (False, True) if case.name != 'norm of a batch' else (False,):
@@ -307,11 +313,12 @@ def turns(name):
 )
 def test_wrappers_tell_nets_that_count(name, monkeypatch):
     """By each way to tell, and by ids that are no targets."""
-    if not turns(name) or name in ROWS_MEET:
+    if not turns(name) or name in ROWS_MEET or name.startswith('segments') or not SUBJECTS[name].inputs:
         return
     plain = asked(name)[1](one_sided(name, 0, 0)[0])
     scaled_nets(monkeypatch)
-    assert (asked(name)[1](one_sided(name, 0, 0)[0]) - plain).abs().max() > 1e-6, 'it does not count'
+    counted = asked(name)[1](one_sided(name, 0, 0)[0])
+    assert counted.shape != plain.shape or (counted - plain).abs().max() > 1e-6, 'it does not count'
     for way, left in {(way, left) for other, way, left, _ in SIDES if other == name}:
         alone_law(name, way, left, PADS - left)
     fills = SUBJECTS[name].fills or {}
