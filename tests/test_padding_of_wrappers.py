@@ -5,6 +5,7 @@ where nothing is real there is nothing to learn. Wrappers and their inputs are t
 import copy
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import test_wrapper_laws
@@ -17,7 +18,7 @@ from test_wrapper_laws import ROWS_MEET, SUBJECTS, VOCAB, N, made
 from torch.utils._pytree import tree_leaves, tree_map
 from training_laws import net_of, seeded
 
-from x_transformers import AutoregressiveWrapper, Decoder, PrefixDecoder, TransformerWrapper
+from x_transformers import AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
 
 PADS = 2
 # calls that hand further inputs on
@@ -324,3 +325,34 @@ def test_wrappers_tell_nets_that_count(name, monkeypatch):
     fills = SUBJECTS[name].fills or {}
     if name not in UNTOLD or fills:
         test_wrapper_laws.test_a_row_is_as_alone_and_padding_changes_nothing(name)
+
+
+SCALED = [case for case in COUNTING if case.name in ('dynamic', 'longrope', 'layers of their own')]
+
+
+@pytest.mark.parametrize('kind', [Decoder, nightly(Encoder), nightly(PrefixDecoder)])
+@pytest.mark.parametrize('case', [SCALED[0], *map(nightly, SCALED[1:])], ids=str)
+def test_documents_and_padded_rows_turn_as_alone(case, kind):
+    """By a mask on either side or both, by where rows begin, and packed, with padding and without."""
+    net = model_of(replace(case, kind=kind, model=dict(max_seq_len=0)))
+    x = inputs_for(net, case, batch=1, length=14)['x']
+    alone, short = net(x), net(x[:, :6])
+    assert (alone[:, :6] - short).abs().max() > 1e-4 or kind is Encoder
+    junk = x.flip(-1)
+    for left, right in ((0, 5), (5, 0), (3, 4)):
+        wide = torch.cat((junk[:, :left], x[:, :6], junk[:, :right]), dim=1)
+        at = torch.arange(wide.shape[1])[None]
+        found = net(wide, mask=(at >= left) & (at < left + 6))
+        assert_close(found[:, left : left + 6], short, f'{left} and {right} hidden')
+        if not right:
+            assert_close(net(wide, seq_start_pos=torch.tensor([left]))[:, left:], short, 'seq_start_pos')
+    if kind is not PrefixDecoder:
+        packed = torch.cat((x[:, :6], x), dim=1)
+        documents = torch.tensor([[0] * 6 + [1] * 14])
+        found = net(packed, document_ids=documents)
+        assert_close(found[:, :6], short, 'the first document')
+        assert_close(found[:, 6:], alone, 'the second document')
+        real = torch.tensor([[True] * 6 + [False] * 3 + [True] * 6])
+        found = net(torch.cat((x[:, :6], junk[:, :3], x[:, :6]), dim=1), document_ids=documents[:, :15], mask=real)
+        assert_close(found[:, :6], short, 'beside padding')
+        assert_close(found[:, 9:], short, 'behind padding')
