@@ -156,6 +156,10 @@ class ConvModule(StackFeature):
     clashes = {'shift_tokens': 'both look at neighbours', 'act_halting': 'neighbours that have halted stay as they are'}
 
     @property
+    def looks_back(self) -> bool:
+        return bool(self.conv_causal)
+
+    @property
     def counts_tokens(self) -> bool:
         return self.conv_norm == 'batch'
 
