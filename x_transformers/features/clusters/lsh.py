@@ -243,7 +243,7 @@ def side(along: Tensor, limits: Tensor | None = None) -> Tensor:
 def normals(seed: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Numbers from N(0, 1) that follow from the seed alone, on every device and in a graph; exact in float32."""
     count = torch.arange(math.prod(shape), device=like.device)
-    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))) for at in (1, 2))
+    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))).float() for at in (1, 2))
     radius = (-2 * ((first + 0.5) / 2**32).log()).sqrt()
     return (radius * (second * (2 * math.pi / 2**32)).cos()).view(shape).to(like.dtype)
 
