@@ -122,14 +122,13 @@ def of_generation(option, default):
         return tensors(seeded(lambda m: m.generate(prompts, 5, temperature=1.0, amateur_model=m.net), wrapper))
     if option == 'engine':
         engine = PagedEngine(wrapper, 16)
-        added = [engine.add(row.tolist(), 4, repetition_penalty=1.1) for row in prompts]
-        engine.run()
-        return [torch.tensor([found for found in engine.finished[one].tokens]) for one in added] if hasattr(
-            engine, 'finished') else []  # fmt: skip
+        for row in prompts:
+            engine.add(row.tolist(), 4, repetition_penalty=1.1)
+        return [done.tokens for _, done in sorted(engine.run().items())]
     return tensors(seeded(lambda m: m.generate(prompts, 5, **options), wrapper))
 
 
-@pytest.mark.parametrize('option', [*OPTIONS, 'beams', 'speculative'])
+@pytest.mark.parametrize('option', [*OPTIONS, 'beams', 'speculative', 'engine'])
 def test_choosing_in_another_default_dtype(option):
     for default in DEFAULTS:
         same_law(of_generation, option, default)
@@ -160,6 +159,8 @@ def without_float64(monkeypatch):
     'name', [name if name in ('language', 'numbers', 'heard') else nightly(name) for name in SUBJECTS]
 )
 def test_wrappers_without_float64(name, without_float64):
+    if name == 'spans':
+        pytest.skip('its lengths are computed on the CPU, by name, whatever the device')
     subject = SUBJECTS[name]
     inputs = tree_map(in_float, subject.inputs)
     with without_float64:
@@ -188,7 +189,8 @@ def test_flags_without_float64(case, without_float64):
         torch.autograd.grad(out.sum(), list(net.parameters()), allow_unused=True)
 
 
-@pytest.mark.parametrize('option', [*OPTIONS, 'beams', 'speculative'])
+# a table of biases is added up on the CPU, by name, whatever the device
+@pytest.mark.parametrize('option', [*(option for option in OPTIONS if option != 'bias'), 'beams', 'speculative'])
 def test_choosing_without_float64(option, without_float64):
     with without_float64:
         of_generation(option, torch.float32)
