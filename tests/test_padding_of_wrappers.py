@@ -11,7 +11,7 @@ import pytest
 import test_wrapper_laws
 import torch
 import torch.nn.functional as F
-from law_cases import BY_NAME, CASES, Case, inputs_for, model_of, padded
+from law_cases import BY_NAME, CASES, Case, inputs_for, model_of, padded, rows, run, tokens
 from oracles import assert_close
 from sweeps import is_late, nightly
 from test_wrapper_laws import ROWS_MEET, SUBJECTS, VOCAB, N, made
@@ -356,3 +356,61 @@ def test_documents_and_padded_rows_turn_as_alone(case, kind):
         found = net(torch.cat((x[:, :6], junk[:, :3], x[:, :6]), dim=1), document_ids=documents[:, :15], mask=real)
         assert_close(found[:, :6], short, 'beside padding')
         assert_close(found[:, 9:], short, 'behind padding')
+
+
+# no rows, and no tokens
+
+NONE_OF = {'hidden tokens': 'it is told how many', 'two resolutions': 'the same', 'free': 'latents are told apart'}
+
+
+@pytest.mark.parametrize('training', [True, False])
+@pytest.mark.parametrize(
+    'name',
+    [name if name in ('language', 'vectors', 'classes, with their loss') else nightly(name) for name in SUBJECTS],
+)
+def test_a_batch_of_no_rows(name, training):
+    """Its loss and the gradients are 0, what is given and generated has no rows."""
+    subject = SUBJECTS[name]
+    if not subject.inputs:
+        return
+    model, call = made(name)
+    none = tree_map(lambda t: t[:0], subject.inputs)
+    found = seeded(lambda m: call(m, none), model.train(training))
+    assert (found == 0 if found.ndim == 0 else found.shape[0] == 0) and found.isfinite().all()
+    if found.requires_grad:
+        assert all(grad.eq(0).all() for grad in gradients_of(model, found.sum()).values())
+    if subject.generate and name not in NONE_OF:
+        drawn = seeded(lambda m: call(m, none, subject.generate), model)
+        assert tree_leaves(drawn)[0].shape[0] == 0
+
+
+@pytest.mark.parametrize(
+    'case', [case if case.name in ('plain', 'attn_sparse_pattern') else nightly(case) for case in CASES], ids=str
+)
+def test_no_rows_beside_any_flag(case):
+    net = copy.deepcopy(model_of(case))
+    none = rows(inputs_for(net, case), torch.zeros(0, dtype=torch.long))
+    for training in (False, True):
+        out = run(net.train(training), none)
+        assert out.shape[0] == 0
+        assert all(grad.eq(0).all() for grad in gradients_of(net, out.sum()).values())
+        assert run(net, none, mask=torch.ones(0, none['x'].shape[1], dtype=torch.bool)).shape[0] == 0
+
+
+@pytest.mark.parametrize(
+    'case',
+    [case if case.name in ('plain', 'alibi_pos_bias', 'rel_pos_bias') else nightly(case) for case in CASES],
+    ids=str,
+)
+def test_no_tokens_beside_any_flag(case):
+    """They give no outputs, or are refused in words of the library."""
+    if 'hybrid' in case.name:
+        pytest.skip('the module of the test itself needs a token')
+    net = copy.deepcopy(model_of(case))
+    inputs = inputs_for(net, case)
+    try:
+        out = run(net, tokens(inputs, 0, 0))
+    except ValueError as error:
+        assert re.search('at least|must|needs|got|before', str(error)), error
+        return
+    assert out.shape[0] == inputs['x'].shape[0] and out.isfinite().all()
