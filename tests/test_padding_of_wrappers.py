@@ -414,3 +414,46 @@ def test_no_tokens_beside_any_flag(case):
         assert re.search('at least|must|needs|got|before', str(error)), error
         return
     assert out.shape[0] == inputs['x'].shape[0] and out.isfinite().all()
+
+
+# masks of every shape and kind
+
+FORMS = {
+    'numbers': lambda real: real.long(),
+    'bytes': lambda real: real.to(torch.uint8),
+    'one row for all': lambda real: real[:1],
+    'an axis more': lambda real: real[:, None],
+    'too long': lambda real: torch.cat((real, real[:, :1]), dim=1),
+    'too many rows': lambda real: torch.cat((real, real[:1])),
+    'one axis': lambda real: real[0],
+    'weights': lambda real: real.float(),
+    'a list': lambda real: real.tolist(),
+    'an array': lambda real: real.numpy(),
+}
+KINDS_OF_MASK = {'numbers', 'bytes'}  # these are taken everywhere
+DRAWN_BY_MASK = {'hidden tokens': 'how many are hidden is drawn by the mask'}
+
+
+@pytest.mark.parametrize(
+    'name',
+    [name if name in ('language', 'vectors', 'classes, with their loss') else nightly(name)
+     for name in TOLD if 'mask' in WAYS.get(name, ('mask',))],
+)  # fmt: skip
+def test_masks_of_any_kind(name):
+    """They say the same as the boolean one of (b, n), or are refused by name; all true says the same as none."""
+    n = per_token(name)[0]
+    real = (torch.arange(n) < n - PADS).expand(2, -1)
+    real = real.flip(-1) if name in ONLY_IN_FRONT else real
+    _, loss_of = asked(name)
+    ask = lambda mask: loss_of({**SUBJECTS[name].inputs, 'mask': mask})  # noqa: E731
+    wanted = ask(real)
+    if name not in DRAWN_BY_MASK:
+        assert_close(ask(torch.ones_like(real)), ask(None), 'all true', 1e-9)
+    for form, change in FORMS.items():
+        try:
+            found = ask(change(real))
+        except (ValueError, TypeError) as error:
+            assert 'mask' in str(error) and form not in KINDS_OF_MASK, f'{form}: {error}'
+        else:
+            assert form in (*KINDS_OF_MASK, 'one row for all'), f'{form} is taken'
+            assert_close(found, wanted, form, 1e-9)
