@@ -278,9 +278,11 @@ class DecisionTransformer(Configurable):
         current = first == 0 and self.attn_layers.can_cache_kv and history.precision == precision
         kept, history.precision = history.cache if current else None, precision
         first = steps - 2 if kept is not None else first  # the action before, and this step
-        states = torch.stack([state.to(place.device) for state in history.states[first:]], dim=1)
-        given = [*history.actions[first:], torch.zeros_like(history.actions[-1]) if history.actions else self.none(b)]
-        actions = torch.stack([action.to(place.device) for action in given], dim=1)
+        # Steps from before a cast follow the last state, which is checked.
+        seen = history.states[first:]
+        states = torch.stack([state.to(place.device, seen[-1].dtype) for state in seen], dim=1)
+        given = [*history.actions[first:], self.none(b)]
+        actions = torch.stack([action.to(place.device, given[-1].dtype) for action in given], dim=1)
         times = torch.arange(first, steps, device=place.device)
         rtg = (target.unsqueeze(1) - got)[:, first:]
         tokens = self.tokens(self.check(states, actions, rtg, times, None))[:, 2 if kept is not None else 0 : -1]
