@@ -12,13 +12,24 @@ import test_wrapper_laws
 import torch
 import torch.nn.functional as F
 from law_cases import BY_NAME, CASES, Case, inputs_for, model_of, padded, rows, run, tokens
-from oracles import assert_close
+from oracles import assert_close, randomised
 from sweeps import is_late, nightly
-from test_wrapper_laws import ROWS_MEET, SUBJECTS, VOCAB, N, made
+from test_wrapper_laws import ROWS_MEET, SIZES, SUBJECTS, VARIATIONAL, VOCAB, N, made
 from torch.utils._pytree import tree_leaves, tree_map
-from training_laws import net_of, seeded
+from training_laws import ids_of, net_of, seeded
 
-from x_transformers import AutoregressiveWrapper, Decoder, Encoder, PrefixDecoder, TransformerWrapper
+from x_transformers import (
+    DPO,
+    AutoregressiveWrapper,
+    BertPretrainWrapper,
+    Classifier,
+    Decoder,
+    Encoder,
+    MLMWrapper,
+    PrefixDecoder,
+    TransformerWrapper,
+)
+from x_transformers.gpt_vae import GPTVAE
 
 PADS = 2
 # calls that hand further inputs on
@@ -457,3 +468,59 @@ def test_masks_of_any_kind(name):
         else:
             assert form in (*KINDS_OF_MASK, 'one row for all'), f'{form} is taken'
             assert_close(found, wanted, form, 1e-9)
+
+
+# ids that are padding
+
+PAD = 0
+
+
+def with_pads(x, left, right):
+    return F.pad(x, (left, right), value=PAD)
+
+
+TEXT = 1 + ids_of(2, N) % (VOCAB - 2)
+BOTH = lambda **flags: net_of(Encoder, max_seq_len=20, **flags)  # noqa: E731
+KNOWS_PADS = {
+    **{f'classes, {token}': lambda token=token: Classifier(
+        BOTH(return_only_embed=True), num_classes=3, token=token, pad_id=PAD) for token in ('first', 'last', 'mean')},
+    'classes of a decoder': lambda: Classifier(net_of(return_only_embed=True), num_classes=3, pad_id=PAD),
+    'hidden': lambda: MLMWrapper(BOTH(), mask_token_id=VOCAB - 1, pad_token_id=PAD, mask_prob=0.9),
+    'sentences': lambda: BertPretrainWrapper(BOTH(), dict(mask_token_id=VOCAB - 1, pad_token_id=PAD, mask_prob=0.9), nsp=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', KNOWS_PADS)
+@pytest.mark.parametrize('left, right', [(0, 3), (2, 0), (2, 1)])
+def test_ids_of_padding_are_a_mask(name, left, right):
+    """A wrapper that knows which ids are padding tells its model, as by a mask; classes are those of the row alone."""
+    model = randomised(KNOWS_PADS[name](), scale=0.3)
+    wide = with_pads(TEXT, left, right)
+    found = seeded(lambda m: m(wide), model)
+    assert_close(found, seeded(lambda m: m(wide, mask=wide != PAD), model), 'a mask')
+    if name.startswith('classes'):
+        assert_close(found, model(TEXT), 'alone')
+
+
+@pytest.mark.parametrize('name', ['variational', 'preferences', 'encodings'])
+def test_ids_of_padding_are_told_to_nets_that_count(name, monkeypatch):
+    """The row alone, by an id of padding alone, where frequencies follow the length."""
+    own = dict(rotary_pos_emb=True, rotary_scaling=DYNAMIC)
+    if name == 'preferences':
+        layers = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, **own)
+        net = TransformerWrapper(num_tokens=VOCAB, max_seq_len=0, attn_layers=layers)
+        model = randomised(DPO(net, pad_id=PAD), scale=0.3)
+        model.ref_model.load_state_dict(randomised(copy.deepcopy(net), seed=1, scale=0.3).state_dict())
+        prompt = torch.arange(N).expand(2, -1) < 2
+        loss = lambda left, right: model(  # noqa: E731
+            with_pads(TEXT, left, right), with_pads(TEXT.flip(0), left, right),
+            prompt_mask=F.pad(prompt, (left, right), value=False))  # fmt: skip
+        assert_close(loss(0, 3), loss(0, 0), 'alone')
+        return
+    scaled_nets(monkeypatch)
+    if name == 'encodings':
+        test_wrapper_laws.test_a_row_is_as_alone_and_padding_changes_nothing(name)
+        return
+    model = randomised(GPTVAE(**SIZES, **VARIATIONAL, pad_id=-1, dec_kwargs=own), scale=0.3)
+    wanted = seeded(lambda m: m(TEXT[:1]), model)
+    assert_close(seeded(lambda m: m(F.pad(TEXT[:1], (0, 3), value=-1)), model), wanted, 'alone')
