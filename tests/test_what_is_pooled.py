@@ -154,7 +154,7 @@ def re_front(error):
 @pytest.mark.parametrize(
     'way, name',
     [
-        (way, name) if name in FIVE and not is_late(6, 'pooled', (way, name)) else nightly(way, name)
+        (way, name) if name in FIVE and not is_late(10, 'pooled', (way, name)) else nightly(way, name)
         for way in POOLS
         for name in STACKS
         if not (name == 'decoder, across' and way.startswith(('towers, ', 'image, ')))  # which have no context
