@@ -157,7 +157,7 @@ def without_float64(monkeypatch):
     return NoFloat64()
 
 
-@pytest.mark.parametrize('name', [name if name in ('language', 'numbers') else nightly(name) for name in SUBJECTS])
+@pytest.mark.parametrize('name', [name if name in ('vectors', 'classes') else nightly(name) for name in SUBJECTS])
 def test_wrappers_without_float64(name, without_float64):
     if name == 'spans':
         pytest.skip('its lengths are computed on the CPU, by name, whatever the device')
