@@ -223,7 +223,15 @@ SETTINGS: dict[str, Values] = {
     'attn_hybrid_fold_axial_dim': HYBRID,
     'attn_hybrid_learned_mix': HYBRID,
 }
-POOLED = ('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens', 'attn_pool_depth', 'dim_pooled_tokens')
+POOLED = (
+    'pooler',
+    'use_cls_token',
+    'num_cls_tokens',
+    'attn_pool',
+    'num_pooled_tokens',
+    'attn_pool_depth',
+    'dim_pooled_tokens',
+)
 KINDS: dict[str, type[AttentionLayers]] = {
     **dict.fromkeys(('xl_rel_segments', 'attn_xl_rel_segments'), Encoder),
     **dict.fromkeys(POOLED, Encoder),

@@ -511,13 +511,17 @@ NO_GRAPH = {
 PARTS = {'attend', 'x_transformers', 'parallel', 'pretrained'}
 
 
+def is_real(value: Any) -> bool:
+    return torch.is_tensor(value) and value.is_floating_point()
+
+
 def made(name: str) -> tuple[nn.Module, Callable[[nn.Module, Inputs], Tensor]]:
     """A model with random weights, and how it is called, with numbers as the weights are."""
     subject = SUBJECTS[name]
 
     def call(model: nn.Module, inputs: Inputs = subject.inputs, of: Callable[..., Tensor] = subject.call) -> Tensor:
         kind = next(model.parameters()).dtype
-        return of(model, **tree_map(lambda t: t.to(kind) if t.is_floating_point() else t, inputs))
+        return of(model, **tree_map(lambda t: t.to(kind) if is_real(t) else t, inputs))
 
     return randomised(subject.build(), scale=0.3), call
 

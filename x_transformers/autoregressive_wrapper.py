@@ -74,7 +74,7 @@ from x_transformers.generation.sampling import (
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
-from x_transformers.training.losses import readable, real_tokens
+from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
 
 __all__ = [
@@ -377,11 +377,14 @@ class AutoregressiveWrapper(Configurable):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the ids that the net reads, what it shall predict, and which tokens are real (None: all), each (b, n).
 
-        Forgetful masks join `kwargs`.
+        Forgetful masks join `kwargs`, and one of padding where it changes what the net gives.
         """
         real = real_tokens(x, kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
         if real is not None:
             x, targets = (t.masked_fill(~real, self.ignore_index) for t in (x, targets))
+        if lens is not None and kwargs.get('mask') is not None:
+            kwargs['mask'] = real
+        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index), self.add_attn_z_loss)
         ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))

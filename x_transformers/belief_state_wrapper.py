@@ -37,7 +37,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.choice import Choice
 from x_transformers.generation.sampling import min_p, padded_prompts, require
-from x_transformers.training.losses import mean_or_zero
+from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
     Linear,
     Readout,
@@ -158,7 +158,8 @@ class BeliefStateWrapper(Configurable):
         if n < 2:
             raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
         with AuxLosses() as aux:
-            forwards, backwards = self.read_forwards(seq), self.read_backwards(flip(seq, lens=lens))
+            forwards = self.read_forwards(seq, ~beyond)
+            backwards = self.read_backwards(flip(seq, lens=lens), real=~beyond)
         backwards = flip(backwards, lens=None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
@@ -190,13 +191,22 @@ class BeliefStateWrapper(Configurable):
         check_lengths(lens, 'lens', *seq.shape)
         return ~within(lens, seq.shape[1])
 
-    def read_forwards(self, seq: Tensor) -> Tensor:
-        return self.forward_decoder(seq, return_embeddings=True)
+    def read_forwards(self, seq: Tensor, real: Tensor | None = None) -> Tensor:
+        return self.forward_decoder(seq, return_embeddings=True, **self.told(self.forward_decoder, real))
 
-    def read_backwards(self, seq: Tensor | None, batch: int = 0) -> Tensor:
+    def read_backwards(self, seq: Tensor | None, batch: int = 0, real: Tensor | None = None) -> Tensor:
         """Embeddings (b n+1 d) of the first token and those of `seq`, which come in reverse order."""
         first = self.suffix_token.expand(batch if seq is None else seq.shape[0], 1, -1)
-        return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True)
+        told = self.told(self.backward_decoder, real)
+        return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True, **told)
+
+    @staticmethod
+    def told(decoder: nn.Module, real: Tensor | None) -> dict[str, Any]:
+        """Return the mask that a decoder needs of which tokens are real, (b, n), if any."""
+        inputs: dict[str, Any] = {}
+        if real is not None and real.ndim:
+            tell_padding(decoder, inputs, lambda: real)
+        return inputs
 
     def pairs(self, n: int, device: torch.device) -> Tensor:
         """The last token of each prefix, and the first of each suffix, n if it is empty:  p 2."""

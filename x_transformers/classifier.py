@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, can_look, check_range
+from x_transformers.core.checks import a_tensor, can_look, check_range
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import linear_head, place_of, token_of, transform_options, transform_to
@@ -27,6 +27,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
 
@@ -96,7 +97,7 @@ class Classifier(Configurable):
         returns   b c, or b n c of 'all'
         raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes
         """
-        mask = self.real_of(x, as_mask(mask, 'mask', *a_tensor(x, 'x').shape[:2], like=x))
+        mask = real_tokens(a_tensor(x, 'x'), self.real_of(x, mask), start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.hidden(x, mask, inputs)
         logits = self.to_classes(self.dropout(self.head_transform(self.read(hidden, x, mask))))

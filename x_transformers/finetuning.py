@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, can_look, check_range
+from x_transformers.core.checks import can_look, check_range
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.readouts import place_of, token_of
@@ -26,6 +26,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
 
@@ -141,7 +142,7 @@ class FineTuned(Configurable):
         mask      b n   True for real tokens; a span begins and ends at one of these
         raises          ValueError for labels of another shape, or out of range
         """
-        mask = as_mask(mask, 'mask', *x.shape[:2], like=x)
+        mask = real_tokens(x, mask, start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.net(x, return_embeddings=True, **({} if mask is None else {'mask': mask}), **inputs)
         if self.kind == 'class':

@@ -40,7 +40,7 @@ from x_transformers.flags import (
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.sampling import padded_prompts, require, top_k
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import readable, real_tokens
+from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later
 
 __all__ = [
@@ -419,11 +419,13 @@ class FullBandwidth(Configurable):
         mask = as_mask(kwargs.get('mask'), 'mask', seq.shape[0], None, like=seq)
         if mask is not None:  # one of the input says nothing of the last target
             mask = F.pad(mask, (0, max(seq.shape[1] - mask.shape[1], 0)), value=True)
-            kwargs['mask'] = mask[:, : inputs.shape[1]]
+            kwargs['mask'] = read_of(mask) if return_loss else mask
         real = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
         if real is not None:
             seq = seq.masked_fill(~real, self.ignore_index)
             inputs = seq[:, : inputs.shape[1]]
+        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         if return_loss and not return_all_pass_logits:
             kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss):
@@ -433,7 +435,9 @@ class FullBandwidth(Configurable):
         name, value, breakdown = 'logits', logits[-1], None
         if return_loss:
             targets = Targets(seq, self.ignore_index, real).of()[:, :-1]
-            losses = [next_token_loss(out[:, at > 0 :], targets[:, at > 0 :], ignore_index=self.ignore_index)
+            again = targets[:, 1:]  # A token without one before it has no latent to read.
+            again = again if real is None else again.masked_fill(~real[:, : again.shape[1]], self.ignore_index)
+            losses = [next_token_loss(out[:, at > 0 :], again if at else targets, ignore_index=self.ignore_index)
                       for at, out in enumerate(logits)]  # fmt: skip
             breakdown = LossBreakdown(losses[0], losses[1:], losses)
             options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold

@@ -34,7 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import each_head, readable, real_tokens
+from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later, readout_of
 
 __all__ = ['LatentAutoregressive', 'Losses']
@@ -173,6 +173,7 @@ class LatentAutoregressive(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
         real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
         x = x if real is None else x.masked_fill(~real, self.ignore_index)
+        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index))
         ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
         with AuxLosses() as aux:
             hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)

@@ -54,7 +54,7 @@ from x_transformers.generation.choice import Choice
 from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import readable, real_tokens
+from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
@@ -299,9 +299,14 @@ class MultiInputAutoregressiveWrapper(Configurable):
         real = real_tokens(next(iter(x.values())), kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
         if real is not None:
             x = {name: ids.masked_fill(~real, self.ignore_index) for name, ids in x.items()}
+        if lens is not None and kwargs.get('mask') is not None:
+            kwargs['mask'] = real
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss
+        begun = functools.partial(before_padding, ignore_index=self.ignore_index)
+        some = lambda: functools.reduce(torch.logical_or, map(begun, x.values()))  # noqa: E731
+        tell_padding(self.net, kwargs, some, self.add_attn_z_loss)
         ids = {name: readable(t, self.ignore_index, self.pad_value) for name, t in x.items()}
         asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
         with AuxLosses() as aux:

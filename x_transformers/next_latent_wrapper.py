@@ -43,7 +43,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.training.layer_losses import Targets
-from x_transformers.training.losses import each_head, readable, real_tokens
+from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import by_chunks, later, reads_whole
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
@@ -273,6 +273,7 @@ class NextLatentWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
         real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
         x = x if real is None else x.masked_fill(~real, self.ignore_index)
+        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index))
         ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
         with AuxLosses() as aux:
             logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))

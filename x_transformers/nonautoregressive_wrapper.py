@@ -14,7 +14,7 @@ from x_transformers.autoregressive_wrapper import evaluating
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, can_look, check_ids
+from x_transformers.core.checks import can_look, check_ids
 from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.core.own_stacks import known_stack
@@ -37,7 +37,7 @@ from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
 from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require, without_token
 from x_transformers.generation.sampling import top_k as keep_largest
-from x_transformers.training.losses import mean_or_zero
+from x_transformers.training.losses import mean_or_zero, real_tokens
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 
@@ -198,7 +198,7 @@ class NonAutoregressiveWrapper(Configurable):
         if only_train_critic and self.token_critic is None:
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
-        real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
+        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
         self.check_data(x, real)
         time = torch.rand(x.shape[0], dtype=torch.float32, device=x.device)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)

@@ -962,7 +962,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             trace.logit_entropies = each_head(entropy, logits)
         if wants.z_loss:
             weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
-            trace.attn_z_loss = attn_z_loss(trace, weight, x, call)
+            trace.attn_z_loss = attn_z_loss(trace, weight, x, call, self.attn_layers)
         if wants.mems:
             trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
         out = call.on.chain('answer', out, x, call)

@@ -33,7 +33,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.engine import evaluating, rows_of
 from x_transformers.generation.sampling import accurate, padded_prompts, require
-from x_transformers.training.losses import predictable, readable, real_tokens
+from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, Terms, later, single_losses
 
 __all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
@@ -245,7 +245,9 @@ class XMLatentDecoder(Configurable):
         inputs = seq[:, :-1] if return_loss else seq
         ids = readable(inputs, self.ignore_index)
         if mask is not None:
-            kwargs['mask'] = mask[:, : ids.shape[1]]
+            kwargs['mask'] = read_of(mask) if return_loss else mask
+        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         check_unless_none(size, max_batch_size=max_batch_size)
         check_unless_none(not_negative, repulsive_loss_weight=repulsive_loss_weight)
         check_unless_none(chance, latent_drop_prob=latent_drop_prob)

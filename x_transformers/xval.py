@@ -58,7 +58,7 @@ from x_transformers.generation.sampling import (
     top_k,
     without_token,
 )
-from x_transformers.training.losses import predictable, real_tokens
+from x_transformers.training.losses import before_padding, predictable, read_of, real_tokens, tell_padding
 from x_transformers.training.token_loss import (
     Terms,
     later,
@@ -294,11 +294,12 @@ class XValAutoregressiveWrapper(Configurable):
         if kwargs.get('mask') is not None:
             mask = a_tensor(kwargs['mask'], 'mask')
             mask = as_mask(mask, 'mask', b, n - (mask.ndim == 2 and mask.shape[-1] == n - 1), like=x)
-            kwargs['mask'] = mask[:, : n - 1]
+            kwargs['mask'] = mask if mask.shape[1] < n else read_of(mask)
             counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread | ~mask[:, : n - 1]
         if kwargs.get('seq_start_pos') is not None:
             real = real_tokens(x, start=kwargs['seq_start_pos'])
             counts, unread = counts & predictable(real), unread | ~real[:, :-1]
+        tell_padding(self.net, kwargs, lambda: read_of(before_padding(x, self.ignore_index)))
 
         ids, numbers = x[:, :-1].masked_fill(unread, self.pad_value), x_num[:, :-1].masked_fill(unread, 1.0)
         with AuxLosses() as aux:

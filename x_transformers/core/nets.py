@@ -49,8 +49,11 @@ def check_sees_both_sides(net: nn.Module) -> None:
     """Refuse causal models, which could say nothing about a token from those behind it."""
     stack = getattr(net, 'attn_layers', None)
     stack = inner_stack(stack) or stack
-    if getattr(stack, 'causal', False) or is_prefix(stack):
-        raise ConfigError(f'`net` must see both sides of a token: its stack is {type(stack).__name__}, use Encoder')
+    if stack is not None and not sees_later(stack):
+        alone = '' if getattr(stack, 'causal', False) or is_prefix(stack) else ', whose layers look back alone'
+        raise ConfigError(
+            f'`net` must see both sides of a token: its stack is {type(stack).__name__}{alone}, use Encoder'
+        )
 
 
 def counts_tokens(net: nn.Module) -> bool:
@@ -70,19 +73,28 @@ def sees_later(stack: Any) -> bool:
     """Return whether a token of a stack can depend on those behind it. One that does not say so is no causal one."""
     if getattr(stack, 'causal', False) or is_prefix(stack):
         return False
-    if not hasattr(stack, 'layer_types') or any(f.of_tokens_together('joins_tokens') for f in stack.features.active):
+    if not hasattr(stack, 'layer_types') or any(map(joins_later, stack.features.active)):
         return True
-    branches = [(layer.kind, layer[1]) for layer in stack.layers]
-    return any(
-        kind != 'c' and (KINDS[kind].joins_tokens or (KINDS[kind].attends and looks_ahead(branch)))
-        for kind, branch in branches
-    )
+    return any(looks_ahead(layer.kind, layer[1]) for layer in stack.layers)
 
 
-def looks_ahead(branch: nn.Module) -> bool:
-    """Return whether no window keeps a self-attention, or what is around it, from later tokens."""
+def joins_later(feature: Any) -> bool:
+    """Return whether a feature of a stack lets tokens depend on those behind them."""
+    joins = feature.of_tokens_together('joins_tokens') and not getattr(feature, 'looks_back', False)
+    return bool(feature.looks_ahead or joins)
+
+
+def looks_ahead(kind: str, branch: nn.Module) -> bool:
+    """Return whether nothing keeps a branch of a kind from later tokens of the sequence."""
+    if kind == 'c':
+        return False
+    if not KINDS[kind].attends:
+        back = any(getattr(module, 'causal', False) for module in branch.modules())
+        return bool(KINDS[kind].joins_tokens) and not back
     layer = next((module for module in branch.modules() if hasattr(module, 'to_q')), branch)
     features = getattr(getattr(layer, 'features', None), 'active', ())
+    if any(feature.looks_ahead for feature in features):
+        return True
     windows = [feature.max_attend_future for feature in features if 'max_attend_future' in feature.flags]
     ahead = [window for each in windows for window in (each if isinstance(each, tuple) else (each,))]
     return not ahead or any(window != 0 for window in ahead)

@@ -8,11 +8,13 @@ from torch import Tensor
 
 
 def first_positions(pos: Tensor, real: Tensor | None = None) -> Tensor:
-    """The position of the first real token of each row:  ... n -> ... 1.
+    """The position of the first real token of each row:  ... n -> ... 1. It is 0 where there is no token.
 
     pos    n | b n | b h n
     real   b n, or of the last tokens alone; None: all are. Of positions that all rows share, the first one counts
     """
+    if pos.shape[-1] == 0:
+        return pos.new_zeros(*pos.shape[:-1], 1)
     if real is None or pos.ndim == 1:
         return pos[..., :1]
     real = F.pad(real, (pos.shape[-1] - real.shape[-1], 0), value=True)

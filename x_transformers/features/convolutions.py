@@ -88,6 +88,8 @@ class Convolution(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, recall: Callable[[Tensor], Tensor] | None = None
     ) -> Tensor:
+        if x.shape[-2] == 0:
+            return x
         x = F.glu(self.pointwise_in(self.norm(x)), dim=-1)
         x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
         known = x if recall is None else recall(x)
@@ -154,6 +156,14 @@ class ConvModule(StackFeature):
         example='layer',
     )  # fmt: skip
     clashes = {'shift_tokens': 'both look at neighbours', 'act_halting': 'neighbours that have halted stay as they are'}
+
+    @property
+    def looks_back(self) -> bool:
+        return bool(self.conv_causal)
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.conv_norm == 'batch'
 
     def setup(self, host: Any) -> None:
         if host.causal and not self.conv_causal:

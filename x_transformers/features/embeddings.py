@@ -610,9 +610,9 @@ class EmbDropout(ModelFeature):
 
 
 def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
-    """The mean of tokens (b n d), of the real ones (b n), None for all."""
+    """The mean of tokens (b n d), of the real ones (b n), None for all; 0 if there are none."""
     if real is None:
-        return x.mean(dim=1)
+        return x.mean(dim=1) if x.shape[1] else x.sum(dim=1)
     real = real.unsqueeze(-1)
     return (accurate(x.masked_fill(~real, 0.0)).sum(dim=1) / real.sum(dim=1).clamp(min=1)).to(x.dtype)
 

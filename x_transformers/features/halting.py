@@ -95,6 +95,12 @@ class TokensHalt(StackFeature):
         'layer_dropout': 'a block that is left out would be counted as run',
     }
     settles = ('layers_execute_order',)
+    counts_tokens = True
+
+    @property
+    def leaves_out_tokens(self) -> bool:
+        return not self.act_dense
+
     options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
 
     def setup(self, host: Any) -> None:

@@ -225,6 +225,10 @@ class TokenShift(StackFeature):
     stored_as = {}
     remembers = {'shift': PerToken()}
 
+    @property
+    def looks_ahead(self) -> str:
+        return 'features of later tokens are shifted back' if self.host.sees_future else ''
+
     @classmethod
     def is_on(cls, values: Any) -> bool:
         value = values['shift_tokens']

@@ -103,7 +103,7 @@ class RotaryEmbedding(KeepsPrecision):
         if self.scale is None:
             return angles, 1.0
         centre = (pos.max() + 1) // 2 if centre is None else centre
-        power = (pos - centre).unsqueeze(-1) / self.scale_base
+        power = (pos - centre).unsqueeze(-1).to(at_least_float(self.scale.dtype)) / self.scale_base
         if can_look(power) and bool((power.abs() > reach).any()):
             raise ValueError(
                 f'`rotary_xpos` overflows at positions more than {int(reach * self.scale_base)} from the first one, '

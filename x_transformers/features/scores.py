@@ -35,12 +35,16 @@ def softclamp(t: Tensor, value: float) -> Tensor:
 
 def straight_through(attn: Tensor) -> Tensor:
     """One-hot at the largest weight of each row, with the gradient of the weights."""
+    if attn.shape[-1] == 0:
+        return attn
     chosen = torch.zeros_like(attn).scatter(-1, attn.argmax(dim=-1, keepdim=True), 1.0)
     return chosen + (attn - attn.detach())
 
 
 def entmax15_by_sorting(sim: Tensor) -> Tensor:
     """1.5-entmax over the last axis, exactly.  Peters et al. 2019, arXiv:1905.05702, algorithm 2"""
+    if sim.shape[-1] == 0:
+        return sim
     # at 2 below the largest an entry has no weight; so hidden logits cannot overflow
     half = ((sim - sim.amax(dim=-1, keepdim=True)) / 2).clamp(min=-2.0)
     ranked = half.sort(dim=-1, descending=True).values

@@ -58,6 +58,10 @@ class AdaptiveSpan(AttentionFeature):
     not_across = 'it counts back to keys of the same sequence'
     keys_may_leave = limits_sight = True
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self.adaptive_span == 'dynamic'
+
     def setup(self, host: Any) -> None:
         if not host.causal:
             instead = 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'

@@ -141,13 +141,17 @@ class UntiedPositionsInStack(StackFeature):
             raise ValueError(
                 f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({x.shape[0]}, {n}, {d})'
             )
-        vectors = call.only_new(vectors.reshape(-1, *vectors.shape[-2:]), 'pos_vectors').to(x.dtype)
+        vectors = call.only_new(vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:]), 'pos_vectors').to(
+            x.dtype
+        )
         if known is None:
             known = torch.ones(1, call.new, dtype=torch.bool, device=x.device)
         elif known.shape[:-1] not in ((), (1,), (x.shape[0],)):
             raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new},) or b of them')
         else:
-            known = call.only_new(known.reshape(-1, known.shape[-1], 1), 'pos_known')[..., 0].bool()
+            known = call.only_new(known.reshape(known.shape[:-1].numel(), known.shape[-1], 1), 'pos_known')[
+                ..., 0
+            ].bool()
         vectors, known = vectors.expand(-1, call.new, -1), known.expand(-1, call.new)
         return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
 

@@ -55,7 +55,8 @@ class FailedRows:
         if looks and math.isfinite(largest.sum().item()):
             return
         largest = largest if ignored is None else largest.masked_fill(ignored, 0.0)
-        self._steps.append(largest.reshape(-1, largest.shape[-1]) if largest.ndim else largest.reshape(1, 1))
+        rows = largest.shape[-1] if largest.ndim else 1
+        self._steps.append(largest.reshape(largest.shape[:-1].numel(), rows))
         if looks:
             self.raise_first()
 

@@ -13,7 +13,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_ids, check_range, numbers_of
-from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products
+from x_transformers.core.precision import HALF, accurate, at_least_float, clamped_to, dtype_of_products
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.sampling import in_range, sample
@@ -224,7 +224,7 @@ class DecisionTransformer(Configurable):
         if 'rtg' in batch:
             rtg = batch['rtg']
         else:
-            rtg = returns_to_go(batch['rewards'], mask).to(self.embed_norm.weight.dtype)
+            rtg = returns_to_go(batch['rewards'], mask).to(at_least_float(self.embed_norm.weight.dtype))
         with AuxLosses() as aux:
             found = self(batch['states'], batch['actions'], rtg, batch['timesteps'], mask)
         found, target = accurate(found), batch['actions']
@@ -266,7 +266,7 @@ class DecisionTransformer(Configurable):
         place = self.embed_norm.weight
         steps, first = len(history.states), max(len(history.states) - self.context_len, 0)
         b = history.states[-1].shape[0]
-        target = numbers_of(target_return, 'target_return').to(place.device, torch.float32)
+        target = numbers_of(target_return, 'target_return').to(place.device, at_least_float(place.dtype))
         if target.shape not in ((), (b,)):
             got = tuple(target.shape)
             raise ValueError(f'`target_return` must be one number, or one for each of {b} rows, got {got}')
@@ -278,11 +278,13 @@ class DecisionTransformer(Configurable):
         current = first == 0 and self.attn_layers.can_cache_kv and history.precision == precision
         kept, history.precision = history.cache if current else None, precision
         first = steps - 2 if kept is not None else first  # the action before, and this step
-        states = torch.stack([state.to(place.device) for state in history.states[first:]], dim=1)
-        given = [*history.actions[first:], torch.zeros_like(history.actions[-1]) if history.actions else self.none(b)]
-        actions = torch.stack([action.to(place.device) for action in given], dim=1)
+        # Steps from before a cast follow the last state, which is checked.
+        seen = history.states[first:]
+        states = torch.stack([state.to(place.device, seen[-1].dtype) for state in seen], dim=1)
+        given = [*history.actions[first:], self.none(b)]
+        actions = torch.stack([action.to(place.device, given[-1].dtype) for action in given], dim=1)
         times = torch.arange(first, steps, device=place.device)
-        rtg = (target.unsqueeze(1) - got)[:, first:].to(place.dtype)
+        rtg = (target.unsqueeze(1) - got)[:, first:]
         tokens = self.tokens(self.check(states, actions, rtg, times, None))[:, 2 if kept is not None else 0 : -1]
         options = {} if kept is None else {'cache': kept, 'input_not_include_cache': True}
         out, history.cache = self.attn_layers(tokens, return_hiddens=True, **options)

@@ -29,6 +29,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
 from x_transformers.training.token_loss import next_token_loss
 
@@ -105,9 +106,10 @@ class TwoTowers(Configurable):
     @checked
     def of_texts(self, texts: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
         """Vectors of length 1, b d; `mask` (b n) is True for real tokens."""
-        inputs = inputs if mask is None else {**inputs, 'mask': as_mask(mask, 'mask', *texts.shape, like=texts)}
+        real = real_tokens(texts, mask, start=inputs.get('seq_start_pos'))
+        inputs = inputs if real is None else {**inputs, 'mask': real}
         x = self.text(texts, **inputs)
-        return l2norm(self.to_text(pooled(self.token_of(x, texts, inputs.get('mask')), 'text')))
+        return l2norm(self.to_text(pooled(self.token_of(x, texts, real), 'text')))
 
     def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
         """What stands for each text: a token of it, or their mean, b n d -> b d; or what the model has pooled."""

@@ -222,7 +222,7 @@ class SpanCorruption(Corruption):
         self.noise_density, self.mean_span = noise_density, mean_span
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        numbers = torch.tensor([[self.noise_density], [self.mean_span]], dtype=torch.float64)
+        numbers = torch.tensor([[self.noise_density], [self.mean_span]], dtype=torch.float64, device='cpu')
         return *numbers.expand(2, rows), None
 
 
@@ -284,12 +284,12 @@ class UL2Mixture(Corruption):
         self.weights = None if weights is None else tuple(weights)
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        weights = torch.tensor(self.weights or [1.0] * len(self.denoisers))
+        weights = torch.tensor(self.weights or [1.0] * len(self.denoisers), dtype=torch.float32, device='cpu')
         device = 'cpu' if generator is None else generator.device
         drawn = weights.to(device).multinomial(max(rows, 1), replacement=True, generator=generator)[:rows].cpu()
-        modes = torch.tensor([one.mode_id for one in self.denoisers])
+        modes = torch.tensor([one.mode_id for one in self.denoisers], device='cpu')
         numbers = torch.tensor(
-            [(one.noise_density, one.mean_span or 0.0) for one in self.denoisers], dtype=torch.float64
+            [(one.noise_density, one.mean_span or 0.0) for one in self.denoisers], dtype=torch.float64, device='cpu'
         )
         return numbers[drawn, 0], numbers[drawn, 1], modes[drawn]
 

@@ -133,8 +133,15 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     return loss.sum() / counts.sum().clamp(min=1) * weight
 
 
-def attn_z_loss(trace: Any, weight: float, x: Tensor, call: Any) -> Tensor:
-    """Return `calc_z_loss` of the real queries of a model's call, of which every attention may have been left out."""
+def attn_z_loss(trace: Any, weight: float, x: Tensor, call: Any, stack: Any = None) -> Tensor:
+    """Return `calc_z_loss` of the real queries of a model's call, of which every attention may have been left out.
+
+    Raises:
+        ValueError: The stack computes a part of the tokens alone, so that maps have no row for each.
+    """
+    for feature in getattr(getattr(stack, 'features', None), 'active', ()):
+        if getattr(feature, 'leaves_out_tokens', False):
+            raise ValueError(f'the z-loss of attention needs maps of all tokens, `{feature.title}` leaves some out')
     maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
     if not maps:
         return x.new_zeros(())

@@ -112,6 +112,10 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
 
     @property
+    def counts_tokens(self) -> bool:
+        return self.lsh_buckets is None
+
+    @property
     def sorts(self) -> bool:
         return self.lsh_chunks == 'sorted' or (self.lsh_chunks is None and not self.host.causal)
 
@@ -239,7 +243,7 @@ def side(along: Tensor, limits: Tensor | None = None) -> Tensor:
 def normals(seed: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Numbers from N(0, 1) that follow from the seed alone, on every device and in a graph; exact in float32."""
     count = torch.arange(math.prod(shape), device=like.device)
-    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))) for at in (1, 2))
+    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))).float() for at in (1, 2))
     radius = (-2 * ((first + 0.5) / 2**32).log()).sqrt()
     return (radius * (second * (2 * math.pi / 2**32)).cos()).view(shape).to(like.dtype)
 

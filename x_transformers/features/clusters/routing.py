@@ -52,6 +52,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         'differential': 'heads are local or routed, not both',
         'shared_qk': 'keys have a centroid of their own',
     }
+    counts_tokens = True  # Centroids follow the real tokens, whatever gives the sizes.
 
     def setup(self, host: Any) -> None:
         super().setup(host)

@@ -132,7 +132,7 @@ class KNNMemory(AttentionFeature):
 
     def looked_up(self, q: Tensor, k: Tensor, v: Tensor, count: Tensor) -> Tensor:
         """What queries (b h i e) find in a store, b h i d."""
-        i, heads = q.shape[2], k.shape[1]
+        heads, groups = k.shape[1], q.shape[1] // k.shape[1]
         q = rearrange(q, 'b (g k) i e -> b k (g i) e', k=heads)  # query head h reads key head h mod k
         seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)
         with without_autocast(q):
@@ -142,7 +142,7 @@ class KNNMemory(AttentionFeature):
             known = known | (count == 0)[:, None, None, None]  # of nothing there is nothing, but no NaN
             weights = scores.masked_fill(~known, -torch.inf).softmax(dim=-1)
             found = (weights.unsqueeze(-2) @ accurate(taken_for_each(v, at))).squeeze(-2)
-        return rearrange(found, 'b k (g i) d -> b (g k) i d', i=i)
+        return rearrange(found, 'b k (g i) d -> b (g k) i d', g=groups)
 
     @torch.no_grad()
     def best(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:

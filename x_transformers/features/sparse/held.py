@@ -52,6 +52,10 @@ class HoldsPattern:
             self.random_blocks = table
 
     @property
+    def counts_tokens(self) -> bool:
+        return self.pattern is not None and self.pattern.depends_on_length
+
+    @property
     def not_by_differences(self) -> str:
         """Why its documents cannot be told apart, if they cannot."""
         return '' if self.pattern.of_differences else 'its blocks are counted from where a row begins'
