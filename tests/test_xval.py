@@ -250,6 +250,7 @@ def test_prompts_of_unequal_length(keywords):
         expected = greedy(model.net, x[row : row + 1, :n], x_num[row : row + 1, :n], 6)
         assert torch.equal(found.sampled_token_ids[row], expected[0][0])
         assert torch.allclose(found.sampled_numbers[row], expected[1][0], equal_nan=True, rtol=1e-9)
+    same(model.generate(x, x_num, 6, temperature=0.0, mask=torch.arange(5) < lens[:, None]), found)
 
 
 @torch.no_grad()
