@@ -443,10 +443,26 @@ def test_adapters_stand_between_the_layers():
         exact(stack(VECTORS), plain)
 
 
+class Told(Around):
+    """Attention that names the keywords which it knows."""
+
+    def forward(self, x, mask=None, rotary_pos_emb=None, return_intermediates=False):
+        return self.block(x, mask=mask, rotary_pos_emb=rotary_pos_emb, return_intermediates=return_intermediates)
+
+
+def test_a_branch_of_a_client_is_told_what_it_names():
+    stack, mask = Decoder(**MODULES, **PASSES['rotary']).double().eval(), torch.arange(9) < torch.tensor([[9], [6]])
+    hidden, kept = stack(VECTORS, mask=mask)[mask], stack(VECTORS, return_hiddens=True)[0]
+    norms, block, residual = stack.layers[0]
+    stack.layers[0] = nn.ModuleList([norms, Told(block), residual])
+    exact(stack(VECTORS, mask=mask)[mask], hidden)
+    exact(stack(VECTORS, return_hiddens=True)[0], kept)
+
+
 def test_lists_that_are_no_layers_are_refused():
     stack = Decoder(**MODULES)
     norms, block, residual = stack.layers[0]
-    for wrong in ([norms, block], [block, norms, residual], [nn.ModuleList([None]), block, residual]):
+    for wrong in ([norms, block], [block, norms, residual], [nn.ModuleList([None]), block, residual], [norms, None, residual]):
         stack.layers[0] = nn.ModuleList(wrong)
         with pytest.raises(ValueError, match=r'(?s)`layers\[0\]` got .*, it must be \(norms, branch, residual\)'):
             stack(VECTORS.float())

@@ -216,6 +216,8 @@ def share_memory(model):
     both = torch.randn(2, *attn.to_q.weight.shape)
     attn.to_q.weight, attn.to_k.weight = nn.Parameter(both[0]), nn.Parameter(both[1])
     attn.to_v.weight = nn.Parameter(both[0])
+    whole, further = torch.randn_like(both[0]), model.attn_layers.layers[2][1]
+    further.to_q.weight, further.to_k.weight = nn.Parameter(whole), nn.Parameter(whole)
 
 
 def transpose(model):
