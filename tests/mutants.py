@@ -64,7 +64,7 @@ BUGS = {
         ('what a stack lacks is no attribute', '        keep_none(self, OF_STACK)\n', '', 'test_clients.py test_compat.py test_names.py'),
         ('what a layer lacks is no attribute', '        keep_none(self, OF_ATTENTION)\n', '', 'test_clients.py test_compat.py test_names.py'),
         ('what is there is set to None', '        if not hasattr(host, name):\n', '        if True:\n', 'test_clients.py'),
-        ('a factor of one is a factor', 'self.residual_scale = None if scales is None or scales.factor == 1 else scales.factor', 'self.residual_scale = None if scales is None else scales.factor'),
+        ('a factor of all branches is not shown', 'self.residual_scale = None if scales is None or scales.factor == 1 else scales.factor', 'self.residual_scale = None'),
         ('heads are merged by no module of others', 'return out.transpose(1, 2).flatten(2) if module is None else module(out)', 'return out.transpose(1, 2).flatten(2)'),
     ]),
     'features/abilities.py': ('test_universal.py test_compat.py', [

@@ -824,6 +824,14 @@ def test_what_a_stack_of_a_clients_own_cannot_do_is_refused_by_name():
         build(attn_layers=nn.Linear(16, 16))
     with pytest.raises(TypeError, match='unexpected input `context`'):
         build(attn_layers=Bare()).double()(IDS, context=VECTORS)
+    text = Around(Bare())
+    text.forward, text.dim = lambda x, **_: (text.block(x), 'text'), 16
+    with pytest.raises(TypeError, match="`attn_layers` gave 'text' beside its output, it must be LayerIntermediates"):
+        build(attn_layers=text).double()(IDS)
+    waves = dict(dim_in=4, dim_out=16, max_seq_len=16, conv_stem=[(16, 3, 1, 1)])
+    assert ContinuousTransformerWrapper(attn_layers=Mixing(), **waves)(VECTORS[..., :4].float()).shape == (2, 9, 16)
+    with pytest.raises(ValueError, match='`conv_stem` needs a stack in which tokens see later ones'):
+        ContinuousTransformerWrapper(attn_layers=Mixing(causal=True), **waves)
 
 
 def test_a_module_around_a_stack_is_that_stack():
