@@ -348,7 +348,7 @@ BUGS = {
         ('a roll-out starts at the first vector of all rows', 'known = (1 + (torch.rand(b, dtype=torch.float32, device=x.device) * room).long())', 'known = (1 + 0 * room)'),
         ('even and odd channels change places', 'mean, log_var = rearrange(out', 'log_var, mean = rearrange(out'),
         ('vectors behind padding are predicted', 'self.loss(prediction, x[:, 1:], None if real is None else predictable(real))', 'self.loss(prediction, x[:, 1:], None if real is None else real[:, 1:])'),
-        ('padding is squared before it is left out', 'target = target.masked_fill(hidden, 0.0)', 'pass', 'test_padding.py test_continuous_wrapper.py'),
+        ('losses of padding count', 'losses, counts = losses.masked_fill(~mask, 0.0), mask.sum(dim=-1)', 'losses, counts = losses, mask.sum(dim=-1)'),
     ]),
     'continuous_autoencoder.py': ('test_continuous_autoencoder.py', [
         ('latents are dropped in evaluation', 'dropped = self.latents_dropout_prob if self.training else 0.0', 'dropped = self.latents_dropout_prob'),
@@ -408,7 +408,7 @@ BUGS = {
         ('positions run on across documents', "        call.shared['a'].setdefault('pos', positions_within(ids))\n", ''),
         ('a new run of an earlier id goes on counting', 'place - torch.where(begins(ids), place, 0).cummax(dim=-1).values', 'place - torch.where(begins(ids), place, 0).amax(dim=-1, keepdim=True).minimum(place)'),
         ('a flag given to the stack may join documents', 'refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})', 'refuse_joined(joined_by(self.host.features.active, call.inputs))'),
-        ('padding counts in the length of a document', 'counted = positions if real is None else positions.where(real, fill)', 'counted = positions', 'test_documents.py'),
+        ('padding counts in the length of a document', 'counted = positions if real is None else positions.where(real, fill)', 'counted = positions', 'test_documents.py -klengths'),
     ]),
     'features/early.py': ('test_checkpoint.py test_laws.py', [
         ('the gate starts closed', 'torch.full((host.to_v_gate.out_features,), 10.0)', 'torch.full((host.to_v_gate.out_features,), -10.0)', 'test_attention.py -kearly_releases'),
