@@ -462,7 +462,12 @@ def test_a_branch_of_a_client_is_told_what_it_names():
 def test_lists_that_are_no_layers_are_refused():
     stack = Decoder(**MODULES)
     norms, block, residual = stack.layers[0]
-    for wrong in ([norms, block], [block, norms, residual], [nn.ModuleList([None]), block, residual], [norms, None, residual]):
+    for wrong in (
+        [norms, block],
+        [block, norms, residual],
+        [nn.ModuleList([None]), block, residual],
+        [norms, None, residual],
+    ):
         stack.layers[0] = nn.ModuleList(wrong)
         with pytest.raises(ValueError, match=r'(?s)`layers\[0\]` got .*, it must be \(norms, branch, residual\)'):
             stack(VECTORS.float())

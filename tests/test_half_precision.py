@@ -38,6 +38,7 @@ from x_transformers.generation.sampling import contrastive_decode_fn, guided
 from x_transformers.modalities.decision import DecisionTransformer, returns_to_go
 from x_transformers.next_latent_wrapper import MSECosineSimLoss
 from x_transformers.objectives.test_time_training import orthogonal
+from x_transformers.patterns import BlockLocal
 from x_transformers.recirculation import norm_matched
 from x_transformers.training.losses import entropy
 
@@ -189,10 +190,12 @@ def test_biases_beyond_the_range_are_cut():
 # scores
 
 
-@pytest.mark.parametrize('flag', ['', 'talking_heads', 'pre_talking_heads', 'l2_distance', 'shaw_rel_pos'])
+@pytest.mark.parametrize(
+    'flag', ['', 'talking_heads', 'pre_talking_heads', 'l2_distance', 'shaw_rel_pos', 'sparse_pattern']
+)
 def test_scores_beyond_the_range(flag):
     """Of queries and keys that are inside of it, by the formula."""
-    flags = {flag: True} if flag else {}
+    flags = {flag: BlockLocal(3) if flag == 'sparse_pattern' else True} if flag else {}
     attention, half = built(lambda: Attention(dim=8, dim_head=8, heads=2, flash=False, **flags))
     with torch.no_grad():
         for net in (attention, half):

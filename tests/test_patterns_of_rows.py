@@ -133,7 +133,7 @@ PATTERNS = {
     'random or local': RandomBlocks(2, 1, max_len=12) | BlockLocal(3),
     'heads': Mix((BlockLocal(3), Sliding(2))),
 }
-EACH = pytest.mark.parametrize('name', now('bigbird', 'permuted', 'blocks', of=[*PATTERNS]))
+EACH = pytest.mark.parametrize('name', now('bigbird', 'permuted', 'blocks', 'random or local', of=[*PATTERNS]))
 
 
 @EACH
@@ -142,8 +142,9 @@ def test_patterns_of_rows(name):
 
 
 @pytest.mark.parametrize('name', now('first tokens', of=['blocks', 'local', 'first tokens', 'heads']))
-def test_causal_patterns_of_rows(name):
-    rows_law(model(Decoder, attn_sparse_pattern=PATTERNS[name]), documents=False)
+@pytest.mark.parametrize('count', [0, 2])
+def test_causal_patterns_of_rows(name, count):
+    rows_law(model(Decoder, attn_sparse_pattern=PATTERNS[name], num_memory_tokens=count), documents=False)
 
 
 @pytest.mark.parametrize('name', now('at random', of=[*PATTERNS]))

@@ -173,6 +173,24 @@ def test_all_tokens_turn_by_the_length_of_their_row(scaling):
     assert_close(net(torch.cat((x[:1], shifted)), seq_start_pos=torch.tensor([0, 4]))[1:, 4:], alone)
 
 
+@pytest.mark.parametrize('scaling', [DYNAMIC, LONG], ids=['dynamic', 'longrope'])
+def test_documents_turn_by_lengths_of_their_own(scaling):
+    net, x, ids = stack(rotary_scaling=scaling), randn(1, 12, 12), torch.tensor([[0] * 9 + [1] * 3])
+    out = net(x, document_ids=ids)
+    assert_close(out[:, :9], net(x[:, :9]))
+    assert_close(out[:, 9:], net(x[:, 9:]))
+    hidden = (torch.arange(12) >= 5) & (torch.arange(12) < 9)
+    assert_close(net(x, document_ids=ids, mask=~hidden[None])[:, :5], net(x[:, :5]))
+
+
+def test_layers_turn_by_the_length_of_their_row():
+    net, x = stack(rotary_layers=(dict(scaling=DYNAMIC), dict(theta=50.0, scaling=LONG))), randn(2, 9, 12)
+    factors = (1, Frequencies(8, 50.0, LONG).factor)
+    for n in (5, 9):
+        angles = [by_length(net, *own)(range(n), n) for own in ((DYNAMIC,), (LONG, 50.0))]
+        assert_close(net(x[:, :n]), attended(net, x[:, :n], angles, factors), tolerance=1e-6)
+
+
 def test_cached_keys_keep_the_angles_that_they_were_turned_by():
     net, x = stack(rotary_scaling=DYNAMIC), randn(2, 9, 12)
     of = by_length(net, DYNAMIC)
