@@ -194,7 +194,7 @@ def test_a_mask_that_hides_the_end_says_lengths():
 def test_masks_of_prompts_that_say_no_length(row):
     """Holes in front of a hidden end, nothing at all, padding on both sides, or on another side than the next row."""
     mask = torch.tensor([[one == '1' for one in row], [True, True, True, True, False]])
-    with pytest.raises(ValueError, match='`mask` hides .* of row 0, and generation goes on from the last token'):
+    with pytest.raises(ValueError, match=r'`mask` hides .* of row 0, and generation goes on from the last token'):
         wrapped().generate(ids_of(2, 5), 3, mask=mask)
 
 

@@ -159,6 +159,13 @@ def test_patterns_of_a_padded_context():
     source, target = ids(1, 7), ids(1, 5, seed=1)
     padded, mask = torch.nn.functional.pad(source, (3, 0)), torch.arange(10)[None] >= 3
     assert_close(net(padded, target, mask=mask), net(source, target))
+    attn = Attention(8, heads=2, dim_head=4, sparse_pattern=Global(2)).double()
+    x, context = (torch.randn(1, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (5, 7))
+    ways = (context, {}), (torch.nn.functional.pad(context, (0, 0, 3, 0)), dict(context_mask=mask))
+    alone, behind = (
+        attn(x, context=one, return_intermediates=True, **given)[1].post_softmax_attn for one, given in ways
+    )
+    assert_close(behind[..., 3:], alone)
 
 
 @pattern('half_of_a_test')
