@@ -1232,7 +1232,7 @@ BUGS = {
         ('a file that failed is left behind', 'temporary.unlink(missing_ok=True)', 'pass', 'test_prompt_cache.py'),
         ('an error of a file does not name it', 'error.filename = str(target)', 'pass'),
         ('files of the set before are left', 'if present.is_gone(file.name):', 'if False:'),
-        ('files of the set before are read', '        if self.is_gone(name):\n', '        if False:\n'),
+        ('files of the set before are read', '        if self.is_gone(name):\n', '        if False:\n', 'test_saving.py -mslow -kkilled'),
         ('what has not moved yet is not seen', 'return new if name in self.files and new.exists() else self.folder / name', 'return self.folder / name'),
         ('an error of a set does not name the folder', 'if isinstance(error, OSError) and error.errno is not None:', 'if False:'),
         ('what processes left is kept', 'if process.isdigit() and not is_running(int(process)):', 'if False:'),

@@ -57,9 +57,9 @@ def ids(*shape, seed=0):
     return torch.randint(0, 60, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def rows_law(net, documents=True):
+def rows_law(net, documents=True, x=None):
     """Padded on the right, on the left, by a mask or by a number, and packed: each row is what it is alone."""
-    x, own = ids(len(LENGTHS), N), torch.arange(N)
+    x, own = ids(len(LENGTHS), N) if x is None else x, torch.arange(N)
     alone = [net(row[None, :length])[0] for row, length in zip(x, LENGTHS, strict=True)]
     left = torch.stack([row.roll(N - int(length)) for row, length in zip(x, LENGTHS, strict=True)])
     starts = N - LENGTHS
@@ -75,6 +75,9 @@ def rows_law(net, documents=True):
         for row, length in enumerate(LENGTHS.tolist()):
             if length < N:
                 assert_close(packed[row, length:], net(x[row : row + 1, length:])[0], 'second document')
+        hidden = (torch.arange(len(LENGTHS)) == 2)[:, None] & (own >= 6) & (own < 9)  # the end of a first document
+        padded = net(x, document_ids=(own >= LENGTHS[:, None]).long(), mask=~hidden)
+        assert_close(padded[2, :6], net(x[2:3, :6])[0], 'a padded document')
     for way, (out, begins) in ways.items():
         for row, (begin, length) in enumerate(zip(begins.tolist(), LENGTHS.tolist(), strict=True)):
             assert_close(out[row, begin : begin + length], alone[row], f'{way}, row {row}')
@@ -85,6 +88,7 @@ def rows_law(net, documents=True):
 CLUSTERS = {
     'routing': (Decoder, dict(attn_cluster='routing', attn_num_clusters=4)),
     'routing, windows alone': (Encoder, dict(attn_cluster='routing', attn_num_clusters=3, attn_local_heads=4)),
+    'routing, balanced': (Encoder, dict(attn_cluster='routing', attn_num_clusters=3)),
     'routing, without order': (Encoder, dict(attn_cluster='routing', attn_num_clusters=3, attn_routing_balanced=False)),
     'lsh': (Decoder, dict(attn_cluster='lsh', attn_cluster_size=2)),
     'lsh, sorted': (Encoder, dict(attn_cluster='lsh', attn_cluster_size=3)),
@@ -94,11 +98,13 @@ CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize('name', now('routing', 'lsh', 'routing, windows alone', of=[*CLUSTERS]))
+@pytest.mark.parametrize('name', now('routing', 'lsh', 'routing, balanced', 'routing, windows alone', of=[*CLUSTERS]))
 def test_clusters_of_rows_and_documents(name):
     kind, flags = CLUSTERS[name]
-    packs = not (name == 'sinkhorn' or (kind is Encoder and name == 'routing, windows alone'))
-    rows_law(model(kind, **flags), packs)
+    packs = name not in ('sinkhorn', 'routing, balanced', 'routing, windows alone')
+    # Of equal tokens a balanced centroid takes any: in its rows all differ.
+    x = torch.arange(len(LENGTHS) * N).view(-1, N) if name == 'routing, balanced' else None
+    rows_law(model(kind, **flags), packs, x)
 
 
 def test_buckets_of_every_length():
