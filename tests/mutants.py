@@ -1239,9 +1239,8 @@ BUGS = {
         ('another set is in the way', 'if not left or not (folder / NEW).exists():', 'if True:'),
         ('a set that failed is left behind', '        shutil.rmtree(unfinished, ignore_errors=True)\n        if not existed', '        if not existed'),
         ('a folder that nothing came into is left behind', '        if not existed:\n', '        if False:\n'),
-        ('a set is begun before the one before has settled', '        settle(folder)\n        remove_left', '        remove_left'),
         ('a set counts before it is whole', '        commit(unfinished, folder)\n    except', '        os.rename(unfinished, folder / NEW)\n    except'),
-        ('others on their way are removed', 'and not is_running(int(process))', 'and True'),
+        ('others on their way are removed', 'and not is_running(int(process))', 'and True', 'test_saving.py -krunning_process'),
     ]),
     'core/mapped_files.py': ('test_prompt_cache.py', [
         ('tensors share memory', 'if place in seen or', 'if False and place in seen or'),
