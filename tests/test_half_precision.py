@@ -3,6 +3,7 @@ weighs nothing, and no number leaves the range of float16 on the way to one that
 """
 
 import copy
+import math
 
 import pytest
 import torch
@@ -328,6 +329,10 @@ def test_losses_of_features_are_single():
         aux.add('one', torch.tensor(60000.0).half())
     total = aux.added_to(torch.tensor(1.0).half())
     assert total.dtype == torch.float32 and total == 120001.0
+
+
+def test_entropies_of_many_tokens():
+    assert entropy(torch.zeros(50000).half()).item() == pytest.approx(math.log(50000), abs=1e-4)
 
 
 def test_returns_are_sums_of_rewards():

@@ -11,6 +11,7 @@ from toy_nets import MODELS, ROTARY, VOCAB, History, Seen, ids_of, language_mode
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, hidden_keys, next_token_loss
 from x_transformers.flags import ConfigError
+from x_transformers.training.losses import predictable
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 
@@ -156,6 +157,13 @@ def test_a_prediction_counts_if_target_and_token_before_are_real():
     logits = model.net(x.masked_fill(~mask, 0), mask=mask)
     expected = loss_by_hand(logits[:, 2:-1], x[:, 3:])
     assert model(x, mask=mask).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize('ahead', [1, 2, 9])
+def test_which_predictions_count(ahead):
+    real = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+    wanted = [[bool(row[at] and row[at - ahead]) for at in range(ahead, 7)] for row in real]
+    assert predictable(real, ahead).tolist() == wanted
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
