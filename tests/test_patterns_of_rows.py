@@ -147,6 +147,14 @@ def test_patterns_of_rows(name):
     rows_law(model(attn_sparse_pattern=PATTERNS[name]), documents=False)
 
 
+def test_rows_read_the_blocks_that_are_stored():
+    """Where those are of as many blocks as a row has, whatever would be drawn."""
+    net = model(depth=1, attn_sparse_pattern=PATTERNS['at random, stored length'])
+    (stored,) = (t for name, t in net.named_buffers() if 'random_blocks' in name)
+    stored.copy_((stored + 1) % 5)
+    rows_law(net, documents=False)
+
+
 @pytest.mark.parametrize('name', now('first tokens', of=['blocks', 'local', 'first tokens', 'heads']))
 @pytest.mark.parametrize('count', [0, 2])
 def test_causal_patterns_of_rows(name, count):
