@@ -1438,7 +1438,7 @@ BUGS = {
         ('a prediction from padding counts', 'return real[:, ahead:] & real[:, : max(real.shape[1] - ahead, 0)]', 'return real[:, ahead:]', 'test_next_token_loss.py'),
         ('padding is a target', 'return real[:, ahead:] & real[:, : max(real.shape[1] - ahead, 0)]', 'return real[:, : max(real.shape[1] - ahead, 0)]', 'test_next_token_loss.py -kpredictions_count'),
         ('the mean of nothing is no number', 'return t.mean() if t.numel() else t.sum()', 'return t.mean()', 'test_nonautoregressive_wrapper.py test_decision.py test_continuous_wrapper.py test_belief_state_wrapper.py test_spans.py'),
-        ('rows of padding count in the mean', 'return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)', 'return losses.masked_fill(~there, 0.0).mean()', 'test_gpt_vae.py test_continuous_autoencoder.py test_wrapper_laws.py'),
+        ('rows of padding count in the mean', 'return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)', 'return losses.masked_fill(~there, 0.0).mean()', 'test_gpt_vae.py test_continuous_autoencoder.py'),
         ('padding in front is real', "found.append(within(value, n) if name == 'lens' else ~within(value, n))", 'found.append(within(value, n))', 'test_next_token_loss.py test_continuous_wrapper.py test_xval.py'),
         ('one of two masks hides', 'return functools.reduce(torch.logical_and, found) if found else None', 'return functools.reduce(torch.logical_or, found) if found else None', 'test_next_token_loss.py test_continuous_wrapper.py test_multi_input.py'),
         ('the last real token is read', 'return (mask & not_last(mask))[:, :-1]', 'return mask[:, :-1]', 'test_dpo.py test_free_transformer.py test_rotary_scaling.py'),
@@ -1537,7 +1537,7 @@ BUGS = {
         ('a short row sees blocks at random', 'return torch.where(blocks.unsqueeze(-1) < self.most, every, drawn)', 'return drawn', 'test_patterns_of_rows.py'),
         ('fewer tokens than blocks see one each', 'return seen | (length < self.blocks)', 'return seen', 'test_patterns_of_rows.py test_patterns_of_blocks.py'),
         ('empty blocks count', 'seen = j // block == (i // block + self.shift) % filled', 'seen = j // block == (i // block + self.shift) % self.blocks', 'test_patterns_of_rows.py test_patterns_of_blocks.py'),
-        ('last blocks are global where the longest row ends', 'slot, slot + (count - last - first) * block)', 'slot, slot + (count.amax() - last - first) * block)', 'test_patterns_of_rows.py'),
+        ('last blocks are global where the longest row ends', 'slot, slot + (count - last - first) * block)', 'slot, slot + (count.amax() - last - first) * block)', 'test_patterns_of_rows.py -kends'),
     ]),
     'neo_mlp.py': ('test_neo_mlp.py', [
         ('random features learn', 'nn.Linear(1, dim).requires_grad_(False)', 'nn.Linear(1, dim)'),
@@ -1549,7 +1549,6 @@ BUGS = {
         ('the head learns from the divergence', 'Kept(head, detached=True)', 'Kept(head, detached=False)'),
         ('weights fade with the loss of their own step', 'before = distances.cumsum(dim=0) - distances', 'before = distances.cumsum(dim=0)'),
         ('states behind padding are targets', 'Targets(x, self.ignore_index, real)', 'Targets(x, self.ignore_index)', 'test_wrapper_laws.py -knothing_is_predicted'),
-        ('distances are formed in half precision', 'distances = self.loss_fn(accurate(states), accurate(targets))', 'distances = self.loss_fn(states, targets)', 'test_half_precision.py test_next_latent_wrapper.py'),
     ]),
     'nonautoregressive_wrapper.py': ('test_nonautoregressive_wrapper.py', [
         ('what is hidden is an answer', 'return without_token(logits, self.mask_id)', 'return logits'),
@@ -1825,7 +1824,7 @@ BUGS = {
         ('masked queries give an output', 'out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)', 'out = out + 0.0', 'test_attention.py test_known_defects.py'),
         ('the prefix is not excised', 'x = x[:, prefix:] if excise_prepend_embeds and pooled is x else pooled', 'x = pooled'),
         ('a dropout of embeddings before their projection is left out', 'return self.project_emb(self.emb_dropout(x))', 'return self.project_emb(x)', 'test_laws.py::test_dropouts_make_a_difference_in_training -kemb_dropout'),
-        ('what a model lacks is no attribute', '        keep_none(self, OF_MODEL)\n', '', 'test_clients.py test_compat.py test_names.py'),
+        ('what a model lacks is no attribute', '        keep_none(self, OF_MODEL)\n', '', 'test_names.py test_compat.py'),
     ]),
     'xl_autoregressive_wrapper.py': ('test_xl_autoregressive_wrapper.py', [
         ('memories are seen although dropped', 'seen = None if dropout_mems else mems', 'seen = mems'),

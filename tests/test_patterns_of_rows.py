@@ -124,6 +124,7 @@ def test_buckets_of_every_length():
 BIRD = BigBird(2, 1, 1, 1, max_len=20)
 PATTERNS = {
     'bigbird': BIRD,
+    'bigbird, both ends': BigBird(2, 1, 2, 1, max_len=20),
     'bigbird, wide': BigBird(2, 3, 2, 1, max_len=24),
     'bigbird, in front': BigBird(3, 3, 2, 1, variant='etc', max_len=26),
     'at random': RandomBlocks(2, 2, exclude=(1, 1, 1), max_len=12),
@@ -139,7 +140,7 @@ PATTERNS = {
     'random or local': RandomBlocks(2, 1, max_len=12) | BlockLocal(3),
     'heads': Mix((BlockLocal(3), Sliding(2))),
 }
-EACH = pytest.mark.parametrize('name', now('bigbird', 'permuted', 'blocks', 'random or local', of=[*PATTERNS]))
+EACH = pytest.mark.parametrize('name', now('bigbird', 'bigbird, both ends', 'permuted', 'blocks', 'random or local', of=[*PATTERNS]))
 
 
 @EACH
