@@ -11,7 +11,7 @@ from toy_nets import MODELS, ROTARY, VOCAB, History, Seen, ids_of, language_mode
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, hidden_keys, next_token_loss
 from x_transformers.flags import ConfigError
-from x_transformers.training.losses import predictable
+from x_transformers.training.losses import mean_of_rows, mean_or_zero, predictable, read_of, real_tokens
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 
@@ -164,6 +164,23 @@ def test_which_predictions_count(ahead):
     real = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)) < 0.6
     wanted = [[bool(row[at] and row[at - ahead]) for at in range(ahead, 7)] for row in real]
     assert predictable(real, ahead).tolist() == wanted
+
+
+def test_which_tokens_are_real_by_all_that_is_given():
+    x, mask = torch.zeros(2, 5), torch.tensor([[True, True, False, True, True]] * 2)
+    lens, start = torch.tensor([5, 4]), torch.tensor([0, 1])
+    assert real_tokens(x) is None and torch.equal(real_tokens(x, mask), mask)
+    assert real_tokens(x, None, lens, start).int().tolist() == [[1, 1, 1, 1, 1], [0, 1, 1, 1, 0]]
+    assert real_tokens(x, mask, lens, start).int().tolist() == [[1, 1, 0, 1, 1], [0, 1, 0, 1, 0]]
+    assert read_of(real_tokens(x, mask, lens, start)).int().tolist() == [[1, 1, 0, 1], [0, 1, 0, 0]]
+
+
+def test_means_leave_out_rows_of_padding_alone():
+    losses, real = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([[True, False], [False, False], [True, True]])
+    assert mean_of_rows(losses, real) == 2.5 and mean_of_rows(losses, None) == mean_or_zero(losses) == losses.mean()
+    nothing = torch.zeros(0, requires_grad=True)
+    for found in (mean_of_rows(losses, real & False), mean_of_rows(nothing, None), mean_or_zero(nothing)):
+        assert found == 0
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])

@@ -140,7 +140,9 @@ PATTERNS = {
     'random or local': RandomBlocks(2, 1, max_len=12) | BlockLocal(3),
     'heads': Mix((BlockLocal(3), Sliding(2))),
 }
-EACH = pytest.mark.parametrize('name', now('bigbird', 'bigbird, both ends', 'permuted', 'blocks', 'random or local', of=[*PATTERNS]))
+EACH = pytest.mark.parametrize(
+    'name', now('bigbird', 'bigbird, both ends', 'permuted', 'blocks', 'random or local', of=[*PATTERNS])
+)
 
 
 @EACH
