@@ -11,6 +11,7 @@ from toy_nets import MODELS, ROTARY, VOCAB, History, Seen, ids_of, language_mode
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, hidden_keys, next_token_loss
 from x_transformers.flags import ConfigError
+from x_transformers.training.layer_losses import Targets
 from x_transformers.training.losses import mean_of_rows, mean_or_zero, predictable, read_of, real_tokens
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
@@ -164,6 +165,8 @@ def test_which_predictions_count(ahead):
     real = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)) < 0.6
     wanted = [[bool(row[at] and row[at - ahead]) for at in range(ahead, 7)] for row in real]
     assert predictable(real, ahead).tolist() == wanted
+    tokens = torch.arange(21).view(3, 7)
+    assert (Targets(tokens, -1, real).of(ahead - 1)[:, : max(7 - ahead, 0)] >= 0).tolist() == wanted
 
 
 def test_which_tokens_are_real_by_all_that_is_given():
