@@ -41,7 +41,7 @@ from x_transformers.next_latent_wrapper import MSECosineSimLoss
 from x_transformers.objectives.test_time_training import orthogonal
 from x_transformers.patterns import BlockLocal
 from x_transformers.recirculation import norm_matched
-from x_transformers.training.losses import entropy
+from x_transformers.training.losses import calc_z_loss, entropy
 
 SMALL = dict(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
 HALF = [torch.float16, torch.bfloat16]
@@ -329,6 +329,12 @@ def test_losses_of_features_are_single():
         aux.add('one', torch.tensor(60000.0).half())
     total = aux.added_to(torch.tensor(1.0).half())
     assert total.dtype == torch.float32 and total == 120001.0
+
+
+def test_log_sums_are_squared_in_float32():
+    """300 squared is beyond the range of float16."""
+    logits = torch.full((1, 1, 2, 2), 300.0)
+    assert calc_z_loss([logits.half()]).item() == pytest.approx(calc_z_loss([logits]).item(), rel=1e-5)
 
 
 def test_entropies_of_many_tokens():

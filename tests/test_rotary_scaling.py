@@ -10,6 +10,7 @@ from oracles import assert_close, randn, randomised
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.features.frequencies import Frequencies
+from x_transformers.training.losses import tell_padding
 
 LINEAR, DYNAMIC = dict(kind='linear', factor=4.0), dict(kind='dynamic', factor=4.0, length=6)
 YARN = dict(kind='yarn', factor=4.0, length=16)
@@ -191,6 +192,20 @@ def test_layers_turn_by_the_length_of_their_row():
         assert_close(net(x[:, :n]), attended(net, x[:, :n], angles, factors), tolerance=1e-6)
 
 
+def test_keys_of_a_context_turn_by_the_length_of_the_row():
+    sizes = dict(dim=12, heads=2, attn_dim_head=10, rotary_emb_dim=8, depth=1, cross_attend=True, verbose=False)
+    net = randomised(Decoder(**sizes, rotary_pos_emb=True, rotary_scaling=DYNAMIC))
+    x, seen = randn(2, 9, 12), []
+    given = dict(context=randn(2, 3, 12), context_pos=torch.arange(3))
+    next(layer[1] for layer in net.layers if layer.kind == 'c').register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs['context_rotary_pos_emb'][0]), with_kwargs=True
+    )
+    net(x, **given)
+    assert_close(seen[0].double(), by_length(net, DYNAMIC)(range(3), 9), tolerance=1e-6)
+    with pytest.raises(ValueError, match='`context_pos` does not go with packed documents'):
+        net(x, **given, document_ids=torch.tensor([[0] * 6 + [1] * 3]))
+
+
 def test_cached_keys_keep_the_angles_that_they_were_turned_by():
     net, x = stack(rotary_scaling=DYNAMIC), randn(2, 9, 12)
     of = by_length(net, DYNAMIC)
@@ -238,6 +253,16 @@ def test_nothing_is_guessed_where_a_token_depends_on_how_many_are_read():
     tokens, stats = net.speculative(repeated, 9, temperature=0.0, return_stats=True)
     assert stats.guessed == 0 and torch.equal(tokens, net.generate(repeated, 9, temperature=0.0))
     assert net.net.follows_length and not model().net.follows_length
+
+
+def test_nets_that_count_tokens_are_told_which_are_padding():
+    real = torch.tensor([[True, True, False]])
+    for flags, told in ((dict(rotary_scaling=DYNAMIC), True), ({}, False)):
+        inputs, given = {}, {'mask': ~real}
+        net = model(**flags).net
+        tell_padding(net, inputs, lambda: real)
+        tell_padding(net, given, lambda: real)
+        assert inputs == ({'mask': real} if told else {}) and torch.equal(given['mask'], ~real)
 
 
 REFUSED = [
