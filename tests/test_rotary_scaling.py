@@ -203,7 +203,7 @@ def test_keys_of_a_context_turn_by_the_length_of_the_row():
     net(x, **given)
     assert_close(seen[0].double(), by_length(net, DYNAMIC)(range(3), 9), tolerance=1e-6)
     with pytest.raises(ValueError, match='`context_pos` does not go with packed documents'):
-        net(x, **given, document_ids=torch.tensor([[0] * 6 + [1] * 3]))
+        net(x, **given, document_ids=torch.tensor([[0] * 6 + [1] * 3] * 2))
 
 
 def test_cached_keys_keep_the_angles_that_they_were_turned_by():
