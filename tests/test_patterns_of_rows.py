@@ -256,6 +256,11 @@ def test_a_token_reads_the_text_that_it_reads_without_what_stands_outside(name, 
     assert torch.equal(reads(model(kind, 1, attn_sparse_pattern=OTHERS[name], **own), x, **inputs), reads(alone, x))
 
 
+def test_a_mask_hides_pixels_and_moves_none():
+    net, x, mask = model(depth=1, attn_sparse_pattern=OTHERS['tiles']), ids(1, 12), torch.arange(12)[None] >= 2
+    assert torch.equal(reads(net, x, mask=mask)[2:], reads(net, x)[2:] & mask[0])
+
+
 def test_all_read_memory_tokens_which_read_all():
     net = model(depth=1, attn_sparse_pattern=BlockLocal(3), num_memory_tokens=2)
     x = ids(1, 9)

@@ -247,6 +247,15 @@ def test_generation_reads_all_again_where_a_row_has_become_long(prompts):
     assert torch.equal(tokens, net.speculative(prompts, 9, temperature=0.0))
 
 
+def test_padding_that_a_mask_hides_is_no_part_of_a_row_that_becomes_long():
+    net, read = model(rotary_scaling=LONG), []
+    wanted = net.generate(PROMPTS[:1], 9, temperature=0.0)
+    net.net.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
+    mask = torch.tensor([[False, False, True, True, True]])
+    assert torch.equal(net.generate(F.pad(PROMPTS[0], (2, 0))[None], 9, temperature=0.0, mask=mask), wanted)
+    assert read == [5, 1, 1, 1, 9, 1, 1, 1, 1]
+
+
 def test_nothing_is_guessed_where_a_token_depends_on_how_many_are_read():
     net = model(rotary_scaling=DYNAMIC)
     repeated = torch.tensor([[3, 1, 4, 3, 1, 4, 3]])  # of which much could be guessed
