@@ -1845,8 +1845,8 @@ BUGS = {
         ('other tokens are scaled', 'scale = torch.where(x == self.numerical_token_id, x_num, 1.0)', 'scale = x_num'),
         ('weight of numbers is one', 'total + self.numerical_loss_weight * squares', 'total + squares'),
         ('numbers go on from padding', 'prompt_lens = lens_of_mask(start_tokens, prompt_lens, kwargs)', 'pass', 'test_xval.py -kunequal'),
-        ('tokens behind padding count', 'counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread', 'counts, unread = counts & mask[:, 1 - n :], unread'),
-        ('padding in front counts', "if kwargs.get('seq_start_pos') is not None:", 'if False:'),
+        ('tokens behind padding count', 'counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread', 'counts, unread = counts & mask[:, 1 - n :], unread', 'test_xval.py -kpredicted_from_padding'),
+        ('padding in front counts', "if kwargs.get('seq_start_pos') is not None:", 'if False:', 'test_xval.py -kpredicted_from_padding'),
         ('squares are formed in half precision', 'squares = accurate(predicted).masked_fill(without, 0.0) - accurate(target_numbers).masked_fill(without, 0.0)', 'squares = predicted.masked_fill(without, 0.0) - target_numbers.masked_fill(without, 0.0).to(predicted.dtype)', 'test_half_precision.py'),
     ]),
     'core/state.py': ('test_states.py', [
