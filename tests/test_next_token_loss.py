@@ -274,6 +274,12 @@ def test_z_loss_of_a_model():
     sums = sum(maps.pre_softmax_attn.logsumexp(-1) for maps in inter.attn_intermediates)
     expected = plain(x).item() + 1e-4 * sums.square().sum(1).mean().item()
     assert with_z(x).item() == pytest.approx(expected, rel=1e-9) and with_z(x).item() > plain(x).item()
+    # of real queries, wherever padding stands
+    heavy = language_model(dict(add_attn_z_loss=True), attn_flash=False, **ROTARY)
+    alone, mask = heavy(x[:1, :4]).item(), torch.arange(6)[None] < 4
+    assert heavy(x[:1], mask=mask).item() == pytest.approx(alone, rel=1e-9)
+    left = dict(mask=mask.flip(1), seq_start_pos=torch.tensor([2]))
+    assert heavy(x[:1].roll(2, dims=1), **left).item() == pytest.approx(alone, rel=1e-9)
 
 
 @pytest.mark.slow
