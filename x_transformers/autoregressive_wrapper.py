@@ -61,6 +61,7 @@ from x_transformers.generation.sampling import (
     align_right,
     check_mask,
     contrastive_decode_fn,
+    gumbel_noise,  # noqa: F401  a name of the original
     gumbel_sample,  # noqa: F401  the same
     lens_of_mask,
     min_p,
