@@ -348,6 +348,7 @@ def test_what_a_stack_shows_of_itself():
     assert [*plain.skip_combines] == [*plain.layer_integrators] == [None] * 4
     names = ('rel_pos', 'stream_emb', 'reinject_input_proj', 'rotary_pos_emb', 'polar_pos_emb')
     assert [getattr(plain, name) for name in names] == [None] * 5
+    assert token_model().attn_pool is None and token_model().ff_deep_embed is None
     assert plain.adaptive_mlp(VECTORS) is VECTORS and Decoder(**MODULES, pre_norm=False).final_norm(VECTORS) is VECTORS
     assert tied.depth == 1 and tied.layer_dropouts == (0.0, 0.0) and tied.layers_execute_order == (0, 1, 0, 1)
     assert Decoder(**MODULES, layer_dropout=0.25).layer_dropouts == (0.25,) * 4
