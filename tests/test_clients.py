@@ -348,6 +348,7 @@ def test_what_a_stack_shows_of_itself():
     assert [*plain.skip_combines] == [*plain.layer_integrators] == [None] * 4
     names = ('rel_pos', 'stream_emb', 'reinject_input_proj', 'rotary_pos_emb', 'polar_pos_emb')
     assert [getattr(plain, name) for name in names] == [None] * 5
+    assert token_model().attn_pool is None and token_model().ff_deep_embed is None
     assert plain.adaptive_mlp(VECTORS) is VECTORS and Decoder(**MODULES, pre_norm=False).final_norm(VECTORS) is VECTORS
     assert tied.depth == 1 and tied.layer_dropouts == (0.0, 0.0) and tied.layers_execute_order == (0, 1, 0, 1)
     assert Decoder(**MODULES, layer_dropout=0.25).layer_dropouts == (0.25,) * 4
@@ -443,10 +444,31 @@ def test_adapters_stand_between_the_layers():
         exact(stack(VECTORS), plain)
 
 
+class Told(Around):
+    """Attention that names the keywords which it knows."""
+
+    def forward(self, x, mask=None, rotary_pos_emb=None, return_intermediates=False):
+        return self.block(x, mask=mask, rotary_pos_emb=rotary_pos_emb, return_intermediates=return_intermediates)
+
+
+def test_a_branch_of_a_client_is_told_what_it_names():
+    stack, mask = Decoder(**MODULES, **PASSES['rotary']).double().eval(), torch.arange(9) < torch.tensor([[9], [6]])
+    hidden, kept = stack(VECTORS, mask=mask)[mask], stack(VECTORS, return_hiddens=True)[0]
+    norms, block, residual = stack.layers[0]
+    stack.layers[0] = nn.ModuleList([norms, Told(block), residual])
+    exact(stack(VECTORS, mask=mask)[mask], hidden)
+    exact(stack(VECTORS, return_hiddens=True)[0], kept)
+
+
 def test_lists_that_are_no_layers_are_refused():
     stack = Decoder(**MODULES)
     norms, block, residual = stack.layers[0]
-    for wrong in ([norms, block], [block, norms, residual], [nn.ModuleList([None]), block, residual]):
+    for wrong in (
+        [norms, block],
+        [block, norms, residual],
+        [nn.ModuleList([None]), block, residual],
+        [norms, None, residual],
+    ):
         stack.layers[0] = nn.ModuleList(wrong)
         with pytest.raises(ValueError, match=r'(?s)`layers\[0\]` got .*, it must be \(norms, branch, residual\)'):
             stack(VECTORS.float())
@@ -808,6 +830,14 @@ def test_what_a_stack_of_a_clients_own_cannot_do_is_refused_by_name():
         build(attn_layers=nn.Linear(16, 16))
     with pytest.raises(TypeError, match='unexpected input `context`'):
         build(attn_layers=Bare()).double()(IDS, context=VECTORS)
+    text = Around(Bare())
+    text.forward, text.dim = lambda x, **_: (text.block(x), 'text'), 16
+    with pytest.raises(TypeError, match="`attn_layers` gave 'text' beside its output, it must be LayerIntermediates"):
+        build(attn_layers=text).double()(IDS)
+    waves = dict(dim_in=4, dim_out=16, max_seq_len=16, conv_stem=[(16, 3, 1, 1)])
+    assert ContinuousTransformerWrapper(attn_layers=Mixing(), **waves)(VECTORS[..., :4].float()).shape == (2, 9, 16)
+    with pytest.raises(ValueError, match='`conv_stem` needs a stack in which tokens see later ones'):
+        ContinuousTransformerWrapper(attn_layers=Mixing(causal=True), **waves)
 
 
 def test_a_module_around_a_stack_is_that_stack():

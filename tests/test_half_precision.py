@@ -3,6 +3,7 @@ weighs nothing, and no number leaves the range of float16 on the way to one that
 """
 
 import copy
+import math
 
 import pytest
 import torch
@@ -38,8 +39,9 @@ from x_transformers.generation.sampling import contrastive_decode_fn, guided
 from x_transformers.modalities.decision import DecisionTransformer, returns_to_go
 from x_transformers.next_latent_wrapper import MSECosineSimLoss
 from x_transformers.objectives.test_time_training import orthogonal
+from x_transformers.patterns import BlockLocal
 from x_transformers.recirculation import norm_matched
-from x_transformers.training.losses import entropy
+from x_transformers.training.losses import calc_z_loss, entropy
 
 SMALL = dict(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
 HALF = [torch.float16, torch.bfloat16]
@@ -189,10 +191,12 @@ def test_biases_beyond_the_range_are_cut():
 # scores
 
 
-@pytest.mark.parametrize('flag', ['', 'talking_heads', 'pre_talking_heads', 'l2_distance', 'shaw_rel_pos'])
+@pytest.mark.parametrize(
+    'flag', ['', 'talking_heads', 'pre_talking_heads', 'l2_distance', 'shaw_rel_pos', 'sparse_pattern']
+)
 def test_scores_beyond_the_range(flag):
     """Of queries and keys that are inside of it, by the formula."""
-    flags = {flag: True} if flag else {}
+    flags = {flag: BlockLocal(3) if flag == 'sparse_pattern' else True} if flag else {}
     attention, half = built(lambda: Attention(dim=8, dim_head=8, heads=2, flash=False, **flags))
     with torch.no_grad():
         for net in (attention, half):
@@ -325,6 +329,16 @@ def test_losses_of_features_are_single():
         aux.add('one', torch.tensor(60000.0).half())
     total = aux.added_to(torch.tensor(1.0).half())
     assert total.dtype == torch.float32 and total == 120001.0
+
+
+def test_log_sums_are_squared_in_float32():
+    """300 squared is beyond the range of float16."""
+    logits = torch.full((1, 1, 2, 2), 300.0)
+    assert calc_z_loss([logits.half()]).item() == pytest.approx(calc_z_loss([logits]).item(), rel=1e-5)
+
+
+def test_entropies_of_many_tokens():
+    assert entropy(torch.zeros(50000).half()).item() == pytest.approx(math.log(50000), abs=1e-4)
 
 
 def test_returns_are_sums_of_rewards():

@@ -157,6 +157,9 @@ def test_stacks():
     out = reader(x, context=context)
     seen = [torch.autograd.grad(out[0, at, 0], context, retain_graph=True)[0][0] for at in range(5)]
     assert [(one != 0).any(dim=-1).nonzero()[:, 0].tolist() for one in seen] == [[2], [2], [0, 1, 2, 3, 4, 5], [2], [2]]
+    out = reader(x, context=context, document_ids=torch.tensor([[0, 0, 1, 1, 1]]))  # places within documents
+    seen = [torch.autograd.grad(out[0, at, 0], context, retain_graph=True)[0][0] for at in range(5)]
+    assert [int((one != 0).any(dim=-1).sum()) for one in seen] == [1, 1, 1, 1, 6]
     net = XTransformer(
         dim=8, enc_num_tokens=11, enc_depth=1, enc_heads=2, enc_max_seq_len=8, dec_num_tokens=11, dec_depth=1,
         dec_heads=2, dec_max_seq_len=8, dec_cross_attn_sparse_pattern={'pattern': 'global', 'first': 2},

@@ -57,9 +57,9 @@ def ids(*shape, seed=0):
     return torch.randint(0, 60, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def rows_law(net, documents=True):
+def rows_law(net, documents=True, x=None):
     """Padded on the right, on the left, by a mask or by a number, and packed: each row is what it is alone."""
-    x, own = ids(len(LENGTHS), N), torch.arange(N)
+    x, own = ids(len(LENGTHS), N) if x is None else x, torch.arange(N)
     alone = [net(row[None, :length])[0] for row, length in zip(x, LENGTHS, strict=True)]
     left = torch.stack([row.roll(N - int(length)) for row, length in zip(x, LENGTHS, strict=True)])
     starts = N - LENGTHS
@@ -75,6 +75,9 @@ def rows_law(net, documents=True):
         for row, length in enumerate(LENGTHS.tolist()):
             if length < N:
                 assert_close(packed[row, length:], net(x[row : row + 1, length:])[0], 'second document')
+        hidden = (torch.arange(len(LENGTHS)) == 2)[:, None] & (own >= 6) & (own < 9)  # the end of a first document
+        padded = net(x, document_ids=(own >= LENGTHS[:, None]).long(), mask=~hidden)
+        assert_close(padded[2, :6], net(x[2:3, :6])[0], 'a padded document')
     for way, (out, begins) in ways.items():
         for row, (begin, length) in enumerate(zip(begins.tolist(), LENGTHS.tolist(), strict=True)):
             assert_close(out[row, begin : begin + length], alone[row], f'{way}, row {row}')
@@ -85,6 +88,7 @@ def rows_law(net, documents=True):
 CLUSTERS = {
     'routing': (Decoder, dict(attn_cluster='routing', attn_num_clusters=4)),
     'routing, windows alone': (Encoder, dict(attn_cluster='routing', attn_num_clusters=3, attn_local_heads=4)),
+    'routing, balanced': (Encoder, dict(attn_cluster='routing', attn_num_clusters=3)),
     'routing, without order': (Encoder, dict(attn_cluster='routing', attn_num_clusters=3, attn_routing_balanced=False)),
     'lsh': (Decoder, dict(attn_cluster='lsh', attn_cluster_size=2)),
     'lsh, sorted': (Encoder, dict(attn_cluster='lsh', attn_cluster_size=3)),
@@ -94,11 +98,13 @@ CLUSTERS = {
 }
 
 
-@pytest.mark.parametrize('name', now('routing', 'lsh', 'routing, windows alone', of=[*CLUSTERS]))
+@pytest.mark.parametrize('name', now('routing', 'lsh', 'routing, balanced', 'routing, windows alone', of=[*CLUSTERS]))
 def test_clusters_of_rows_and_documents(name):
     kind, flags = CLUSTERS[name]
-    packs = not (name == 'sinkhorn' or (kind is Encoder and name == 'routing, windows alone'))
-    rows_law(model(kind, **flags), packs)
+    packs = name not in ('sinkhorn', 'routing, balanced', 'routing, windows alone')
+    # Of equal tokens a balanced centroid takes any: in its rows all differ.
+    x = torch.arange(len(LENGTHS) * N).view(-1, N) if name == 'routing, balanced' else None
+    rows_law(model(kind, **flags), packs, x)
 
 
 def test_buckets_of_every_length():
@@ -118,6 +124,7 @@ def test_buckets_of_every_length():
 BIRD = BigBird(2, 1, 1, 1, max_len=20)
 PATTERNS = {
     'bigbird': BIRD,
+    'bigbird, both ends': BigBird(2, 1, 2, 1, max_len=20),
     'bigbird, wide': BigBird(2, 3, 2, 1, max_len=24),
     'bigbird, in front': BigBird(3, 3, 2, 1, variant='etc', max_len=26),
     'at random': RandomBlocks(2, 2, exclude=(1, 1, 1), max_len=12),
@@ -133,7 +140,9 @@ PATTERNS = {
     'random or local': RandomBlocks(2, 1, max_len=12) | BlockLocal(3),
     'heads': Mix((BlockLocal(3), Sliding(2))),
 }
-EACH = pytest.mark.parametrize('name', now('bigbird', 'permuted', 'blocks', of=[*PATTERNS]))
+EACH = pytest.mark.parametrize(
+    'name', now('bigbird', 'bigbird, both ends', 'permuted', 'blocks', 'random or local', of=[*PATTERNS])
+)
 
 
 @EACH
@@ -141,9 +150,18 @@ def test_patterns_of_rows(name):
     rows_law(model(attn_sparse_pattern=PATTERNS[name]), documents=False)
 
 
+def test_rows_read_the_blocks_that_are_stored():
+    """Where those are of as many blocks as a row has, whatever would be drawn."""
+    net = model(depth=1, attn_sparse_pattern=PATTERNS['at random, stored length'])
+    (stored,) = (t for name, t in net.named_buffers() if 'random_blocks' in name)
+    stored.copy_((stored + 1) % 5)
+    rows_law(net, documents=False)
+
+
 @pytest.mark.parametrize('name', now('first tokens', of=['blocks', 'local', 'first tokens', 'heads']))
-def test_causal_patterns_of_rows(name):
-    rows_law(model(Decoder, attn_sparse_pattern=PATTERNS[name]), documents=False)
+@pytest.mark.parametrize('count', [0, 2])
+def test_causal_patterns_of_rows(name, count):
+    rows_law(model(Decoder, attn_sparse_pattern=PATTERNS[name], num_memory_tokens=count), documents=False)
 
 
 @pytest.mark.parametrize('name', now('at random', of=[*PATTERNS]))
@@ -158,6 +176,13 @@ def test_patterns_of_a_padded_context():
     source, target = ids(1, 7), ids(1, 5, seed=1)
     padded, mask = torch.nn.functional.pad(source, (3, 0)), torch.arange(10)[None] >= 3
     assert_close(net(padded, target, mask=mask), net(source, target))
+    attn = Attention(8, heads=2, dim_head=4, sparse_pattern=Global(2)).double()
+    x, context = (torch.randn(1, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(n)) for n in (5, 7))
+    ways = (context, {}), (torch.nn.functional.pad(context, (0, 0, 3, 0)), dict(context_mask=mask))
+    alone, behind = (
+        attn(x, context=one, return_intermediates=True, **given)[1].post_softmax_attn for one, given in ways
+    )
+    assert_close(behind[..., 3:], alone)
 
 
 @pattern('half_of_a_test')
@@ -229,6 +254,11 @@ def test_a_token_reads_the_text_that_it_reads_without_what_stands_outside(name, 
         assert 'not for a causal stack' in str(error)
         return
     assert torch.equal(reads(model(kind, 1, attn_sparse_pattern=OTHERS[name], **own), x, **inputs), reads(alone, x))
+
+
+def test_a_mask_hides_pixels_and_moves_none():
+    net, x, mask = model(depth=1, attn_sparse_pattern=OTHERS['tiles']), ids(1, 12), torch.arange(12)[None] >= 2
+    assert torch.equal(reads(net, x, mask=mask)[2:], reads(net, x)[2:] & mask[0])
 
 
 def test_all_read_memory_tokens_which_read_all():

@@ -174,6 +174,13 @@ def test_several_processes_may_write_one_set(tmp_path, monkeypatch):
     assert which(tmp_path / 'm', models) == 'one'
 
 
+def test_what_a_running_process_is_writing_is_left_alone(tmp_path):
+    unfinished = tmp_path / f'{writing.NEW}.{os.getpid()}-99.tmp'
+    unfinished.mkdir()
+    net(depth=1).save_pretrained(tmp_path)
+    assert unfinished.is_dir() and same_weights(pretrained.load(tmp_path).state_dict(), net(depth=1).state_dict())
+
+
 def test_a_single_file_names_its_path(tmp_path, monkeypatch):
     path = tmp_path / 'file'
     path.write_text('old')
@@ -216,6 +223,8 @@ def share_memory(model):
     both = torch.randn(2, *attn.to_q.weight.shape)
     attn.to_q.weight, attn.to_k.weight = nn.Parameter(both[0]), nn.Parameter(both[1])
     attn.to_v.weight = nn.Parameter(both[0])
+    whole, further = torch.randn_like(both[0]), model.attn_layers.layers[2][1]
+    further.to_q.weight, further.to_k.weight = nn.Parameter(whole), nn.Parameter(whole)
 
 
 def transpose(model):

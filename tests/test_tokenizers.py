@@ -215,6 +215,8 @@ def test_names_of_special_tokens_are_text(kind, tmp_path):
     special = {made.pad_id, made.bos_id, made.eos_id, 1 if kind != 'bytes' else None}
     parts = [*NAMES, 'a', 'b ', ' c', '[', ']', '[E', 'OS]', ' ']
     texts = ['a [EOS] b', *NAMES, '', '[[EOS]]', *(''.join(draw.choices(parts, k=6)) for _ in range(40))]
+    if kind != 'bytes':
+        assert made.plain.all_ids(texts) == [made.encode(text) for text in texts]
     for text in texts:
         ids = made.encode(text)
         assert not special & {*ids}, text

@@ -657,6 +657,31 @@ def test_a_row_is_as_alone_and_padding_changes_nothing(name):
     assert torch.allclose(found, alone[0], rtol=1e-9, atol=1e-9)
 
 
+CAUSAL = [
+    'language',
+    'early exits',
+    'next latent',
+    'latents',
+    f'passes, {next(iter(TRANSITIONS))}',
+    'candidates',
+    'streams',
+]
+
+
+@pytest.mark.parametrize('name', CAUSAL)
+def test_nothing_is_predicted_from_padding(name):
+    """What a net reads in the place of a hole learns nothing."""
+    model, _ = made(name)
+    x, *_ = SUBJECTS[name].inputs.values()
+    read = []
+    table = model.net.embeds['note_embed'] if name == 'streams' else model.net.token_emb
+    table.register_forward_hook(lambda *given: read.append(given[-1]))
+    mask = torch.arange(tree_leaves(x)[0].shape[1]).expand(2, -1) != 2
+    loss = seeded(lambda m: m(x, mask=mask), model)
+    grads = [grad for grad in torch.autograd.grad(loss, read, allow_unused=True) if grad is not None]
+    assert grads and all((grad[:, 2] == 0).all() and (grad[:, [1, 3]] != 0).any() for grad in grads)
+
+
 # of every wrapper the first that can
 COMPILED = {name.split(',')[0]: name for name in reversed([*SUBJECTS]) if name not in NO_GRAPH}.values()
 
