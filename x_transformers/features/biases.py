@@ -429,6 +429,9 @@ class T5Bias(StackBias):
 
     def setup(self, host: Any) -> None:
         self.refuse_gates()
+        least = 2 if host.causal else 4  # half of those of one side are of one distance each
+        if self.rel_pos_num_buckets < least:
+            raise ConfigError(f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, it must be at least {least} here')
         if self.rel_pos_num_buckets > self.rel_pos_max_distance:
             raise ConfigError(
                 f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '

@@ -9,6 +9,7 @@ from typing import Any
 
 from x_transformers.flags.checks import (
     ConfigError,
+    boolean,
     shown,
     warn_once,
 )
@@ -120,6 +121,8 @@ def resolve(
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
+    # 1.0 is True too, but no number to compute with
+    values |= {name: bool(value) for name, value in given.items() if known[name].check is boolean}
     on = [cls for cls in catalogue if cls.runs(values)]
     refuse_unknown_others(on, known, where, names)
     built = [cls.variant(values) for cls in on]
