@@ -1680,16 +1680,10 @@ BUGS = {
         ('a tuple of another length is one value', 'if shares is not None and len(shares) != layers:', 'if shares is not None and len(shares) < layers:'),
     ]),
     'generation/failures.py': ('test_choosing.py', [
-<<<<<<< HEAD
         ('no rows cannot be counted', 'largest.reshape(largest.shape[:-1].numel(), rows)', 'largest.reshape(-1, rows)', 'test_padding_of_wrappers.py'),
-        ('a row that has ended fails', 'largest if ignored is None else', 'largest if True else'),
-        ('another row is named', 'step, row = failed[0]', 'step, row = failed[0][0], 0'),
-        ('NaN is nothing left', 'if largest == -math.inf:', 'if largest == -math.inf or math.isnan(largest):'),
-=======
         ('a row that has ended fails', 'largest if ignored is None else', 'largest if True else', 'test_choosing.py -khave_ended'),
         ('another row is named', 'step, row = failed[0]', 'step, row = failed[0][0], 0', 'test_choosing.py -kis_named'),
         ('NaN is nothing left', 'if largest == -math.inf:', 'if largest == -math.inf or math.isnan(largest):', 'test_choosing.py -knamed'),
->>>>>>> mut
     ]),
     'generation/sampling.py': ('test_sampling.py', [
         ('guidance leads away from the text', 'without + scale * (logits - without)', 'without - scale * (logits - without)', 'test_guidance.py'),

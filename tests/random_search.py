@@ -29,14 +29,9 @@ import torch
 from law_cases import (
     ALL_FLAGS,
     CASES,
-    LONGEST,
-    MODEL_SIZES,
-    STACK_SIZES,
     Case,
-    as_one,
     changed,
     gradients,
-    ids,
     inputs_for,
     is_pooled,
     model_of,
@@ -51,8 +46,8 @@ from refusals import names_a_flag
 
 from x_transformers import Decoder, Encoder, PrefixDecoder
 from x_transformers.core import precision
-from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.x_transformers import Attention, AttentionLayers, TransformerWrapper
+from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, STACK
+from x_transformers.x_transformers import AttentionLayers, TransformerWrapper
 
 FLAGS = {prefix + name: cls.flags[name] for prefix, name, cls in ALL_FLAGS}
 NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 0.0, 0.1, 0.5, 1.0, 1.5, 2.0, -1, -0.5, 1e-3)
@@ -73,7 +68,9 @@ def values_of(flag):
             accepted = flag.check.test(value)
         except (TypeError, ValueError):
             accepted = False
-        if accepted and not any(type(value) is type(one) and value is one or repr(value) == repr(one) for one in found):
+        if accepted and not any(
+            (type(value) is type(one) and value is one) or repr(value) == repr(one) for one in found
+        ):
             found.append(value)
     return found or [flag.example]
 
@@ -106,7 +103,11 @@ def drawn(seed, number):
             given[name] = draw.choice(VALUES[name])
         places[place] = given
     # an option beside the flags that are there, of the same features
-    beside = [name for name in VALUES if any(name in cls_flags and set(cls_flags) & set(places['stack']) for cls_flags in OF_A_FEATURE)]
+    beside = [
+        name
+        for name in VALUES
+        if any(name in cls_flags and set(cls_flags) & set(places['stack']) for cls_flags in OF_A_FEATURE)
+    ]
     if beside and draw.random() < 0.4:
         name = draw.choice(sorted(beside))
         places['stack'][name] = draw.choice(VALUES[name])

@@ -44,31 +44,17 @@ def sides():
     return XTransformer(dim=8, **{f'{side}_{name}': value for side in ('enc', 'dec') for name, value in both.items()})
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize('token, options, places', [
-    ('first', {}, [0, 0]), ('last', {}, [4, 6]), ('last', dict(pad_id=3), [6, 5]), ('eos', dict(eos_id=2), [2, 1]),
-    ('last_eos', dict(eos_id=2), [4, 1]), ('last_eos', dict(eos_id=8), [4, 6]), ('eos', dict(eos_id=8), [4, 6]),
-=======
 @pytest.mark.parametrize('kind, token, options, places', [
     (Encoder, 'first', {}, [0, 0]), (Encoder, None, {}, [0, 0]), (Decoder, None, {}, [4, 6]),
     (Decoder, 'last', {}, [4, 6]), (Decoder, 'last', dict(pad_id=3), [6, 5]), (Decoder, 'eos', dict(eos_id=2), [2, 1]),
     (Decoder, 'last_eos', dict(eos_id=2), [4, 1]), (Decoder, 'last_eos', dict(eos_id=8), [4, 6]),
     (Encoder, 'eos', dict(eos_id=8), [0, 0]), (Decoder, 'eos', dict(eos_id=8), [4, 6]),
->>>>>>> mut
 ])  # fmt: skip
 def test_which_token_is_read(kind, token, options, places):
     model = randomised(Classifier(net(kind), num_classes=3, token=token, **options))
     real = IDS != options['pad_id'] if 'pad_id' in options else REAL
     given = {} if 'pad_id' in options else dict(mask=REAL)
-<<<<<<< HEAD
-<<<<<<< HEAD
-    states = model.net(IDS, mask=REAL if given else IDS != 3)[torch.arange(2), torch.tensor(places)]
-=======
-    states = model.net(IDS, mask=IDS != options.get('pad_id', 0))[torch.arange(2), torch.tensor(places)]
->>>>>>> laws
-=======
     states = model.net(IDS, mask=real)[torch.arange(2), torch.tensor(places)]
->>>>>>> mut
     assert_close(model(IDS, **given), F.linear(states, model.to_classes.weight, model.to_classes.bias))
 
 

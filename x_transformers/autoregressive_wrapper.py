@@ -61,11 +61,7 @@ from x_transformers.generation.sampling import (
     align_right,
     check_mask,
     contrastive_decode_fn,
-<<<<<<< HEAD
-    gumbel_noise,  # noqa: F401  the same
-=======
     gumbel_noise,  # noqa: F401  a name of the original
->>>>>>> mut
     gumbel_sample,  # noqa: F401  the same
     lens_of_mask,
     min_p,
