@@ -1,4 +1,4 @@
-"""Search for what breaks a law: random flags with random values, masks, dtypes and lengths. What it finds joins the laws.
+"""Search for what breaks a law: random flags with random values, masks, dtypes and lengths. What it finds joins laws.
 
     python tests/random_search.py --count 300 --seed 1 [--minutes 10] [--only TEXT]
     python tests/random_search.py --seed 1 --at 17            # one of them again, with its traceback
@@ -16,14 +16,10 @@ import copy
 import dataclasses
 import random
 import re
-import sys
 import time
 import traceback
 import warnings
 from collections import Counter
-from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import torch
 from law_cases import (
@@ -103,11 +99,8 @@ def drawn(seed, number):
             given[name] = draw.choice(VALUES[name])
         places[place] = given
     # an option beside the flags that are there, of the same features
-    beside = [
-        name
-        for name in VALUES
-        if any(name in cls_flags and set(cls_flags) & set(places['stack']) for cls_flags in OF_A_FEATURE)
-    ]
+    there = set(places['stack'])
+    beside = set().union(*(names for names in OF_A_FEATURE if names & there)) & set(VALUES)
     if beside and draw.random() < 0.4:
         name = draw.choice(sorted(beside))
         places['stack'][name] = draw.choice(VALUES[name])
