@@ -72,6 +72,11 @@ def mean_of_rows(losses: Tensor, real: Tensor | None) -> Tensor:
     return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
 
 
+def before_padding(ids: Tensor, ignore_index: int) -> Tensor:
+    """Return which ids (b, n) do not belong to the padding at the end of their row, where all are `ignore_index`."""
+    return not_last(ids != ignore_index) | (ids != ignore_index)
+
+
 def not_last(real: Tensor) -> Tensor:
     """Return which entries of rows (b, n) have a real one somewhere behind them."""
     return F.pad(real[:, 1:], (0, 1), value=False).flip(-1).cumsum(dim=-1).flip(-1) > 0
