@@ -1,6 +1,7 @@
 """Search for what breaks a law: random flags with random values, masks, dtypes and lengths. What it finds joins laws.
 
     python tests/random_search.py --count 300 --seed 1 [--minutes 10] [--only TEXT]
+    python tests/random_search.py --wrappers --count 300      # wrappers, around stacks with further flags
     python tests/random_search.py --seed 1 --at 17            # one of them again, with its traceback
 
 A configuration is one to four flags of the catalogue with what they need. Half of their values are drawn anew among all
@@ -12,8 +13,10 @@ device without float64, and the laws of `test_laws` hold.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import dataclasses
+import inspect
 import random
 import re
 import time
@@ -21,6 +24,7 @@ import traceback
 import warnings
 from collections import Counter
 
+import test_wrapper_laws as wrapper_laws
 import torch
 from law_cases import (
     ALL_FLAGS,
@@ -222,6 +226,98 @@ def hold(case, setting):
         close(run(again, given, **masked)[kept], out[kept], 'built again')
 
 
+# wrappers, around stacks with further flags
+
+WRAPPER_LAWS = {
+    'rows and padding': wrapper_laws.test_a_row_is_as_alone_and_padding_changes_nothing,
+    'half precision': wrapper_laws.test_half_precision,
+    'gradients': lambda name: finite_gradients(name),
+}
+
+
+def finite_gradients(name):
+    model, call = wrapper_laws.made(name)
+    loss = call(model.train())
+    if loss.requires_grad:
+        loss.double().sum().backward()
+    bad = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    if bad:
+        raise AssertionError(f'gradients of {bad} are not finite')
+
+
+# flags that need nothing that a wrapper's call does not give, and that a config holds
+AROUND = [
+    base
+    for base in BASES
+    if base.stack and not (base.model or base.inputs or set(base.stack) & {'cross_attend', 'custom_layers'})
+    and not any('adaptive' in name or 'adaln' in name or 'condition' in name for name in base.stack)
+    and all(isinstance(v, (int, float, str, bool, tuple, list, dict, type(None))) for v in base.stack.values())
+]  # fmt: skip
+CHOOSY = ('ff_moe_experts', 'attn_cluster', 'attn_cog_signed')
+
+
+def drawn_wrapper(seed, number):
+    draw = random.Random(f'{seed} wrapper {number}')
+    extra = {}
+    for base in draw.sample(AROUND, draw.choice([1, 1, 2])):
+        extra |= {n: v for n, v in base.stack.items() if n not in ('dim', 'depth', 'heads')}
+    for name in [name for name in extra if name in VALUES and draw.random() < 0.4]:
+        extra[name] = draw.choice(VALUES[name])
+    laws = sorted(law for law in WRAPPER_LAWS if law != 'half precision' or not set(extra) & set(CHOOSY))
+    return draw.choice(sorted(wrapper_laws.SUBJECTS)), extra, draw.choice(laws)
+
+
+@contextlib.contextmanager
+def with_flags(extra):
+    """All stacks that are built have further flags, where their builder does not say otherwise."""
+    before = {kind: kind.__init__ for kind in (Decoder, Encoder, PrefixDecoder)}
+
+    def init_of(init):
+        return lambda self, **kwargs: init(self, **{**extra, **kwargs})
+
+    try:
+        for kind, init in before.items():
+            kind.__init__ = init_of(init)
+        yield
+    finally:
+        for kind, init in before.items():
+            kind.__init__ = init
+
+
+def try_wrapper(seed, number):
+    name, extra, law = drawn_wrapper(seed, number)
+    words = f'{name}: {law} {shown(extra)}'
+    try:
+        with warnings.catch_warnings(), with_flags(extra):
+            warnings.simplefilter('ignore')
+            try:
+                model, call = wrapper_laws.made(name)
+                call(model)
+            except (ValueError, NotImplementedError) as error:
+                names = (
+                    [*extra, *inspect.signature(type(model).__init__).parameters] if 'model' in locals() else [*extra]
+                )
+                if names_a_flag(
+                    str(error), [*names, 'attn_layers', 'net', 'mask', 'cache', 'mems', 'decoder', 'encoder']
+                ):
+                    return 'refused', words, error
+                raise
+            WRAPPER_LAWS[law](name)
+    except (Exception, AssertionError) as error:
+        text = str(error).splitlines()
+        return (
+            f'{type(error).__name__}: {text[0][:300] if text else traceback.format_exc().splitlines()[-4].strip()}',
+            words,
+            error,
+        )
+    return 'ok', words, None
+
+
+def shown(values):
+    known = (int, float, str, bool, tuple, list, dict, type(None))
+    return {n: v if isinstance(v, known) else type(v).__name__ for n, v in values.items()}
+
+
 def try_one(seed, number):
     """'ok', 'refused', or the words of what failed."""
     case, setting = drawn(seed, number)
@@ -241,15 +337,30 @@ def try_one(seed, number):
     return 'ok', case, setting
 
 
+def search_wrappers(options):
+    counts, end = Counter(), time.monotonic() + 60 * options.minutes
+    for number in range(options.count) if options.at is None else [options.at]:
+        if time.monotonic() > end:
+            break
+        words, what, error = try_wrapper(options.seed, number)
+        counts[words if words in ('ok', 'refused') else 'failed'] += 1
+        if words not in ('ok', 'refused'):
+            print(f'--wrappers --seed {options.seed} --at {number}: {words}\n    {what}', flush=True)
+        if options.at is not None and error is not None:
+            traceback.print_exception(error)
+    print(dict(counts))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--count', type=int, default=300)
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--at', type=int)
+    parser.add_argument('--wrappers', action='store_true')
     parser.add_argument('--minutes', type=float, default=60)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.at is not None:
+    if options.at is not None and not options.wrappers:
         case, setting = drawn(options.seed, options.at)
         print(case, setting, sep='\n')
         try:
@@ -259,6 +370,8 @@ def main():
         except BaseException:
             traceback.print_exc()
         return
+    if options.wrappers:
+        return search_wrappers(options)
     counts, end = Counter(), time.monotonic() + 60 * options.minutes
     for number in range(options.count):
         if time.monotonic() > end:
