@@ -224,7 +224,6 @@ SETTINGS: dict[str, Values] = {
     'attn_hybrid_learned_mix': HYBRID,
 }
 POOLED = (
-    'pooler',
     'use_cls_token',
     'num_cls_tokens',
     'attn_pool',

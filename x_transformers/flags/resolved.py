@@ -122,7 +122,7 @@ def resolve(
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
     # 1.0 is True too, but no number to compute with
-    values |= {name: bool(value) for name, value in given.items() if known[name].check is boolean}
+    values |= {n: bool(v) for n, v in given.items() if known[n].check is boolean and v is not None}
     on = [cls for cls in catalogue if cls.runs(values)]
     refuse_unknown_others(on, known, where, names)
     built = [cls.variant(values) for cls in on]
