@@ -201,7 +201,7 @@ class Run(runs.Run):
         return Classifier(backbone, dim, len(self.classes)).train()
 
     def ids(self, text: str) -> Tensor:
-        return torch.tensor(self.codec.encode(text)[: self.longest])
+        return torch.tensor(self.codec.encode(text, self.longest))
 
     def description(self) -> dict[str, Any]:
         return dict(backbone=self.built, train=self.config.train, classes=self.classes)

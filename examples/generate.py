@@ -117,6 +117,8 @@ class Speaker:
             raise Stop('--model: an encoder does not go on with a text')
         self.model = AutoregressiveWrapper(net.to(self.device))
         ids = self.codec.encode(self.text)
+        while ids and ids[-1] in self.codec.ends:  # a text that has ended does not go on
+            del ids[-1]
         limit = net.max_seq_len or len(ids)
         if len(ids) > limit:
             print(f'note: of the {len(ids)} tokens of the prompt, the model sees the last {limit}', file=sys.stderr)
@@ -129,7 +131,7 @@ class Speaker:
         if args.repetition_penalty:
             more['repetition_penalty'] = args.repetition_penalty
         if args.stop:
-            more['stop_sequences'] = [self.codec.encode(text) for text in args.stop]
+            more['stop_sequences'] = [self.codec.encode_part(text) for text in args.stop]
         return dict(more, temperature=args.temperature, **filters(args))
 
     def draft(self) -> AutoregressiveWrapper | None:

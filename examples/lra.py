@@ -28,10 +28,11 @@ with packages():
     import torch
     import torch.nn.functional as F
     from common.options import bounded, exit_code, positive, seed, size
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save
     from torch import Tensor, nn
 
     from x_transformers import Encoder, TransformerWrapper
+    from x_transformers.core.writing import replacing
 
 
 class Rows(NamedTuple):
@@ -119,7 +120,8 @@ def cached_listops(folder: Path, n: int, seed: int = 0, **options: int) -> Rows:
     path = Path(folder) / ('-'.join(['listops', f'n_{n}', f'seed_{seed}', *words]) + '.safetensors')
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(listops(n, seed=seed, **options)._asdict(), path)
+        with replacing(path) as file:
+            file.write(save(listops(n, seed=seed, **options)._asdict()))
     return Rows(**load_file(path))
 
 

@@ -30,6 +30,7 @@ from x_transformers import (
 from x_transformers.continuous import CONTINUOUS
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
 from x_transformers.features.gates import GATES
+from x_transformers.features.positions import no_positions
 from x_transformers.flags import ConfigError, Feature, PerLayer
 from x_transformers.x_transformers import Attention, AttentionLayers, RotaryEmbedding, Wrapper
 
@@ -141,6 +142,8 @@ SINKHORN = dict(attn_cluster='sinkhorn', attn_cluster_size=2, attn_sinkhorn_gumb
 SORTING_NET = dict(**SINKHORN, attn_sinkhorn_sort='net', attn_cluster_blocks=16)
 # what a flag needs beyond the switch of its own feature
 SETTINGS: dict[str, Values] = {
+    'post_emb_norm_bias': dict(post_emb_norm=True),
+    'post_emb_norm_eps': dict(post_emb_norm=True),
     'squeeze_out_last_dim': dict(logits_dim=1),
     'mem_same_length': dict(max_mem_len=3),
     **{f'cmem_{name}': dict(max_mem_len=LONGEST) for name in ('len', 'ratio', 'fn', 'loss', 'loss_weight', 'init')},
@@ -220,7 +223,14 @@ SETTINGS: dict[str, Values] = {
     'attn_hybrid_fold_axial_dim': HYBRID,
     'attn_hybrid_learned_mix': HYBRID,
 }
-POOLED = ('use_cls_token', 'num_cls_tokens', 'attn_pool', 'num_pooled_tokens', 'attn_pool_depth', 'dim_pooled_tokens')
+POOLED = (
+    'use_cls_token',
+    'num_cls_tokens',
+    'attn_pool',
+    'num_pooled_tokens',
+    'attn_pool_depth',
+    'dim_pooled_tokens',
+)
 KINDS: dict[str, type[AttentionLayers]] = {
     **dict.fromkeys(('xl_rel_segments', 'attn_xl_rel_segments'), Encoder),
     **dict.fromkeys(POOLED, Encoder),
@@ -588,6 +598,8 @@ GIVEN_BY_THE_STACK |= {'return_block_outputs', 'return_block_readouts'}
 GIVEN_BY_THE_STACK |= {'value_context'}
 # in which order tokens are told: see test_permutation
 GIVEN_BY_THE_STACK |= {'order_of_queries', 'order_of_keys', 'stream_ranks', 'stream_at'}
+# which tokens no pattern counts: see test_patterns_of_rows
+GIVEN_BY_THE_STACK |= {'outside_pattern'}
 # several documents in a row: see test_documents
 GIVEN_BY_THE_STACK |= {'document_ids'}
 # what datastores keep: see test_datastore
@@ -869,7 +881,7 @@ def padded(net: Wrapper, inputs: Values, left: int, right: int, seed: int = 5) -
         pos = inputs['pos']
         wider['pos'] = torch.cat((pos[:, :1].expand(-1, left), pos, pos[:, -1:].expand(-1, right)), dim=1)
         tables = 'axial_abs_pos_emb', 'per_layer_abs_pos_emb'
-        counts = net.pos_emb is not None or any(
+        counts = net.pos_emb is not no_positions or any(
             flags.get(name) for flags in (net.config, net.attn_layers.config) for name in tables
         )
         wider['pos'] += left if counts else 0  # a table counts from the first real token

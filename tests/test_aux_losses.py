@@ -1,6 +1,5 @@
 """Losses that a user's features add: every wrapper with a loss adds their sum, once."""
 
-import random
 import threading
 
 import pytest
@@ -237,7 +236,6 @@ def prices_of(model):
 def run(model, of):
     """The loss, and the gradients of all parameters."""
     torch.manual_seed(2)
-    random.seed(2)
     model.zero_grad(set_to_none=True)
     loss = of(model)
     loss.backward()

@@ -679,7 +679,7 @@ def copy_into(gpt, model):
     if gpt.bias is not None:
         values = dict(zip(gpt.bias.state_dict(), stack.rel_pos.state_dict().values(), strict=True))
         state |= {f'bias.{name}': value for name, value in values.items()}
-    if net.pos_emb is not None and hasattr(net.pos_emb, 'emb'):
+    if hasattr(net.pos_emb, 'emb'):
         state['place.weight'] = net.pos_emb.emb.weight * net.pos_emb.scale
     state['norm.weight'] = gain(stack.final_norm)
     state['logits.weight'] = net.to_logits.weight

@@ -176,7 +176,7 @@ def test_three_branches_read_the_same(parallel):
 def test_a_block_reads_the_stream_whoever_is_left_out(monkeypatch):
     """Attention that is left out in training leaves the feedforward what it read before; so does a second run."""
     net = randomised(Decoder(**SIZES, depth=2, parallel_block='shared', layer_dropout=(0.9, 0.0, 0.0, 0.0))).train()
-    monkeypatch.setattr(torch, 'rand', lambda *size: torch.zeros(*size))
+    monkeypatch.setattr(torch, 'rand', lambda *size, **given: torch.zeros(*size))
     x = randn(2, 4, 6)
     first = x + net.layers[1][1](net.layers[0][0][0](x))
     read = net.layers[2][0][0](first)

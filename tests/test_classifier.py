@@ -8,12 +8,16 @@ from oracles import assert_close, randn, randomised
 from x_transformers import (
     Classifier,
     ContinuousTransformerWrapper,
+    CrossAttender,
     Decoder,
     Encoder,
+    PrefixDecoder,
     TransformerWrapper,
     ViTransformerWrapper,
     XTransformer,
 )
+from x_transformers.core.nets import sees_later
+from x_transformers.features.readouts import token_of
 from x_transformers.flags import ConfigError
 from x_transformers.training import NamedLosses
 
@@ -40,15 +44,41 @@ def sides():
     return XTransformer(dim=8, **{f'{side}_{name}': value for side in ('enc', 'dec') for name, value in both.items()})
 
 
-@pytest.mark.parametrize('token, options, places', [
-    ('first', {}, [0, 0]), ('last', {}, [4, 6]), ('last', dict(pad_id=3), [6, 5]), ('eos', dict(eos_id=2), [2, 1]),
-    ('last_eos', dict(eos_id=2), [4, 1]), ('last_eos', dict(eos_id=8), [4, 6]), ('eos', dict(eos_id=8), [0, 0]),
+@pytest.mark.parametrize('kind, token, options, places', [
+    (Encoder, 'first', {}, [0, 0]), (Encoder, None, {}, [0, 0]), (Decoder, None, {}, [4, 6]),
+    (Decoder, 'last', {}, [4, 6]), (Decoder, 'last', dict(pad_id=3), [6, 5]), (Decoder, 'eos', dict(eos_id=2), [2, 1]),
+    (Decoder, 'last_eos', dict(eos_id=2), [4, 1]), (Decoder, 'last_eos', dict(eos_id=8), [4, 6]),
+    (Encoder, 'eos', dict(eos_id=8), [0, 0]), (Decoder, 'eos', dict(eos_id=8), [4, 6]),
 ])  # fmt: skip
-def test_which_token_is_read(token, options, places):
-    model = randomised(Classifier(net(), num_classes=3, token=token, **options))
+def test_which_token_is_read(kind, token, options, places):
+    model = randomised(Classifier(net(kind), num_classes=3, token=token, **options))
+    real = IDS != options['pad_id'] if 'pad_id' in options else REAL
     given = {} if 'pad_id' in options else dict(mask=REAL)
-    states = model.net(IDS, **given)[torch.arange(2), torch.tensor(places)]
+    states = model.net(IDS, mask=real)[torch.arange(2), torch.tensor(places)]
     assert_close(model(IDS, **given), F.linear(states, model.to_classes.weight, model.to_classes.bias))
+
+
+WINDOW = dict(attn_max_attend_past=4, attn_max_attend_future=0)
+
+
+@pytest.mark.parametrize('kind, flags, later', [
+    (Encoder, {}, True), (Decoder, {}, False), (PrefixDecoder, {}, False), (CrossAttender, {}, False),
+    (Encoder, WINDOW, False), (Encoder, dict(WINDOW, attn_max_attend_future=(0, 1)), True),
+    (Encoder, dict(WINDOW, mv_split_residual=True), True),
+])  # fmt: skip
+def test_where_the_first_token_has_seen_nothing(kind, flags, later):
+    """As a gradient shows; there is no reading it then, but where it may have been meant."""
+    stack = randomised(kind(dim=8, **dict(SIZES, depth=2), **flags))
+    x, given = randn(1, 5, 8).requires_grad_(), dict(context=randn(1, 3, 8)) if stack.cross_attend else {}
+    if kind is not PrefixDecoder:  # whose prefix is all that its first token sees
+        (found,) = torch.autograd.grad(stack(x, **given)[0, 0].sin().sum(), x)
+        assert bool((found[0, 1:] != 0).any()) == later
+    assert sees_later(stack) == later
+    if later or stack.cross_attend or kind is PrefixDecoder:
+        assert token_of('first', stack) == ('first', 'first' if later else 'last')
+    else:
+        with pytest.raises(ConfigError, match="`token='first'` reads tokens in front, which see nothing behind them"):
+            token_of('first', stack)
 
 
 def test_the_mean_and_all_tokens_and_the_layer_before():

@@ -1,10 +1,34 @@
 """Ways in which published packages use this one, each cut down to the few lines that they rely on."""
 
+import functools
+
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from x_transformers import ContinuousTransformerWrapper, CrossAttender, Decoder, Encoder, TransformerWrapper
-from x_transformers.x_transformers import PolarEmbedding, RotaryEmbedding
+from x_transformers import (
+    AutoregressiveWrapper,
+    ContinuousAutoregressiveWrapper,
+    ContinuousTransformerWrapper,
+    CrossAttender,
+    Decoder,
+    Encoder,
+    MultiInputTransformerWrapper,
+    TransformerWrapper,
+    ViTransformerWrapper,
+    XValTransformerWrapper,
+)
+from x_transformers.attend import Intermediates
+from x_transformers.x_transformers import (
+    AbsolutePositionalEmbedding,
+    LayerIntermediates,
+    PolarEmbedding,
+    Residual,
+    RotaryEmbedding,
+    ScaledSinusoidalEmbedding,
+)
 
 SMALL = dict(dim=32, depth=2, heads=2, attn_dim_head=16, verbose=False)
 
@@ -193,3 +217,639 @@ def test_the_token_embedding_is_exchanged_for_vectors():
     _, cache = net(x[:, :5], return_intermediates=True, seq_start_pos=torch.tensor([0, 2]))
     last, _ = net(x, cache=cache, return_intermediates=True, seq_start_pos=torch.tensor([0, 2]))
     torch.testing.assert_close(last, net(x, seq_start_pos=torch.tensor([0, 2]))[:, -1:])
+
+
+# what clients do to a built model: read attributes, replace modules, put in stacks of their own. Numbers are those of
+# the same computation, written here once more
+
+
+MODULES = dict(dim=16, depth=2, heads=2, attn_dim_head=8, verbose=False)
+
+
+class Around(nn.Module):
+    """A module around another, as one that computes it again in the backward pass."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, *args, **kwargs):
+        return self.block(*args, **kwargs)
+
+
+class Twice(Around):
+    def forward(self, *args, **kwargs):
+        out = args[0] if self.block is None else self.block(*args, **kwargs)
+        return (2 * out[0], *out[1:]) if isinstance(out, tuple) else 2 * out
+
+
+def token_model(stack=Decoder, flags=None, **own):
+    sizes = dict(num_tokens=20, max_seq_len=16, attn_layers=stack(**MODULES, **(flags or {})))
+    return TransformerWrapper(**{**sizes, **own}).double().eval()
+
+
+def vector_model(**own):
+    stack = own.pop('attn_layers', None) or Encoder(**MODULES)
+    net = ContinuousTransformerWrapper(**{**dict(dim_in=4, dim_out=4, max_seq_len=16, attn_layers=stack), **own})
+    return net.double().eval()
+
+
+IDS = torch.randint(1, 20, (2, 9), generator=torch.Generator().manual_seed(3))
+VECTORS = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def exact(*pair):
+    torch.testing.assert_close(*pair, rtol=1e-10, atol=1e-10)
+
+
+# attributes that are read, and the pass written by a client
+
+
+class Exported(Decoder):
+    """A client's pass through the layers, with nothing but what a stack shows of itself."""
+
+    def forward(self, x, mask=None, cache=None, condition=None, return_hiddens=False, **_):
+        norm_inputs = {'condition': self.adaptive_mlp(condition[:, None])} if self.norm_need_condition else {}
+        assert self.need_condition == bool(norm_inputs or self.post_branch_fn_needs_condition)
+        turns, length = None, x.shape[1]
+        if self.rotary_pos_emb is not None:
+            turns = self.rotary_pos_emb(torch.arange(length)[None])
+        pasts = iter(() if cache is None else cache.attn_intermediates)
+        x = x if cache is None else x[:, -1:]
+        x = x if self.stream_emb is None else (x[:, None] + self.stream_emb[:, None]).flatten(0, 1)
+        injected = None if self.reinject_input_proj is None else self.reinject_input_proj(x)
+        left, skips, reads = [], [], []
+        parts = (self.layer_types, self.skip_combines, self.layers, self.layer_dropouts, self.layer_integrators)
+        each = list(zip(*parts, strict=True))
+        for at in self.layers_execute_order:
+            kind, combine, ((before, after, outside), block, residual), rate, integrate = each[at]
+            assert rate == 0
+            skips.append(x)
+            x = x if combine is None else combine(x, skips)
+            x, skip, own = residual.prepare(x)
+            reads.append(x)
+            x = x if integrate is None else integrate(x, reads)
+            x = x if injected is None else x + injected
+            x = x if before is None else before(x, **norm_inputs)
+            if kind == 'a':
+                given = dict(mask=mask, attn_mask=None, rel_pos=self.rel_pos, rotary_pos_emb=turns, pos=None, mem=None)
+                x, trace = block(x, **given, cache=next(pasts, None), prev_attn=None, return_intermediates=True)
+                left.append(trace)
+            else:
+                x = block(x, deep_embed=None)
+            x = residual(x if after is None else after(x, **norm_inputs), skip, **own)
+            x = x if outside is None else outside(x, **norm_inputs)
+        x = x if self.stream_emb is None else x.unflatten(0, (-1, self.num_residual_streams)).sum(dim=1)
+        x = self.final_norm(x, **norm_inputs)
+        return (x, LayerIntermediates(attn_intermediates=left, cache_length=length)) if return_hiddens else x
+
+
+PASSES = {
+    'plain': {}, 'rotary': dict(rotary_pos_emb=True), 'alibi': dict(alibi_pos_bias=True), 't5': dict(rel_pos_bias=True),
+    'post-norm': dict(pre_norm=False), 'both': dict(pre_and_post_norm=True), 'sandwich': dict(sandwich_norm=True),
+    'adaptive': dict(use_adaptive_rmsnorm=True, dim_condition=5, adaptive_condition_mlp=True),
+    'streams': dict(num_residual_streams=2), 'mirrored': dict(unet_skips=True), 'mixed': dict(integrate_layers=True),
+    'injected': dict(reinject_input=True), 'gated': dict(gate_residual=True),
+    'order': dict(layers_execute_order=(0, 1, 0, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('flags', PASSES.values(), ids=PASSES)
+def test_a_client_writes_the_pass_through_a_stack(flags):
+    own = Exported(**MODULES, **flags).double().eval()
+    ours = Decoder(**MODULES, **flags).double().eval()
+    ours.load_state_dict(own.state_dict())
+    given = dict(condition=VECTORS[:, 0, :5]) if 'dim_condition' in flags else {}
+    out, wanted = own(VECTORS, **given), ours(VECTORS, **given)
+    exact(out, wanted)
+    of_own, of_ours = (
+        torch.autograd.grad(t.square().sum(), [*net.parameters()], materialize_grads=True)
+        for t, net in ((out, own), (wanted, ours))
+    )
+    exact(of_own, of_ours)
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    exact(own(VECTORS, mask=mask, **given)[mask], ours(VECTORS, mask=mask, **given)[mask])
+
+
+@pytest.mark.parametrize('name', ['plain', 'rotary', 'alibi', 't5'])
+def test_such_a_stack_generates(name):
+    """It cuts off the cached tokens itself: it is handed all of them."""
+    net, own = token_model(flags=PASSES[name]), token_model(Exported, PASSES[name])
+    own.load_state_dict(net.state_dict())
+    wanted = AutoregressiveWrapper(net).generate(IDS[:, :3], 5, temperature=0.0)
+    for cache_kv in (True, False):
+        assert AutoregressiveWrapper(own).generate(IDS[:, :3], 5, temperature=0.0, cache_kv=cache_kv).equal(wanted)
+
+
+def test_what_a_stack_shows_of_itself():
+    plain, tied = Decoder(**MODULES), Decoder(**MODULES, weight_tie_layers=True)
+    assert not (plain.need_condition or plain.norm_need_condition or plain.post_branch_fn_needs_condition)
+    assert plain.layer_dropouts == (0.0,) * 4 and plain.dim_condition == 16 and plain.residual_scale is None
+    assert [*plain.skip_combines] == [*plain.layer_integrators] == [None] * 4
+    names = ('rel_pos', 'stream_emb', 'reinject_input_proj', 'rotary_pos_emb', 'polar_pos_emb')
+    assert [getattr(plain, name) for name in names] == [None] * 5
+    assert token_model().attn_pool is None and token_model().ff_deep_embed is None
+    assert plain.adaptive_mlp(VECTORS) is VECTORS and Decoder(**MODULES, pre_norm=False).final_norm(VECTORS) is VECTORS
+    assert tied.depth == 1 and tied.layer_dropouts == (0.0, 0.0) and tied.layers_execute_order == (0, 1, 0, 1)
+    assert Decoder(**MODULES, layer_dropout=0.25).layer_dropouts == (0.25,) * 4
+    behind = Decoder(**MODULES, use_adaptive_layerscale=True, dim_condition=5)
+    assert behind.need_condition and behind.post_branch_fn_needs_condition and not behind.norm_need_condition
+    assert behind.dim_condition == 5 and Decoder(**MODULES, scale_residual=0.5).residual_scale == 0.5
+    assert not any('combines' in name or 'integrators' in name or 'mlp' in name for name in plain.state_dict())
+    heads = plain.layers[0][1]
+    assert heads.attn_on_attn is False and heads.to_v_gate is None and heads.qk_norm_q_scale == 1
+    assert heads.attend.scale == 8**-0.5 and heads.attend.causal and heads.attend.softclamp_logits is False
+
+
+def test_rates_that_are_assigned_leave_layers_out():
+    stack = Decoder(**MODULES).double()
+    stack(VECTORS)  # so that a short cut is known
+    stack.layer_dropouts = (1.0, 0, 1.0, 1.0)
+    norm, branch, residual = stack.layers[1][0][0], stack.layers[1][1], stack.layers[1][2]
+    exact(stack(VECTORS), stack.final_norm(residual(branch(norm(VECTORS)), VECTORS)))
+    assert not stack.can_cache_kv_in_training
+    stack.eval()
+    plain = Decoder(**MODULES).double().eval()
+    plain.load_state_dict(stack.state_dict())
+    exact(stack(VECTORS), plain(VECTORS))
+    for wrong in (0.5, (0.5, 2.0), ('a',)):
+        with pytest.raises(ValueError, match='`layer_dropouts` got'):
+            stack.layer_dropouts = wrong
+    stack.train().layer_dropouts = (0.5,)
+    with pytest.raises(ValueError, match='`layer_dropouts` has 1 entries, there is a layer 1'):
+        for _ in range(99):
+            stack(VECTORS)
+
+
+# layers that are plain lists of three
+
+
+def listed(stack, around=Around):
+    """Every layer as a plain list of its parts, the branch inside of another module."""
+    return nn.ModuleList(
+        nn.ModuleList([nn.ModuleList(list(layer[0])), around(layer[1]), layer[2]]) for layer in stack.layers
+    )
+
+
+LISTS = {name: PASSES[name] for name in ('plain', 'rotary', 'streams', 'mixed', 'gated')}
+LISTS |= {
+    'parallel': dict(parallel_block='shared'),
+    'reversible': dict(reversible=True),
+    'experts': dict(ff_moe_experts=2),
+}
+
+
+@pytest.mark.parametrize('flags', LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize('whole', [True, False])
+def test_layers_are_replaced_by_plain_lists(flags, whole):
+    stack = Decoder(**MODULES, **flags).double()
+    before = stack(VECTORS)
+    wanted = torch.autograd.grad(before.sum(), [*stack.parameters()])
+    if whole:
+        stack.layers = listed(stack)
+    for at, one in enumerate(listed(stack, lambda block: block if whole else Around(block))):
+        stack.layers[at] = one
+    out = stack(VECTORS)
+    exact(out, before)
+    exact(torch.autograd.grad(out.sum(), [*stack.parameters()]), wanted)
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    changed = VECTORS.masked_fill(~mask[..., None], 3.0)
+    exact(stack(VECTORS, mask=mask)[mask], stack(changed, mask=mask)[mask])
+    twice = Decoder(**MODULES, **flags).double()
+    twice.load_state_dict({name.replace('1.block.', '1.'): t for name, t in stack.state_dict().items()})
+    twice.layers[1] = nn.ModuleList([twice.layers[1][0], Twice(twice.layers[1][1]), twice.layers[1][2]])
+    assert not torch.allclose(twice(VECTORS), before)
+
+
+def test_adapters_stand_between_the_layers():
+    """A client assigns lists of layers at each call, one for each task."""
+    stack = Decoder(**MODULES).double().eval()
+    extra = nn.ModuleList(
+        [nn.ModuleList([nn.LayerNorm(16), None, None]), Around(nn.Linear(16, 16)), Residual(16)]
+    ).double()
+    first, others = stack.layers[0], [*stack.layers][1:]
+    for _ in range(2):
+        plain = stack(VECTORS)
+        stack.layers, stack.layer_types = nn.ModuleList([first, extra, *others]), ('a', 'f', 'f', 'a', 'f')
+        stack.layers_execute_order = (0, 1, 2, 3, 4)
+        x = VECTORS
+        for (before, _, _), branch, residual in stack.layers:
+            x = residual(branch(before(x)), x)
+        exact(stack(VECTORS), stack.final_norm(x))
+        _, cache = stack(VECTORS[:, :5], return_hiddens=True)
+        exact(stack(VECTORS, cache=cache), stack(VECTORS)[:, 5:])
+        assert [inter.layer_index for inter in cache.attn_intermediates] == [0, 3]
+        stack.layers, stack.layer_types = nn.ModuleList([first, *others]), ('a', 'f', 'a', 'f')
+        stack.layers_execute_order = (0, 1, 2, 3)
+        exact(stack(VECTORS), plain)
+
+
+class Told(Around):
+    """Attention that names the keywords which it knows."""
+
+    def forward(self, x, mask=None, rotary_pos_emb=None, return_intermediates=False):
+        return self.block(x, mask=mask, rotary_pos_emb=rotary_pos_emb, return_intermediates=return_intermediates)
+
+
+def test_a_branch_of_a_client_is_told_what_it_names():
+    stack, mask = Decoder(**MODULES, **PASSES['rotary']).double().eval(), torch.arange(9) < torch.tensor([[9], [6]])
+    hidden, kept = stack(VECTORS, mask=mask)[mask], stack(VECTORS, return_hiddens=True)[0]
+    norms, block, residual = stack.layers[0]
+    stack.layers[0] = nn.ModuleList([norms, Told(block), residual])
+    exact(stack(VECTORS, mask=mask)[mask], hidden)
+    exact(stack(VECTORS, return_hiddens=True)[0], kept)
+
+
+def test_lists_that_are_no_layers_are_refused():
+    stack = Decoder(**MODULES)
+    norms, block, residual = stack.layers[0]
+    for wrong in (
+        [norms, block],
+        [block, norms, residual],
+        [nn.ModuleList([None]), block, residual],
+        [norms, None, residual],
+    ):
+        stack.layers[0] = nn.ModuleList(wrong)
+        with pytest.raises(ValueError, match=r'(?s)`layers\[0\]` got .*, it must be \(norms, branch, residual\)'):
+            stack(VECTORS.float())
+    stack.layers = stack.layers[1:]
+    with pytest.raises(ValueError, match='`layers_execute_order` runs layer 3, but there are 3 `layers`'):
+        stack(VECTORS.float())
+    stack = Decoder(**MODULES)
+    stack.skip_combines[2] = nn.Linear(16, 16)
+    with pytest.raises(ValueError, match='`skip_combines` got modules, which nothing runs'):
+        stack(VECTORS.float())
+
+
+# every module can be called and replaced, and what is assigned is what runs
+
+
+MODELS = {
+    'tokens': (token_model, IDS, {}),
+    'rotary': (functools.partial(token_model, flags=PASSES['rotary']), IDS, {}),
+    'projected': (functools.partial(token_model, emb_dim=8, post_emb_norm=True), IDS, {}),
+    'vectors': (vector_model, VECTORS[..., :4], {}),
+    'memories': (functools.partial(vector_model, num_memory_tokens=2, emb_dropout=0.5), VECTORS[..., :4], {}),
+    'numbers': (
+        lambda: XValTransformerWrapper(
+            num_tokens=20, numerical_token_id=3, max_seq_len=16, attn_layers=Decoder(**MODULES)
+        ).double().eval(),
+        IDS, dict(x_num=VECTORS[..., 0]),
+    ),
+    'streams': (
+        lambda: MultiInputTransformerWrapper(
+            num_tokens=dict(a=20), max_seq_len=16, attn_layers=Decoder(**MODULES)
+        ).double().eval(),
+        dict(a=IDS), {},
+    ),
+    'images': (
+        lambda: ViTransformerWrapper(
+            image_size=8, patch_size=4, num_classes=3, attn_layers=Encoder(**MODULES)
+        ).double().eval(),
+        VECTORS.flatten()[: 3 * 64].view(1, 3, 8, 8), {},
+    ),
+}  # fmt: skip
+MODULES_OF_ALL = {
+    'tokens': 'token_emb pos_emb post_emb_norm emb_dropout project_emb attn_layers to_logits',
+    'rotary': 'token_emb pos_emb post_emb_norm emb_dropout project_emb attn_layers to_logits',
+    'projected': 'token_emb pos_emb post_emb_norm emb_dropout project_emb attn_layers to_logits',
+    'vectors': 'pos_emb post_emb_norm emb_dropout attn_layers project_in project_out',
+    'memories': 'pos_emb post_emb_norm emb_dropout attn_layers project_in project_out',
+    'numbers': 'token_emb pos_emb emb_dropout attn_layers to_logits to_numerical_output',
+    'streams': 'pos_emb post_emb_norm emb_dropout project_emb attn_layers',
+    'images': 'patch_to_embedding post_emb_norm dropout attn_layers mlp_head',
+}
+
+
+def tensors(out):
+    return [t for t in tree_leaves(out) if torch.is_tensor(t)]
+
+
+@pytest.mark.parametrize('kind', MODELS)
+def test_what_is_assigned_to_a_model_is_what_runs(kind):
+    build, x, inputs = MODELS[kind]
+    net = build()
+    names, stored = MODULES_OF_ALL[kind].split(), [*net.state_dict()]
+    before = tensors(net(x, **inputs))
+    heard = []
+    for name in names:
+        own = getattr(net, name)
+        if isinstance(own, nn.Module):
+            handle = own.register_forward_hook(
+                lambda module, given, out, name=name: heard.append((name, given[0], out))
+            )
+            net(x, **inputs)
+            handle.remove()
+            [(_, given, out)] = [one for one in heard if one[0] == name]
+            exact(tensors(own(given)), tensors(out)[: len(tensors(own(given)))])
+        setattr(net, name, Around(own) if isinstance(own, nn.Module) else own)
+        exact(tensors(net(x, **inputs)), before)
+        setattr(net, name, Twice(own) if isinstance(own, nn.Module) else Positions(net.emb_dim))
+        after = tensors(net(x, **inputs))
+        assert any(not torch.allclose(a, b) for a, b in zip(after, before, strict=True)), name
+        delattr(net, name)
+        setattr(net, name, own)
+        exact(tensors(net(x, **inputs)), before)
+    assert not [name for name in stored if name.split('.')[0] in ('emb_dropout', 'dropout')]
+
+
+class Positions(nn.Module):
+    """Waves that know nothing of an offset."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+
+    def forward(self, x, pos=None, **_):
+        pos = torch.arange(x.shape[-1] if x.ndim == 2 else x.shape[1]).view(1, -1, 1) if pos is None else pos
+        return (pos / torch.arange(1, self.width + 1)).cos()
+
+
+class WithPast(nn.Module):
+    """Embeddings that hold the token before."""
+
+    def __init__(self, emb):
+        super().__init__()
+        self.emb = emb
+
+    def forward(self, ids):
+        own = self.emb(ids)
+        return own + F.pad(own, (0, 0, 1, 0))[:, :-1]
+
+
+REPLACED = {
+    'pos_emb': lambda net: Positions(16),
+    'token_emb': lambda net: WithPast(net.token_emb),
+    'post_emb_norm': lambda net: Twice(None),
+    'emb_dropout': lambda net: nn.Linear(16, 16).double(),
+    'attn_layers': lambda net: Around(net.attn_layers),
+}
+
+
+@pytest.mark.parametrize('name', REPLACED)
+def test_generation_runs_what_is_assigned(name):
+    """Modules of clients need not know of a cache."""
+    net = token_model()
+    plain = AutoregressiveWrapper(net).generate(IDS[:, :3], 8, temperature=0.0)
+    setattr(net, name, REPLACED[name](net))
+    tokens = IDS[:, :3]
+    for _ in range(8):
+        tokens = torch.cat((tokens, net(tokens)[:, -1:].argmax(dim=-1)), dim=1)
+    for cache_kv in (True, False):
+        made = AutoregressiveWrapper(net).generate(IDS[:, :3], 8, temperature=0.0, cache_kv=cache_kv)
+        assert made.equal(tokens[:, 3:])
+    assert name == 'attn_layers' or not made.equal(plain)
+    _, cache = net(tokens[:, :4], return_intermediates=True)
+    exact(net(tokens[:, :7], cache=cache), net(tokens[:, :7])[:, 4:])
+
+
+def test_a_client_writes_the_pass_through_a_model():
+    class Probe(TransformerWrapper):
+        def forward(self, x, pos=None, **inputs):
+            x = self.token_emb(x) + self.pos_emb(x, pos=pos, seq_start_pos=None, offset=0)
+            x = self.project_emb(self.emb_dropout(self.post_emb_norm(x)))
+            return self.to_logits(self.attn_layers(x, **inputs))
+
+    for own in ({}, dict(use_abs_pos_emb=False), dict(post_emb_norm=True, emb_dim=8), dict(tie_embedding=True)):
+        net = token_model(**own)
+        probe = Probe(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES), **own).double().eval()
+        probe.load_state_dict(net.state_dict())
+        exact(probe(IDS), net(IDS))
+    assert token_model(use_abs_pos_emb=False).pos_emb(IDS) == 0 == vector_model(max_seq_len=0).pos_emb(VECTORS)
+
+
+def test_heads_are_seen_and_changed_by_modules():
+    net = token_model()
+    attn, seen = net.attn_layers.layers[0][1], []
+    before, modules = net(IDS), len([*net.modules()])
+    attn.merge_heads.register_forward_hook(lambda module, given, out: seen.append((given[0], out)))
+    exact(net(IDS), before)
+    heads, merged = seen[0]
+    exact(merged, heads.transpose(1, 2).flatten(2))
+    assert heads.shape == (2, 2, 9, 8) and len([*net.modules()]) == modules + 1
+    attn.split_v_heads = Twice(attn.split_v_heads)
+    assert not torch.allclose(net(IDS), before)
+
+
+# what a program that is exported with a cache passes
+
+
+@pytest.mark.parametrize('offset', [torch.tensor(2), torch.tensor([2])])
+def test_an_offset_is_a_tensor(offset):
+    for table in (AbsolutePositionalEmbedding(16, 20), ScaledSinusoidalEmbedding(16)):
+        exact(table(IDS, offset=offset), table(IDS, offset=2))
+        for wrong in (torch.tensor([1, 2]), torch.tensor(1.0), 'two'):
+            with pytest.raises(TypeError, match=r'`offset` got .*, it must be an integer, or a tensor of one'):
+                table(IDS, offset=wrong)
+    with pytest.raises(ValueError, match='the sequence has 27 tokens'):
+        AbsolutePositionalEmbedding(16, 20)(IDS, offset=torch.tensor([18]))
+
+
+@pytest.mark.parametrize('flags', [{}, *(PASSES[name] for name in ('rotary', 'alibi', 't5'))])
+@pytest.mark.parametrize('shape', [(), (1,)])
+def test_the_length_of_a_cache_is_a_tensor(flags, shape):
+    stack = Decoder(**MODULES, **flags).double().eval()
+    whole = stack(VECTORS)
+    _, cache = stack(VECTORS[:, :5], return_hiddens=True)
+    rebuilt = LayerIntermediates(
+        attn_intermediates=[Intermediates(cached_kv=i.cached_kv) for i in cache.attn_intermediates]
+    )
+    for own in (cache, rebuilt):
+        own.cache_length = torch.full(shape, 5)
+        out, after = stack(VECTORS[:, 5:6], cache=own, input_not_include_cache=True, return_hiddens=True)
+        exact(out, whole[:, 5:6])
+        assert int(after.cache_length) == 6 and after.cache_length.shape == shape
+    exact(stack(VECTORS, seq_pos_offset=torch.full(shape, 3)), stack(VECTORS, seq_pos_offset=3))
+
+
+def test_a_step_with_its_length_as_an_input_is_exported():
+    class Step(nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+
+        def forward(self, ids, length, mask, *kept):
+            pairs = zip(kept[::2], kept[1::2], strict=True)
+            cache = LayerIntermediates(
+                attn_intermediates=[Intermediates(cached_kv=pair) for pair in pairs], cache_length=length
+            )
+            return self.net(ids, cache=cache, mask=mask, input_not_include_cache=True)
+
+    net = token_model()
+    with torch.no_grad():
+        _, cache = net(IDS[:1, :5], return_intermediates=True)
+    kept = [t for inter in cache.attn_intermediates for t in inter.cached_kv]
+    given = (IDS[:1, 5:6], torch.tensor([5]), torch.ones(1, 1, dtype=torch.bool), *kept)
+    program = torch.export.export(Step(net), given)
+    exact(program.module()(*given), net(IDS[:1, :6])[:, 5:])
+
+
+@pytest.mark.parametrize('flags', [{}, *(PASSES[name] for name in ('rotary', 'alibi')), dict(attn_num_mem_kv=1)])
+def test_a_mask_of_the_new_tokens_beside_a_cache(flags):
+    net = token_model(flags=flags)
+    stack, whole = net.attn_layers, net(IDS[:, :7])
+    _, cache = net(IDS[:, :5], return_intermediates=True)
+    for rows in (1, 2):
+        real = torch.ones(rows, 2, dtype=torch.bool)
+        exact(net(IDS[:, :7], cache=cache, mask=real), whole[:, 5:])
+        exact(net(IDS[:, 5:7], cache=cache, mask=real, input_not_include_cache=True), whole[:, 5:])
+        _, of_stack = stack(VECTORS[:, :5], return_hiddens=True)
+        exact(stack(VECTORS[:, :7], cache=of_stack, mask=real), stack(VECTORS[:, :7])[:, 5:])
+    attn = stack.layers[0][1]
+    _, past = attn(VECTORS[:, :5], return_intermediates=True)
+    exact(attn(VECTORS[:, 5:7], cache=past, mask=torch.ones(2, 2).bool()), attn(VECTORS[:, :7])[:, 5:])
+    hides = torch.tensor([[True, True], [False, True]])
+    with pytest.raises(ValueError, match=r'`mask` got shape \(2, 2\) and hides some of the new tokens'):
+        net(IDS[:, :7], cache=cache, mask=hides)
+
+
+# tokens of several codebooks
+
+
+class Codebooks(nn.Module):
+    def __init__(self, axis):
+        super().__init__()
+        self.each, self.axis = nn.ModuleList(nn.Embedding(20, 16) for _ in range(4)), axis
+
+    def forward(self, ids):
+        return sum(emb(own) for emb, own in zip(self.each, ids.unbind(self.axis), strict=True))
+
+
+@pytest.mark.parametrize('axis', [1, 2])
+@pytest.mark.parametrize('waves', [True, False])
+def test_tokens_are_of_several_codebooks(axis, waves):
+    """The model is that of vectors which the embeddings of all codes add up to."""
+    net = token_model(flags=dict(cross_attend=True))
+    net.token_emb = Codebooks(axis).double()
+    if waves:
+        net.pos_emb = Positions(16) if axis == 1 else Around(net.pos_emb)
+    codes = torch.randint(0, 20, (2, 4, 6) if axis == 1 else (2, 6, 4))
+    mask, context = torch.arange(6) < torch.tensor([[6], [4]]), VECTORS[:, :3]
+    embeds, vectors = net.token_emb(codes), token_model(flags=dict(cross_attend=True), token_emb=nn.Identity())
+    vectors.load_state_dict({n: t for n, t in net.state_dict().items() if 'token_emb' not in n}, strict=False)
+    vectors.pos_emb = net.pos_emb if not waves or axis == 2 else Positions(16)
+    wanted = functools.partial(vectors, embeds, context=context)
+    run = functools.partial(net, codes, context=context)
+    if waves and axis == 1:
+        run, wanted = (functools.partial(one, pos=torch.arange(6).view(1, 6, 1)) for one in (run, wanted))
+        exact(
+            run(pos=torch.arange(6).view(1, 6, 1) * 2),
+            vectors(embeds, context=context, pos=torch.arange(6).view(1, 6, 1) * 2),
+        )
+    for given in ({}, dict(mask=mask), dict(sum_embeds=VECTORS[:, :6]), dict(prepend_embeds=VECTORS[:, :2]),
+                  dict(return_embeddings=True), dict(mems=[VECTORS[:, :2]] * 2)):  # fmt: skip
+        exact(run(**given), wanted(**given))
+    out, cache = net(codes.narrow(3 - axis, 0, 4), context=context, return_intermediates=True)
+    exact(out, run()[:, :4])
+    exact(run(cache=cache), run()[:, 4:])
+    with pytest.raises(ValueError, match=r'`mask` got shape \(2, 5\), it must be \(2, 6\)'):
+        run(mask=mask[:, :5])
+
+
+# a stack of one's own
+
+
+class Mixing(nn.Module):
+    """A stack of a client's, which keeps to the past."""
+
+    def __init__(self, **own):
+        super().__init__()
+        self.mix, self.dim, self.given = nn.Linear(16, 16), 16, []
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def forward(self, x, return_hiddens=False, **kwargs):
+        self.given.append(kwargs)
+        y = self.mix(x).cumsum(dim=1)
+        left = LayerIntermediates(hiddens=[x], last_hidden=y, layer_hiddens=[x], attn_intermediates=[])
+        return (y, left) if return_hiddens else y
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.dim = nn.Linear(16, 16), 16
+
+    def forward(self, x):
+        return self.mix(x).cumsum(dim=1)
+
+
+@pytest.mark.parametrize('kind', ['tokens', 'vectors', 'numbers', 'streams', 'images'])
+@pytest.mark.parametrize('stack', [Mixing, Bare])
+def test_a_stack_of_a_clients_own(kind, stack):
+    build, x, inputs = MODELS[kind]
+    net, own = build(), stack().double()
+    net.attn_layers.forward = lambda x, return_hiddens=False, **_: (
+        (own(x), LayerIntermediates()) if return_hiddens else own(x)
+    )
+    wanted = tensors(net(x, **inputs))
+    del net.attn_layers.forward
+    net.attn_layers = own
+    exact(tensors(net(x, **inputs)), wanted)
+    if kind != 'images':
+        out, left = net(x, return_intermediates=True, **inputs)
+        exact(tensors(out), wanted)
+        assert left.attn_intermediates == [] and len(left.hiddens) == (stack is Mixing)
+
+
+def test_a_stack_of_a_clients_own_is_trained_and_generates():
+    own = Mixing(causal=True, disable_abs_pos_emb=False, can_cache_kv=True)
+    net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=own).double().eval()
+    wrapper = AutoregressiveWrapper(net)
+    exact(wrapper(IDS), F.cross_entropy(net(IDS[:, :-1]).transpose(1, 2), IDS[:, 1:]))
+    tokens = IDS[:, :3]
+    for _ in range(4):
+        tokens = torch.cat((tokens, net(tokens)[:, -1:].argmax(dim=-1)), dim=1)
+    assert wrapper.generate(IDS[:, :3], 4, temperature=0.0).equal(tokens[:, 3:])
+    own.given.clear()
+    net(IDS, mask=IDS > 3, context=VECTORS, anything=1)
+    assert own.given[0]['mask'].equal(IDS > 3) and own.given[0]['context'] is VECTORS and own.given[0]['anything'] == 1
+    steps = ContinuousAutoregressiveWrapper(vector_model(attn_layers=Mixing(causal=True)))
+    assert steps.generate(VECTORS[..., :4], 3).shape == (2, 3, 4) and steps(VECTORS[..., :4]).isfinite()
+
+
+def test_what_a_stack_of_a_clients_own_cannot_do_is_refused_by_name():
+    build = functools.partial(TransformerWrapper, num_tokens=20, max_seq_len=16)
+    with pytest.raises(ValueError, match='`max_mem_len` does not go with Mixing, a stack of your own'):
+        build(attn_layers=Mixing(), max_mem_len=2)
+    net = build(attn_layers=Mixing(causal=True)).double()
+    with pytest.raises(ValueError, match='`mems` does not go with Mixing'):
+        net(IDS, mems=[VECTORS])
+    with pytest.raises(ValueError, match='`return_mems` does not go with Mixing'):
+        net(IDS, return_mems=True)
+    _, cache = token_model()(IDS[:, :3], return_intermediates=True)
+    with pytest.raises(ValueError, match='`cache` does not go with Mixing'):
+        net(IDS, cache=cache)
+    with pytest.raises(ValueError, match='`intermediate_layer_loss` does not go with Mixing'):
+        AutoregressiveWrapper(net, intermediate_layer_loss='linear')
+    with pytest.raises(ValueError, match='`attn_layers` is Mixing, a stack of your own, which has no `norm_before`'):
+        build(attn_layers=Mixing(), looped=True)
+    with pytest.raises(
+        ValueError, match=r'`attn_layers` got .*, it must be an instance of AttentionLayers, or a module'
+    ):
+        build(attn_layers=nn.Linear(16, 16))
+    with pytest.raises(TypeError, match='unexpected input `context`'):
+        build(attn_layers=Bare()).double()(IDS, context=VECTORS)
+    text = Around(Bare())
+    text.forward, text.dim = lambda x, **_: (text.block(x), 'text'), 16
+    with pytest.raises(TypeError, match="`attn_layers` gave 'text' beside its output, it must be LayerIntermediates"):
+        build(attn_layers=text).double()(IDS)
+    waves = dict(dim_in=4, dim_out=16, max_seq_len=16, conv_stem=[(16, 3, 1, 1)])
+    assert ContinuousTransformerWrapper(attn_layers=Mixing(), **waves)(VECTORS[..., :4].float()).shape == (2, 9, 16)
+    with pytest.raises(ValueError, match='`conv_stem` needs a stack in which tokens see later ones'):
+        ContinuousTransformerWrapper(attn_layers=Mixing(causal=True), **waves)
+
+
+def test_a_module_around_a_stack_is_that_stack():
+    for flags in (PASSES['rotary'], dict(cross_attend=True)):
+        net, given = token_model(flags=flags), dict(context=VECTORS[:, :3]) if 'cross_attend' in flags else {}
+        out, stack = net(IDS, **given), net.attn_layers
+        around = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Around(stack)).double().eval()
+        weights = {name.replace('attn_layers.', 'attn_layers.block.'): t for name, t in net.state_dict().items()}
+        around.load_state_dict(weights)
+        exact(around(IDS, **given), out)
+        assert around.can_cache_kv and around.has_absolute_positions == net.has_absolute_positions
+        _, cache = around(IDS[:, :5], return_intermediates=True, **given)
+        exact(around(IDS, cache=cache, **given), out[:, 5:])
+    around.can_cache_kv = False
+    assert around.can_cache_kv is False

@@ -155,7 +155,8 @@ def test_a_mask_with_holes_names_the_targets():
     model, x = wrapped(), vectors(2, 5, DIM)
     mask = torch.tensor([[True, False, True, True, False], [False, True, True, False, True]])
     losses = entries(model.net(x[:, :-1], mask=mask[:, :-1]), x[:, 1:], 'square')
-    assert model(x, mask=mask).item() == pytest.approx(mean_of(losses, [[1, 2], [0, 1, 3]]), rel=1e-12)
+    # both a target and the vector before it are real
+    assert model(x, mask=mask).item() == pytest.approx(mean_of(losses, [[2], [1]]), rel=1e-12)
 
 
 @kinds
@@ -623,10 +624,22 @@ def test_rows_of_other_lengths_through_convolutions(stem):
         assert real.sum() == alone.shape[1] == real[0].int().argmin() or real.all()
 
 
-def test_a_token_is_real_if_all_that_it_stands_for_is():
-    stem = listener([(16, 4, 2, 1)]).conv_stem
-    _, real = stem(vectors(1, 9, DIM), torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1, 0]]) > 0)
-    assert real.tolist() == [[True, False, True, True]]
+SIDES = {
+    'in front': [0, 0, 1, 1, 1, 1, 1, 1, 1],
+    'in between': [1, 1, 0, 1, 1, 1, 1, 1, 0],
+    'row by row': [0] + [1] * 8,
+}
+
+
+@pytest.mark.parametrize('side', SIDES)
+@convs
+def test_padding_of_convolutions_stands_behind(side, stem):
+    """Anywhere else it moves what later tokens stand for."""
+    net, x = listener(stem), vectors(2, 9, DIM)
+    mask = torch.tensor([[1] * 9, SIDES[side]]) > 0
+    for call in (lambda: net(x, mask=mask), lambda: net.conv_stem(x, mask), lambda: net.conv_stem.real(mask)):
+        with pytest.raises(ValueError, match='`mask` hides entries in front of real ones'):
+            call()
 
 
 def test_inputs_that_do_not_go_with_convolutions():

@@ -392,9 +392,15 @@ def test_the_index_finds_nearly_all_and_its_distances_are_exact(tmp_path, monkey
     store.add(more, values[:1000])
     with pytest.raises(ValueError, match=r'the index covers 4000 of 5000 entries: call `build_index\(\)`'):
         store.search(queries, 3)
+    with monkeypatch.context() as patch:  # killed between a shard and what names it: the one before counts
+        patch.setattr('x_transformers.memory.index.write_json', lambda *_: (_ for _ in ()).throw(OSError('full')))
+        with pytest.raises(OSError, match='full'):
+            KNNDatastore.open(tmp_path / 'store', 'faiss').build_index()
+    assert len(KNNDatastore.open(tmp_path / 'store', 'faiss').index.candidates(queries, 3)) == 50
     store.build_index(0.95, k=20)
+    assert len(list((tmp_path / 'store' / 'index').glob('shard-*'))) == 4
     assert (store.search(more[:9], 1).index[:, 0] == 4000 + torch.arange(9)).all()
-    for name in ('shard-00001.faiss', 'trained.faiss'):
+    for name in ('shard-00001-3000.faiss', 'trained.faiss'):
         path = tmp_path / 'store' / 'index' / name
         data = path.read_bytes()
         path.write_bytes(data[:-9] + b'#' + data[-8:])

@@ -1,5 +1,7 @@
 """Decision Transformers: what an action may know of, loss and returns by hand, acting step by step, and learning."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -104,13 +106,19 @@ def test_acting_is_the_last_prediction(discrete):
         action = net.act(episode.observe(states[:, t]), target)
         kept.append(episode.cache.cache_length)
         first = max(0, t - 5)
-        left = target.unsqueeze(1) - torch.cat((torch.zeros(B, 1), rewards[:, :t].cumsum(dim=1)), dim=1)
+        left = target.unsqueeze(1) - torch.cat((torch.zeros(B, 1), rewards[:, :t].double().cumsum(dim=1)), dim=1)
         actions = torch.stack([*episode.actions[first:t], torch.zeros_like(action)], dim=1)
         times = torch.arange(first, t + 1).expand(B, -1)
-        out = net(states[:, first : t + 1], actions, left[:, first:].double(), times)[:, -1]
+        out = net(states[:, first : t + 1], actions, left[:, first:], times)[:, -1]
         assert torch.equal(action, out.argmax(dim=-1)) if discrete else not assert_close(action, out)
         episode.receive(rewards[:, t])
     assert kept == [2, 5, 8, 11, 14, 17, 17, 17, 17]
+
+
+def test_a_number_is_the_reward_of_each_row():
+    episode = Episode().observe(torch.zeros(B, S))
+    episode.actions.append(torch.zeros(B))
+    assert torch.equal(episode.receive(torch.tensor(2)).rewards[0], torch.full((B,), 2.0))
 
 
 def test_images_as_states():
@@ -243,3 +251,67 @@ def test_a_chain_from_random_walks(seed):
             together = torch.stack((targets, reached(targets)))
             assert torch.corrcoef(together)[0, 1] > 0.7
     assert found[True] > 0.9 and found[False] < 0.6, found
+
+
+@pytest.mark.parametrize('discrete', [False, True])
+def test_a_number_is_the_reward_of_all_rows(discrete):
+    """As a number, of a list, of integers, or of another dtype; what is neither is refused where it is given."""
+    net = built(discrete)
+    states = randn(2, B, S)
+    actions = []
+    for reward in (2, 2.0, torch.tensor(2), torch.full((B,), 2.0), [2.0] * B, torch.full((B,), 2, dtype=torch.float64)):
+        episode = Episode()
+        net.act(episode.observe(states[0]), 3.0)
+        episode.receive(reward)
+        actions.append(net.act(episode.observe(states[1]), 3.0))
+    assert all(torch.equal(action, actions[0]) for action in actions)
+    episode = Episode()
+    net.act(episode.observe(states[0]), 3.0)
+    for reward in (torch.zeros(B + 1), torch.zeros(B, 1), torch.zeros(1, B), [[1.0]], 'good'):
+        with pytest.raises((ValueError, TypeError), match='reward'):
+            episode.receive(reward)
+    with pytest.raises((ValueError, TypeError), match='target_return'):
+        net.act(Episode().observe(states[0]), torch.zeros(B + 1))
+    assert len(episode.rewards) == 0
+    episode.receive(1.0)
+    with pytest.raises(ValueError, match='state'):
+        episode.observe(randn(B + 1, S))
+
+
+@pytest.mark.parametrize('discrete', [False, True])
+def test_an_episode_goes_on_in_another_precision(discrete):
+    """What was kept in one dtype is computed anew in another: as if all had been read in it."""
+    net, states = built(discrete), randn(3, B, S)
+
+    def acted(casts):
+        own, episode = copy.deepcopy(net), Episode()
+        for state, cast in zip(states, casts, strict=True):
+            own.to(cast)
+            action = own.act(episode.observe(state.to(cast)), 2.0)
+            assert episode.precision[1] == cast
+            if not discrete:
+                episode.actions[-1] = torch.zeros_like(action)
+            else:
+                episode.actions[-1] = torch.ones_like(action)
+            episode.receive(0.5)
+        return action
+
+    wanted = acted([torch.float64] * 3)
+    found = acted([torch.float64, torch.float32, torch.float32])
+    assert torch.equal(found, wanted) if discrete else (found - wanted).abs().max() < 1e-4
+    half = acted([torch.float64, torch.bfloat16, torch.bfloat16])
+    assert half.shape == wanted.shape and (discrete or (half.double() - wanted).abs().max() < 0.1)
+
+
+def test_returns_beyond_the_range_of_half_precision():
+    """They are divided before they are cast, in losses of rewards and while it acts."""
+    stack = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
+    net = DecisionTransformer(S, A, stack, return_scale=1e5).half().eval()
+    whole = copy.deepcopy(net).float()
+    states, rewards = randn(B, 3, S), torch.full((B, 3), 6e4)
+    walk = dict(states=states.half(), actions=randn(B, 3, A).half(), rewards=rewards, timesteps=torch.arange(3))
+    loss = net.loss(walk)
+    wide = whole.loss({**walk, 'states': walk['states'].float(), 'actions': walk['actions'].float()})
+    assert loss.isfinite() and (loss - wide).abs() < 0.01
+    action = net.act(Episode().observe(states[:, 0].half()), 1.5e5)
+    assert (action.float() - whole.act(Episode().observe(states[:, 0].half().float()), 1.5e5)).abs().max() < 0.01

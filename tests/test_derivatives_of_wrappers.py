@@ -4,7 +4,6 @@ Some wrappers hold a part of what they compute constant, by the paper. The table
 there, what is cut off keeps the values that it had while parameters move, and the gradient is the slope of that.
 """
 
-import random
 import sys
 
 import pytest
@@ -79,7 +78,6 @@ class Moving:
 
     def slopes(self, **options):
         torch.manual_seed(2)
-        random.seed(2)
         loss = self.of(self.model).sum()
         grads = torch.autograd.grad(loss, self.parameters, materialize_grads=True, **options)
         return loss.detach(), *grads

@@ -26,7 +26,7 @@ from oracles import assert_close, randn, randomised
 from sweeps import crossed, is_late, nightly
 
 from x_transformers import Attention, AutoregressiveWrapper, Decoder, Encoder, TransformerWrapper
-from x_transformers.features.documents import begins, positions_within
+from x_transformers.features.documents import begins, lengths_of_documents, positions_within
 from x_transformers.next_latent_wrapper import NextLatentWrapper
 
 # documents of each row: which of the separate rows, and how many of its tokens
@@ -194,6 +194,20 @@ def test_positions_begin_anew_in_every_run_of_an_id(flags):
     wanted = stack(x, pos=torch.tensor([0, 1, 0, 1, 0, 1]), attn_mask=seen)
     assert_close(stack(x, document_ids=ids), wanted)
     assert (wanted - stack(x, attn_mask=seen)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('hides', [True, False])
+def test_lengths_of_documents_against_loops(hides):
+    """From the first real position to the last, also where a document comes again; none where none is real."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 3, (8, 9), generator=generator)
+    real = torch.rand(8, 9, generator=generator) < 0.5 if hides else torch.ones(8, 9, dtype=torch.bool)
+    positions = positions_within(ids) + 4
+    found = lengths_of_documents(positions, ids, real if hides else None)
+    for row in range(8):
+        for at in range(9):
+            own = positions[row][(ids[row] == ids[row, at]) & real[row]].tolist()
+            assert found[row, at] == (max(own) - min(own) + 1 if own else 0)
 
 
 def test_positions_begin_anew_behind_every_boundary():

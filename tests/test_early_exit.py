@@ -310,6 +310,7 @@ def test_the_confidence_classifier():
             each[same].append(-(c if same else 1 - c).log())
         losses.append(torch.stack([torch.stack(v).mean() for v in each.values() if v]).mean())
     loss = model.confidence_loss(IDS)
+    assert_close(model.confidence_loss(F.pad(IDS, (0, 3), value=-100)), loss)
     assert_close(loss, torch.stack(losses).mean())
     loss.backward()
     assert {name for name, p in model.named_parameters() if p.grad is not None} == {

@@ -162,7 +162,12 @@ BAD_VALUES = [
         dict(custom_layers=('a', 'x')),
         "`custom_layers` has layers of kind 'x', it must be of 'a', 'c', 'f', or what you add to `KINDS`",
     ),
-    (model, dict(attn_layers=3), 'TransformerWrapper: `attn_layers` got 3, it must be an instance of AttentionLayers'),
+    (
+        model,
+        dict(attn_layers=3),
+        'TransformerWrapper: `attn_layers` got 3, it must be an instance of AttentionLayers, '
+        'or a module with a width `dim` that maps b n dim to b n dim',
+    ),
     (model, dict(emb_frac_gradient=0), '`emb_frac_gradient` got 0, it must be a number in (0, 1]'),
     (vit, dict(patch_size=3), '`patch_size` got 3, it must divide `image_size`, 8'),
     (both, dict(enc_depth=0), 'Encoder: `depth` got 0, it must be an integer of at least 1 or None'),
@@ -951,7 +956,7 @@ def test_a_feature_that_waits_is_left_out_of_calls_without_its_inputs():
 
 
 def test_features_without_flags_wait_for_their_inputs():
-    quiet = [cls for cls in (*ATTENTION, *STACK, *MODEL) if cls.takes and not cls.flags]
+    quiet = [cls for cls in (*ATTENTION, *STACK, *MODEL) if cls.takes and not (cls.flags or cls.serves)]
     assert len(quiet) > 10 and all(cls.waits for cls in quiet)
 
 

@@ -32,6 +32,7 @@ from toy_nets import (
 
 from x_transformers import PrefixDecoder, TransformerWrapper, autoregressive_wrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
+from x_transformers.features.positions import no_positions
 from x_transformers.flags import warn_once
 from x_transformers.generation.engine import HELD, evaluating
 from x_transformers.generation.sampling import FILTER_LOGITS_FN, contrastive_decode_fn, top_k
@@ -172,6 +173,30 @@ def test_a_mask_of_the_prompts_is_continued():
         model.generate(prompts, 8, mask=mask[:, 1:])
     with pytest.raises(ValueError, match=r'`mask` cannot be given with prompts of unequal length'):
         model.generate(prompts, 8, mask=mask, prompt_lens=torch.tensor([5, 4]))
+
+
+def test_a_mask_that_hides_the_end_says_lengths():
+    """Generation goes on from the last real token of each row, as with `prompt_lens`, in every way to generate."""
+    model, prompts, lens = language_model(**ROTARY), ids_of(3, 5, vocab=11), torch.tensor([5, 2, 3])
+    mask = torch.arange(5) < lens[:, None]
+    short = [prompt[:n] for prompt, n in zip(prompts, lens.tolist(), strict=True)]
+    cold = dict(temperature=0.0)
+    expected = model.generate(short, 6, **cold)
+    alone = torch.cat([model.generate(prompt[None], 6, **cold) for prompt in short])
+    assert diverse(expected) and torch.equal(expected, alone)
+    assert torch.equal(model.generate(prompts, 6, mask=mask, **cold), expected)
+    assert torch.equal(model.generate(prompts[None], 6, mask=mask, **cold), expected[None])
+    assert torch.equal(model.speculative(prompts, 6, mask=mask, **cold), expected)
+    assert torch.equal(model.generate(None, 6, prompt_cache=model.read_prompt(prompts, mask=mask), **cold), expected)
+    assert torch.equal(model.beam_search(prompts, 6, beams=2, mask=mask), model.beam_search(short, 6, beams=2))
+
+
+@pytest.mark.parametrize('row', ['10110', '00000', '01110', '01111'])
+def test_masks_of_prompts_that_say_no_length(row):
+    """Holes in front of a hidden end, nothing at all, padding on both sides, or on another side than the next row."""
+    mask = torch.tensor([[one == '1' for one in row], [True, True, True, True, False]])
+    with pytest.raises(ValueError, match=r'`mask` hides .* of row 0, and generation goes on from the last token'):
+        wrapped().generate(ids_of(2, 5), 3, mask=mask)
 
 
 # the window
@@ -570,7 +595,7 @@ def test_models_past_their_window(keywords):
     expected = brute_force(model.net, prompts, 9, window=model.max_seq_len)
     for cache in (dict(cache_kv=False), dict(slide_cache=False)):
         assert torch.equal(model.generate(prompts, 9, temperature=0.0, **cache), expected)
-    if model.net.pos_emb is not None or model.net.num_memory_tokens:
+    if model.net.pos_emb is not no_positions or model.net.num_memory_tokens:
         assert torch.equal(model.generate(prompts, 9, temperature=0.0), expected)
 
 

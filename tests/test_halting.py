@@ -37,7 +37,8 @@ def by_graves(net, x, eps, mask=None, context=None):
     total, ponder = [[0.0] * length for _ in range(batch)], torch.zeros(())
     spent, steps = [[0.0] * length for _ in range(batch)], [[0] * length for _ in range(batch)]
     going = {(b, i) for b in range(batch) for i in range(length) if real[b, i]}
-    for number in range(1, net.depth + 1):
+    runs = len(net.layers_execute_order) // len(net.layers)
+    for number in range(1, runs + 1):
         for layer in net.layers:
             (before, after, outside), branch, _ = layer
             own = {'f': {}, 'c': dict(context=context), 'a': dict(mask=mask)}[layer.kind]
@@ -48,7 +49,7 @@ def by_graves(net, x, eps, mask=None, context=None):
                              for b in range(batch)])  # fmt: skip
         for b, i in sorted(going):
             p = net.halt(x[b, i]).sigmoid().squeeze()
-            if number == net.depth or spent[b][i] + p >= 1 - eps:
+            if number == runs or spent[b][i] + p >= 1 - eps:
                 total[b][i] = total[b][i] + (1 - spent[b][i]) * x[b, i]
                 ponder = ponder + number + 1 - spent[b][i]
                 going, steps[b][i] = going - {(b, i)}, number

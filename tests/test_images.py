@@ -13,6 +13,7 @@ from torch import nn
 from toy_tasks import taught
 
 from x_transformers import Decoder, Encoder, TransformerWrapper, TwoTowers, ViTransformerWrapper
+from x_transformers.modalities.two_towers import LOSSES
 
 assert_close = functools.partial(oracles.assert_close, tolerance=1e-12)
 DIM, SIDE, PIXELS, CHANNELS, CLASSES = 16, 3, 2, 2, 5
@@ -309,7 +310,7 @@ PLACES = {  # of the token that stands for each of the texts
 @pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
 def test_two_towers(loss, pool, mask):
     own = dict(logit_bias=-1.0, project_bias=True) if loss == 'sigmoid' else dict(eos_id=9 if pool == 'eos' else None)
-    net = towers(loss=loss, text_pool=pool, dim_shared=7, **own)
+    net = towers(Encoder if pool == 'first' else Decoder, loss=loss, text_pool=pool, dim_shared=7, **own)
     image = vectors(3, CHANNELS, 6, 6)
     mask = MASK if mask else None
     logits = net(image, IDS, mask, return_logits=True)
@@ -345,6 +346,32 @@ def test_initial_values_of_towers():
     net = TwoTowers(images(), towers().text, logit_scale=10.0, logit_bias=-10)
     assert math.isclose(net.logit_scale.exp().item(), 10.0, rel_tol=1e-6) and net.logit_bias.item() == -10
     assert math.isclose(TwoTowers(images(), towers().text).logit_scale.item(), 2.6592, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('loss', ['softmax', 'sigmoid'])
+def test_the_factor_of_towers_is_bounded(loss, dtype):
+    """At 100 for the softmax, where it still has the gradient that it has there; weights stay what they are."""
+    net, image = towers(loss=loss, text_pool='last', dim_shared=7).to(dtype), vectors(3, CHANNELS, 6, 6).to(dtype)
+    cosines = (net.of_images(image) @ net.of_texts(IDS).mT).double()
+    close = dict(atol=1e-9 if dtype == torch.float64 else 1e-3 if dtype == torch.float32 else 1.0, rtol=0.0)
+    for stored in (math.log(10.0), 4.6052, 4.60546875, 4.7, 50.0, 200.0):
+        net.logit_scale.data.fill_(stored)
+        stored = net.logit_scale.item()  # of so many digits
+        free = loss == 'sigmoid' or stored <= 4.60546875
+        if loss == 'sigmoid' and stored > 5:
+            continue
+        logits = net(image, IDS, return_logits=True)
+        torch.testing.assert_close(logits.double(), (math.exp(stored) if free else 100.0) * cosines, **close)
+        net.zero_grad()
+        net(image, IDS).backward()
+        factor = torch.tensor(
+            min(stored, math.log(100.0) if not free else stored), dtype=torch.float64
+        ).requires_grad_()
+        own = LOSSES[loss](factor.exp() * cosines.detach())
+        grad = torch.autograd.grad(own, factor)[0]
+        assert abs(net.logit_scale.grad.item() - grad.item()) <= (0.2 if dtype == torch.bfloat16 else 1e-3) * abs(grad)
+        assert net.logit_scale.grad.item() != 0 and net.logit_scale.item() == stored
 
 
 def test_refused_calls_of_towers():

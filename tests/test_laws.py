@@ -517,7 +517,8 @@ def padded_cache_law(case, crossed=True):
     if not (found := cacheable(case)):
         return
     net, inputs = found
-    start = torch.tensor([0, 2, 3])
+    # tokens in front stand before the first real one: with positions of the user's, the first call must have it
+    start = torch.tensor([0, 2, 2 if 'pos' in inputs and 'num_memory_tokens' in case.model else 3])
     real = torch.arange(LENGTH) >= start[:, None]
     for options, seen, only_new in (
         ({'seq_start_pos': start}, real, False),
@@ -1024,6 +1025,72 @@ def test_bfloat16(case):
         )
 
 
+def with_extremes(net, inputs, norm):
+    """The model and its inputs with a row of zeros, and one of a norm, in each row of the batch: of vectors, or of the
+    table of tokens."""
+    net, inputs = copy.deepcopy(net), dict(inputs)
+    table = getattr(getattr(net, 'token_emb', None), 'emb', None)
+    with torch.no_grad():
+        for row, (empty, full) in enumerate(((1, 4), (3, 5), (5, 2))):
+            vectors, at = inputs['x'][row], [empty, full]
+            if table is not None:
+                vectors, at = table.weight, vectors[at]
+            if vectors.ndim == 2 and vectors.is_floating_point():
+                vectors[at[0]] = 0.0
+                vectors[at[1]] = vectors[at[1]].sign() * norm / vectors.shape[-1] ** 0.5
+    return net, inputs
+
+
+def largest(net, inputs):
+    """The largest number that a linear layer gives: with it, what of a model float16 holds."""
+    found, hooks = [torch.zeros(())], []
+    for module in net.modules():
+        if isinstance(module, torch.nn.Linear):
+            hooks.append(module.register_forward_hook(lambda m, args, out: found.append(out.detach().abs().max())))
+    run(net, inputs, mask=HOLES)
+    for hook in hooks:
+        hook.remove()
+    return max(found)
+
+
+def float16_law(case):
+    """Cast to float16 and under autocast, with rows of zeros and rows as large as the model holds: finite, near to
+    float32, nothing of later and hidden tokens, and from a cache the same."""
+    whole = copy.deepcopy(model_of(case)).half().float()  # the weights are those of float16
+    given = as_dtype(as_dtype(inputs_for(whole, case), torch.float16), torch.float32)
+    for norm in (1e5, 3e3, 1e2):
+        net, inputs = with_extremes(whole, given, norm)
+        if largest(net, inputs) < 3e4:
+            break
+    wanted = run(net, inputs, mask=HOLES)
+    bound = 0.3 if case.name in CHOOSY else 0.1 if case.name in (*LOUD, 'attn_cog_signed') else 0.03
+    for cast in (False, True):
+        if cast:
+            net, inputs = net.half(), as_dtype(inputs, torch.float16)
+        with torch.autocast('cpu', dtype=torch.float16, enabled=not cast):
+            half = run(net, inputs, mask=HOLES)
+            with torch.no_grad():
+                known = per_token(net, inputs, mask=HOLES)
+                hidden = per_token(net, changed(inputs, ~HOLES), mask=HOLES)
+                later = per_token(net, changed(inputs, torch.arange(LENGTH).expand(3, -1) >= 4), mask=HOLES)
+                one_by_one = steps(net, inputs, (3, 1, 3), mask=HOLES)[0] if cacheable(case) else known
+        grads = torch.autograd.grad(weighted(half.float()) / 100, list(net.parameters()), allow_unused=True)
+        error = (half.float() - wanted).norm() / wanted.norm()
+        assert half.isfinite().all() and error < bound, f'cast={cast}: off by {error:.3f} of the norm'
+        assert all(grad.isfinite().all() for grad in grads if grad is not None), f'cast={cast}'
+        assert_close(hidden[HOLES].float(), known[HOLES].float(), 'hidden tokens', 4e-3)
+        early = HOLES & (torch.arange(LENGTH) < 4)
+        if not net.attn_layers.sees_future:
+            assert_close(later[early].float(), known[early].float(), 'later tokens', 4e-3)
+        error = (one_by_one[HOLES].float() - known[HOLES].float()).norm() / known[HOLES].float().norm()
+        assert error < bound, f'from a cache off by {error:.3f} of the norm'
+
+
+@each(share=16)
+def test_float16(case):
+    float16_law(case)
+
+
 # on another device
 
 GPU = 'cuda'
@@ -1121,6 +1188,16 @@ def test_some_pairs_run_or_are_refused(case):
 @each(PAIRED, every=True, whole=True)
 def test_every_pair_runs_or_is_refused(case):
     assert not list(filter(None, (pair_law(case, other) for other in partners(case))))
+
+
+@pytest.mark.nightly
+@each(PAIRED, every=True, whole=True)
+def test_float16_of_pairs(case):
+    """With a few others, the same ones every night."""
+    for other in random.Random(f'float16 {case}').sample(partners(case), 2):
+        both = case.together(other)
+        if refusal(both) is None:
+            float16_law(both)
 
 
 # all laws, for random combinations

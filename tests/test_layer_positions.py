@@ -83,7 +83,7 @@ def test_initial_values_and_their_name():
     stack = Decoder(dim=64, depth=2, per_layer_abs_pos_emb=200)
     table = stack.state_dict()['per_layer_pos']
     assert table.shape == (2, 200, 64) and abs(table.std() - 0.02) < 1e-3 and table.mean().abs() < 1e-3
-    assert TransformerWrapper(num_tokens=9, max_seq_len=4, attn_layers=stack).pos_emb is None
+    assert TransformerWrapper(num_tokens=9, max_seq_len=4, attn_layers=stack).pos_emb(table) == 0
 
 
 @pytest.mark.parametrize('every', [None, 3])

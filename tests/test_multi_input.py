@@ -262,6 +262,7 @@ def test_m3_prompts_of_unequal_length():
     for row, n in enumerate(lens.tolist()):
         expected = greedy(model.net, {name: t[row : row + 1, :n] for name, t in x.items()}, 6)
         same({name: t[row : row + 1] for name, t in found.items()}, expected)
+    same(model.generate(x, 6, temperature=0.0, mask=torch.arange(5) < lens[:, None]), found)
 
 
 @torch.no_grad()

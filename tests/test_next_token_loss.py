@@ -11,6 +11,8 @@ from toy_nets import MODELS, ROTARY, VOCAB, History, Seen, ids_of, language_mode
 from x_transformers import Decoder, Encoder, TransformerWrapper
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper, hidden_keys, next_token_loss
 from x_transformers.flags import ConfigError
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import mean_of_rows, mean_or_zero, predictable, read_of, real_tokens
 
 models = pytest.mark.parametrize('keywords', MODELS.values(), ids=MODELS)
 
@@ -150,11 +152,38 @@ def test_evaluation_hides_nothing():
     assert model.train()(x).item() != plain.item()
 
 
-def test_a_mask_goes_to_the_net_and_removes_no_targets():
+def test_a_prediction_counts_if_target_and_token_before_are_real():
     model = wrapped().eval()
     x, mask = ids_of(2, 5), torch.tensor([[True, False, True, True, True]] * 2)
-    expected = loss_by_hand(model.net(x, mask=mask)[:, :-1], x[:, 1:])
+    logits = model.net(x.masked_fill(~mask, 0), mask=mask)
+    expected = loss_by_hand(logits[:, 2:-1], x[:, 3:])
     assert model(x, mask=mask).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize('ahead', [1, 2, 9])
+def test_which_predictions_count(ahead):
+    real = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+    wanted = [[bool(row[at] and row[at - ahead]) for at in range(ahead, 7)] for row in real]
+    assert predictable(real, ahead).tolist() == wanted
+    tokens = torch.arange(21).view(3, 7)
+    assert (Targets(tokens, -1, real).of(ahead - 1)[:, : max(7 - ahead, 0)] >= 0).tolist() == wanted
+
+
+def test_which_tokens_are_real_by_all_that_is_given():
+    x, mask = torch.zeros(2, 5), torch.tensor([[True, True, False, True, True]] * 2)
+    lens, start = torch.tensor([5, 4]), torch.tensor([0, 1])
+    assert real_tokens(x) is None and torch.equal(real_tokens(x, mask), mask)
+    assert real_tokens(x, None, lens, start).int().tolist() == [[1, 1, 1, 1, 1], [0, 1, 1, 1, 0]]
+    assert real_tokens(x, mask, lens, start).int().tolist() == [[1, 1, 0, 1, 1], [0, 1, 0, 1, 0]]
+    assert read_of(real_tokens(x, mask, lens, start)).int().tolist() == [[1, 1, 0, 1], [0, 1, 0, 0]]
+
+
+def test_means_leave_out_rows_of_padding_alone():
+    losses, real = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([[True, False], [False, False], [True, True]])
+    assert mean_of_rows(losses, real) == 2.5 and mean_of_rows(losses, None) == mean_or_zero(losses) == losses.mean()
+    nothing = torch.zeros(0, requires_grad=True)
+    for found in (mean_of_rows(losses, real & False), mean_of_rows(nothing, None), mean_or_zero(nothing)):
+        assert found == 0
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
@@ -245,6 +274,12 @@ def test_z_loss_of_a_model():
     sums = sum(maps.pre_softmax_attn.logsumexp(-1) for maps in inter.attn_intermediates)
     expected = plain(x).item() + 1e-4 * sums.square().sum(1).mean().item()
     assert with_z(x).item() == pytest.approx(expected, rel=1e-9) and with_z(x).item() > plain(x).item()
+    # of real queries, wherever padding stands
+    heavy = language_model(dict(add_attn_z_loss=True), attn_flash=False, **ROTARY)
+    alone, mask = heavy(x[:1, :4]).item(), torch.arange(6)[None] < 4
+    assert heavy(x[:1], mask=mask).item() == pytest.approx(alone, rel=1e-9)
+    left = dict(mask=mask.flip(1), seq_start_pos=torch.tensor([2]))
+    assert heavy(x[:1].roll(2, dims=1), **left).item() == pytest.approx(alone, rel=1e-9)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Masked models: the parts of the loss by hand, generation against a loop, and data that is learned and generated."""
 
 import math
-import random
 
 import pytest
 import torch
@@ -184,7 +183,6 @@ def test_padding_is_neither_hidden_nor_a_target():
         found = []
         for one in (x, x.masked_fill(~REAL, 3)):
             torch.manual_seed(seed)
-            random.seed(seed)
             found.append(model(one, mask=REAL))
             assert torch.equal(model.net.calls[-1][0][~REAL], one[~REAL])
         assert_close(found[0].generator_loss, found[1].generator_loss)
@@ -254,7 +252,6 @@ def test_keywords_reach_the_net_and_the_critic_that_it_is():
     found = []
     for given in (context, context + 1):
         torch.manual_seed(0)
-        random.seed(0)
         found.append((model(x, context=given), model.generate(3, context=given)))
     assert not torch.allclose(found[0][0].generator_loss, found[1][0].generator_loss)
     assert not torch.allclose(found[0][0].critic_loss, found[1][0].critic_loss)
@@ -276,6 +273,7 @@ def generated(model, b, temperature, thres, noise):
             last = model.null_embed.expand(b, N, -1) if last is None else last
             given['sum_embeds'] = last @ model.to_self_cond.weight.T
         logits, last = model.net(seq, return_logits_and_embeddings=True, **given)
+        logits = torch.where(torch.arange(V) == MASK, -math.inf, logits)  # what is hidden is no answer
         if thres is not None:
             lowest = logits.sort(dim=-1, descending=True).values[..., math.ceil((1 - thres) * V) - 1, None]
             logits = logits.masked_fill(logits < lowest, -math.inf)
@@ -291,7 +289,7 @@ def generated(model, b, temperature, thres, noise):
             again = sorted(allowed, key=lambda i: -score[row, i].item())[:count]
             hidden[row] = torch.tensor([i in again for i in range(N)])
         seq = seq.masked_fill(hidden, MASK)
-    assert not hidden.any()
+    assert not hidden.any() and not (seq == MASK).any()
     return seq
 
 
@@ -339,6 +337,27 @@ def test_nothing_stays_hidden_whatever_the_schedule():
     assert NonAutoregressiveWrapper(net(), mask_id=MASK, steps=4, schedule='cosine').hidden_counts(N)[-1] == 0
 
 
+@pytest.mark.parametrize('order', ['confidence', 'random'])
+@torch.no_grad()
+def test_what_is_hidden_is_never_an_answer(order):
+    """Also where the net would say it everywhere, with a critic and without, beside tokens that are given."""
+    for keywords in ({}, dict(self_token_critic=True), dict(can_mask_prev_unmasked=True), dict(steps=1)):
+        model = wrapped(**keywords)
+        model.net.to_logits.weight[MASK] *= 50
+        for thres in (None, 0.99):
+            found = model.generate(40, filter_thres=thres, order=order)
+            assert not (found == MASK).any()
+        given = ids(8).masked_fill(torch.arange(N) % 3 > 0, MASK)
+        filled = model.generate(given=given, order=order)
+        assert not (filled == MASK).any() and torch.equal(filled[:, ::3], given[:, ::3])
+    model = wrapped(self_token_critic=True)
+    model.net.to_logits.weight[MASK] *= 50
+    seen = []
+    model.token_critic.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model(ids(), generator_sample_temperature=1.0)
+    assert not (seen[0] == MASK).any()  # nor does the critic learn from it
+
+
 # the rest
 
 
@@ -358,6 +377,9 @@ def test_refusals_and_warnings():
         (lambda: model.generate(seq_len=13), ValueError, r'`seq_len` got 13, it must be an integer from 1 to 12'),
         (lambda: wrapped(around=dict(max_seq_len=0)).generate(), ValueError, r'`seq_len` got None'),
         (lambda: wrapped(mask_id=V), ConfigError, r'`mask_id` got 11, it must be less than `num_tokens`'),
+        (lambda: model(x.masked_fill(torch.arange(N) == 3, MASK)), ValueError, r'must not hold `mask_id`, 10, .*row 0'),
+        (lambda: wrapped(around=dict(kind=Decoder)), ConfigError, r'`net` must see both sides of a token'),
+        (lambda: NonAutoregressiveWrapper(net(num_tokens=1), mask_id=0), ConfigError, r'must have another token than'),
         (lambda: wrapped(schedule='sine'), ConfigError, r"`schedule` got 'sine', it must be one of 'linear', 'cosine'"),
         (lambda: wrapped(token_critic=Critic(), self_token_critic=True), ConfigError, r'set only one'),
         (lambda: wrapped(around=dict(return_only_embed=True)), ValueError, r'`return_only_embed` is set'),

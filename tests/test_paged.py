@@ -215,6 +215,19 @@ def test_weights_that_change_between_steps_count():
     assert list(engine.step().values()) == wanted != before
 
 
+def test_a_net_that_was_cast_begins_with_an_empty_pool():
+    made, (short, long) = model(), prompts(3, 9)
+    engine = PagedEngine(made, 30, 4)
+    check(made, [(long, 4)], engine)
+    made.float()
+    check(made, [(torch.cat((long, short)), 4)], engine)  # whose beginning was read in float64
+    engine.add(short, 4, temperature=0.0)
+    engine.step()
+    made.double()
+    with pytest.raises(ValueError, match='the net was cast or moved while 1 requests run'):
+        engine.step()
+
+
 @pytest.mark.parametrize('blocks', [12, 14, 30])
 @pytest.mark.parametrize('batch', [1, 3, 8])
 def test_few_blocks(blocks, batch):
@@ -520,3 +533,58 @@ def test_who_cannot_wait_is_told():
     engine.step()
     engine.add([1], 3)
     assert len(engine.run()) == 2
+
+
+# the model is cast between requests
+
+
+@pytest.mark.parametrize('first, second', [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float64)])
+def test_an_idle_engine_follows_a_cast(first, second):
+    """Its tokens are those of an engine that was made afterwards; nothing is shared with what was cached before."""
+    wrapper, (one, other) = model(rotary_pos_emb=True), prompts(5, 8)
+    engine = PagedEngine(wrapper.to(first), 32, block_size=4)
+    for to in (first, second, first):
+        wrapper.to(to)
+        numbers = [engine.add(prompt, 6, temperature=0.0) for prompt in (one, other, one)]
+        found = engine.run()
+        fresh = PagedEngine(wrapper, 32, block_size=4)
+        wanted = [fresh.add(prompt, 6, temperature=0.0) for prompt in (one, other, one)]
+        done = fresh.run()
+        assert [found[at].tokens.tolist() for at in numbers] == [done[at].tokens.tolist() for at in wanted]
+        assert engine.precision == fresh.precision
+
+
+def test_an_idle_engine_follows_autocast():
+    wrapper, (prompt,) = model().float(), prompts(6)
+    engine = PagedEngine(wrapper, 32, block_size=4)
+    for on in (False, True, False):
+        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=on):
+            number = engine.add(prompt, 6, temperature=0.0)
+            found = engine.run()[number].tokens
+            assert torch.equal(found, wrapper.generate(prompt[None], 6, temperature=0.0)[0])
+
+
+@pytest.mark.parametrize('way', ['cast', 'autocast'])
+def test_a_cast_while_requests_run_is_refused(way):
+    """In words; back as it was, they go on as if nothing had been."""
+    wrapper, (prompt,) = model().float(), prompts(6)
+    wanted = wrapper.generate(prompt[None], 5, temperature=0.0)[0]
+    engine = PagedEngine(wrapper, 32, block_size=4)
+    number = engine.add(prompt, 5, temperature=0.0)
+    engine.step()
+    weights = {name: t.clone() for name, t in wrapper.state_dict().items()}
+    if way == 'cast':
+        wrapper.bfloat16()
+        with pytest.raises(ValueError, match='cast or moved while 1 requests run'):
+            engine.step()
+        wrapper.float().load_state_dict(weights)
+    else:
+        with torch.autocast('cpu', dtype=torch.bfloat16), pytest.raises(ValueError, match='cast or moved while 1'):
+            engine.step()
+    assert torch.equal(engine.run()[number].tokens, wanted)
+
+
+@pytest.mark.parametrize('prompt', [torch.zeros(0), torch.zeros(2, 3).long(), [1.5], 'text', [V], [-1]])
+def test_what_is_no_prompt(prompt):
+    with pytest.raises((ValueError, TypeError), match='prompt'):
+        PagedEngine(model(), 8, block_size=4).add(prompt, 2)

@@ -97,7 +97,10 @@ def stream(*shape, seed=1):
 
 
 def some(*shape, seed=1, share=0.7):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
+    """Which tokens are real: the first and the last one, since others count from there, and a share of the rest."""
+    real = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
+    real[:, [0, -1]] = True
+    return real
 
 
 def agree(sparse, plain, x, pattern, mask=None, **inputs):

@@ -19,7 +19,9 @@ def stream(*shape, seed=1):
 
 
 def some(*shape, seed=1, share=0.6):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
+    real = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < share
+    real[:, 0] = True  # others count from there
+    return real
 
 
 def dense(pattern, n, keys, first=0):
@@ -67,11 +69,12 @@ def test_the_dense_twin(pattern, flags):
 
 
 def test_queries_that_see_nothing_and_contexts_without_tokens():
-    attn = Attention(8, heads=2, dim_head=4, sparse_pattern=Global(2), project_out=False).double()
+    pattern = Global(positions=(1, 2))
+    attn = Attention(8, heads=2, dim_head=4, sparse_pattern=pattern, project_out=False).double()
     x, context = stream(1, N, 8), stream(1, KEYS, 8)
-    hidden = torch.arange(KEYS)[None] >= 2  # the global ones are padding
+    hidden = (torch.arange(KEYS)[None] - 1.5).abs() > 1  # the global ones
     out = attn(x, context, context_mask=hidden)
-    assert (out[:, 2:] == 0).all() and (out[:, :2] != 0).all()
+    assert (out[:, [0, *range(3, N)]] == 0).all() and (out[:, 1:3] != 0).all()
     assert (attn(x, context[:, :0]) == 0).all() and attn(x[:, :0], context).shape == (1, 0, 8)
     x.requires_grad_()
     assert torch.autograd.grad(attn(x, context, context_mask=hidden).sum(), x)[0].isfinite().all()
@@ -154,6 +157,9 @@ def test_stacks():
     out = reader(x, context=context)
     seen = [torch.autograd.grad(out[0, at, 0], context, retain_graph=True)[0][0] for at in range(5)]
     assert [(one != 0).any(dim=-1).nonzero()[:, 0].tolist() for one in seen] == [[2], [2], [0, 1, 2, 3, 4, 5], [2], [2]]
+    out = reader(x, context=context, document_ids=torch.tensor([[0, 0, 1, 1, 1]]))  # places within documents
+    seen = [torch.autograd.grad(out[0, at, 0], context, retain_graph=True)[0][0] for at in range(5)]
+    assert [int((one != 0).any(dim=-1).sum()) for one in seen] == [1, 1, 1, 1, 6]
     net = XTransformer(
         dim=8, enc_num_tokens=11, enc_depth=1, enc_heads=2, enc_max_seq_len=8, dec_num_tokens=11, dec_depth=1,
         dec_heads=2, dec_max_seq_len=8, dec_cross_attn_sparse_pattern={'pattern': 'global', 'first': 2},

@@ -328,13 +328,18 @@ def test_transformers_xlnet():
     config = transformers.XLNetConfig(
         vocab_size=50, d_model=32, n_layer=3, n_head=4, d_inner=128, ff_activation='gelu', mem_len=5
     )
-    theirs = randomised(transformers.XLNetModel(config))
+    whole = randomised(transformers.XLNetLMHeadModel(config))
+    theirs = whole.transformer
     theirs.relative_positional_encoding = precise_positions
     made = presets.build(presets.xlnet_base(dim=32, depth=3, heads=4, num_tokens=50, max_mem_len=5)).double().eval()
     copied(made, theirs)
+    made.to_logits.bias.copy_(whole.lm_loss.bias)
     x, segments = rows(2) % 50, torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 0]])
     ours = made(x, segment_ids=segments, return_embeddings=True)
     assert_close(ours, theirs(x, token_type_ids=segments).last_hidden_state, tolerance=1e-10)
+    real = torch.arange(N) >= torch.tensor([[0], [3]])
+    logits, found = made(x, mask=real), whole(x, attention_mask=real.double()).logits
+    assert_close(logits[real], found[real], tolerance=1e-10)
     order = PermutationLMWrapper(made, 0.5).order(x, generator=torch.Generator().manual_seed(0))
     later = (order.ranks >= 0)[:, None] & (order.ranks[:, None] >= order.ranks[:, :, None])
     asked, theirs_mems, mems = F.one_hot(order.places, N).double(), None, None

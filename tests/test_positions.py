@@ -223,6 +223,103 @@ def test_logits_stay_where_all_positions_move(far, flag):
     assert error < 1e-5, error
 
 
+TURNED = dict(rotary_pos_emb=True)
+LONGER = dict(kind='longrope', short_factor=[1.0] * 2, long_factor=[2.0] * 2, length=20)
+RELATIVE = {
+    'rotary': TURNED,
+    'part': dict(**TURNED, rotary_emb_dim=5),
+    'interpolated': dict(**TURNED, rotary_interpolation_factor=2.0),
+    'some heads': dict(**TURNED, rotate_num_heads=1),
+    'layers': dict(**TURNED, rotary_layers=(True, dict(theta=100.0))),
+    'yarn': dict(**TURNED, rotary_scaling=dict(kind='yarn', factor=2.0, length=6)),
+    'dynamic': dict(**TURNED, rotary_scaling=dict(kind='dynamic', factor=2.0, length=6)),
+    'longrope': dict(**TURNED, rotary_scaling=LONGER),
+    'xpos': dict(rotary_xpos=True),
+    'xpos, steep': dict(rotary_xpos=True, rotary_xpos_scale_base=8),
+    'polar': dict(polar_pos_emb=True),
+    'alibi': dict(alibi_pos_bias=True),
+    'T5': dict(rel_pos_bias=True),
+    'dynamic bias': dict(dynamic_pos_bias=True),
+    'shaw': dict(shaw_rel_pos=True, shaw_rel_values=True),
+    'XL': dict(xl_rel_pos=True),
+    'disentangled': dict(attn_disentangled=dict(span=3)),
+    'rescaled': dict(da_pos_rescale=True),
+    'contextual': dict(attn_use_cope=True),
+    'gates': dict(attn_data_dependent_alibi=True),
+    'window': dict(**TURNED, attn_max_attend_past=4),
+}
+WAYS = ('pos', 'rows', 'gaps', 'cache', 'offset', 'offset, cache', 'front', 'mems', 'left padding', 'mask')
+PRECISION = {torch.float64: 1e-7, torch.float32: 2e-4, torch.bfloat16: 0.1, torch.float16: 0.01}
+
+
+def moved_by(far, way, net, dtype):
+    """Outputs for tokens, the first of which stands at `far`."""
+    ids, x, at = torch.arange(18).view(2, 9) % 11, randn(2, 9, 16).to(dtype), torch.arange(9) + far
+    pads = torch.tensor([[3], [0]])
+    late = torch.where(torch.arange(9) >= pads, at - pads, 1)  # what padding stands at does not matter
+    if way in ('cache', 'offset, cache'):
+        inputs = (lambda n: dict(x=ids[:, :n], pos=at[:n])) if way == 'cache' else (lambda n: dict(x=x[:, :n]))
+        model, keeps = (net, 'return_intermediates') if way == 'cache' else (net.attn_layers, 'return_hiddens')
+        first = {} if way == 'cache' else dict(seq_pos_offset=far)
+        _, known = model(**inputs(5), **first, **{keeps: True})
+        second, known = model(**inputs(7), cache=known, **{keeps: True})
+        third, _ = model(**inputs(9), cache=known, **{keeps: True})
+        return torch.cat((second[:, -2:], third[:, -2:]), dim=1)
+    if way == 'offset':
+        return net.attn_layers(x, seq_pos_offset=far)
+    inputs = {
+        'pos': dict(pos=at),
+        'rows': dict(pos=torch.stack((at, at - far // 2))),
+        'gaps': dict(pos=torch.tensor([0, 1, 5, 6, 7, 20, 21, 30, 31]) + far),
+        'front': dict(pos=at, prepend_embeds=x[:, :3]),
+        'mems': dict(pos=at, mems=[x[:, :4], x[:, 1:5]]),
+        'left padding': dict(pos=late, seq_start_pos=pads[:, 0]),
+        'mask': dict(pos=late, mask=torch.arange(9) >= pads, prepend_embeds=x[:, :2]),
+    }
+    return net(ids, **inputs[way])[:, 3 * (way in ('left padding', 'mask')) - (way == 'mask') :][:, -6:]
+
+
+def check_it_does_not_matter_where_a_row_begins(scheme, ways, distances, dtypes=PRECISION):
+    layers = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, verbose=False, **RELATIVE[scheme])
+    net = randomised(TransformerWrapper(num_tokens=11, max_seq_len=0, attn_layers=layers), scale=0.4)
+    with torch.no_grad():
+        for dtype in dtypes:
+            net.to(dtype)
+            for way in ways:
+                here = moved_by(0, way, net, dtype)
+                for far in distances:
+                    error = (moved_by(far, way, net, dtype) - here).abs().max() / here.abs().max()
+                    assert error < PRECISION[dtype], (way, far, dtype, error)
+
+
+@pytest.mark.parametrize('scheme', ['xpos', 'dynamic', 'alibi'])
+def test_it_does_not_matter_where_a_row_begins(scheme):
+    dtypes = (torch.float64, torch.float16)
+    check_it_does_not_matter_where_a_row_begins(scheme, ('rows', 'cache', 'mems', 'mask'), (50_000,), dtypes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('scheme', RELATIVE)
+def test_it_does_not_matter_where_a_row_begins_however(scheme):
+    check_it_does_not_matter_where_a_row_begins(scheme, WAYS, (1000, 50_000, 10**7))
+
+
+@pytest.mark.parametrize('flags', [dict(attn_num_mem_kv=2), dict(cross_attend=True)])
+def test_xpos_beside_other_keys_far_away(flags):
+    """Learned keys, which have no scale, and those of a context, at positions of its own."""
+    net = randomised(Decoder(**STACK, rotary_xpos=True, **flags), 0)
+    net.rotary_pos_emb.inv_freq.zero_()  # learned keys do not turn with the others
+    x, pos, places = randn(2, 5, 7), torch.arange(5), torch.tensor([2, 5, 6])
+
+    def at(far, step=1):
+        more = dict(context=randn(2, 3, 7), context_pos=places + far) if 'cross_attend' in flags else {}
+        return net(x, pos=step * pos + far, **more)
+
+    for far in (1, 1000, 10**6):
+        assert_close(at(far), at(0), tolerance=1e-6)
+    assert (at(0, step=300) - at(0)).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize('far', [10**6, 10**7])
 def test_angles_far_away(far):
     pos = torch.arange(9)
@@ -544,6 +641,23 @@ def test_xpos_refuses_lengths_that_overflow():
     net = Decoder(dim=8, depth=1, heads=2, attn_dim_head=4, rotary_xpos=True, rotary_xpos_scale_base=1, verbose=False)
     with pytest.raises(ValueError, match='`rotary_xpos` overflows past 70 positions, raise `rotary_xpos_scale_base`'):
         net(torch.randn(1, 71, 8))
+    x = torch.randn(1, 5, 8)
+    for dtype, most in ((torch.float32, 70), (torch.float16, 6)):
+        net.to(dtype)
+        apart = torch.tensor([0, 1, 2, 3, most])
+        assert net(x.to(dtype), pos=apart + 10**6).isfinite().all()
+        with pytest.raises(
+            ValueError, match=f'`rotary_xpos` overflows at positions more than {most} from the first one'
+        ):
+            net(x.to(dtype), pos=apart + torch.tensor([0, 0, 0, 0, 1]))
+        hidden = dict(pos=apart + torch.tensor([0, 0, 0, 0, 99]), mask=torch.arange(5)[None] < 4)
+        assert net(x.to(dtype), **hidden)[:, :4].isfinite().all()
+    with pytest.raises(ValueError, match='`rotary_xpos` overflows past 6 positions in float16'):
+        net(torch.randn(1, 7, 8).half())
+    with torch.autocast('cpu', torch.float16), pytest.raises(ValueError, match='past 6 positions in float16'):
+        net.float()(torch.randn(1, 7, 8))
+    with pytest.raises(ValueError, match='`rotary_xpos` overflows at positions more than 35840 from the first one, or'):
+        RotaryEmbedding(4, use_xpos=True)(torch.tensor([0, 100_000]))
 
 
 @pytest.mark.parametrize(

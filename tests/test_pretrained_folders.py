@@ -670,14 +670,14 @@ def test_generation_defaults_that_sample(logged):
 
 def test_generation_defaults_of_decoders_with_a_source(logged):
     """A length counts the token that the decoder begins with, and so do places of tokens."""
-    from x_transformers.pretrained.generation import At, generation_keywords
+    from x_transformers.pretrained.generation import FirstToken, LastToken, NotAtBegin, generation_keywords
 
     said = dict(max_length=9, forced_bos_token_id=4, forced_eos_token_id=2, begin_suppress_tokens=[5, 6])
     found = generation_keywords(said, has_source=True)
-    assert found.pop('logits_processor') == (At(1, (4,), True), At(8, (2,), True), At(2, (5, 6), False))
-    assert found == dict(seq_len=8, temperature=0.0)
+    assert found.pop('logits_processor') == (FirstToken((4,)), LastToken((2,)), NotAtBegin((5, 6), True))
+    assert found == dict(seq_len=8, temperature=0.0) and found['seq_len'].total == 9
     found = generation_keywords(dict(begin_suppress_tokens=[5], max_new_tokens=3, max_length=9), has_source=True)
-    assert found == dict(seq_len=3, temperature=0.0, logits_processor=(At(1, (5,), False),))
+    assert found == dict(seq_len=3, temperature=0.0, logits_processor=(NotAtBegin((5,)),))
     assert not logged
 
 
@@ -695,7 +695,7 @@ def test_a_type_of_ones_own():
 
 def test_what_may_not_be_said():
     """Each step of the choice of a token, against a loop over rows and tokens."""
-    from x_transformers.pretrained.generation import At, BadWords, NoRepeat
+    from x_transformers.pretrained.generation import BadWords, NoRepeat, NotAtBegin
 
     ids, logits = torch.randint(0, 4, (8, 9), generator=torch.Generator().manual_seed(5)), torch.zeros(8, 5)
 
@@ -710,9 +710,7 @@ def test_what_may_not_be_said():
     rules = [
         *((NoRepeat(n), functools.partial(repeats, n=n)) for n in (1, 2, 3)),
         (BadWords(words), lambda text: any(tuple(text[-len(word) :]) == word for word in words)),
-        (At(9, (1, 2), only=True), lambda text: text[-1] not in (1, 2)),
-        (At(9, (1, 2), only=False), lambda text: text[-1] in (1, 2)),
-        (At(8, (1, 2), only=False), lambda text: False),
+        (NotAtBegin((1, 2)), lambda text: text[-1] in (1, 2)),
     ]
     for rule, banned in rules:
         found = rule(ids, logits).isinf()

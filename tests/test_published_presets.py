@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import assert_close, randn
+from oracles import assert_close, randn, randomised
 from torch import nn
 from toy_tasks import taught
 
@@ -24,7 +24,7 @@ COUNTS = {
     'llama_7b': 6_738_415_616,
     'vit_b16': 86_389_248,  # with the pooler
     'whisper_tiny': 37_760_640,
-    'xlnet_base': 116_718_336,
+    'xlnet_base': 116_718_336 + 32_000,  # with the bias of its logits
 }
 # of the repositories of these models
 CONFIGS = {
@@ -155,6 +155,71 @@ def test_gpt1_is_the_model_of_transformers():
     ids = torch.randint(0, 50, (2, 12))
     with torch.no_grad():
         assert_close(net(ids), theirs(ids).logits, tolerance=1e-10)
+
+
+# what a logit is, of what the stack gives: the table of tokens, by the factor that the paper has, and a bias
+
+TIED = {'gpt1': 1.0, 'gpt2': 1.0, 'gpt3': 1.0, 'xlnet_base': 1.0, 'vaswani_base': 1.0, 'vaswani_big': 1.0}
+TIED |= {'t5_base': 48**-0.5, 'whisper_tiny': 1.0}
+BIASED = ('xlnet_base',)
+
+
+@pytest.mark.parametrize('name', TIED)
+@torch.no_grad()
+def test_logits_are_products_with_the_table_of_tokens(name):
+    sides = dict(enc_num_tokens=30, dec_num_tokens=30) if name[:2] in ('va', 't5') else dict(num_tokens=30)
+    sizes = dict(dim=48, enc_depth=1, dec_depth=1) if name[:2] == 'va' else dict(dim=48, depth=1, heads=2)
+    model = randomised(presets.build(getattr(presets, name)(**sizes, **sides)), scale=0.3)
+    net, inputs = getattr(getattr(model, 'decoder', model), 'net', model), {}
+    if net is not model:
+        inputs = dict(context=randn(2, 4, 48))
+    hidden, logits = (net(IDS[:2] % 30, return_embeddings=wanted, **inputs) for wanted in (True, False))
+    products = TIED[name] * hidden @ net.token_emb.emb.weight.mT
+    if name in BIASED:
+        assert net.to_logits.bias.abs().min() > 0
+        products = products + net.to_logits.bias
+    assert_close(logits, products)
+
+
+@torch.no_grad()
+def test_an_agent_written_out():
+    """arXiv:1910.06764, section 3, with the relative positions of arXiv:1901.02860: norms in front of branches, ReLU
+    behind them, gates in place of sums, and nothing behind the last one."""
+    dim, heads, width, n, held = 12, 2, 64, 5, 3
+    net = randomised(presets.build(presets.gtrxl(dim_in=4, dim_out=3, dim=dim, heads=heads, depth=2)), scale=0.4)
+    x, mems = randn(1, n, 4), [randn(1, held, dim, seed=1), randn(1, held, dim, seed=2)]
+    stack, stream = net.attn_layers, net.project_in(x)[0]
+    distances = torch.arange(n + held).flip(0).double()[:, None] * 10000 ** (-torch.arange(0, dim, 2).double() / dim)
+    waves = torch.cat((distances.sin(), distances.cos()), dim=-1)  # of keys, for the last query
+
+    def normed(norm, t):
+        t = (t - t.mean(-1, keepdim=True)) / (t.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        return t * (norm.gamma + norm.unit_offset) + norm.beta
+
+    def gated(gate, y, t):
+        y = y.relu()
+        wr, wz, wg = gate.w_y.weight.chunk(3)
+        ur, uz = gate.w_x.weight.chunk(2)
+        r, z = (y @ wr.T + t @ ur.T).sigmoid(), (y @ wz.T + t @ uz.T - gate.gate_bias).sigmoid()
+        return (1 - z) * t + z * (y @ wg.T + (r * t) @ gate.u_g.weight.T).tanh()
+
+    for at in range(2):
+        (norms, attn, gate), (ff_norms, ff, ff_gate) = stack.layers[2 * at], stack.layers[2 * at + 1]
+        everything = normed(norms[0], torch.cat((mems[at][0], stream)))
+        q = attn.to_q(everything[held:]).view(n, heads, width)
+        k, v = (to(everything).view(-1, heads, width) for to in (attn.to_k, attn.to_v))
+        far = (waves @ attn.xl_r if hasattr(attn, 'xl_r') else waves).view(-1, heads, width)
+        rows = []
+        for i in range(n):
+            keys = held + i + 1
+            u, w = stack.xl_u, stack.xl_v
+            sim = torch.einsum('hd,jhd->hj', q[i] + u, k[:keys]) + torch.einsum('hd,jhd->hj', q[i] + w, far[-keys:])
+            rows.append(torch.einsum('hj,jhd->hd', (sim * width**-0.5).softmax(-1), v[:keys]).flatten())
+        stream = gated(gate, attn.to_out(torch.stack(rows)), stream)
+        first, last = ff.ff[0][0], ff.output
+        inner = (normed(ff_norms[0], stream) @ first.weight.T + first.bias).relu()
+        stream = gated(ff_gate, inner @ last.weight.T + last.bias, stream)
+    assert_close(net(x, mems=mems)[0], net.project_out(stream))
 
 
 # what they learn: 32 things by heart, in at most 200 steps

@@ -10,6 +10,7 @@ from oracles import assert_close, randn, randomised
 
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 from x_transformers.features.frequencies import Frequencies
+from x_transformers.training.losses import tell_padding
 
 LINEAR, DYNAMIC = dict(kind='linear', factor=4.0), dict(kind='dynamic', factor=4.0, length=6)
 YARN = dict(kind='yarn', factor=4.0, length=16)
@@ -173,6 +174,38 @@ def test_all_tokens_turn_by_the_length_of_their_row(scaling):
     assert_close(net(torch.cat((x[:1], shifted)), seq_start_pos=torch.tensor([0, 4]))[1:, 4:], alone)
 
 
+@pytest.mark.parametrize('scaling', [DYNAMIC, LONG], ids=['dynamic', 'longrope'])
+def test_documents_turn_by_lengths_of_their_own(scaling):
+    net, x, ids = stack(rotary_scaling=scaling), randn(1, 12, 12), torch.tensor([[0] * 9 + [1] * 3])
+    out = net(x, document_ids=ids)
+    assert_close(out[:, :9], net(x[:, :9]))
+    assert_close(out[:, 9:], net(x[:, 9:]))
+    hidden = (torch.arange(12) >= 5) & (torch.arange(12) < 9)
+    assert_close(net(x, document_ids=ids, mask=~hidden[None])[:, :5], net(x[:, :5]))
+
+
+def test_layers_turn_by_the_length_of_their_row():
+    net, x = stack(rotary_layers=(dict(scaling=DYNAMIC), dict(theta=50.0, scaling=LONG))), randn(2, 9, 12)
+    factors = (1, Frequencies(8, 50.0, LONG).factor)
+    for n in (5, 9):
+        angles = [by_length(net, *own)(range(n), n) for own in ((DYNAMIC,), (LONG, 50.0))]
+        assert_close(net(x[:, :n]), attended(net, x[:, :n], angles, factors), tolerance=1e-6)
+
+
+def test_keys_of_a_context_turn_by_the_length_of_the_row():
+    sizes = dict(dim=12, heads=2, attn_dim_head=10, rotary_emb_dim=8, depth=1, cross_attend=True, verbose=False)
+    net = randomised(Decoder(**sizes, rotary_pos_emb=True, rotary_scaling=DYNAMIC))
+    x, seen = randn(2, 9, 12), []
+    given = dict(context=randn(2, 3, 12), context_pos=torch.arange(3))
+    next(layer[1] for layer in net.layers if layer.kind == 'c').register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs['context_rotary_pos_emb'][0]), with_kwargs=True
+    )
+    net(x, **given)
+    assert_close(seen[0].double(), by_length(net, DYNAMIC)(range(3), 9), tolerance=1e-6)
+    with pytest.raises(ValueError, match='`context_pos` does not go with packed documents'):
+        net(x, **given, document_ids=torch.tensor([[0] * 6 + [1] * 3] * 2))
+
+
 def test_cached_keys_keep_the_angles_that_they_were_turned_by():
     net, x = stack(rotary_scaling=DYNAMIC), randn(2, 9, 12)
     of = by_length(net, DYNAMIC)
@@ -214,12 +247,31 @@ def test_generation_reads_all_again_where_a_row_has_become_long(prompts):
     assert torch.equal(tokens, net.speculative(prompts, 9, temperature=0.0))
 
 
+def test_padding_that_a_mask_hides_is_no_part_of_a_row_that_becomes_long():
+    net, read = model(rotary_scaling=LONG), []
+    wanted = net.generate(PROMPTS[:1], 9, temperature=0.0)
+    net.net.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
+    mask = torch.tensor([[False, False, True, True, True]])
+    assert torch.equal(net.generate(F.pad(PROMPTS[0], (2, 0))[None], 9, temperature=0.0, mask=mask), wanted)
+    assert read == [5, 1, 1, 1, 9, 1, 1, 1, 1]
+
+
 def test_nothing_is_guessed_where_a_token_depends_on_how_many_are_read():
     net = model(rotary_scaling=DYNAMIC)
     repeated = torch.tensor([[3, 1, 4, 3, 1, 4, 3]])  # of which much could be guessed
     tokens, stats = net.speculative(repeated, 9, temperature=0.0, return_stats=True)
     assert stats.guessed == 0 and torch.equal(tokens, net.generate(repeated, 9, temperature=0.0))
     assert net.net.follows_length and not model().net.follows_length
+
+
+def test_nets_that_count_tokens_are_told_which_are_padding():
+    real = torch.tensor([[True, True, False]])
+    for flags, told in ((dict(rotary_scaling=DYNAMIC), True), ({}, False)):
+        inputs, given = {}, {'mask': ~real}
+        net = model(**flags).net
+        tell_padding(net, inputs, lambda: real)
+        tell_padding(net, given, lambda: real)
+        assert inputs == ({'mask': real} if told else {}) and torch.equal(given['mask'], ~real)
 
 
 REFUSED = [

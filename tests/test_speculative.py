@@ -351,8 +351,10 @@ def test_a_looped_net_with_one_row_guesses_nothing(logged):
     stack = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, rotary_pos_emb=True, pre_and_post_norm=True)
     net = TransformerWrapper(num_tokens=11, max_seq_len=32, attn_layers=stack, looped=True, max_looped_steps=3)
     model = AutoregressiveWrapper(randomise(net.double()))
-    for prompts in (ids_of(1, 4, vocab=11), ids_of(3, 4, vocab=11)):
-        assert torch.equal(model.speculative(prompts, 9, **GREEDY), model.generate(prompts, 9, **GREEDY))
+    for prompts, own in ((ids_of(1, 4, vocab=11), dict(looped_inference=True)), (ids_of(3, 4, vocab=11), {})):
+        made, stats = model.speculative(prompts, 9, return_stats=True, **GREEDY, **own)
+        assert torch.equal(made, model.generate(prompts, 9, **GREEDY, **own))
+        assert (stats.guessed == 0) == bool(own)
     assert len([text for text in logged if 'looped' in text]) == 1
 
 

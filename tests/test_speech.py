@@ -1,6 +1,8 @@
 """Spectrograms of speech: filters by hand, transformers' extractor, tones; an encoder, and tones spelled as tokens."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from toy_tasks import taught
 
 from x_transformers import (
     AutoregressiveWrapper,
+    ConformerEncoder,
     Decoder,
     Encoder,
     EncoderDecoder,
@@ -101,6 +104,52 @@ def test_the_encoder_by_its_parts():
     own = SpeechEncoder(n_mels=5, max_positions=9, attn_layers=Encoder(dim=16, depth=1, heads=2, ff_glu=True))
     assert own(x.float()).shape == (2, 7, 16) and own.config['attn_layers']['ff_glu']
     assert SpeechEncoder.from_config(made.config).config == made.config
+
+
+def test_a_spectrogram_is_made_of_its_sizes_alone(tmp_path):
+    """Where it is saved and loaded, copied, cast, and built without memory."""
+    made, wave = LogMelSpectrogram(8000, 64, 16, 10, seconds=0.1), torch.randn(2, 700)
+    made.save_pretrained(tmp_path)
+    with torch.device('meta'):
+        bare = LogMelSpectrogram(**{name: value for name, value in made.config.items() if name != 'class'})
+    loaded, others = (
+        LogMelSpectrogram.from_pretrained(tmp_path),
+        [copy.deepcopy(made), pickle.loads(pickle.dumps(made))],
+    )
+    others += [loaded, bare.to_empty(device='cpu'), copy.deepcopy(made).double(), copy.deepcopy(made).half()]
+    others.append(torch.compile(made, backend='eager', fullgraph=True))
+    for other in others:
+        assert torch.equal(other(wave), made(wave))
+    assert not list(made.buffers()) and made.window.dtype == made.filters.dtype == torch.float32
+    assert made(wave.to('meta')).shape == made(wave).shape and made(wave.double()).dtype == torch.float64
+
+
+@pytest.mark.slow
+def test_a_spectrogram_compiles():
+    made, wave = LogMelSpectrogram(8000, 64, 16, 10, seconds=0.1), torch.randn(2, 700)
+    assert torch.equal(torch.compile(made, backend='eager', fullgraph=True)(wave), made(wave))
+
+
+def test_no_more_frames_than_positions():
+    made, x = randomised(SpeechEncoder(16, 1, 2, n_mels=8, max_positions=20)), randn(2, 41, 8)
+    assert made(x[:, :40]).shape == (2, 20, 16)
+    with pytest.raises(ValueError, match='`x` got 41 frames, which are 21 vectors, more than `max_positions=20`'):
+        made(x)
+
+
+def test_padding_of_sound_stands_behind():
+    """There a row is as alone; anywhere else it is refused, by each encoder, with and without convolutions in front."""
+    x, lengths = randn(3, 40, 8), (40, 25, 31)
+    mask = torch.arange(40) < torch.tensor(lengths)[:, None]
+    sizes = dict(dim=16, depth=1, heads=2, attn_dim_head=8, conv_kernel_size=3, input_dim=8)
+    for made in (SpeechEncoder(16, 1, 2, n_mels=8), ConformerEncoder(**sizes), ConformerEncoder(**sizes, subsample=1)):
+        found = randomised(made)(x.masked_fill(~mask.unsqueeze(-1), float('nan')), mask=mask)
+        for row, own, length in zip(found, x, lengths, strict=True):
+            alone = made(own[None, :length])[0]
+            assert_close(row[: len(alone)], alone, tolerance=1e-10)
+        for other in (mask.flip(1), mask & (torch.arange(40) != 12)):
+            with pytest.raises(ValueError, match='`mask` hides entries in front of real ones'):
+                made(x, mask=other)
 
 
 @pytest.mark.nightly

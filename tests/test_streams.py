@@ -479,7 +479,7 @@ def test_derf(offset):
 
 def test_pre_and_post_norm():
     net, x = built(pre_and_post_norm=True), randn(2, 5, 6)
-    assert net.final_norm is None
+    assert net.final_norm(x) is x
     wanted = x
     for index, layer in enumerate(net.layers):
         wanted = layer[0][2](wanted + branch(net, index, wanted))

@@ -337,7 +337,6 @@ def test_what_is_refused():
         (lambda: one_stream()(TEXT, IMAGE, MASK[:, 1:]), '`text_mask` got'),
         (lambda: one_stream().generate(TEXT, cond_scale=2.0), 'set `cond_drop_prob`, or'),
         (lambda: one_stream().generate(TEXT, cond_scale=2.0, negative_text=TEXT[:1]), '`negative_text` got 1 rows'),
-        (lambda: one_stream().generate(TEXT, repetition_penalty=2.0), '`repetition_penalty` would take words'),
         (lambda: one_stream().generate(TEXT, temprature=2.0), '`temprature` is no option'),
         (lambda: two_stacks(cond_drop_prob=0.0, guidance=2.0), '`guidance` got 2.0'),
         (lambda: two_stacks(dropout=0.1), 'unknown keyword `dropout`'),

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import random
 
 import pytest
 import torch
@@ -440,7 +439,6 @@ def everything_at_once(monkeypatch):
 
 def seed(number):
     torch.manual_seed(number)
-    random.seed(number)
 
 
 def trained(model, run):

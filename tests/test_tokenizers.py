@@ -1,12 +1,17 @@
 """Tokenizers: there and back, merges and pieces by hand, the best cut by brute force, padding, and what is refused."""
 
+import copy
 import itertools
 import json
+import random
+from functools import partial
 
 import pytest
 import torch
 
 from x_transformers.core import optional
+from x_transformers.core.plain_text import PlainText
+from x_transformers.memory.texts import tokenizer_of
 from x_transformers.tokenizers import ByteTokenizer, Tokenizer, train_bpe, train_unigram, train_wordpiece, wordpiece_of
 
 STORY = [
@@ -120,6 +125,21 @@ def test_unigrams_are_the_best_cut(tmp_path):
         assert made.decode(made.encode(text)) == text
 
 
+# words of which many are equally frequent, and pieces, too
+TIES = [' '.join(a + b + c for a in 'bdgk' for b in 'aou' for c in 'bdgk')] * 2
+
+
+@needs_package
+@pytest.mark.parametrize('train', [train_bpe, partial(train_bpe, byte_level=False), train_wordpiece, train_unigram])
+def test_the_same_texts_give_the_same_ids(train):
+    """Hash tables of the package are in an order of their own each time, as between processes."""
+    made = [train(texts, 280 if train is train_bpe else 40) for texts in (TIES, iter(TIES), [*TIES], iter(TIES))]
+    assert len({one.inner.to_str() for one in made}) == 1
+    assert [made[0].vocabulary[piece] for piece in ('[PAD]', '[UNK]', '[BOS]', '[EOS]')] == [0, 1, 2, 3]
+    assert made[0].encode('bad[EOS]') == made[1].encode('bad[EOS]')
+    assert made[0].decode(made[0].encode('bad gok')) == 'bad gok'
+
+
 @needs_package
 @pytest.mark.parametrize('train', [train_bpe, train_wordpiece, train_unigram])
 def test_files_and_batches(train, tmp_path):
@@ -135,6 +155,113 @@ def test_files_and_batches(train, tmp_path):
         assert made.decode(own) == made.decode(row)
     short, _ = made.pad_batch(['the other cat sat'], max_len=2)
     assert short.tolist() == [made.encode('the other cat sat')[:2]]
+
+
+# text is text, whatever is written in it
+
+NAMES = ('[PAD]', '[UNK]', '[BOS]', '[EOS]')
+LETTERS = ['[EOS] a cat [PAD] sat [', ']BOS [BOS] OS] [UNK]', 'EOS UNK PAD [x] a b c'] * 9
+
+
+def bytes_pair():
+    return train_bpe(LETTERS, 300)
+
+
+def as_file(made, folder, change=lambda inner: None):
+    """The same, read from a file."""
+    change(made.inner)
+    made.save(folder / 'tokenizer.json')
+    return Tokenizer.load(folder / 'tokenizer.json')
+
+
+def pads_and_cuts(inner):
+    inner.enable_padding(length=30, pad_token='[PAD]')
+    inner.enable_truncation(2)
+
+
+def frames(inner):
+    """[EOS] behind each text, as the files of many models say."""
+    processors = optional.needed('tokenizers', '', '').processors
+    inner.post_processor = processors.TemplateProcessing(single='$A [EOS]', special_tokens=[('[EOS]', 3)])
+
+
+ALL_PIECES = [*NAMES, *(mark + letter for mark in ('', '##') for letter in 'EOSUNKPADB[]abc')]
+KINDS = {
+    'bytes': lambda folder: ByteTokenizer(),
+    'pairs of bytes': lambda folder: train_bpe(LETTERS, 300),
+    'pairs of letters': lambda folder: train_bpe(LETTERS, 60, byte_level=False),
+    'unigrams': lambda folder: train_unigram(LETTERS, 40),
+    'wordpieces': lambda folder: wordpiece_of({piece: at for at, piece in enumerate(ALL_PIECES)}),
+    'pairs of a file': lambda folder: as_file(train_bpe(LETTERS, 300), folder),
+    'unigrams of a file': lambda folder: as_file(train_unigram(LETTERS, 40), folder),
+    'a file that pads and cuts': lambda folder: as_file(train_bpe(LETTERS, 300), folder, pads_and_cuts),
+    'a file that ends texts': lambda folder: as_file(train_bpe(LETTERS, 300), folder, frames),
+    'a copy': lambda folder: copy.deepcopy(train_unigram(LETTERS, 40)),
+    'added without a mark': lambda folder: Tokenizer(without_marks()),
+}
+
+
+def without_marks():
+    """Pairs of bytes, to which [PAD], [BOS] and [EOS] were added like ordinary words."""
+    inner = train_bpe(LETTERS, 300).inner
+    content = json.loads(inner.to_str())
+    content['added_tokens'] = [{**token, 'special': False} for token in content['added_tokens']]
+    return type(inner).from_str(json.dumps(content))
+
+
+@pytest.mark.parametrize('kind', [pytest.param(k, marks=[needs_package] * (k != 'bytes')) for k in KINDS])
+def test_names_of_special_tokens_are_text(kind, tmp_path):
+    made, draw = KINDS[kind](tmp_path), random.Random(0)
+    special = {made.pad_id, made.bos_id, made.eos_id, 1 if kind != 'bytes' else None}
+    parts = [*NAMES, 'a', 'b ', ' c', '[', ']', '[E', 'OS]', ' ']
+    texts = ['a [EOS] b', *NAMES, '', '[[EOS]]', *(''.join(draw.choices(parts, k=6)) for _ in range(40))]
+    if kind != 'bytes':
+        assert made.plain.all_ids(texts) == [made.encode(text) for text in texts]
+    for text in texts:
+        ids = made.encode(text)
+        assert not special & {*ids}, text
+        assert made.encode(text, bos=True, eos=True) == [made.bos_id, *ids, made.eos_id]
+        # a vocabulary of words does not say where spaces are
+        squeezed = (lambda t: t.replace(' ', '')) if kind == 'wordpieces' else str
+        assert squeezed(made.decode(ids)) == squeezed(text)
+    for bos, max_len in ((True, None), (False, None), (True, 3), (False, 1)):
+        ids, mask = made.pad_batch(texts, bos=bos, eos=True, max_len=max_len)
+        assert ((ids == made.eos_id).sum(dim=1) == 1).all() and ((ids == made.bos_id).sum(dim=1) == bos).all()
+        assert ((ids == made.pad_id) == ~mask).all() and ids.shape[1] <= (max_len or 99)
+        assert (ids[torch.arange(len(texts)), mask.sum(dim=1) - 1] == made.eos_id).all()
+
+
+@needs_package
+def test_only_a_special_token_can_say_it():
+    """Which is refused, rather than left out."""
+    inner = bytes_pair().inner
+    inner.add_special_tokens(['\N{SNOWMAN}'])
+    assert Tokenizer(inner).decode(Tokenizer(inner).encode('\N{SNOWMAN}')) == '\N{SNOWMAN}'  # bytes can
+    models = optional.needed('tokenizers', '', '').models
+    inner = type(inner)(models.WordLevel({'a': 0, '[PAD]': 1, '[BOS]': 2, '[EOS]': 3, 'x': 4}, unk_token='x'))
+    for name in ('a', '[PAD]', '[BOS]', '[EOS]'):
+        inner.add_special_tokens([name])
+    with pytest.raises(ValueError, match="`text` holds 'a', which only a special token can say"):
+        Tokenizer(inner).encode('a')
+
+
+@needs_package
+def test_texts_around_which_a_file_puts_special_tokens():
+    inner = bytes_pair().inner
+    frames(inner)
+    read, text = PlainText(inner), 'a cat [EOS] sat'
+    plain = read.ids(text)
+    assert read.ids(text, framed=True) == [*plain, 3] and 3 not in plain
+    assert read.ids(text, framed=True, longest=4) == [*plain[:3], 3] and read.ids(text, longest=4) == plain[:4]
+    assert read.ids('', framed=True, longest=4) == [3]
+    assert read.all_ids([text, '', '[UNK]']) == [plain, [], read.ids('[UNK]')]
+    assert [piece for _, piece in read.tokens('[UNK]')] != ['[UNK]']
+
+
+@needs_package
+def test_a_datastore_reads_them_as_text(tmp_path):
+    made = as_file(train_unigram(LETTERS, 40), tmp_path, pads_and_cuts)
+    assert tokenizer_of(tmp_path, made.num_tokens)(b'a [EOS] cat') == made.encode('a [EOS] cat')
 
 
 def test_batches_of_nothing():
@@ -156,6 +283,11 @@ BYTES = ByteTokenizer()
         (lambda: BYTES.pad_batch([]), '`texts` got'),
         (lambda: BYTES.pad_batch('text'), "`texts` got 'text', it must be one text at least, in a list"),
         (lambda: BYTES.pad_batch(['a'], max_len=0), '`max_len` got 0'),
+        (
+            lambda: BYTES.pad_batch(['a'], bos=True, eos=True, max_len=1),
+            '`max_len` got 1, it must leave room for a beginning and an end',
+        ),
+        (lambda: BYTES.encode('a\ud800'), '`text` got .*, which cannot be written as UTF-8: surrogates not allowed'),
         (lambda: train_bpe(STORY, 259), '`num_tokens` got 259, it must be an integer of at least 260'),
         (lambda: train_unigram(STORY, 1.5), '`num_tokens` got 1.5'),
         (lambda: train_wordpiece('text', 50), '`texts` got a single text'),

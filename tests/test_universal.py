@@ -30,7 +30,7 @@ def signal(stack, i, t):
     """[sin i w + sin t w | cos i w + cos t w], number by number."""
     w = [10000 ** (-2 * k / DIM) for k in range(DIM // 2)]
     place = [math.sin(i * f) for f in w] + [math.cos(i * f) for f in w]
-    if hasattr(stack, 'step_emb'):
+    if getattr(stack, 'step_emb', None) is not None:
         return torch.tensor(place, dtype=torch.float64) + stack.step_emb[t - 1]
     step = [math.sin(t * f) for f in w] + [math.cos(t * f) for f in w]
     return torch.tensor(place, dtype=torch.float64) + torch.tensor(step, dtype=torch.float64)
@@ -54,7 +54,7 @@ def written_out(stack, x, mask=None, pos=None, eps=0.1):
     real = torch.ones(B, N, dtype=torch.bool) if mask is None else mask
     pos = torch.arange(N).expand(B, -1) if pos is None else pos
     going, spent, total, last = real.clone(), torch.zeros(B, N).double(), torch.zeros_like(x), x
-    halts, ended = hasattr(stack, 'halt'), set()
+    halts, ended = getattr(stack, 'halt', None) is not None, set()
     for t in range(1, T + 1):
         signals = torch.stack([torch.stack([signal(stack, p, t) for p in row]) for row in pos.tolist()])
         given = state = last + signals
@@ -178,8 +178,8 @@ def watched(way, seen):
 def test_positions_where_padding_and_a_cache_are():
     net = TransformerWrapper(num_tokens=9, max_seq_len=0, attn_layers=Decoder(**SIZES, coord_pos_emb=True))
     net = randomise(net.double()).eval()
-    assert not hasattr(net, 'pos_emb') or net.pos_emb is None
     ids = torch.randint(0, 9, (1, N))
+    assert net.pos_emb(ids) == 0
     padded = net(torch.cat((ids[:, :3], ids), dim=1), seq_start_pos=torch.tensor([3]))
     assert_close(padded[:, 3:], net(ids))
     packed = net(torch.cat((ids, ids), dim=1), document_ids=torch.tensor([[0] * N + [1] * N]))

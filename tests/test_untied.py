@@ -15,6 +15,7 @@ from x_transformers import (
     ViTransformerWrapper,
 )
 from x_transformers.core import rows
+from x_transformers.features.positions import no_positions
 from x_transformers.features.untied import UntiedPositions
 from x_transformers.flags import ConfigError
 
@@ -125,7 +126,7 @@ def test_without_products_it_is_another_temperature():
 
 def test_beside_the_bias_of_t5():
     net = model(rel_pos_bias=True)
-    assert net.pos_emb is not None and hasattr(net.attn_layers, 'rel_pos')
+    assert net.pos_emb is not no_positions and hasattr(net.attn_layers, 'rel_pos')
     before = net(IDS)
     torch.nn.init.zeros_(net.attn_layers.rel_pos.relative_attention_bias.weight)
     alone = model()

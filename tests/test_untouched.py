@@ -211,7 +211,7 @@ def test_a_method_of_one_instance_counts(where, names):
             vars(part)[name] = doubled(getattr(part, name))
 
         acts = assert_counts(made(flags), change)
-        assert acts or name != 'forward'
+        assert acts or name != 'forward' or place.endswith('adaptive_mlp')  # no norm reads a condition
 
 
 @pytest.mark.parametrize('where, names', [*own_groups(pytest.mark.slow)])
@@ -257,7 +257,7 @@ def test_a_function_of_a_module_counts(module, names):
             assert_counts(made('rotary'), lambda net: patch.setattr(module, name, doubled(old)))  # noqa: B023
 
 
-@pytest.mark.parametrize('module, name', [(core, 'apply_rotary_pos_emb'), (core, 'heads_of'), (dense, 'sdpa')])
+@pytest.mark.parametrize('module, name', [(core, 'apply_rotary_pos_emb'), (dense, 'sdpa')])
 def test_a_function_that_a_pass_runs_counts(module, name, monkeypatch):
     def change(net):
         monkeypatch.setattr(module, name, changed)

@@ -4,7 +4,6 @@ Nothing fails inside torch or einops. What a user's own function or module raise
 """
 
 import inspect
-import random
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -296,7 +295,6 @@ def arguments_of(obj, method, valid):
 def fault(obj, method, given):
     """How a call fails other than by a check of ours, or None."""
     torch.default_generator.manual_seed(0)
-    random.seed(0)
     try:
         out = getattr(obj, method)(**given)
         if inspect.isgenerator(out):

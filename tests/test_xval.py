@@ -241,6 +241,16 @@ def test_generation_past_the_window(stack):
         same(model.generate(x, x_num, 9, temperature=0.0, **cache), greedy(model.net, x, x_num, 9, window=6))
 
 
+@pytest.mark.parametrize(
+    'given', [dict(mask=torch.arange(6).expand(2, 6) != 2), dict(seq_start_pos=torch.tensor([3, 3]))]
+)
+def test_nothing_is_predicted_from_padding(given):
+    model, (x, x_num), read = wrapped(), data(2, 6), []
+    model.net.token_emb.register_forward_hook(lambda *own: read.append(own[-1]))
+    (grad,) = torch.autograd.grad(model(x, x_num, **given), read)
+    assert (grad[:, 2] == 0).all() and (grad[:, 3] != 0).any()
+
+
 @pytest.mark.parametrize('keywords', [{}, dict(stack=dict(rotary_pos_emb=True, rotary_emb_dim=8))])
 @torch.no_grad()
 def test_prompts_of_unequal_length(keywords):
@@ -250,6 +260,7 @@ def test_prompts_of_unequal_length(keywords):
         expected = greedy(model.net, x[row : row + 1, :n], x_num[row : row + 1, :n], 6)
         assert torch.equal(found.sampled_token_ids[row], expected[0][0])
         assert torch.allclose(found.sampled_numbers[row], expected[1][0], equal_nan=True, rtol=1e-9)
+    same(model.generate(x, x_num, 6, temperature=0.0, mask=torch.arange(5) < lens[:, None]), found)
 
 
 @torch.no_grad()

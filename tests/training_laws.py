@@ -6,8 +6,10 @@ A law gets the wrapper, and `call`, which gives what the wrapper computes: `lamb
 import copy
 import json
 import pickle
+import random
 from functools import partial
 
+import numpy as np
 import torch
 import toy_nets
 from oracles import assert_close
@@ -34,9 +36,12 @@ def net_of(kind=Decoder, stack=None, **model):
 
 
 def seeded(call, model, seed=1):
-    """What is computed with the noise of a seed."""
+    """What is computed with the noise of a seed: torch's, and no other."""
     torch.manual_seed(seed)
-    return call(model)
+    others = random.getstate(), np.random.get_state()[1].tolist()
+    found = call(model)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == others
+    return found
 
 
 def check_copies(model, call):

@@ -158,6 +158,14 @@ class Host:
         return getattr(self.layer, name)
 
 
+# attributes of an operator, and what its layer calls them; None where the layer has none
+OF_LAYER = {'scale': 'logit_scale', **{name: name for name in (
+    'causal', 'dropout', 'flash', 'add_zero_kv', 'cog_signed', 'head_learned_sink', 'inverted_attention', 'l2_distance',
+    'logit_softclamp_value', 'selective', 'softclamp_logits', 'flash_pack_seq', 'cope', 
+    'pre_softmax_talking_heads', 'post_softmax_talking_heads', 'pre_scale_post_talking_heads',
+)}}  # fmt: skip
+
+
 class Attend(Configurable, ChoosesKernel):
     """Attention of queries to keys, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
 
@@ -203,6 +211,14 @@ class Attend(Configurable, ChoosesKernel):
         nn.Module.__init__(new)
         new.__dict__['layer'] = layer
         return new
+
+    def __getattr__(self, name: str) -> Any:
+        """What is no attribute of its own, the operator of a layer has from that layer."""
+        layer = self.__dict__.get('layer')
+        if layer is None or name not in OF_LAYER:
+            return super().__getattr__(name)
+        own = self._modules.get(name, self._parameters.get(name))
+        return getattr(layer, OF_LAYER[name], None) if own is None else own
 
     @property
     def query_heads(self) -> int:

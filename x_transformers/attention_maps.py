@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.optional import needed
+from x_transformers.core.precision import widened, widest
 from x_transformers.flags import is_int, shown
 from x_transformers.generation.engine import evaluating
 
@@ -107,7 +108,7 @@ def head_report(
 def measured(weights: Tensor, kind: str, ids: Tensor, real: Tensor, separator: int | None) -> dict[str, Tensor]:
     """The measures of one attention, each (h)."""
     n = ids.shape[1]
-    weights = weights[..., weights.shape[-2] - n :, :].double()
+    weights = widened(weights[..., weights.shape[-2] - n :, :])
     entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
     found = {'entropy': mean_over(entropy, real)}
     nothing = torch.full_like(found['entropy'], torch.nan)
@@ -154,13 +155,13 @@ def rollout(net: nn.Module, ids: Tensor, mask: Tensor | None = None, **inputs: A
     real = as_mask(mask, 'mask', *ids.shape, like=ids)
     given = {} if real is None else {'mask': real}
     n = ids.shape[1]
-    total = torch.eye(n, device=ids.device, dtype=torch.float64).expand(ids.shape[0], -1, -1)
+    total = torch.eye(n, device=ids.device, dtype=widest(ids.device)).expand(ids.shape[0], -1, -1)
     shown_of = total if real is None else total * real.unsqueeze(-1)
     total = shown_of
     for kind, weights in maps_of(net, ids, **given, **inputs):
         if kind != 'a':
             raise ValueError('`rollout` is of one sequence, the net has cross-attention')
-        mean = weights.double().mean(dim=1)[:, -n:, -n:]
+        mean = widened(weights).mean(dim=1)[:, -n:, -n:]
         if real is not None:
             mean = mean * (real.unsqueeze(-1) & real.unsqueeze(-2))
         step = mean / mean.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)

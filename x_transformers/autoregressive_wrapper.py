@@ -6,6 +6,7 @@ What belongs here: `AutoregressiveWrapper`. What its generation is made of stand
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
@@ -51,7 +52,7 @@ from x_transformers.flags import (
 from x_transformers.generation.batching import Paged, generate_in_blocks
 from x_transformers.generation.choice import Choice, Endings, vocabulary_of
 from x_transformers.generation.engine import Beams, Beside, Decoding, Generated, Reader, evaluating
-from x_transformers.generation.exits import blocks_of_draft
+from x_transformers.generation.exits import blocks_of_draft, check_looped_exits
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.prompt_cache import PromptCache
 from x_transformers.generation.sampling import (
@@ -60,10 +61,11 @@ from x_transformers.generation.sampling import (
     align_right,
     check_mask,
     contrastive_decode_fn,
-    filter_with,
-    gumbel_noise,
+    gumbel_noise,  # noqa: F401  a name of the original
     gumbel_sample,  # noqa: F401  the same
+    lens_of_mask,
     min_p,
+    new_tokens_of,
     padded_prompts,
     require,
     top_a,
@@ -72,7 +74,7 @@ from x_transformers.generation.sampling import (
 )
 from x_transformers.generation.speculative import SpeculativeStats, speculation
 from x_transformers.training.layer_losses import AuxiliaryLosses, Targets, a_schedule, weights
-from x_transformers.training.losses import readable
+from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Terms, later, mean_token_loss, next_token_loss, token_losses
 
 __all__ = [
@@ -172,9 +174,10 @@ def looped_loss(
 
 def next_embed_loss(pred: Tensor, embeds: Tensor, real: Tensor) -> Tensor:
     """Mean absolute error of predicted embeddings of the next tokens (b n e), where those are real (b n)."""
-    errors = (pred[:, :-1] - embeds[:, 1:].detach()).abs().mean(dim=-1)
     real = real[:, :-1]
-    return (errors * real).sum() / real.sum().clamp(min=1)
+    # What does not count is left out before it is subtracted, so that its gradient is 0, and not 0 times NaN.
+    errors = (accurate(pred[:, :-1]) - accurate(embeds[:, 1:].detach())).masked_fill(~real.unsqueeze(-1), 0.0)
+    return errors.abs().mean(dim=-1).sum() / real.sum().clamp(min=1)
 
 
 def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
@@ -183,7 +186,7 @@ def hidden_keys(x: Tensor, mask_prob: float) -> Tensor:
     Liu et al. 2022, arXiv:2210.13432
     """
     b, n = x.shape
-    chance = torch.randn((b, n), device=x.device)
+    chance = torch.randn((b, n), dtype=torch.float32, device=x.device)
     chance[:, 0] = -torch.finfo(chance.dtype).max
     hidden = chance.topk(min(int(n * mask_prob), n - 1), dim=-1).indices
     return torch.ones_like(x, dtype=torch.bool).scatter(1, hidden, False)
@@ -284,7 +287,8 @@ class AutoregressiveWrapper(Configurable):
         progress        0 to 1  how much of the training is done, for `intermediate_layer_loss`; else as `stepped` says
         prefix_attn_len (b)     of a `PrefixDecoder`: the first so many tokens of a row see one another, and the loss is
                                 that of the others, arXiv:1910.10683; 'random' draws it for each row, from 1 on
-        **kwargs                to the net: `mask` (b n), `context`, `mems`, `document_ids` (b n), ...
+        **kwargs                to the net: `context`, `mems`, `document_ids` (b n), ..., and `mask` (b n), True for
+                                real tokens: others are no targets, and nothing is predicted from them
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
@@ -297,7 +301,7 @@ class AutoregressiveWrapper(Configurable):
         targets = self.targets_of(x, labels)
         if prefix_attn_len is not None:
             targets = self.suffix_of(x, targets, lens, prefix_attn_len, kwargs)
-        ids, x = self.split(x, targets, lens, kwargs)
+        ids, tokens, real = self.split(x, targets, lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -313,14 +317,14 @@ class AutoregressiveWrapper(Configurable):
         out, predicted = out if predicts else (out, None)
 
         heads = out if isinstance(out, tuple) else (out,)
-        lead = heads[0].shape[1] - x.shape[1]
-        targets = F.pad(x[:, 1:], (lead, 1), value=self.ignore_index)
+        lead = heads[0].shape[1] - ids.shape[1]
+        targets = Targets(tokens, self.ignore_index, real, lead=lead).of()
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         terms = Terms(self.ignore_index, self.label_smoothing, self.z_loss_weight, is_log_prob)
         if extra is not None:
             documents = kwargs.get('document_ids')
             documents = None if documents is None else begins(documents).cumsum(dim=-1)
-            to_come = Targets(x, documents, lead, self.ignore_index)
+            to_come = Targets(tokens, self.ignore_index, real, documents, lead)
             loss = extra.loss(out, to_come, terms, intermediates.block_readouts if extra.layers else ())
         elif not looped:
             loss = mean_token_loss(out, targets, terms)
@@ -360,7 +364,7 @@ class AutoregressiveWrapper(Configurable):
         if isinstance(prefix, str):
             if prefix != 'random':
                 raise ValueError(f"`prefix_attn_len` got {prefix!r}, it must be an integer, one per row, or 'random'")
-            prefix = 1 + (torch.rand(b, device=x.device) * (ends - 1)).long()
+            prefix = 1 + (torch.rand(b, dtype=torch.float32, device=x.device) * (ends - 1)).long()
         check_prefix(prefix, 'prefix_attn_len', b, n)
         own = torch.as_tensor(prefix, device=x.device).expand(b)
         if can_look(own) and bool((own >= ends).any()):
@@ -368,13 +372,19 @@ class AutoregressiveWrapper(Configurable):
         kwargs['prefix_attn_len'] = own
         return targets.masked_fill(within(own, n), self.ignore_index)
 
-    def split(self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """What the net reads, and what it shall predict, both b n; forgetful masks join the keywords of the net."""
-        b, n = x.shape
-        if lens is not None:
-            check_lengths(lens, 'lens', b, n)
-            behind = ~within(lens, n)
-            x, targets = x.masked_fill(behind, self.ignore_index), targets.masked_fill(behind, self.ignore_index)
+    def split(
+        self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the ids that the net reads, what it shall predict, and which tokens are real (None: all), each (b, n).
+
+        Forgetful masks join `kwargs`, and one of padding where it changes what the net gives.
+        """
+        real = real_tokens(x, kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
+        if real is not None:
+            x, targets = (t.masked_fill(~real, self.ignore_index) for t in (x, targets))
+        if lens is not None and kwargs.get('mask') is not None:
+            kwargs['mask'] = real
+        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index), self.add_attn_z_loss)
         ids = readable(x, self.ignore_index, self.pad_value)
         documents = kwargs.get('document_ids')
         first = None if documents is None else begins(check_documents(documents, x))
@@ -384,7 +394,7 @@ class AutoregressiveWrapper(Configurable):
             kept, own = hidden_keys(x, self.mask_prob), kwargs.get('self_attn_kv_mask')
             kept = kept if first is None else kept | first
             kwargs['self_attn_kv_mask'] = kept if own is None else kept & own
-        return ids, targets
+        return ids, targets, real
 
     def loss_of_passes(self, intermediates: LayerIntermediates, targets: Tensor, terms: Terms) -> Tensor:
         """The loss of a looped net, the mean over its heads."""
@@ -438,6 +448,8 @@ class AutoregressiveWrapper(Configurable):
             slide_cache               past `max_seq_len`, keep the cache of the last tokens, or read them again: below
             prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
             callback                  called with the tokens of each step
+            looped_inference          of a looped net with one row: generated tokens may leave out passes as its gate
+                                      says; else all tokens run all passes
             compile                   True, or a backend of `torch.compile`: each step that reads from a cache runs
                                       compiled, for any length; the first call takes its time
             generator                 source of the draws, on the device of the net
@@ -471,7 +483,7 @@ class AutoregressiveWrapper(Configurable):
             filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs, generator=generator, **kwargs,
         )  # fmt: skip
         decoding.wants_log_probs, decoding.expert.brief = return_log_probs, not return_intermediates
-        decoding.finish(seq_len)
+        decoding.finish()
         made = decoding.result(return_finish_reasons, return_intermediates)
         if return_log_probs or return_finish_reasons:
             return made
@@ -487,7 +499,7 @@ class AutoregressiveWrapper(Configurable):
         """
         state = self.decoding(prompts, seq_len, **options)
         state.expert.alone = False  # between two steps the caller may do anything
-        return state.run(seq_len)
+        return state.run()
 
     def decoding(
         self,
@@ -511,18 +523,20 @@ class AutoregressiveWrapper(Configurable):
         """The state of a generation before its first step. The keywords are those of `generate`."""
         vocabulary = vocabulary_of(self.net)
         inputs = dict(options)
-        choice = Choice.taken_from(inputs, vocabulary=vocabulary)
+        choice = Choice.for_wrapper(self, inputs)
         guidance = Guidance.taken_from(inputs)
         endings = Endings(eos_token, stop_sequences, vocabulary)
         refuse_own(inputs, 'generate', SET_BY_GENERATION)
         several = num_samples is None or (is_int(num_samples) and num_samples >= 1)
         require(several, 'num_samples', num_samples, 'an integer of at least 1, or None')
         require(callback is None or callable(callback), 'callback', callback, 'a callable, or None')
+        if prompt_cache is None:
+            prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, inputs.get('mask'), prompt_cache)
+        seq_len = new_tokens_of(seq_len, ids.shape[1])
         if prompt_cache is not None:
             inputs = prompt_cache.inputs_for(self, ids, pads, inputs, cache_kv)
-        if getattr(self.net, 'looped', False) and len(ids) == 1 and num_samples in (None, 1):
-            inputs['looped_inference'] = True  # one row may stop early, several run all passes
+        check_looped_exits(self.net, inputs, len(ids) * (num_samples or 1), cache_kv)
         reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
         reader = functools.partial(Reader, inputs=inputs, tokens=seq_len, **reading)
         expert = reader(self.net, step=self.compiled_net(compile) if compile else None)
@@ -664,6 +678,8 @@ class AutoregressiveWrapper(Configurable):
             eos_token                 id that ends a hypothesis, or several: it is kept, `pad_value` follows
             length_penalty            score = log probability / length ** length_penalty, of the generated tokens, the
                                       end included. 0 is the plain sum, 1 the mean; more favours longer ones
+            repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
+            logits_processor          change the logits before scores are computed, as in `generate`
             stochastic                candidates of a hypothesis are drawn without replacement from its distribution
                                       after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores stay those
                                       of the model. Without it, filter and temperature have no effect
@@ -671,28 +687,31 @@ class AutoregressiveWrapper(Configurable):
             raises                    ValueError or TypeError for arguments out of range
         """
         require(is_int(beams) and beams >= 1, 'beams', beams, 'an integer of at least 1')
-        require(is_number(length_penalty), 'length_penalty', length_penalty, 'a number')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        finite = is_number(length_penalty) and math.isfinite(length_penalty)
+        require(finite, 'length_penalty', length_penalty, 'a number, not NaN or infinite')
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice.for_wrapper(self, kwargs | own | dict(generator=generator))
+        kwargs = {name: value for name, value in kwargs.items() if name not in Choice.own_names()}
         endings = Endings(eos_token, None, vocabulary_of(self.net))
-        keep = filter_with(filter_logits_fn, filter_kwargs)
         refuse_own(kwargs, 'beam_search', SET_BY_GENERATION)
         Guidance.refuse(kwargs, 'beam search')
+        prompt_lens = lens_of_mask(prompts, prompt_lens, kwargs)
         ids, pads, leading = self.opening(prompts, prompt_lens, seq_len, kwargs.get('mask'))
-
-        def perturbed(logits: Tensor) -> Tensor:
-            return accurate(keep(logits)) / temperature + gumbel_noise(logits, generator)
-
         b, t = ids.shape
+        seq_len = new_tokens_of(seq_len, t)
+        check_looped_exits(self.net, kwargs, b * beams, cache_kv)
         draws = stochastic and temperature != 0
-        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
+        reading = dict(cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache, brief=True)
+        alone = not draws and choice.logits_processor is None
         state = Beams(
-            reader=Reader(self.net, kwargs, **reading, brief=True, alone=not draws, tokens=seq_len),
-            rank=perturbed if draws else identity,
+            reader=Reader(self.net, kwargs, **reading, alone=alone, tokens=seq_len),
+            rank=choice.perturbed if draws else None,
+            weigh=choice.weigh if choice.steps else None,
             beams=beams,
             ids=rearrange(F.pad(ids, (0, seq_len), value=self.pad_value), 'b t -> b 1 t'),
             pads=pads,
             length=t,
-            scores=torch.zeros((b, 1), device=ids.device),
+            scores=torch.zeros((b, 1), dtype=torch.float32, device=ids.device),
             endings=endings,
             length_penalty=length_penalty,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import random
 from typing import Annotated, Any
 
 import torch
@@ -19,7 +18,9 @@ from x_transformers.core.again import itself
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.draws import draw_number
 from x_transformers.core.nets import HEADLESS
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
@@ -34,7 +35,9 @@ from x_transformers.flags import (
     probability,
     size,
 )
-from x_transformers.generation.sampling import filter_with, min_p, padded_prompts, require, sample
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import min_p, padded_prompts, require
+from x_transformers.training.losses import mean_or_zero, tell_padding
 from x_transformers.training.token_loss import (
     Linear,
     Readout,
@@ -54,7 +57,7 @@ a_part = Check('a number above 0, at most 1', lambda value: is_number(value) and
 
 def check_decoder(net: TransformerWrapper, name: str) -> None:
     """Refuse what sees the future, or does not give an embedding for every place."""
-    if not net.attn_layers.causal:
+    if not known_stack(net.attn_layers).causal:
         raise ConfigError(f'`{name}` must be causal: its stack is {type(net.attn_layers).__name__}, use Decoder')
     switched_on = {next(iter(feature.flags)) for feature in net.features.active if feature.flags}
     for flag, reason in HEADLESS.items():
@@ -112,7 +115,7 @@ class BeliefStateWrapper(Configurable):
                 raise ConfigError(f'`backward_decoder` has `{name}` {other}, that of `forward_decoder` is {one}')
         dim, self.num_tokens = forward_decoder.dim, forward_decoder.num_tokens
         self.suffix_token = nn.Parameter(torch.randn(backward_decoder.emb_dim) * 0.02)
-        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight]))
+        self.register_buffer('loss_weights', torch.tensor([1.0, backward_ar_loss_weight], dtype=torch.float32))
         self.text_head = self.head(dim, 2 * self.num_tokens) if text_head is None else text_head
         self.max_pred_distance = max_pred_distance or forward_decoder.max_seq_len
         if pred_distance and not self.max_pred_distance:
@@ -148,8 +151,6 @@ class BeliefStateWrapper(Configurable):
         loss_weight_by_fb_indices        from pairs (p, 2) to weights (p,) or, of both directions, (p, 2)
         returns                          scalar; 0 if no row has a pair
         """
-        import einx
-
         beyond = self.beyond(seq, lens)
         seq = seq.masked_fill(beyond, 0)
         seq = check_ids(seq, 'seq', num_tokens=self.num_tokens)
@@ -157,14 +158,15 @@ class BeliefStateWrapper(Configurable):
         if n < 2:
             raise ValueError(f'`seq` got the shape {tuple(seq.shape)}, it must be (b, n) with n of at least 2')
         with AuxLosses() as aux:
-            forwards, backwards = self.read_forwards(seq), self.read_backwards(flip(seq, lens=lens))
+            forwards = self.read_forwards(seq, ~beyond)
+            backwards = self.read_backwards(flip(seq, lens=lens), real=~beyond)
         backwards = flip(backwards, lens=None if lens is None else lens + 1)
         pairs = self.pairs(n, seq.device)
         front, behind = pairs.unbind(dim=-1)
-        real = None if lens is None else einx.less_equal('p, b -> b p', behind, lens)
+        real = None if lens is None else behind <= lens.unsqueeze(-1)
         belief = torch.cat((forwards[:, front], backwards[:, behind]), dim=-1)
         distance = behind - front
-        told = self.to_distance_cond is not None and self.training and random() < self.cond_on_distance_prob
+        told = self.to_distance_cond is not None and self.training and draw_number() < self.cond_on_distance_prob
         if told:
             belief = belief * self.to_distance_cond(distance.to(belief.dtype)).sigmoid()
 
@@ -189,13 +191,22 @@ class BeliefStateWrapper(Configurable):
         check_lengths(lens, 'lens', *seq.shape)
         return ~within(lens, seq.shape[1])
 
-    def read_forwards(self, seq: Tensor) -> Tensor:
-        return self.forward_decoder(seq, return_embeddings=True)
+    def read_forwards(self, seq: Tensor, real: Tensor | None = None) -> Tensor:
+        return self.forward_decoder(seq, return_embeddings=True, **self.told(self.forward_decoder, real))
 
-    def read_backwards(self, seq: Tensor | None, batch: int = 0) -> Tensor:
+    def read_backwards(self, seq: Tensor | None, batch: int = 0, real: Tensor | None = None) -> Tensor:
         """Embeddings (b n+1 d) of the first token and those of `seq`, which come in reverse order."""
         first = self.suffix_token.expand(batch if seq is None else seq.shape[0], 1, -1)
-        return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True)
+        told = self.told(self.backward_decoder, real)
+        return self.backward_decoder(seq, prepend_embeds=first, return_embeddings=True, **told)
+
+    @staticmethod
+    def told(decoder: nn.Module, real: Tensor | None) -> dict[str, Any]:
+        """Return the mask that a decoder needs of which tokens are real, (b, n), if any."""
+        inputs: dict[str, Any] = {}
+        if real is not None and real.ndim:
+            tell_padding(decoder, inputs, lambda: real)
+        return inputs
 
     def pairs(self, n: int, device: torch.device) -> Tensor:
         """The last token of each prefix, and the first of each suffix, n if it is empty:  p 2."""
@@ -208,7 +219,7 @@ class BeliefStateWrapper(Configurable):
 
     def text_loss(self, belief: Tensor, targets: Tensor, weights: Tensor, real: Tensor | None) -> Tensor:
         """The mean over pairs and directions, from beliefs (b p 2d), targets (b p 2) and weights (p 2)."""
-        count = targets[..., 0].numel() if real is None else real.sum().clamp(min=1)
+        count = max(targets[..., 0].numel(), 1) if real is None else real.sum().clamp(min=1)
         weights = weights.expand(targets.shape) if real is None else weights * rearrange(real, 'b p -> b p 1')
         split = split_head(self.text_head)
         if split is not None and len(split.linears) == 1:
@@ -235,7 +246,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def losses(logits: Tensor, targets: Tensor) -> Tensor:
         flat = rearrange(logits, 'b p l -> (b p) l'), rearrange(targets, 'b p -> (b p)')
-        return accurate(rearrange(F.cross_entropy(*flat, reduction='none'), '(b p) -> b p', b=len(targets)))
+        return accurate(F.cross_entropy(*flat, reduction='none').view(targets.shape))
 
     @staticmethod
     def pair_weights(function: Callable[[Tensor], Tensor], pairs: Tensor) -> Tensor:
@@ -249,7 +260,7 @@ class BeliefStateWrapper(Configurable):
     @staticmethod
     def mean(losses: Tensor, real: Tensor | None) -> Tensor:
         if real is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     # generation
@@ -286,7 +297,6 @@ class BeliefStateWrapper(Configurable):
         returns           ... s   the new tokens only
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         if decode_backwards and suffix is not None:
             raise ValueError('`suffix` does not go with `decode_backwards`: the prompts end the text, give `prefix`')
         if prefix is not None and not decode_backwards:
@@ -294,13 +304,13 @@ class BeliefStateWrapper(Configurable):
         if not torch.is_tensor(prompts):
             raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(prompts, None, 0)
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        choice = Choice(temperature, filter_logits_fn, filter_kwargs, generator=generator)
         modules = list(self.modules())
         with evaluating(modules):
             goal = self.beginning(prefix, ids, generator) if decode_backwards else self.ending(suffix, ids)
             decoding = Decoding(
                 expert=Believer(self, goal, decode_backwards, cache_kv),
-                choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+                choose=choice.draw,
                 modules=modules,
                 ids=F.pad(ids.flip(1) if decode_backwards else ids, (0, seq_len)),
                 pads=None,
@@ -309,7 +319,7 @@ class BeliefStateWrapper(Configurable):
                 pad_value=0,
                 eos_token=eos_token,
             )
-            decoding.finish(seq_len)
+            decoding.finish()
         generated = decoding.ids[:, ids.shape[1] : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
 

@@ -47,7 +47,7 @@ class Cache:
     layers: list[KeysValues | None] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     states: dict[str, State] = field(default_factory=dict)
-    seen: int = 0
+    seen: int | Tensor = 0
     leading: int = 0
     model_states: dict[str, State] = field(default_factory=dict)
     made_by: Sequence[str] | None = None
@@ -64,6 +64,9 @@ class Cache:
             return own[0]
         states = (*self.states.values(), *self.model_states.values())
         lengths = [state.length for state in states]  # notes are of no token
+        if torch.is_tensor(self.seen):  # which is no size; intermediates that a user has built do not say of what kind
+            unknown = zip(self.layers, self.kinds, strict=True)
+            lengths += [layer.length for layer, kind in unknown if layer is not None and kind is None]
         return (max(lengths) if lengths else 0) or self.seen
 
     @property
@@ -105,6 +108,15 @@ class Cache:
     def intermediates(self, index: int) -> Intermediates:
         """The past of one executed attention, as that layer takes it."""
         return Intermediates(cached_kv=self.layers[index])
+
+    @property
+    def attn_intermediates(self) -> list[Intermediates]:
+        """The past of each executed attention, as stacks of others read it that have a `forward` of their own."""
+        return [self.intermediates(index) for index in range(len(self.layers))]
+
+    @property
+    def cache_length(self) -> int | Tensor:
+        return self.seen
 
     def split(self, passes: int) -> list[Cache]:
         """The caches of the passes of a stack that runs several times."""
@@ -241,7 +253,7 @@ class Cache:
             return {name: state.content() for name, state in states.items()}
 
         return {
-            'seen': self.seen,
+            'seen': int(self.seen),
             'leading': self.leading,
             'kinds': list(self.kinds),
             'layers': [
@@ -337,7 +349,7 @@ class LayerIntermediates:
     last_hidden          the output of the stack
     attn_intermediates   one `Intermediates` per executed attention
     layer_hiddens        the input of every executed branch, then the state after the last
-    cache_length         tokens processed so far
+    cache_length         tokens processed so far, an integer or a tensor of one
     aux_losses           losses that features added in this pass, in training, by name
     passes               the caches of all passes, if the stack ran more than once
     whole                why no token can follow, if none can
@@ -364,7 +376,7 @@ class LayerIntermediates:
     exit_indices: Tensor | None = None
     looped_prompt_kv_cache: list[Any] | None = None
     block_hiddens: list[Tensor] | None = None
-    cache_length: int = 0
+    cache_length: int | Tensor = 0
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
     states: dict[str, State] = field(default_factory=dict)
     leading: int = 0

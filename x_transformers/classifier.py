@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, can_look, check_range
+from x_transformers.core.checks import a_tensor, can_look, check_range
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
-from x_transformers.features.readouts import linear_head, place_of, transform_options, transform_to
+from x_transformers.features.readouts import linear_head, place_of, token_of, transform_options, transform_to
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -27,7 +27,9 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 
 TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
@@ -49,7 +51,12 @@ class Classifier(Configurable):
         net: Annotated[nn.Module, 'a model with hidden states, as TransformerWrapper', an_instance(nn.Module)],
         *,
         num_classes: Annotated[int, 'number of classes', size],
-        token: Annotated[str, "whose hidden state is read; 'all' for a class of each", one_of(*TOKENS)] = 'first',
+        token: Annotated[
+            str | None,
+            "whose hidden state is read; 'all' for a class of each; None for 'first', or 'last' where tokens look back "
+            'alone',
+            one_of(*TOKENS) | none,
+        ] = None,
         pad_id: Annotated[int | None, 'id that is no token, where there is no mask', integer | none] = None,
         eos_id: Annotated[int | None, "id of the token of 'eos' and 'last_eos'", integer | none] = None,
         start_id: Annotated[int | None, 'what the decoder of an encoder-decoder reads first', integer | none] = None,
@@ -69,7 +76,9 @@ class Classifier(Configurable):
         if stack is None:
             kind = 'a model with a stack' if start_id is None else 'an encoder-decoder, as `start_id` is set'
             raise ConfigError(f'`net` got {type(net).__name__}, it must be {kind}')
-        self.net, self.num_classes, self.token = net, num_classes, token
+        self.net, self.num_classes = net, num_classes
+        # The decoder of an encoder-decoder has seen the whole sequence, as its context, at its first token.
+        self.token, self.instead = token_of(token, stack) if start_id is None else (token or 'first', 'first')
         self.pad_id, self.eos_id, self.start_id = pad_id, eos_id, start_id
         own = None if head_transform is None else dict(head_transform)
         self.head_transform = nn.Identity() if own is None else transform_to(stack.dim, own)
@@ -83,25 +92,34 @@ class Classifier(Configurable):
 
         x         b n        what the model reads, ids or vectors
         labels    b | b n    classes, -100 where there is no loss; real numbers if there is one class
-        mask      b n        True for real tokens
+        mask      b n        True for real tokens; those that are not `pad_id` if None
         **inputs             to the model
         returns   b c, or b n c of 'all'
         raises    ValueError or TypeError for inputs of another shape or kind, and labels that are no classes
         """
-        mask = as_mask(mask, 'mask', *a_tensor(x, 'x').shape[:2], like=x)
+        mask = real_tokens(a_tensor(x, 'x'), self.real_of(x, mask), start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.hidden(x, mask, inputs)
         logits = self.to_classes(self.dropout(self.head_transform(self.read(hidden, x, mask))))
-        return logits if labels is None else aux.added_to(self.loss(logits, labels))
+        return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
+
+    def real_of(self, x: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return which tokens are real, (b, n), None if all are."""
+        if x.ndim > 2 and ((mask is None and self.pad_id is not None) or self.eos_id is not None):
+            raise ValueError(f'`x` got the shape {tuple(x.shape)}, with `pad_id` or `eos_id` it must be ids (b, n)')
+        return x != self.pad_id if mask is None and self.pad_id is not None else mask
 
     def hidden(self, x: Tensor, mask: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """Hidden states of the model, b n d."""
         masked = inputs if mask is None else {**inputs, 'mask': mask}
         if self.start_id is None:
             return self.net(x, return_embeddings=True, **masked)
-        context, mask = self.net.encode(x, mask, **inputs)
+        context, context_mask = self.net.encode(x, mask, **inputs)
         shifted = F.pad(x[:, :-1], (1, 0), value=self.start_id)
-        return self.net.decoder.net(shifted, context=context, context_mask=mask, return_embeddings=True)
+        given = {} if mask is None else {'mask': F.pad(mask[:, :-1], (1, 0), value=True)}
+        return self.net.decoder.net(
+            shifted, context=context, context_mask=context_mask, return_embeddings=True, **given
+        )
 
     def read(self, hidden: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
         """The states that classes are read from: b d, or all."""
@@ -109,22 +127,30 @@ class Classifier(Configurable):
             raise ValueError(f'`net` gave hidden states of shape {tuple(hidden.shape)} for `x` of {tuple(x.shape)}')
         if self.token == 'all':
             return hidden
-        by_pad = mask is None and self.pad_id is not None
-        if x.ndim > 2 and (by_pad or self.eos_id is not None):
-            raise ValueError(f'`x` got the shape {tuple(x.shape)}, with `pad_id` or `eos_id` it must be ids (b, n)')
-        real = x != self.pad_id if by_pad else mask
         if self.token == 'mean':
-            return mean_of_real(hidden, real)
-        return hidden[torch.arange(hidden.shape[0], device=hidden.device), place_of(self.token, x, real, self.eos_id)]
+            return mean_of_real(hidden, mask)
+        return hidden[torch.arange(hidden.shape[0], device=hidden.device), self.place(x, mask)]
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of logits (b c) of labels (b), or b n c of b n."""
+    def place(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """Return which token of each row is read, (b)."""
+        return place_of(self.token, x, real, self.eos_id, self.instead)
+
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the mean loss of logits (b, c) of labels (b,), or (b, n, c) of (b, n); 0 if none counts.
+
+        Labels of padding, and of rows of padding alone, given the `mask` (b, n), do not count.
+        """
         if labels.shape != logits.shape[:-1]:
             raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:-1])}')
+        real = mask if mask is None or labels.ndim == 2 else mask.any(dim=-1)
         if self.num_classes == 1:
-            return F.mse_loss(accurate(logits.squeeze(-1)), accurate(labels.to(logits.dtype)))
+            without = torch.zeros_like(labels, dtype=torch.bool) if real is None else ~real
+            found = accurate(logits.squeeze(-1)).masked_fill(without, 0.0)
+            squares = (found - labels.to(found.dtype).masked_fill(without, 0.0)).square()
+            return squares.sum() / (~without).sum().clamp(min=1)
         if labels.is_floating_point():
             raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers, as there are several classes')
+        labels = labels if real is None else labels.masked_fill(~real, IGNORED)
         others = labels[labels != IGNORED] if can_look(labels) else labels
         check_range(others, 'labels', 0, self.num_classes - 1, 'classes')
-        return F.cross_entropy(accurate(logits.flatten(0, -2)), labels.long().flatten(), ignore_index=IGNORED)
+        return next_token_loss(logits, labels.long(), ignore_index=IGNORED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -17,9 +16,11 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, cleared, within
-from x_transformers.core.model_calls import Wants, open_model
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, within
+from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.documents import DocumentsInModel
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -35,6 +36,7 @@ from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.memory.compressive import CompressiveMemory
 from x_transformers.features.memory.knn import KNNMemoryOfModel
 from x_transformers.features.segments import MemSameLength
+from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     ConfigError,
@@ -52,6 +54,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.sampling import require, shift_right
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
+from x_transformers.training.losses import mean_or_zero, predictable, real_tokens
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
@@ -60,6 +63,7 @@ CONTINUOUS: tuple[type[Feature], ...] = (
     DocumentsInModel,
     MemSameLength,
     LayerPositionsInModel,
+    PatternsInModel,
     UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,
@@ -86,7 +90,7 @@ class ContinuousTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them'
         ] = None,
@@ -109,7 +113,7 @@ class ContinuousTransformerWrapper(Wrapper):
         for name, module, width in (('in', project_in, dim_in), ('out', project_out, dim_out)):
             if module is not None and width is not None:
                 raise ConfigError(f'`project_{name}` and `dim_{name}` both set the projection, set only one')
-        self.dim = self.emb_dim = attn_layers.dim
+        self.dim = self.emb_dim = known_stack(attn_layers).dim
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
@@ -130,7 +134,7 @@ class ContinuousTransformerWrapper(Wrapper):
             raise ConfigError('`project_in` and `conv_stem` both bring the input to the stack, set only one')
         if convs[-1][0] != self.dim:
             raise ConfigError(f'`conv_stem` ends with {convs[-1][0]} channels, the stack has a width of {self.dim}')
-        if not self.attn_layers.sees_future:
+        if not known_stack(self.attn_layers).sees_future:
             raise ConfigError('`conv_stem` needs a stack in which tokens see later ones: so do its convolutions')
         return ConvStem(dim_in, convs)
 
@@ -161,13 +165,16 @@ class ContinuousTransformerWrapper(Wrapper):
             x, mask = self.through_stem(x, mask, cache, kwargs)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        call.like_tokens = x[:, x.shape[1] - call.new :]
-        x = self.project_in(call.cleared(call.like_tokens))
-        x = call.cleared(sum(call.on.collect('embed', call), x))
-        x = call.on.chain('embedded', x, call)
+        x = call.embedded(self, x, lambda x: self.embed(x, call))
         x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
         return self.returned(out, wants, call, mems, None, x)
+
+    def embed(self, x: Tensor, call: ModelCall) -> Tensor:
+        """Bring vectors to the width of the stack, and add positions and further inputs."""
+        call.like_tokens = self.project_in(call.cleared(x))
+        x = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
+        return call.on.chain('embedded', x, call)
 
     @property
     def width_in(self) -> int | str:
@@ -196,7 +203,7 @@ class ContinuousTransformerWrapper(Wrapper):
         if not self.probabilistic:
             return out
         mean, log_var = rearrange(out, '... (d two) -> two ... d', two=2).unbind()
-        return torch.stack((mean, log_var.exp()))
+        return torch.stack((mean, clamped_to(accurate(log_var).exp(), log_var.dtype)))
 
 
 # training and roll-out
@@ -258,8 +265,8 @@ class ContinuousAutoregressiveWrapper(Configurable):
             other = 'a `loss_fn`' if loss_fn is not None else 'a `probabilistic` net'
             warn_once(f'`use_l1_loss` has no effect with {other}')
         if loss_fn is None:
-            squares = F.l1_loss if use_l1_loss else F.mse_loss
-            loss_fn = gaussian_nll if self.probabilistic else functools.partial(squares, reduction='none')
+            squares = nn.L1Loss if use_l1_loss else nn.MSELoss
+            loss_fn = GaussianNLL() if self.probabilistic else squares(reduction='none')
         self.loss_fn = loss_fn
 
     @checked
@@ -279,7 +286,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
                                predictions (the means, if it is probabilistic). They start at a random place of
                                each row, after one vector at least; a row without s + 1 vectors counts for nothing
         lens           b       number of real vectors of each row, or
-        mask           b n     True for the real ones; what is not real is no target
+        mask           b n     True for the real ones; what is not real is no target, and nothing is predicted from it
         **kwargs               to the net: `context`, `condition`, ...
         returns                scalar; 0 if there is no target
         raises                 ValueError or TypeError for inputs of another shape or kind
@@ -289,25 +296,19 @@ class ContinuousAutoregressiveWrapper(Configurable):
             is_int(rollout_steps) and rollout_steps >= 1, 'rollout_steps', rollout_steps, 'an integer of at least 1'
         )
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
-        b, n, _ = x.shape
         if lens is not None and mask is not None:
             raise ValueError('`lens` and `mask` cannot both be given: they say the same')
-        if lens is not None:
-            check_lengths(lens, 'lens', b, n)
-        mask = as_mask(mask, 'mask', b, n, like=x)
-        if lens is not None or mask is not None:  # what is no target must not be NaN in its gradient either
-            x = cleared(x, within(lens, n) if mask is None else mask)
+        real = real_tokens(x, mask, lens, kwargs.get('seq_start_pos'))
+        x = x if real is None else x.masked_fill(~real.unsqueeze(-1), 0.0)
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
             return self.rollout(x, rollout_steps, lens, kwargs)
 
-        if lens is not None:
-            mask = within(lens, n)
-        inputs, counts = (kwargs, None) if mask is None else (kwargs | {'mask': mask[:, :-1]}, mask[:, 1:])
+        inputs = kwargs if mask is None and lens is None else kwargs | {'mask': real[:, :-1]}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
-        return aux.added_to(self.loss(prediction, x[:, 1:], counts))
+        return aux.added_to(self.loss(prediction, x[:, 1:], None if real is None else predictable(real)))
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
         """The loss of the call with these `rollout_steps`."""
@@ -315,15 +316,13 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
     def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
-        import einx
-
         b, n, _ = x.shape
         if n <= steps:
             raise ValueError(f'`x` holds {n} vectors, `rollout_steps` of {steps} needs {steps + 1}')
         refuse_own(inputs, 'a roll-out', {'seq_start_pos': ', give `lens`'})
         room = (x.new_full((b,), n, dtype=torch.long) if lens is None else lens.to(x.device)) - steps
         # rows that are too short start anywhere, and are left out of the mean
-        known = (1 + (torch.rand(b, device=x.device) * room).long()).clamp(max=room).clamp(min=1)
+        known = (1 + (torch.rand(b, dtype=torch.float32, device=x.device) * room).long()).clamp(max=room).clamp(min=1)
 
         # the known vectors end at the same place in all rows
         pads = n - steps - known
@@ -339,15 +338,21 @@ class ContinuousAutoregressiveWrapper(Configurable):
             check_width(new, x)
             sequence = torch.cat((sequence, rearrange(new, 'b d -> b 1 d')), dim=1)
         places = rearrange(known, 'b -> b 1') + torch.arange(steps, device=x.device)
-        target = einx.get_at('b [n] d, b s -> b s d', x, places)
+        target = x[torch.arange(b, device=x.device).unsqueeze(-1), places]
         counts = None if lens is None else repeat(room > 0, 'b -> b s', s=steps)
         return aux.added_to(self.loss(torch.stack(predictions, dim=-2), target, counts))
 
     def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""
-        losses = self.loss_fn(prediction, target)
+        if mask is not None:
+            # What does not count is left out before and after the loss: its gradient is 0, and not 0 times NaN.
+            hidden = ~rearrange(mask, 'b n -> b n 1')
+            target = target.masked_fill(hidden, 0.0)
+            if torch.is_tensor(prediction) and prediction.shape[-3:-1] == mask.shape:
+                prediction = prediction.masked_fill(hidden, 0.0)
+        losses = self.loss_fn(accurate(prediction), accurate(target))
         if mask is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         if losses.shape[:2] != mask.shape:
             got = f'got a loss of shape {tuple(losses.shape)} for targets of shape {tuple(target.shape)}'
             raise ValueError(f'`loss_fn` must not reduce where `lens` or `mask` is given: {got}')
@@ -413,7 +418,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if temperature == 0:
             return mean
         noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        return mean + variance.clamp(min=1e-5).sqrt() * temperature * noise
+        return mean + (accurate(variance).clamp(min=1e-5).sqrt() * temperature * noise).to(mean.dtype)
 
 
 def check_width(new: Tensor, x: Tensor) -> None:

@@ -15,6 +15,7 @@ from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_lengths, check_vectors, within
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Configurable,
     a_mapping,
@@ -26,6 +27,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.losses import mean_of_rows, mean_or_zero
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
 __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 'VariationalLatentBottleneck']
@@ -33,6 +35,7 @@ __all__ = ['ContinuousTransformerAutoencoder', 'DeterministicLatentBottleneck', 
 
 def gaussian_divergence(mean: Tensor, log_var: Tensor, floor: float = 0.0) -> Tensor:
     """sum_d relu(KL(N(mean, var) || N(0, 1)) - floor), in nats:  ... d -> ..."""
+    mean, log_var = accurate(mean), accurate(log_var)
     each = 0.5 * (log_var.exp() + mean.square() - log_var - 1)
     return (each - floor).relu().sum(dim=-1)
 
@@ -69,7 +72,7 @@ class VariationalLatentBottleneck(nn.Module):
         mean, log_var = self.to_mean_log_var(x)
         loss = gaussian_divergence(mean, log_var, self.kl_div_floor)
         latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
-        return latents, loss if return_unreduced_loss else loss.mean()
+        return latents, loss if return_unreduced_loss else mean_or_zero(loss)
 
 
 # the autoencoder
@@ -158,9 +161,11 @@ class ContinuousTransformerAutoencoder(Configurable):
         """Latents (b l) of sequences (b n d) with `lens` (b) real vectors; and the loss of the bottleneck."""
         real = self.real(seq, lens)
         embeds = self.encoder(only_real(seq, real), mask=None if lens is None else real)
-        total = reduce(only_real(embeds, real), 'b n d -> b d', 'sum')
-        pooled = total / real.sum(dim=1, keepdim=True).clamp(min=1)
-        latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss)
+        total = reduce(accurate(only_real(embeds, real)), 'b n d -> b d', 'sum')
+        pooled = (total / real.sum(dim=1, keepdim=True).clamp(min=1)).to(embeds.dtype)
+        latents, loss = self.bottleneck(pooled, return_unreduced_loss=return_unreduced_loss or lens is not None)
+        if loss is not None and loss.ndim:  # of each row: one without a real vector has none
+            loss = loss.masked_fill(~real.any(dim=-1), 0.0) if return_unreduced_loss else mean_of_rows(loss, real)
         return (latents, loss) if return_aux_loss else latents
 
     @checked
@@ -182,15 +187,17 @@ class ContinuousTransformerAutoencoder(Configurable):
         with AuxLosses() as added:
             latents, aux = self.encode(seq, lens, return_aux_loss=True, return_unreduced_loss=return_unreduced_loss)
         seq = only_real(seq, real)
-        kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        dropped = self.latents_dropout_prob if self.training else 0.0
+        kept = torch.rand(seq.shape[0], 1, dtype=torch.float32, device=seq.device) >= dropped
         token = self.from_latent_to_prepend_token(latents)
         # a latent that is not seen must not stand in the stream of its own place either
         token = only_real(token, kept)
         with AuxLosses() as of_decoder:
             out = self.decoder(seq[:, :-1], prepend_embeds=token, prepend_mask=kept)
         added.take(of_decoder)
-        differences = (out - seq).square() if self.loss_type == 'l2' else (out - seq).abs()
-        each = differences.mean(dim=-1).masked_fill(~real, 0.0)
+        apart = only_real(accurate(out) - accurate(seq), real)
+        differences = apart.square() if self.loss_type == 'l2' else apart.abs()
+        each = differences.mean(dim=-1)
         if return_unreduced_loss:
             loss = each.sum(dim=1) / real.sum(dim=1).clamp(min=1)
         else:

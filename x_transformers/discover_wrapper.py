@@ -15,6 +15,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import check_net
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -28,6 +29,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.losses import not_last, tell_padding
 
 __all__ = ['ROLE_SCHEMES', 'DiscoverDecoder', 'TPREncoder', 'num_roles_for_scheme', 'role_ids_for_tokens']
 
@@ -168,7 +170,7 @@ class TPREncoder(Configurable):
             for _ in range(steps):
                 rows = torch.randint(len(tokens), (min(batch_size, len(tokens)),), device=tokens.device)
                 found = self(tokens[rows], role_ids[rows], None if mask is None else mask[rows])
-                loss = F.mse_loss(found, targets[rows])
+                loss = F.mse_loss(accurate(found), accurate(targets[rows]))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -268,7 +270,9 @@ class DiscoverDecoder(Configurable):
         model = AutoregressiveWrapper(self.decoder, pad_value=self.pad_id)
         start = torch.full((b, 1), self.bos_id, device=encodings.device)
         latent = rearrange(encodings, 'b d -> b 1 d')
-        tokens = model.generate(start, most, prepend_embeds=latent, temperature=0.0, eos_token=eos_id)
+        never = None if eos_id == self.pad_id else [self.pad_id]
+        options = dict(temperature=0.0, eos_token=eos_id, banned_tokens=never)
+        tokens = model.generate(start, most, prepend_embeds=latent, **options)
         if lengths is None:
             return tokens
         return tokens.masked_fill(~within(lengths, tokens.shape[1]), self.pad_id)
@@ -298,8 +302,10 @@ class DiscoverDecoder(Configurable):
         if len(targets) != len(tokens):
             raise ValueError(f'`targets` got {len(targets)} rows, `tokens` has {len(tokens)}')
         inputs = F.pad(targets[:, :-1], (1, 0), value=self.bos_id)
-        latent = rearrange(encodings, 'b d -> b 1 d')
-        return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True)
+        latent, told = rearrange(encodings, 'b d -> b 1 d'), {}
+        real = targets != self.pad_id
+        tell_padding(self.decoder, told, lambda: F.pad(not_last(real) & real, (1, 0), value=True)[:, :-1])
+        return self.decoder(inputs, prepend_embeds=latent, excise_prepend_embeds=True, **told)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -17,6 +17,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_device, check_ids
 from x_transformers.core.nets import check_net
 from x_transformers.flags import Configurable, an_instance, boolean, integer, none, positive
+from x_transformers.training.losses import read_of
 from x_transformers.training.token_loss import Terms, later, single_losses
 
 __all__ = ['DPO']
@@ -107,7 +108,15 @@ class DPO(Configurable):
         with AuxLosses() as aux:
             gain = self.scores(self.policy_model, seq, mask, answer) - before
         preferred, unpreferred = gain.chunk(2)
-        return aux.added_to(-F.logsigmoid(self.beta * (preferred - unpreferred)).mean())
+        each = -F.logsigmoid(self.beta * (preferred - unpreferred))
+        # Of a pair without any token of an answer there is nothing to prefer.
+        counts = self.predicted(answer, mask).any(dim=-1).view(2, -1).any(dim=0)
+        return aux.added_to(each.masked_fill(~counts, 0.0).sum() / counts.sum().clamp(min=1))
+
+    @staticmethod
+    def predicted(answer: Tensor, mask: Tensor | None) -> Tensor:
+        """Return which tokens behind the first are of the answer, and predicted from a real one, (b, n - 1)."""
+        return answer[:, 1:] if mask is None else answer[:, 1:] & mask[:, :-1]
 
     def real_tokens(self, mask: Tensor | None, name: str, seq: Tensor) -> Tensor | None:
         if mask is None:
@@ -118,11 +127,11 @@ class DPO(Configurable):
         """The log probability (b) of the tokens of `answer` (b n), each given those before it."""
         # what is not real may be any number
         seq = seq if mask is None else seq.masked_fill(~mask, 0)
-        inputs: dict[str, Any] = {} if mask is None else {'mask': mask[:, :-1]}
+        inputs: dict[str, Any] = {} if mask is None else {'mask': read_of(mask)}
         logits = model(seq[:, :-1], **inputs, **later(model))
         log_probs = -single_losses(logits, seq[:, 1:], Terms(), 'model')
         # the token at i + 1 is predicted at i
-        counts = answer[:, 1:]
+        counts = self.predicted(answer, mask)
         total = log_probs.masked_fill(~counts, 0.0).sum(dim=-1)
         return total if self.sum_log_probs else total / counts.sum(dim=-1).clamp(min=1)
 

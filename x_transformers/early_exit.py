@@ -23,6 +23,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_documents, check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.features.embeddings import MemoryTokens
 from x_transformers.features.exits import AllStates, Exits, ExitsInStack
@@ -66,6 +67,7 @@ from x_transformers.generation.exits import (
     mean_context,
 )
 from x_transformers.generation.sampling import require
+from x_transformers.training.layer_losses import Targets
 from x_transformers.training.token_loss import Terms, later, single_losses
 
 __all__ = [
@@ -197,7 +199,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
     ) -> None:
         super().__init__(net, ignore_index, pad_value)
         self.blocks = blocks = self.checked_blocks(net, exit_heads)
-        stack = net.attn_layers
+        stack = known_stack(net.attn_layers)
         if not isinstance(layer_loss_weights, str) and len(layer_loss_weights) != blocks:
             raise ConfigError(f'`layer_loss_weights` got {len(layer_loss_weights)} numbers, there are {blocks} blocks')
         if exit_classifier == 'sequence' and not stack.cross_attend:
@@ -246,7 +248,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ConfigError(str(error)) from None
         if blocks < 2:
             raise ConfigError(f'`net` has {blocks} block, it must have at least 2: there is nothing to leave early')
-        feature = net.attn_layers.features.find(ExitsInStack)
+        feature = known_stack(net.attn_layers).features.find(ExitsInStack)
         if feature is None or (reason := feature.refusal()):
             why = '`features`, which leaves out ExitsInStack' if feature is None else reason
             raise ConfigError(f'early exits do not go with {why}')
@@ -325,9 +327,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         """
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, x = self.split(x, self.targets_of(x, labels), lens, kwargs)
+        ids, tokens, real = self.split(x, self.targets_of(x, labels), lens, kwargs)
         kwargs |= {} if prepend_embeds is None else {'prepend_embeds': prepend_embeds}
-        targets = F.pad(x[:, 1:], (0, 1), value=self.ignore_index)
+        targets = Targets(tokens, self.ignore_index, real).of()
         aligned = not self.mixed or self.kind is not None or return_outputs
         out, aux = None, AuxLosses()
         if aligned:
@@ -426,8 +428,8 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ValueError("`confidence_loss` needs `exit_confidence='classifier'`")
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, x = self.split(x, x, lens, kwargs)
-        real = x != self.ignore_index
+        ids, tokens, _ = self.split(x, x, lens, kwargs)
+        real = tokens != self.ignore_index
         with torch.no_grad():
             states, _ = self.states_of(ids, kwargs)
             said = [self.reading(s, n, later=False).argmax(dim=-1) for n, s in enumerate(states, 1)]

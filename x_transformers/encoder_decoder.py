@@ -10,11 +10,28 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
+from x_transformers.core.own_modules import is_of_others
 from x_transformers.core.routing import flags_of_strangers, hidden_targets, model_flags, renamed_mask, split_model_flags
 from x_transformers.flags import ConfigError, Configurable, an_instance, boolean, did_you_mean, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.training.losses import dropout_seq
 from x_transformers.x_transformers import Decoder, Encoder, TransformerWrapper
+
+
+def check_source(encoder: nn.Module, ids: Any, name: str) -> Any:
+    """Return ids of the source (b n), checked, unless a user's module stands for the encoder or embeds them."""
+    own = not hasattr(encoder, 'num_tokens') or is_of_others(getattr(encoder, 'token_emb', None))
+    return ids if own else check_ids(ids, name, num_tokens=encoder.num_tokens)
+
+
+def ignored_by(decoder: nn.Module) -> int:
+    return getattr(decoder, 'ignore_index', -100)
+
+
+def check_target(decoder: nn.Module, ids: Any) -> Tensor:
+    """Return ids of the target (b m), checked as far as the decoder says how many there are."""
+    known = getattr(getattr(decoder, 'net', None), 'num_tokens', None)
+    return check_ids(ids, 'tgt', 0, known, besides=ignored_by(decoder))
 
 
 class XTransformer(Configurable):
@@ -100,9 +117,8 @@ class XTransformer(Configurable):
         tgt_mask: Tensor | None = None,
     ) -> Tensor:
         """The next-token loss of the target."""
-        src = check_ids(src, 'src', num_tokens=self.encoder.num_tokens)
-        tgt = check_ids(tgt, 'tgt', 0, self.decoder.net.num_tokens, besides=self.decoder.ignore_index)
-        tgt, hidden = hidden_targets(tgt, tgt_mask, self.decoder.ignore_index)
+        src = check_source(self.encoder, src, 'src')
+        tgt, hidden = hidden_targets(check_target(self.decoder, tgt), tgt_mask, ignored_by(self.decoder))
         with AuxLosses() as aux:
             context, mask = self.encode(src, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
         if self.training and self.cross_attn_tokens_dropout > 0:
@@ -124,7 +140,7 @@ class XTransformer(Configurable):
         **kwargs: Any,
     ) -> Tensor:
         """Continue `seq_out_start` by up to `seq_len` tokens, given the source."""
-        seq_in = check_ids(seq_in, 'seq_in', num_tokens=self.encoder.num_tokens)
+        seq_in = check_source(self.encoder, seq_in, 'seq_in')
         refuse_context(kwargs)
         with evaluating(list(self.modules())):
             context, mask = self.encode(seq_in, renamed_mask(mask, src_mask), attn_mask, src_prepend_embeds)
@@ -166,7 +182,7 @@ class EncoderDecoder(Configurable):
         source, mask, inputs   what the encoder takes; `mask` (b n) is True for what is real
         tgt                    b m, ids; `ignore_index` where there is no loss
         """
-        tgt = check_ids(tgt, 'tgt', 0, self.decoder.net.num_tokens, besides=self.decoder.ignore_index)
+        tgt = check_target(self.decoder, tgt)
         with AuxLosses() as aux:
             context, mask = self.encode(source, mask, **inputs)
         return aux.added_to(self.decoder(tgt, context=context, context_mask=mask))

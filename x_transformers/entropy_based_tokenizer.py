@@ -15,6 +15,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import check_ids, check_lengths, within
 from x_transformers.core.nets import check_net, refuse_own
+from x_transformers.core.precision import widest
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -27,7 +28,7 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.sampling import accurate
-from x_transformers.training.losses import entropy
+from x_transformers.training.losses import entropy, tell_padding
 
 __all__ = ['EntropyBasedTokenizer']
 
@@ -91,6 +92,8 @@ class EntropyBasedTokenizer(Configurable):
             check_lengths(lens, 'lens', *rows.shape)
         inputs = dict(decoder_forward_kwargs or {})
         refuse_own(inputs, 'the tokenizer', {})
+        if lens is not None:
+            tell_padding(self.decoder, inputs, lambda: within(lens, rows.shape[1]))
         with evaluating(list(self.decoder.modules())):
             entropies = entropy(accurate(self.decoder(ids, **inputs)))
         place = torch.arange(rows.shape[1], device=rows.device)
@@ -102,7 +105,8 @@ class EntropyBasedTokenizer(Configurable):
         sizes = (place - start_of(ends) + 1).masked_fill(~ends, 0)
         # ends in front, in order
         order = (~ends).int().argsort(dim=-1, stable=True)
-        lengths = sizes.gather(1, order)[:, : int(ends.sum(dim=-1).max())]
+        longest = int(ends.sum(dim=-1).max()) if len(rows) else 0
+        lengths = sizes.gather(1, order)[:, :longest]
         if return_segmented_seq:
             pieces = [row[: sum(n)].split([k for k in n if k]) for row, n in zip(rows, lengths.tolist(), strict=True)]
             return pieces[0] if alone else pieces
@@ -130,7 +134,7 @@ def get_accumulated_threshold_mask(entropies: Tensor, threshold: float, ignore_e
     """
     n = entropies.shape[1]
     counted = entropies.masked_fill(entropies < ignore_entropy_below, 0.0)
-    total = F.pad(counted.cumsum(dim=-1, dtype=torch.promote_types(counted.dtype, torch.float64)), (1, 0))
+    total = F.pad(counted.cumsum(dim=-1, dtype=widest(counted.device)), (1, 0))
     follows = torch.searchsorted(total, total + threshold).clamp(max=n + 1)  # n + 1: never
     jump = F.pad(follows, (0, 1), value=n + 1)
     starts = torch.zeros_like(jump, dtype=torch.bool)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, can_look, check_range
-from x_transformers.core.precision import accurate
+from x_transformers.core.checks import can_look, check_range
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.embeddings import mean_of_real
+from x_transformers.features.readouts import place_of, token_of
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -21,11 +21,14 @@ from x_transformers.flags import (
     did_you_mean,
     is_int,
     is_number,
+    none,
     one_of,
     shown,
     size,
 )
+from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 
 __all__ = ['FineTuned', 'TextBatch', 'TextToText', 'finetune', 'freeze_pretrained_']
 
@@ -102,7 +105,7 @@ class FineTuned(Configurable):
     """A model with a new linear head on its hidden states.
 
     tokens   logits of each token, b n l
-    class    logits of the first token, or of the mean of real ones, b l
+    class    logits of the first or last token, or of the mean of real ones, b l
     span     logits of where a span begins and ends, b n 2
     """
 
@@ -111,7 +114,11 @@ class FineTuned(Configurable):
         net: Annotated[nn.Module, 'a model of hidden states, as TransformerWrapper', an_instance(nn.Module)],
         head: Annotated[str, 'what is said', one_of('tokens', 'class', 'span')] = 'class',
         num_labels: Annotated[int, 'labels of tokens or classes', size] = 2,
-        read: Annotated[str, 'what a class is read from', one_of('first', 'mean')] = 'first',
+        read: Annotated[
+            str | None,
+            "what a class is read from; None for 'first', or 'last' where tokens look back alone",
+            one_of('first', 'last', 'mean') | none,
+        ] = None,
     ) -> None:
         super().__init__()
         stack = getattr(net, 'attn_layers', None)
@@ -121,7 +128,8 @@ class FineTuned(Configurable):
             )
         if head == 'span' and num_labels != 2:
             raise ConfigError(f"`num_labels` got {num_labels}, of `head='span'` it must be 2: where it begins and ends")
-        self.net, self.kind, self.num_labels, self.read = net, head, num_labels, read
+        self.net, self.kind, self.num_labels = net, head, num_labels
+        self.read = token_of(read, stack, "`read='first'`")[0] if head == 'class' else read
         self.head = nn.Linear(stack.dim, num_labels)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
@@ -134,33 +142,35 @@ class FineTuned(Configurable):
         mask      b n   True for real tokens; a span begins and ends at one of these
         raises          ValueError for labels of another shape, or out of range
         """
-        mask = as_mask(mask, 'mask', *x.shape[:2], like=x)
+        mask = real_tokens(x, mask, start=inputs.get('seq_start_pos'))
         with AuxLosses() as aux:
             hidden = self.net(x, return_embeddings=True, **({} if mask is None else {'mask': mask}), **inputs)
         if self.kind == 'class':
-            hidden = mean_of_real(hidden, mask) if self.read == 'mean' else self.first(hidden, mask)
+            hidden = self.pooled(hidden, mask)
         logits = self.head(hidden)
         if self.kind == 'span' and mask is not None:
             logits = logits.masked_fill(~mask.unsqueeze(-1), torch.finfo(logits.dtype).min)
-        return logits if labels is None else aux.added_to(self.loss(logits, labels))
+        return logits if labels is None else aux.added_to(self.loss(logits, labels, mask))
 
-    @staticmethod
-    def first(hidden: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None:
-            return hidden[:, 0]
-        return hidden[torch.arange(len(hidden), device=hidden.device), mask.byte().argmax(dim=-1)]
+    def pooled(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the states that classes are read from, (b, d)."""
+        if self.read == 'mean':
+            return mean_of_real(hidden, mask)
+        return hidden[torch.arange(len(hidden), device=hidden.device), place_of(self.read, hidden, mask, None)]
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
         wanted = (len(logits), 2) if self.kind == 'span' else tuple(logits.shape[:-1])
         if labels.shape != wanted or labels.is_floating_point():
             got = f'{labels.dtype} of shape {tuple(labels.shape)}'
             raise ValueError(f'`labels` got {got}, they must be whole numbers {wanted}')
+        if mask is not None:  # labels of padding, or of rows of padding alone, do not count
+            real = mask if self.kind == 'tokens' else mask.any(dim=-1)
+            labels = labels.masked_fill(~real.view(*real.shape, *[1] * (labels.ndim - real.ndim)), IGNORED)
         most = logits.shape[1] if self.kind == 'span' else self.num_labels
         known = labels[labels != IGNORED] if can_look(labels) else labels
         if known.numel():
             check_range(known, 'labels', 0, most - 1, 'labels')
-        logits = accurate(logits.mT.flatten(0, 1) if self.kind == 'span' else logits.flatten(0, -2))
-        return F.cross_entropy(logits, labels.flatten().long(), ignore_index=IGNORED)
+        return next_token_loss(logits.mT if self.kind == 'span' else logits, labels.long(), ignore_index=IGNORED)
 
 
 def finetune(
@@ -171,7 +181,7 @@ def finetune(
     layer_lr_decay: float = 1.0,
     *,
     lr: float = 1e-4,
-    read: str = 'first',
+    read: str | None = None,
 ) -> tuple[FineTuned, list[dict[str, Any]]]:
     """A model with a new head, and groups of its parameters for an optimiser of torch.
 
@@ -215,7 +225,7 @@ def begins(name: str, prefix: Any) -> bool:
 
 def depths_of(net: Any) -> dict[str, int]:
     """In which block a parameter is, counted from 1: 0 for what is before them, the last one for what is behind."""
-    stack = net.attn_layers
+    stack = known_stack(net.attn_layers)
     last = -(-len(stack.layers) // max(stack.len_default_block, 1))
     found = {}
     for name, _ in net.named_parameters():

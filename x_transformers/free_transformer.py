@@ -16,6 +16,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_range, numbers_of
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
     Configurable,
@@ -24,7 +25,6 @@ from x_transformers.flags import (
     count,
     integer,
     is_int,
-    is_number,
     none,
     number,
     probability,
@@ -32,7 +32,9 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_p
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import filter_with, padded_prompts, require, top_p
+from x_transformers.training.losses import mean_or_zero, read_of
 from x_transformers.training.token_loss import Readout, next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder
 
@@ -79,20 +81,22 @@ class BinaryMapper(Configurable):
         powers = 2 ** torch.arange(self.bits, device=logits.device)
         one_hot = F.one_hot((drawn * powers).sum(dim=-1), self.num_codes).to(logits.dtype)
         wanted = self.training if calc_aux_loss is None else calc_aux_loss
-        loss = self.loss(logits, mask) if wanted else logits.new_zeros(())
+        loss = self.loss(logits, mask) if wanted else accurate(logits).new_zeros(())
         if not (self.training if straight_through is None else straight_through):
             return one_hot, loss
         # log p(code) = sum_j log s(-logit_j) + sum of logit_j over the bits that are set
         codes = torch.arange(self.num_codes, device=logits.device) // rearrange(powers, 'bits -> bits 1') % 2
-        log_probs = F.logsigmoid(-logits).sum(dim=-1, keepdim=True) + logits @ codes.to(logits.dtype)
-        soft = log_probs.exp()
+        exact = accurate(logits)
+        log_probs = F.logsigmoid(-exact).sum(dim=-1, keepdim=True) + exact @ codes.to(exact.dtype)
+        soft = log_probs.exp().to(logits.dtype)
         return one_hot + (soft - soft.detach()), loss
 
     def loss(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        logits = accurate(logits)
         entropy = F.softplus(logits) - logits * logits.sigmoid()
         told = (self.bits * math.log(2) - entropy.sum(dim=-1) - self.kl_loss_threshold).relu()
         if mask is None:
-            return told.mean()
+            return mean_or_zero(told)
         return told.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -175,7 +179,8 @@ class FreeTransformer(Configurable):
         positions = dict(pos=places, context_pos=places) if per_token else {}
         pooled = self.encoder(queries, context=decoder_head_embeds, context_mask=mask, **positions)
         logits = self.to_latent_bit_logits(pooled)
-        latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=mask if per_token else None)
+        counts = mask if mask is None or per_token else mask.any(dim=-1, keepdim=True)
+        latents, loss = self.binary_mapper(logits, calc_aux_loss=return_kl_loss, mask=counts)
         return (latents, loss) if return_kl_loss else latents
 
     @checked
@@ -187,29 +192,30 @@ class FreeTransformer(Configurable):
         return_all_losses        also return `(next-token loss, loss of codes)`, before their weights
         """
         seq = check_ids(seq, 'seq', 2)
-        inputs, targets = seq[:, :-1], seq[:, 1:]
+        inputs = seq[:, :-1]
+        # Behind padding in front of it, nothing predicts the first token, as where the row has no padding.
+        targets = seq[:, 1:].masked_fill(inputs == self.pad_id, self.pad_id)
         with AuxLosses() as aux:
-            hidden, mask = self.read_head(inputs), inputs != self.pad_id
+            mask = read_of(seq != self.pad_id)
+            hidden, read = self.read_head(inputs, mask), mask
             told, per_token = hidden, self.per_token_latents
             if seq_for_latents is not None:
                 seq_for_latents = check_ids(seq_for_latents, 'seq_for_latents', 1)
                 if seq_for_latents.shape[0] != seq.shape[0]:
                     raise ValueError(f'`seq_for_latents` got {seq_for_latents.shape[0]} rows, `seq` has {seq.shape[0]}')
-                told, mask, per_token = (
-                    self.read_head(seq_for_latents, 'seq_for_latents'),
-                    seq_for_latents != self.pad_id,
-                    False,
-                )
+                mask, per_token = seq_for_latents != self.pad_id, False
+                told = self.read_head(seq_for_latents, mask, 'seq_for_latents')
             latents, kl_loss = self.encode_to_latents(told, mask, return_kl_loss=True, per_token_latents=per_token)
             condition = self.from_latent_to_condition(self.latent_dropout(latents))
-            readout = Readout.through(self.decoder_tail(hidden, self_attn_kv_residuals=condition), self.token_unembed)
+            tail = self.decoder_tail(hidden, mask=read, self_attn_kv_residuals=condition)
+            readout = Readout.through(tail, self.token_unembed)
         loss = next_token_loss(readout, targets, ignore_index=self.pad_id)
         total = aux.added_to(loss + self.kl_loss_weight * kl_loss)
         return (total, (loss, kl_loss)) if return_all_losses else total
 
-    def read_head(self, seq: Tensor, name: str = 'seq') -> Tensor:
+    def read_head(self, seq: Tensor, mask: Tensor | None = None, name: str = 'seq') -> Tensor:
         embeds = self.embed(seq, name)
-        return embeds if self.decoder_head is None else self.decoder_head(embeds)
+        return embeds if self.decoder_head is None else self.decoder_head(embeds, mask=mask)
 
     # generation
 
@@ -239,17 +245,19 @@ class FreeTransformer(Configurable):
         """
         if not torch.is_tensor(prompts):
             raise TypeError(f'`prompts` got {type(prompts).__name__}, it must be a tensor of ids')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         ids, _, leading = padded_prompts(prompts, None, 0)
         words = f'an integer of at least {ids.shape[1]}, the length of the prompts, which is part of it'
         require(is_int(seq_len) and seq_len >= ids.shape[1], 'seq_len', seq_len, words)
-        keep = filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
+        filter_with(filter_logits_fn, logit_filter_kwargs, 'logit_filter_kwargs')
+        never = (self.pad_id,) if 0 <= self.pad_id < self.num_tokens else ()
+        choice = Choice(temperature, filter_logits_fn, logit_filter_kwargs, generator=generator, never_chosen=never)
         modules = list(self.modules())
         with evaluating(modules):
             condition = None if latents is None else self.condition_of(latents, ids.shape[0])
             decoding = Decoding(
                 expert=FreeReader(self, condition, use_kv_cache),
-                choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+                choose=choice.draw,
+                weigh=choice.weigh if choice.steps else None,
                 modules=modules,
                 ids=F.pad(ids, (0, seq_len - ids.shape[1])),
                 pads=None,
@@ -257,7 +265,7 @@ class FreeTransformer(Configurable):
                 leading=leading,
                 pad_value=0,
             )
-            decoding.finish(seq_len - ids.shape[1])
+            decoding.finish()
         return decoding.ids.reshape(*leading, seq_len)
 
     def condition_of(self, latents: Any, batch: int) -> Tensor:

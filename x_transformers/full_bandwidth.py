@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from x_transformers.cache import LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids, check_lengths, within
+from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
@@ -38,7 +39,8 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.engine import Reader
 from x_transformers.generation.sampling import padded_prompts, require, top_k
-from x_transformers.training.losses import readable
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import before_padding, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later
 
 __all__ = [
@@ -282,7 +284,8 @@ class FullBandwidth(Configurable):
         super().__init__()
         check_net(net)
         self.check_parts(net)
-        self.net, self.depth = net, net.attn_layers.depth
+        stack = net.attn_layers
+        self.net, self.depth = net, len(stack.layers_execute_order) // stack.len_default_block
         self.recirc_pairs = resolve_recirc_pairs(self.depth, recirc_pairs)
         dim = net.attn_layers.dim
         own = self.own_transitions(transitions or {})
@@ -405,17 +408,24 @@ class FullBandwidth(Configurable):
         transition                     `(latents, stream) -> stream`, in place of all transitions
         return_loss_breakdown          beside it a `LossBreakdown`, None without a loss
         return_all_pass_logits         beside it the logits of each pass
-        **kwargs                       to the net: `mask` (b n), `context`, ...; further arguments take the place of the
-                                       constructor's
+        **kwargs                       to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
+                                       targets, and nothing is predicted from them; further arguments take the place
+                                       of the constructor's
         """
         count = self.count_of(temporal_parallel_passes)
         seq = check_ids(token_ids, 'token_ids', (3 if count > 1 else 2) if return_loss else 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | OWN)
         inputs = seq[:, :-1] if return_loss else seq
-        if kwargs.get('mask') is not None:
-            kwargs['mask'] = as_mask(kwargs['mask'], 'mask', seq.shape[0], None, like=seq)[:, : inputs.shape[1]]
-        if kwargs.get('seq_start_pos') is not None:
-            check_lengths(kwargs['seq_start_pos'], 'seq_start_pos', seq.shape[0], seq.shape[1])
+        mask = as_mask(kwargs.get('mask'), 'mask', seq.shape[0], None, like=seq)
+        if mask is not None:  # one of the input says nothing of the last target
+            mask = F.pad(mask, (0, max(seq.shape[1] - mask.shape[1], 0)), value=True)
+            kwargs['mask'] = read_of(mask) if return_loss else mask
+        real = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
+        if real is not None:
+            seq = seq.masked_fill(~real, self.ignore_index)
+            inputs = seq[:, : inputs.shape[1]]
+        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         if return_loss and not return_all_pass_logits:
             kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss):
@@ -424,7 +434,10 @@ class FullBandwidth(Configurable):
         logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]
         name, value, breakdown = 'logits', logits[-1], None
         if return_loss:
-            losses = [next_token_loss(out[:, at > 0 :], seq[:, 1 + (at > 0) :], ignore_index=self.ignore_index)
+            targets = Targets(seq, self.ignore_index, real).of()[:, :-1]
+            again = targets[:, 1:]  # A token without one before it has no latent to read.
+            again = again if real is None else again.masked_fill(~real[:, : again.shape[1]], self.ignore_index)
+            losses = [next_token_loss(out[:, at > 0 :], again if at else targets, ignore_index=self.ignore_index)
                       for at, out in enumerate(logits)]  # fmt: skip
             breakdown = LossBreakdown(losses[0], losses[1:], losses)
             options = dynamic_rollout_loss_weight, dynamic_loss_decay, dynamic_loss_threshold
@@ -498,7 +511,7 @@ class FullBandwidth(Configurable):
         decoding = model.decoding(prompts, seq_len, eos_token=eos_token, **options, **kwargs)
         reader = FeedbackReader(self, decoding.expert, passes, should_fuse_latent, transition, process_prompt)
         decoding.expert, decoding.modules = reader, [*decoding.modules, *self.modules()]
-        decoding.finish(seq_len)
+        decoding.finish()
         return decoding.generated(decoding.ids[:, decoding.start :])
 
 

@@ -17,6 +17,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.precision import accurate
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -32,7 +33,8 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.next_latent_wrapper import not_negative, sigreg_loss
-from x_transformers.training.losses import each_head, readable
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import later, readout_of
 
 __all__ = ['LatentAutoregressive', 'Losses']
@@ -164,32 +166,36 @@ class LatentAutoregressive(Configurable):
 
         x                      b n   ids, n of at least `num_rollouts` + 1; `ignore_index` marks what is no target
         return_loss_breakdown        also return the `Losses`, before their weights
-        **kwargs                     to the net: `mask` (b n), `context`, ...
+        **kwargs                     to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
+                                     targets, and nothing is predicted from them
         """
         x = check_ids(x, 'x', self.num_rollouts + 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the latents of all tokens are foretold'})
-        ids = readable(x, self.ignore_index, self.pad_value)
+        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        x = x if real is None else x.masked_fill(~real, self.ignore_index)
+        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index))
+        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
         with AuxLosses() as aux:
             hidden, trace = self.net(ids, return_embeddings_and_intermediates=True, **kwargs)
         index = self.predictor_input_hiddens_index
         source = hidden if index is None else trace.hiddens[index][:, -x.shape[1] :]  # memory tokens stand in front
         target = hidden.detach() if self.detach_target else hidden
-        zero = hidden.new_zeros(())
+        zero = accurate(hidden).new_zeros(())
         l2 = l2_no_action = sigreg = zero
         if self.to_next_embed_pred is not None:
-            l2 = self.distance(self.to_next_embed_pred, source, target, x, self.action_emb(ids))
+            l2 = self.distance(self.to_next_embed_pred, source, target, to_come, self.action_emb(ids))
         if self.to_next_embed_no_action_pred is not None:
-            l2_no_action = self.distance(self.to_next_embed_no_action_pred, source, target, x, None)
+            l2_no_action = self.distance(self.to_next_embed_no_action_pred, source, target, to_come, None)
         if self.sigreg_loss_weight > 0:
-            sigreg = self.normality(hidden, source, x)
+            sigreg = self.normality(hidden, source, to_come)
         with aux:
-            losses = Losses(self.token_loss(hidden, x), l2, l2_no_action, sigreg)
+            losses = Losses(self.token_loss(hidden, to_come), l2, l2_no_action, sigreg)
         share = self.sigreg_loss_weight
         total = losses.ce + (1 - share) * (l2 + l2_no_action) * self.l2_loss_weight + share * sigreg
         total = aux.added_to(total)
         return (total, losses) if return_loss_breakdown else total
 
-    def token_loss(self, hidden: Tensor, x: Tensor) -> Tensor:
+    def token_loss(self, hidden: Tensor, to_come: Targets) -> Tensor:
         """The cross entropy of the probe."""
         hidden = scale_grad(hidden[:, :-1], self.frac_gradient)
         call = model_call(self.net, {}, hidden.shape[1], None, False)
@@ -197,26 +203,26 @@ class LatentAutoregressive(Configurable):
             logits = readout_of(self.net, hidden, call, {})
         else:
             logits = each_head(lambda z: call.on.chain('logits', z, call), self.net.to_logits(hidden))
-        return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index)
+        return next_token_loss(logits, to_come.of()[:, :-1], ignore_index=self.ignore_index)
 
     def distance(
-        self, predictor: nn.Module, source: Tensor, target: Tensor, x: Tensor, actions: Tensor | None
+        self, predictor: nn.Module, source: Tensor, target: Tensor, to_come: Targets, actions: Tensor | None
     ) -> Tensor:
         """The weighted distance of all steps, from the states `source` to the states `target` (b n d)."""
-        total, state = source.new_zeros(()), source
+        total, state = accurate(source).new_zeros(()), source
         for step, weight in enumerate(self.rollout_loss_weights, start=1):
             state = state[:, :-1]
             state = predictor(state if actions is None else torch.cat((state, actions[:, step:]), dim=-1))
-            found, wanted = state, target[:, step:]
+            found, wanted = accurate(state), accurate(target[:, step:])
             if self.predict_next_cosine_sim:
                 found, wanted = F.normalize(found, dim=-1, eps=1e-6), F.normalize(wanted, dim=-1, eps=1e-6)
             errors = (found - wanted).square().mean(dim=-1)
-            total = total + weight * masked_mean(errors, x[:, step:] != self.ignore_index)
+            total = total + weight * masked_mean(errors, to_come.of(step - 1)[:, :-step] != self.ignore_index)
         return total
 
-    def normality(self, hidden: Tensor, source: Tensor, x: Tensor) -> Tensor:
+    def normality(self, hidden: Tensor, source: Tensor, to_come: Targets) -> Tensor:
         """The mean SIGReg of outputs and of what foretells, where they have a target."""
-        real = x[:, 1:] != self.ignore_index
+        real = to_come.of()[:, :-1] != self.ignore_index
         sets = (hidden,) if source is hidden else (hidden, source)
         return sum(self.sigreg_loss(states[:, :-1], mask=real, **self.sigreg_loss_kwargs) for states in sets) / len(
             sets

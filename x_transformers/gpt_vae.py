@@ -25,6 +25,7 @@ from x_transformers.flags import (
     shown,
     size,
 )
+from x_transformers.training.losses import mean_of_rows
 from x_transformers.x_transformers import AttentionLayers, Decoder, Encoder, TransformerWrapper
 
 __all__ = ['GPTVAE']
@@ -63,7 +64,7 @@ class GPTVAE(Configurable):
         super().__init__()
         shared = dict(dim=dim, attn_dim_head=attn_dim_head, heads=heads)
         latent = dim_latent or dim
-        self.pad_id, self.dim_latent = pad_id, latent
+        self.pad_id, self.dim_latent, self.own_encoder = pad_id, latent, encoder is not None
         if encoder is None:
             encoder = TransformerWrapper(
                 num_tokens=num_tokens,
@@ -94,11 +95,17 @@ class GPTVAE(Configurable):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    @staticmethod
+    def padding_in_front(mask: Tensor) -> Tensor:
+        """Return how many tokens of padding stand in front of each row, (b,); none in a row of padding alone."""
+        return (~mask).long().cumprod(dim=-1).sum(dim=-1) * mask.any(dim=-1)
+
     @checked
     def encode_to_latents(self, seq: Tensor, return_mean_log_var: bool = False) -> Any:
         """A latent (b d) drawn for each text, and `(mean, log variance)`. A text of padding alone has a zero mean."""
         mask = seq != self.pad_id
-        pooled = self.encoder(seq.masked_fill(~mask, 0), mask=mask)
+        given = {} if self.own_encoder else {'seq_start_pos': self.padding_in_front(mask)}
+        pooled = self.encoder(seq.masked_fill(~mask, 0), mask=mask, **given)
         mean, log_var = self.to_latent_mean_log_variance(pooled)
         latents = mean + (0.5 * log_var).exp() * torch.randn_like(mean)
         return (latents, (mean, log_var)) if return_mean_log_var else latents
@@ -117,11 +124,17 @@ class GPTVAE(Configurable):
             raise ValueError(f'`seq_for_latents` got {told.shape[0]} rows, `seq` has {seq.shape[0]}')
         with AuxLosses() as aux:
             latents, (mean, log_var) = self.encode_to_latents(told, return_mean_log_var=True)
-        kept = torch.rand(seq.shape[0], 1, device=seq.device) >= (self.latents_dropout_prob if self.training else 0.0)
+        dropped = self.latents_dropout_prob if self.training else 0.0
+        kept = torch.rand(seq.shape[0], 1, dtype=torch.float32, device=seq.device) >= dropped
+        mask = seq != self.pad_id
         loss = self.ar_wrapped_decoder(
-            seq, prepend_embeds=self.from_latent_to_prepend_token(latents), prepend_mask=kept
+            seq,
+            prepend_embeds=self.from_latent_to_prepend_token(latents),
+            prepend_mask=kept,
+            mask=mask,
+            seq_start_pos=self.padding_in_front(mask),
         )
-        divergence = gaussian_divergence(mean, log_var, self.vae_kl_div_floor).mean()
+        divergence = mean_of_rows(gaussian_divergence(mean, log_var, self.vae_kl_div_floor), told != self.pad_id)
         total = aux.added_to(loss + self.vae_kl_loss_weight * divergence)
         return (total, (loss, divergence)) if return_all_losses else total
 

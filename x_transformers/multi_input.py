@@ -15,9 +15,10 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import check_ids, check_lengths, within
+from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,
@@ -30,6 +31,7 @@ from x_transformers.features.embeddings import (
 )
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.segments import MemSameLength
+from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     Check,
@@ -48,8 +50,11 @@ from x_transformers.flags import (
     shown,
     size,
 )
-from x_transformers.generation.sampling import check_mask, filter_with, padded_prompts, require, sample, top_k
-from x_transformers.training.losses import readable
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.sampling import check_mask, lens_of_mask, padded_prompts, require, top_k, without_token
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import before_padding, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, later, overheard
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
@@ -58,6 +63,7 @@ __all__ = ['MultiInputAutoregressiveWrapper', 'MultiInputTransformerWrapper']
 MULTI_INPUT: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
+    PatternsInModel,
     UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,
@@ -96,7 +102,7 @@ class MultiInputTransformerWrapper(Wrapper):
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         return_only_embed: Annotated[bool, 'no heads: the output is embeddings', boolean] = False,
@@ -110,7 +116,7 @@ class MultiInputTransformerWrapper(Wrapper):
         if not num_tokens:
             raise ConfigError('`num_tokens` got no streams, there must be one at least')
         self.num_tokens, self.max_seq_len = dict(num_tokens), max(max_seq_len or 0, 0)
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.return_only_embed = False, bool(return_only_embed)
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.attn_layers = attn_layers
@@ -142,7 +148,7 @@ class MultiInputTransformerWrapper(Wrapper):
         return_readout: bool = False,
         **kwargs: Any,
     ) -> Any:
-        _, n = check_streams(x, self.num_tokens)
+        check_streams(x, self.num_tokens)
         wants_logits = return_logits_and_embeddings or return_logit_entropies
         if wants_logits and self.to_logits is None:
             raise ValueError('logits were asked for, but the model was built with `return_only_embed=True`')
@@ -150,7 +156,7 @@ class MultiInputTransformerWrapper(Wrapper):
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
         wants.check(return_embeddings, return_logits_and_embeddings)
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
-        h = self.embed({name: ids[:, n - call.new :] for name, ids in x.items()}, call)
+        h = call.embedded(self, dict(x), lambda given: self.embed(given, call))
         mems = self.shifted(mems)
         h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
         logits = None
@@ -224,6 +230,7 @@ class Side:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.reads_whole = net.reads_whole
         self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
@@ -279,7 +286,8 @@ class MultiInputAutoregressiveWrapper(Configurable):
         return_outputs                also return `Outputs(losses, logits, intermediates)`
         prepend_embeds  b p e         vectors in front of the tokens, which are no targets
         lens            b             number of real steps of each row; later ones are no targets
-        **kwargs                      to the net: `mask` (b n), `context`, ...
+        **kwargs                      to the net: `context`, ..., and `mask` (b n), True for real steps: others are no
+                                      targets, and nothing is predicted from them
         returns                       scalar; a stream without targets adds 0
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
@@ -288,22 +296,25 @@ class MultiInputAutoregressiveWrapper(Configurable):
             raise ValueError(f'`x` got streams of the shape {(b, n)}, n must be at least 2')
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         x = {name: x[name].long() for name in self.net.num_tokens}
-        if lens is not None:
-            check_lengths(lens, 'lens', b, n)
-            real = within(lens, n)
+        real = real_tokens(next(iter(x.values())), kwargs.get('mask'), lens, kwargs.get('seq_start_pos'))
+        if real is not None:
             x = {name: ids.masked_fill(~real, self.ignore_index) for name, ids in x.items()}
+        if lens is not None and kwargs.get('mask') is not None:
+            kwargs['mask'] = real
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         wanted = return_outputs or self.add_attn_z_loss
+        begun = functools.partial(before_padding, ignore_index=self.ignore_index)
+        some = lambda: functools.reduce(torch.logical_or, map(begun, x.values()))  # noqa: E731
+        tell_padding(self.net, kwargs, some, self.add_attn_z_loss)
         ids = {name: readable(t, self.ignore_index, self.pad_value) for name, t in x.items()}
         asked = dict(return_intermediates=wanted, return_attn_z_loss=self.add_attn_z_loss)
         with AuxLosses() as aux:
             out = self.net(ids, **asked, **kwargs, **({} if return_outputs else later(self.net)))
         logits, trace = out if wanted else (out, None)
         logits = {name: t[:, t.shape[1] - n : -1] for name, t in logits.items()}  # or readouts
-        losses = {
-            name: next_token_loss(t, x[name][:, 1:], ignore_index=self.ignore_index) for name, t in logits.items()
-        }
+        targets = {name: Targets(x[name], self.ignore_index, real).of()[:, :-1] for name in logits}
+        losses = {name: next_token_loss(t, targets[name], ignore_index=self.ignore_index) for name, t in logits.items()}
         loss = sum(self.loss_weights[name] * one for name, one in losses.items())
         if self.add_attn_z_loss:
             loss = loss + trace.attn_z_loss
@@ -343,7 +354,6 @@ class MultiInputAutoregressiveWrapper(Configurable):
         raises                            ValueError or TypeError for arguments out of range
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         names = tuple(self.net.num_tokens)
         check_names(prompts, 'prompts', self.net.num_tokens)
@@ -351,19 +361,25 @@ class MultiInputAutoregressiveWrapper(Configurable):
         rows = {name: prompts[name].unsqueeze(0) if alone else prompts[name] for name in names}
         _, n = check_streams(rows, self.net.num_tokens, 'prompts')
         require(n >= 1, 'prompts', f'{n} steps', 'one step at least')
+        prompt_lens = lens_of_mask(rows[names[0]], prompt_lens, kwargs)
         padded = [padded_prompts(rows[name], prompt_lens, self.pad_value) for name in names]
         sequence, pads = torch.stack([ids for ids, _, _ in padded], dim=-1), padded[0][1]
         check_mask(kwargs.get('mask'), sequence[..., 0], alone=prompt_lens is None)
         start = sequence.shape[1]
         sequence = F.pad(sequence, (0, 0, 0, seq_len), value=self.pad_value)
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice(**own, generator=generator)
+        never, failed = self.ignore_index, {name: FailedRows(name=f'stream {name!r}, row') for name in names}
         widths = [self.net.num_tokens[name] for name in names]
         reader = Reader(Side(self.net), kwargs, cache_kv=cache_kv, restrict=restrict_to_max_seq_len, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(start, start + seq_len):
                 logits = reader.read(sequence[:, :place], pads).split(widths, dim=-1)
-                kept = logits if temperature == 0 else map(keep, logits)
-                sequence[:, place] = torch.stack([sample(one, temperature, generator) for one in kept], dim=-1)
+                for at, (name, one) in enumerate(zip(names, logits, strict=True)):
+                    sequence[:, place, at], largest = choice.draw(without_token(one, never))
+                    failed[name].add(largest)
+        for rows in failed.values():
+            rows.raise_first()
         new = dict(zip(names, sequence[:, start:].unbind(dim=-1), strict=True))
         return {name: ids.squeeze(0) if alone else ids for name, ids in new.items()}
 

@@ -24,6 +24,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import model_call
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import (
@@ -41,7 +42,8 @@ from x_transformers.flags import (
     one_of,
     size,
 )
-from x_transformers.training.losses import each_head, readable
+from x_transformers.training.layer_losses import Targets
+from x_transformers.training.losses import before_padding, each_head, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import by_chunks, later, reads_whole
 
 __all__ = ['Losses', 'MSECosineSimLoss', 'NextLatentWrapper', 'ResidualDynamics', 'RolloutGRU', 'sigreg_loss']
@@ -69,6 +71,7 @@ class MSECosineSimLoss(nn.Module):
         self.weight = weight
 
     def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        pred, target = accurate(pred), accurate(target)
         turned = 1 - F.cosine_similarity(pred, target, dim=-1).unsqueeze(-1)
         return (1 - self.weight) * (pred - target).square() + self.weight * turned
 
@@ -211,8 +214,9 @@ class NextLatentWrapper(Configurable):
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)
-        if dim != net.attn_layers.dim:
-            raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {net.attn_layers.dim}')
+        width = known_stack(net.attn_layers).dim
+        if dim != width:
+            raise ConfigError(f'`dim` got {dim}, the hidden states of `net` have width {width}')
         weights = (1.0,) * num_rollouts if rollout_weights is None else tuple(rollout_weights)
         if len(weights) != num_rollouts or sum(weights) <= 0:
             raise ConfigError(f'`rollout_weights` got {weights}, it must be {num_rollouts} numbers, not all of them 0')
@@ -262,41 +266,45 @@ class NextLatentWrapper(Configurable):
 
         x                      b n   ids, n of at least `num_rollouts` + 2; `ignore_index` marks what is no target
         return_loss_breakdown        also return the `Losses`, before their weights
-        **kwargs                     to the net: `mask` (b n), `context`, ...
+        **kwargs                     to the net: `context`, ..., and `mask` (b n), True for real tokens: others are no
+                                     targets, and nothing is predicted from them
         """
         x = check_ids(x, 'x', self.num_rollouts + 2)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | {'prepend_embeds': ': the states of all tokens are foretold'})
-        ids = readable(x, self.ignore_index, self.pad_value)
+        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        x = x if real is None else x.masked_fill(~real, self.ignore_index)
+        tell_padding(self.net, kwargs, lambda: before_padding(x, self.ignore_index))
+        ids, to_come = readable(x, self.ignore_index, self.pad_value), Targets(x, self.ignore_index, real)
         with AuxLosses() as aux:
             logits, hidden = self.net(ids, return_logits_and_embeddings=True, **kwargs, **later(self.net))
-        ce = self.token_loss(logits, x)
-        losses = Losses(ce, *self.latent_losses(hidden, x, ids), self.normality(hidden, x))
+        ce = self.token_loss(logits, to_come)
+        losses = Losses(ce, *self.latent_losses(hidden, to_come, ids), self.normality(hidden, to_come))
         weights = (1.0, self.next_latent_loss_weight, self.kl_loss_weight, self.sigreg_loss_weight)
         total = aux.added_to(sum(weight * loss for weight, loss in zip(weights, losses, strict=True)))
         return (total, losses) if return_loss_breakdown else total
 
-    def token_loss(self, logits: Any, x: Tensor) -> Tensor:
+    def token_loss(self, logits: Any, to_come: Targets) -> Tensor:
         is_log_prob = bool(getattr(self.net, 'output_is_log_prob', False))
         logits = each_head(lambda one: one[:, :-1], logits)
-        return next_token_loss(logits, x[:, 1:], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
+        return next_token_loss(logits, to_come.of()[:, :-1], ignore_index=self.ignore_index, is_log_prob=is_log_prob)
 
-    def latent_losses(self, hidden: Tensor, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def latent_losses(self, hidden: Tensor, to_come: Targets, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The distance and the divergence of all steps."""
-        zero = hidden.new_zeros(())
+        zero = accurate(hidden).new_zeros(())
         if self.next_latent_loss_weight == 0 and self.kl_loss_weight == 0:
             return zero, zero
         steps = range(1, self.num_rollouts + 1)
         tokens = self.token_emb(ids).detach()
         # behind the end of the sequence there is nothing to foretell: zeros, which are masked
         actions = torch.stack([F.pad(tokens[:, step:], (0, 0, 0, step - 1)) for step in steps])
-        valid = torch.stack([F.pad(x[:, step:] != self.ignore_index, (0, step - 1)) for step in steps])
+        valid = torch.stack([to_come.of(step - 1)[:, :-1] != self.ignore_index for step in steps])
         targets = torch.stack([F.pad(hidden.detach()[:, step:], (0, 0, 0, step - 1)) for step in steps])
         states = self.dynamics_model(actions, hidden[:, :-1])
         if states.shape != targets.shape:
             raise ValueError(
                 f'`dynamics_network` gave states of shape {tuple(states.shape)}, they must be {tuple(targets.shape)}'
             )
-        distances = self.loss_fn(states, targets)
+        distances = self.loss_fn(accurate(states), accurate(targets))
         if distances.shape[:3] != valid.shape:
             raise ValueError(
                 f'`loss_type` gave losses of shape {tuple(distances.shape)}, it must not reduce {tuple(states.shape)}'
@@ -326,9 +334,9 @@ class NextLatentWrapper(Configurable):
         def of(now: Any, states: Tensor, targets: Tensor) -> tuple[Tensor]:
             found, net = [], now(self.net)
             with torch.no_grad():
-                wanted = [logits.log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
+                wanted = [accurate(logits).log_softmax(dim=-1) for logits in frozen_logits(net, targets)]
             for logits, goal in zip(frozen_logits(net, states), wanted, strict=True):
-                found.append((goal.exp() * (goal - logits.log_softmax(dim=-1))).sum(dim=-1))
+                found.append((goal.exp() * (goal - accurate(logits).log_softmax(dim=-1))).sum(dim=-1))
             return (sum(found) / len(found),)
 
         if not later(self.net) or reads_whole(self.net.to_logits):
@@ -337,11 +345,11 @@ class NextLatentWrapper(Configurable):
         flat = rearrange(states, 'r b n d -> (r b n) d'), rearrange(targets, 'r b n d -> (r b n) d')
         return by_chunks(of, flat, classes, (net,), (net.attn_layers,))[0].view(states.shape[:-1])
 
-    def normality(self, hidden: Tensor, x: Tensor) -> Tensor:
+    def normality(self, hidden: Tensor, to_come: Targets) -> Tensor:
         """SIGReg of the states that have a target."""
         if self.sigreg_loss_weight == 0:
-            return hidden.new_zeros(())
-        return sigreg_loss(hidden[:, :-1], mask=x[:, 1:] != self.ignore_index, **self.sigreg_loss_kwargs)
+            return accurate(hidden).new_zeros(())
+        return sigreg_loss(hidden[:, :-1], mask=to_come.of()[:, :-1] != self.ignore_index, **self.sigreg_loss_kwargs)
 
 
 __getattr__, __dir__ = also(__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from random import random
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -13,11 +12,13 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.autoregressive_wrapper import evaluating
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import coin_flip
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids
-from x_transformers.core.nets import check_every_place, refuse_own
+from x_transformers.core.checks import can_look, check_ids
+from x_transformers.core.draws import draw_number
+from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
+from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import widest
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -32,9 +33,11 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import unlearned
-from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require
+from x_transformers.generation.sampling import accurate, guided, gumbel_noise, in_range, require, without_token
 from x_transformers.generation.sampling import top_k as keep_largest
+from x_transformers.training.losses import mean_or_zero, real_tokens
 from x_transformers.training.masking import random_rank
 from x_transformers.training.token_loss import Terms, later, weighted_token_loss
 
@@ -71,13 +74,11 @@ ratio = Check('a probability from 0 to 1', lambda value: is_number(value) and 0 
 
 def hidden_part(share: Tensor, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:
     """Draw which tokens to hide, (b n): a `share` (b) of the real ones of each row, one at least."""
-    import einx
-
     if real is None:
-        rank, count = torch.rand(shape, device=device).argsort(dim=-1), share * shape[1]
+        rank, count = torch.rand(shape, dtype=torch.float32, device=device).argsort(dim=-1), share * shape[1]
     else:
         rank, count = random_rank(real), share * real.sum(dim=-1)
-    hidden = einx.less('b n, b -> b n', rank, count.clamp(min=1.0))
+    hidden = rank < count.clamp(min=1.0).unsqueeze(-1)
     return hidden if real is None else hidden & real
 
 
@@ -138,6 +139,10 @@ class NonAutoregressiveWrapper(Configurable):
         check_masked_net(net)
         if mask_id >= net.num_tokens:
             raise ConfigError(f'`mask_id` got {mask_id}, it must be less than `num_tokens`, {net.num_tokens}')
+        if net.num_tokens < 2:
+            raise ConfigError(
+                '`net` must have another token than `mask_id`, which is never an answer: it has one token'
+            )
         if token_critic is not None and self_token_critic:
             raise ConfigError('`token_critic` and `self_token_critic` both make the critic, set only one')
         if token_critic is None and not self_token_critic and critic_loss_weight != 1.0:
@@ -158,10 +163,10 @@ class NonAutoregressiveWrapper(Configurable):
         self.critic_loss_weight = critic_loss_weight
         self.use_simple_mdlm_loss_weight = bool(use_simple_mdlm_loss_weight)
         self.cond_drop_prob, self.ceil_counts = cond_drop_prob, bool(ceil_counts)
-        if cond_drop_prob > 0 and not net.attn_layers.cross_attend:
+        if cond_drop_prob > 0 and not known_stack(net.attn_layers).cross_attend:
             raise ConfigError('`cond_drop_prob` needs a net that reads a context: set `cross_attend`')
         if cond_drop_prob > 0:
-            self.null_text = nn.Parameter(torch.randn(1, net.attn_layers.dim_context) * 0.02)
+            self.null_text = nn.Parameter(torch.randn(1, known_stack(net.attn_layers).dim_context) * 0.02)
 
     # training
 
@@ -176,7 +181,7 @@ class NonAutoregressiveWrapper(Configurable):
     ) -> Losses:
         """The losses of guessing hidden tokens, and of finding out wrong guesses.
 
-        x                             b n   ids, n being `max_seq_len`, if the net has one
+        x                             b n   ids other than `mask_id`, n being `max_seq_len`, if the net has one
         only_train_generator                leave out the critic
         only_train_critic                   no gradient for the guesses
         generator_sample_temperature        of the guesses that the critic sees; drawn from U(0, 1) if None
@@ -193,11 +198,12 @@ class NonAutoregressiveWrapper(Configurable):
         if only_train_critic and self.token_critic is None:
             raise ValueError('`only_train_critic` needs a critic: set `token_critic` or `self_token_critic`')
         refuse_own(kwargs, 'the loss', SET_BY_WRAPPER)
-        real = as_mask(kwargs.get('mask'), 'mask', *x.shape, like=x)
-        time = torch.empty(x.shape[0], device=x.device).uniform_(0, 1)
+        real = real_tokens(x, kwargs.get('mask'), start=kwargs.get('seq_start_pos'))
+        self.check_data(x, real)
+        time = torch.rand(x.shape[0], dtype=torch.float32, device=x.device)
         hidden = hidden_part(self.schedule_fn(time), real, tuple(x.shape), x.device)
         if self.training and self.cond_drop_prob > 0 and kwargs.get('context') is not None:
-            gone = torch.rand(x.shape[0], device=x.device) < self.cond_drop_prob
+            gone = torch.rand(x.shape[0], dtype=torch.float32, device=x.device) < self.cond_drop_prob
             kwargs = self.without_context(kwargs, gone)
         shown, inputs = self.corrupted(x, hidden), dict(kwargs)
         if self.self_cond:
@@ -209,8 +215,8 @@ class NonAutoregressiveWrapper(Configurable):
         if alone:
             return Losses(aux.added_to(loss), loss, None)
 
-        temperature = random() if generator_sample_temperature is None else generator_sample_temperature
-        guessed = gumbel_sample(logits.detach(), temperature)
+        temperature = draw_number() if generator_sample_temperature is None else generator_sample_temperature
+        guessed = gumbel_sample(self.without_mask(logits.detach()), temperature)
         with AuxLosses() as of_critic:
             critic_loss = self.critic_loss(torch.where(hidden, guessed, x), x, real, kwargs)
         if only_train_critic:
@@ -218,13 +224,29 @@ class NonAutoregressiveWrapper(Configurable):
         aux.take(of_critic)
         return Losses(aux.added_to(loss + self.critic_loss_weight * critic_loss), loss, critic_loss)
 
+    def check_data(self, x: Tensor, real: Tensor | None) -> None:
+        """Refuse data with `mask_id` among its real tokens: the model would learn it as an answer."""
+        if not can_look(x):
+            return
+        found = (x == self.mask_id) if real is None else (x == self.mask_id) & real
+        if bool(found.any()):
+            row = int(found.any(dim=-1).nonzero()[0])
+            raise ValueError(
+                f'`x` must not hold `mask_id`, {self.mask_id}, except where `mask` is False, got it in row {row}: what '
+                'is hidden is drawn'
+            )
+
+    def without_mask(self, logits: Tensor) -> Tensor:
+        """Return logits (b, n, l) with -inf for `mask_id`, which is never an answer."""
+        return without_token(logits, self.mask_id)
+
     def corrupted(self, x: Tensor, hidden: Tensor) -> Tensor:
         """`x` with most of its hidden tokens as `mask_id`, and some, now and then, as they are or as other ones."""
         masked, left = hidden, 1.0
-        if self.no_replace_prob > 0 and coin_flip():
+        if self.no_replace_prob > 0 and draw_number() < 0.5:
             masked = masked & ~get_mask_subset_prob(hidden, self.no_replace_prob)
             left -= self.no_replace_prob
-        if self.random_token_prob > 0 and coin_flip():
+        if self.random_token_prob > 0 and draw_number() < 0.5:
             wrong = get_mask_subset_prob(masked, self.random_token_prob * left)
             drawn = torch.randint(0, max(self.num_tokens - 1, 1), x.shape, device=x.device)
             # any id but that of hidden tokens
@@ -233,17 +255,15 @@ class NonAutoregressiveWrapper(Configurable):
 
     def first_guess(self, shown: Tensor, kwargs: dict[str, Any]) -> Tensor:
         """What the net is conditioned on: its own embeddings, or at times none."""
-        if random() >= self.self_cond_train_prob:
+        if draw_number() >= self.self_cond_train_prob:
             return self.null_embed.expand(*shown.shape, -1)
         with torch.no_grad():
             return self.net(shown, return_embeddings=True, **kwargs)
 
     def loss_weights(self, time: Tensor, hidden: Tensor) -> Tensor:
         """What each token weighs, from the times (b) of rows and which tokens are hidden (b n)."""
-        import einx
-
         of_rows = self.loss_weight(time, hidden.shape[1]) if self.use_simple_mdlm_loss_weight else torch.ones_like(time)
-        return einx.multiply('b, b n -> b n', of_rows, hidden)
+        return of_rows.unsqueeze(-1) * hidden
 
     def loss_weight(self, time: Tensor, n: int) -> Tensor:
         """|gamma'| / gamma, positive, since gamma falls; where less than one token of n would be hidden, one is."""
@@ -260,7 +280,7 @@ class NonAutoregressiveWrapper(Configurable):
         scores = accurate(self.criticised(filled, kwargs))
         losses = F.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction='none')
         if real is None:
-            return losses.mean()
+            return mean_or_zero(losses)
         return losses.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)
 
     def criticised(self, ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
@@ -321,6 +341,7 @@ class NonAutoregressiveWrapper(Configurable):
         against = self.against(kwargs, cond_scale, negative_context)
         seq = self.opening(batch_size, seq_len, given)
         hidden = wanted = seq == self.mask_id
+        failed = FailedRows()
         last, counts = None, self.hidden_counts(wanted.sum(dim=-1))
         with evaluating(list(self.modules())):
             for step, to_hide in enumerate(counts, start=1):
@@ -330,12 +351,14 @@ class NonAutoregressiveWrapper(Configurable):
                     scale = 1 + (cond_scale - 1) * ((1 - left) if cond_scale_grows else 1.0)
                     logits = guided(logits, self.guess(seq, last, against)[0], scale)
                 last = new
+                logits = self.without_mask(logits)
                 logits = logits if filter_thres is None else top_k(logits, filter_thres)
                 heat = start_temperature * (left if anneal_temperature else 1.0)
-                guessed = gumbel_sample(logits, max(heat, 1e-3), generator=generator)
+                guessed, largest = gumbel_draw(logits, max(heat, 1e-3), generator=generator)
+                failed.add(largest.mT, ignored=~hidden.mT)
                 seq = torch.where(hidden, guessed, seq)
                 if order == 'random':
-                    scores = torch.rand(seq.shape, device=seq.device, generator=generator)
+                    scores = torch.rand(seq.shape, dtype=torch.float32, device=seq.device, generator=generator)
                 elif self.token_critic is not None:
                     scores = accurate(self.criticised(seq, kwargs))
                     scores = scores + noise_level_scale * left * gumbel_noise(scores, generator)
@@ -346,6 +369,7 @@ class NonAutoregressiveWrapper(Configurable):
                 rank = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
                 hidden = rank < to_hide.unsqueeze(-1)
                 seq = seq.masked_fill(hidden, self.mask_id)
+        failed.raise_first()
         return seq[0] if batch_size is None and given is None else seq
 
     def opening(self, batch_size: int | None, seq_len: int | None, given: Tensor | None) -> Tensor:
@@ -404,11 +428,11 @@ class NonAutoregressiveWrapper(Configurable):
 
     def hidden_counts(self, n: int | Tensor) -> Any:
         """How many tokens of n, or of (b), are still hidden after each step; none after the last."""
-        wide = torch.float64 if self.ceil_counts else torch.float32
-        times = torch.linspace(0, 1, self.steps + 1, dtype=wide)[1:]
+        device = torch.device('cpu') if is_int(n) else n.device
+        wide = widest(device) if self.ceil_counts else torch.float32
+        shares = self.schedule_fn(torch.linspace(0, 1, self.steps + 1, dtype=wide, device=device)[1:])
         if is_int(n):
-            return [int(count) for count in self.counts_of(self.schedule_fn(times), torch.tensor(n))]
-        shares = self.schedule_fn(times.to(n.device))
+            return [int(count) for count in self.counts_of(shares, torch.tensor(n, device=device))]
         return self.counts_of(shares.unsqueeze(-1), n)
 
     def counts_of(self, shares: Tensor, n: Tensor) -> Tensor:
@@ -428,8 +452,16 @@ def gumbel_sample(
     t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
 ) -> Tensor:  # fmt: skip
     """A draw from `softmax(t / temperature)` along an axis, the most probable entry at temperature 0."""
+    return gumbel_draw(t, temperature, dim, generator)[0]
+
+
+def gumbel_draw(
+    t: Tensor, temperature: float = 1.0, dim: int = -1, generator: Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw as `gumbel_sample` does, and return with the entries what is finite unless the logits allow none."""
     logits = accurate(t)
-    return (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).argmax(dim=dim)
+    largest, entries = (logits / max(temperature, 1e-10) + gumbel_noise(logits, generator)).max(dim=dim)
+    return entries, largest
 
 
 ORDERS = ('confidence', 'random')
@@ -447,6 +479,7 @@ def check_masked_net(net: nn.Module) -> None:
         if not hasattr(net, name):
             raise ValueError(f'`net` got {type(net).__name__}, which has no `{name}`: it must be as TransformerWrapper')
     check_every_place(net)
+    check_sees_both_sides(net)
 
 
 __getattr__, __dir__ = also(__name__)

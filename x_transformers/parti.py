@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
-from x_transformers.core.precision import accurate
 from x_transformers.encoder_decoder import XTransformer, refuse_context
 from x_transformers.flags import ConfigError, Configurable, not_negative, probability, size
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.guidance import unlearned
 from x_transformers.modalities.dalle import best_of, check_samples, checked_prime
+from x_transformers.training.token_loss import Terms, mean_token_loss
 
 __all__ = ['Parti']
 
@@ -100,16 +100,14 @@ class Parti(Configurable):
         with AuxLosses() as aux:
             given = self.encode(text, text_mask)
             logits = self.decoder.net(F.pad(image[:, :-1], (1, 0), value=self.image_tokens), **self.dropped(given))
-        smoothed = dict(label_smoothing=self.decoder.label_smoothing)
-        loss = F.cross_entropy(accurate(logits).flatten(0, 1), image.flatten(), **smoothed)
-        return aux.added_to(loss)
+        return aux.added_to(mean_token_loss(logits, image, Terms(label_smoothing=self.decoder.label_smoothing)))
 
     def dropped(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """The context of training: that of some rows gives way to `null_text`."""
         if not self.training or self.cond_drop_prob == 0:
             return given
         context = given['context']
-        gone = torch.rand(len(context), 1, device=context.device) < self.cond_drop_prob
+        gone = torch.rand(len(context), 1, dtype=torch.float32, device=context.device) < self.cond_drop_prob
         context = torch.where(gone.unsqueeze(-1), self.null_text.to(context.dtype), context)
         return dict(context=context, context_mask=given['context_mask'] | gone)
 

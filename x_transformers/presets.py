@@ -264,7 +264,7 @@ def whisper_tiny(num_tokens: int | None = None, **overrides: Any) -> Preset:
 
 def gtrxl(**overrides: Any) -> Preset:
     """GTrXL: Parisotto et al. 2019, arXiv:1910.06764. Vectors in, vectors out, for agents: 12 layers of width 256 with
-    gates, relative positions and 512 memories.
+    gates, relative positions and 512 memories; norms in front of branches alone, and ReLU.
 
     overrides   keywords of ContinuousTransformerWrapper, as `dim_in` and `dim_out`, or of Decoder
     """
@@ -276,6 +276,9 @@ def gtrxl(**overrides: Any) -> Preset:
         'xl_rel_pos': True,
         'gate_residual': True,
         'residual_fn_kwargs': {'gate': 'gtrxl', 'pre_relu': True},
+        'norm_bias': True,
+        'pre_norm_has_final_norm': False,
+        'ff_activation': 'relu',
         'verbose': False,
     }
     return changed({'class': 'ContinuousTransformerWrapper', 'max_mem_len': 512, 'attn_layers': stack}, overrides, None)
@@ -395,7 +398,8 @@ def xlnet_base(**overrides: Any) -> Preset:
         **dict.fromkeys(('attn_dropout', 'attn_sublayer_dropout', 'ff_dropout', 'ff_sublayer_dropout'), 0.1),
         'verbose': False,
     }
-    around = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, 'tie_embedding': True}
+    tied = {'tie_embedding': True, 'tie_embedding_scale': 1.0, 'logits_bias': True}
+    around = {'num_tokens': 32000, 'max_seq_len': 0, 'emb_dropout': 0.1, **tied}
     return changed({'class': 'TransformerWrapper', **around, 'attn_layers': stack}, overrides, {})
 
 

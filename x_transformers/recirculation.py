@@ -15,6 +15,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids, check_lengths
 from x_transformers.core.nets import check_net, refuse_own
+from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -51,7 +52,9 @@ def logit(p: float) -> float:
 
 def norm_matched(z_source: Tensor, z_dest: Tensor, eps: float = 1e-8) -> Tensor:
     """`z_source` (... d), as long as `z_dest`."""
-    return z_source * (z_dest.norm(dim=-1, keepdim=True) / z_source.norm(dim=-1, keepdim=True).clamp(min=eps))
+    source, dest = accurate(z_source), accurate(z_dest)
+    longer = dest.norm(dim=-1, keepdim=True) / source.norm(dim=-1, keepdim=True).clamp(min=eps)
+    return (source * longer).to(z_source.dtype)
 
 
 class RecirculationMixer(nn.Module):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from x_transformers.continuous import ContinuousTransformerWrapper
 from x_transformers.core.checks import a_tensor
 from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.core.precision import at_least_float
+from x_transformers.core.transforms import transformed
+from x_transformers.features.frequencies import numbers_of
 from x_transformers.flags import ConfigError, Configurable, an_instance, none, positive, size
 from x_transformers.x_transformers import AttentionLayers, Encoder
 
@@ -33,13 +37,28 @@ def to_hertz(mels: Tensor) -> Tensor:
 
 
 def mel_filters(sample_rate: int, n_fft: int, n_mels: int) -> Tensor:
-    """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64."""
-    frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, dtype=torch.float64)
-    top = to_mels(torch.tensor(sample_rate / 2, dtype=torch.float64))
-    edges = to_hertz(torch.linspace(0, float(top), n_mels + 2, dtype=torch.float64))
+    """Triangles between neighbours in mels, each of area 1 in hertz (Slaney's), as (n_mels, n_fft / 2 + 1), float64, on
+    the CPU."""
+    numbers = dict(dtype=torch.float64, device='cpu')
+    frequencies = torch.linspace(0, sample_rate / 2, n_fft // 2 + 1, **numbers)
+    half = sample_rate / 2
+    top = half / PER_MEL if half < BREAK else BREAK / PER_MEL + math.log(half / BREAK) / STEP
+    edges = to_hertz(torch.linspace(0, top, n_mels + 2, **numbers))
     left, centre, right = (edges[at : at + n_mels].unsqueeze(-1) for at in range(3))
     rising, falling = (frequencies - left) / (centre - left), (right - frequencies) / (right - centre)
     return torch.minimum(rising, falling).clamp(min=0) * 2 / (right - left)
+
+
+def made_tables(sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Filters and the window of a spectrogram, made on the CPU, where there is float64."""
+    window = torch.hann_window(sizes[1], dtype=torch.float64, device='cpu')
+    return mel_filters(*sizes).to(dtype).to(device), window.to(dtype).to(device)
+
+
+@functools.lru_cache(maxsize=32)
+def kept_tables(sizes: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False), _disable_current_modes():
+        return made_tables(sizes, device, dtype)
 
 
 class LogMelSpectrogram(Configurable):
@@ -66,12 +85,29 @@ class LogMelSpectrogram(Configurable):
             raise ConfigError(f'`n_fft` got {n_fft}, it must be even')
         self.sample_rate, self.n_fft, self.hop, self.n_mels, self.seconds = sample_rate, n_fft, hop, n_mels, seconds
         self.samples = None if seconds is None else round(seconds * sample_rate)
-        filters = mel_filters(sample_rate, n_fft, n_mels)
-        empty = (filters.sum(dim=-1) == 0).nonzero().flatten().tolist()
-        if empty:
-            raise ConfigError(f'`n_mels` got {n_mels}, so many that pitch {empty[0]} has no frequency of its own')
-        self.register_buffer('filters', filters, persistent=False)
-        self.register_buffer('window', torch.hann_window(n_fft, dtype=torch.float64), persistent=False)
+        empty = numbers_of(lambda: mel_filters(*self.sizes).sum(dim=-1))
+        if 0.0 in empty:
+            raise ConfigError(
+                f'`n_mels` got {n_mels}, so many that pitch {empty.index(0.0)} has no frequency of its own'
+            )
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.sample_rate, self.n_fft, self.n_mels
+
+    @property
+    def filters(self) -> Tensor:
+        return self.tables(torch.device('cpu'), torch.float32)[0]
+
+    @property
+    def window(self) -> Tensor:
+        return self.tables(torch.device('cpu'), torch.float32)[1]
+
+    def tables(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Filters and the window. They are no buffers: a module without memory would have nothing to make them of."""
+        if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
+            return made_tables(self.sizes, device, dtype)
+        return kept_tables(self.sizes, device, dtype)
 
     def forward(self, waves: Tensor, sample_rate: int | None = None) -> Tensor:
         """waves         [b] t   samples, about -1 to 1
@@ -95,7 +131,7 @@ class LogMelSpectrogram(Configurable):
         waves = waves.to(at_least_float(waves.dtype))
         length = max(waves.shape[1] if self.samples is None else self.samples, self.n_fft // 2 + 1)
         waves = F.pad(waves, (0, length - waves.shape[1]))
-        window, filters = self.window.to(waves), self.filters.to(waves)
+        filters, window = self.tables(waves.device, waves.dtype)
         bins = torch.stft(waves, self.n_fft, self.hop, window=window, return_complex=True)[..., :-1]
         m = (filters @ bins.abs().square()).clamp(min=1e-10).log10()
         m = torch.maximum(m, m.amax(dim=(1, 2), keepdim=True) - 8.0)
@@ -140,3 +176,12 @@ class SpeechEncoder(ContinuousTransformerWrapper):
             dim_in=n_mels, conv_stem=((width, 3, 1, 1), (width, 3, 2, 1)), max_seq_len=max_positions,
             attn_layers=attn_layers, sinu_pos_emb=True, sinu_denominator='half_minus_1', **flags,
         )  # fmt: skip
+
+    def through_stem(self, x: Tensor, *args: Any) -> tuple[Tensor, Tensor | None]:
+        frames = x.shape[1]
+        x, mask = super().through_stem(x, *args)
+        if x.shape[1] > self.max_seq_len > 0:
+            raise ValueError(
+                f'`x` got {frames} frames, which are {x.shape[1]} vectors, more than `max_positions={self.max_seq_len}`'
+            )
+        return x, mask

@@ -10,6 +10,7 @@ and Kudo & Richardson 2018, arXiv:1808.06226 (Unigram)
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
@@ -19,12 +20,15 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.optional import needed
+from x_transformers.core.plain_text import PlainText
+from x_transformers.core.writing import replacing
 from x_transformers.flags import is_int, shown
 
 __all__ = ['ByteTokenizer', 'Tokenizer', 'train_bpe', 'train_unigram', 'train_wordpiece', 'wordpiece_of']
 
 PAD, UNK, BOS, EOS = '[PAD]', '[UNK]', '[BOS]', '[EOS]'
 SPECIAL = (PAD, UNK, BOS, EOS)
+SCORE_DIGITS, LETTER_STEP = 9, 1e-4  # digits behind the point that scores of unigrams keep, and see `reproducible`
 
 
 def package() -> ModuleType:
@@ -51,9 +55,17 @@ class Encodes:
         raise NotImplementedError
 
     def encode(self, text: str, bos: bool = False, eos: bool = False) -> list[int]:
-        """The ids of a text, between those of its beginning and its end if they are wanted.  Raises TypeError."""
+        """The ids of a text, between those of its beginning and its end if they are wanted. The text gives none of
+        these, nor padding, whatever is written in it.
+
+        raises   TypeError for what is no text, ValueError for one that cannot be written as UTF-8
+        """
         if not isinstance(text, str):
             raise TypeError(f'`text` got {shown(text)}, it must be a text')
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f'`text` got {shown(text)}, which cannot be written as UTF-8: {error.reason}') from None
         return [*([self.bos_id] if bos else ()), *self.ids_of(text), *([self.eos_id] if eos else ())]
 
     def decode(self, ids: Tensor | Iterable[int]) -> str:
@@ -78,14 +90,19 @@ class Encodes:
     ) -> tuple[Tensor, Tensor]:
         """Texts as rows of equal length, padded on the right, and which tokens are real:  b n, b n
 
-        max_len   longer ones are cut
-        raises    ValueError without texts
+        max_len   longer texts are cut, so that the end, if it is wanted, still stands behind what is left
+        raises    ValueError without texts, or for a `max_len` that leaves no room for a beginning and an end
         """
         if isinstance(texts, str) or not len(texts):
             raise ValueError(f'`texts` got {shown(texts)}, it must be one text at least, in a list')
         if max_len is not None and not (is_int(max_len) and max_len >= 1):
             raise ValueError(f'`max_len` got {shown(max_len)}, it must be an integer of at least 1, or None')
-        rows = [self.encode(text, bos, eos)[:max_len] for text in texts]
+        if max_len is not None and max_len < bool(bos) + bool(eos):
+            raise ValueError(f'`max_len` got {max_len}, it must leave room for a beginning and an end, 2 tokens')
+        rows = [self.encode(text, bos) for text in texts]
+        if eos:
+            rows = [[*row[: None if max_len is None else max_len - 1], self.eos_id] for row in rows]
+        rows = [row[:max_len] for row in rows]
         n = max(map(len, rows))
         ids = torch.tensor([row + [self.pad_id] * (n - len(row)) for row in rows], dtype=torch.long).view(len(rows), n)
         lengths = torch.tensor([len(row) for row in rows])
@@ -106,7 +123,10 @@ class ByteTokenizer(Encodes):
 
 
 class Tokenizer(Encodes):
-    """A tokenizer of the `tokenizers` package, which stays reachable as `inner`."""
+    """A tokenizer of the `tokenizers` package, which stays reachable as `inner`.
+
+    Text is text: `[EOS]` in one is spelled, and padding and truncation that `inner` may have are switched off.
+    """
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -114,6 +134,7 @@ class Tokenizer(Encodes):
         if missing:
             raise ValueError(f'`inner` has no token {missing[0]}: it must have {PAD}, {BOS} and {EOS}')
         self.pad_id, self.bos_id, self.eos_id = map(inner.token_to_id, (PAD, BOS, EOS))
+        self.plain = PlainText(inner, (self.pad_id, self.bos_id, self.eos_id))
 
     @property
     def num_tokens(self) -> int:  # type: ignore[override]
@@ -124,17 +145,18 @@ class Tokenizer(Encodes):
         return dict(self.inner.get_vocab())
 
     def ids_of(self, text: str) -> list[int]:
-        return list(self.inner.encode(text, add_special_tokens=False).ids)
+        return self.plain.ids(text)
 
     def pieces(self, text: str) -> list[str]:
-        return list(self.inner.encode(text, add_special_tokens=False).tokens)
+        return [piece for _, piece in self.plain.tokens(text)]
 
     def text_of(self, ids: list[int]) -> str:
         return str(self.inner.decode(ids, skip_special_tokens=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON, in the format of the package."""
-        self.inner.save(os.fspath(path))
+        """Write it as JSON, in the format of the package.  Raises OSError, and leaves what was there before."""
+        with replacing(path) as file:
+            file.write(self.inner.to_str(pretty=True).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
@@ -152,6 +174,16 @@ class Tokenizer(Encodes):
 
 def trained(inner: Any, trainer: Any, texts: Iterable[str]) -> Tokenizer:
     inner.train_from_iterator(checked_texts(texts), trainer)
+    return Tokenizer(inner)
+
+
+def ordered(made: ModuleType, model: Any, like: Any) -> Tokenizer:
+    """A tokenizer of `model`, whose ids are in an order of ours, with all else as in `like`."""
+    inner = made.Tokenizer(model)
+    for part in ('normalizer', 'pre_tokenizer', 'decoder'):
+        if getattr(like, part) is not None:
+            setattr(inner, part, getattr(like, part))
+    inner.add_special_tokens([*SPECIAL])
     return Tokenizer(inner)
 
 
@@ -203,10 +235,20 @@ def train_wordpiece(texts: Iterable[str], num_tokens: int, *, lowercase: bool = 
     made = package()
     inner = made.Tokenizer(made.models.WordPiece(unk_token=UNK))
     around_words(made, inner, lowercase)
-    trainer = made.trainers.WordPieceTrainer(
-        vocab_size=num_tokens, special_tokens=[*SPECIAL], show_progress=False, continuing_subword_prefix='##'
-    )
-    return trained(inner, trainer, texts)
+    texts = checked_texts(texts)
+    texts = [*texts] if iter(texts) is texts else texts  # they are read twice
+
+    def pieces_of(size: int, known: Sequence[str]) -> dict[str, int]:
+        trainer = made.trainers.WordPieceTrainer(
+            vocab_size=size, special_tokens=[*known], show_progress=False, continuing_subword_prefix='##'
+        )
+        inner.train_from_iterator(texts, trainer)
+        return dict(inner.get_vocab(with_added_tokens=False))
+
+    # The trainer numbers single letters in the order of a hash table, and of pairs that are equally frequent it joins
+    # those with the lower numbers first. So the letters are numbered for it: a vocabulary of size 1 holds them alone.
+    letters = sorted(pieces_of(1, SPECIAL).keys() - {*SPECIAL}, key=lambda piece: (piece.startswith('##'), piece))
+    return ordered(made, made.models.WordPiece(pieces_of(num_tokens, [*SPECIAL, *letters]), unk_token=UNK), inner)
 
 
 def wordpiece_of(vocabulary: Mapping[str, int], *, lowercase: bool = False) -> Tokenizer:
@@ -223,6 +265,22 @@ def around_words(made: ModuleType, inner: Any, lowercase: bool) -> None:
     inner.decoder = made.decoders.WordPiece()
 
 
+def reproducible(scores: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return pieces with their scores, the best first, without what differs from one training to the next.
+
+    The trainer adds up in the order of a hash table, so that last digits and the order of equal scores differ. In such
+    an order, too, it gives letters that are no piece the least score, and the next one `LETTER_STEP` more: these all
+    get the least.
+    """
+    least = min((score for _, score in scores), default=0.0)
+    found = []
+    for piece, score in scores:
+        steps = (score - least) / LETTER_STEP
+        given = len(piece) == 1 and steps < len(scores) and abs(steps - round(steps)) < 1e-4
+        found.append((piece, round(least if given else score, SCORE_DIGITS)))
+    return sorted(found, key=lambda one: (-one[1], one[0]))
+
+
 def train_unigram(texts: Iterable[str], num_tokens: int) -> Tokenizer:
     """Unigram, as SentencePiece has it: of all ways to cut a text, the one with the largest sum of log p(piece).
 
@@ -236,4 +294,7 @@ def train_unigram(texts: Iterable[str], num_tokens: int) -> Tokenizer:
     trainer = made.trainers.UnigramTrainer(
         vocab_size=num_tokens, special_tokens=[*SPECIAL], unk_token=UNK, show_progress=False
     )
-    return trained(inner, trainer, texts)
+    inner.train_from_iterator(checked_texts(texts), trainer)
+    learned = json.loads(inner.to_str())['model']
+    scores = [*learned['vocab'][: len(SPECIAL)], *reproducible(learned['vocab'][len(SPECIAL) :])]
+    return ordered(made, made.models.Unigram([*map(tuple, scores)], unk_id=learned['unk_id']), inner)

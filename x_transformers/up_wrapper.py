@@ -27,7 +27,8 @@ from x_transformers.flags import (
     none,
     size,
 )
-from x_transformers.generation.sampling import require, sample
+from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.sampling import check_temperature, require, sample_with_max
 
 __all__ = ['SyntheticDataGenerator', 'UniversalPretrainWrapper', 'random_sequences']
 
@@ -95,7 +96,7 @@ class SyntheticDataGenerator(Configurable):
         if isinstance(m, (nn.Linear, nn.RNNBase, nn.RNNCellBase)):
             for name, parameter in m.named_parameters(recurse=False):
                 if name.startswith('weight'):
-                    parameter.mul_(torch.rand((), device=parameter.device) * MOST_SCALE)
+                    parameter.mul_(torch.rand((), dtype=torch.float32, device=parameter.device) * MOST_SCALE)
 
     @checked
     def forward(self, input: Tensor, hiddens: Any = None) -> tuple[Tensor, Any]:
@@ -127,12 +128,16 @@ class SyntheticDataGenerator(Configurable):
         parts = [check_ids(ids, name, 1) for name, ids in fronts if ids is not None]
         if len({ids.shape[0] for ids in parts}) > 1:
             raise ValueError(f'`condition` got {condition.shape[0]} rows, `seed` has {seed.shape[0]}')
+        check_temperature(temperature)
         new, state = torch.cat(parts, dim=1), None
-        parts = [new]
+        parts, failed = [new], FailedRows()
         for _ in range(length):
             logits, state = self(new, state)
-            new = rearrange(sample(logits[:, -1], temperature), 'b -> b 1')
+            tokens, largest = sample_with_max(logits[:, -1], temperature)
+            failed.add(largest)
+            new = rearrange(tokens, 'b -> b 1')
             parts.append(new)
+        failed.raise_first()
         return torch.cat(parts, dim=1)[:, -self.max_seq_len :]
 
 

@@ -25,6 +25,7 @@ from x_transformers.flags import (
     one_of,
     shown,
 )
+from x_transformers.generation.sampling import new_tokens_of
 
 __all__ = ['Spliced', 'VisionLanguageWrapper']
 
@@ -149,7 +150,8 @@ class VisionLanguageWrapper(Configurable):
         found = self.features(images) if given else self.decoder.net.token_emb(ids[:1, :1]).new_zeros(0, 1, width)
         p = found.shape[1]
         times = torch.where(here, p, 1) * real
-        n, ignored = int(times.sum(dim=-1).max()), self.decoder.ignore_index
+        n = int(times.sum(dim=-1).max()) if len(ids) else ids.shape[1]
+        ignored = self.decoder.ignore_index
         rows = []
         for row in range(len(ids)):
             new = ids[row].repeat_interleave(times[row])
@@ -227,6 +229,7 @@ class VisionLanguageWrapper(Configurable):
         with torch.no_grad():
             made = self.splice(prompts, images, mask)
         n, longest = made.ids.shape[1], self.decoder.net.max_seq_len
+        seq_len = new_tokens_of(seq_len, n)
         if longest and is_int(seq_len) and n + seq_len > longest:
             raise ValueError(
                 f'`seq_len` got {seq_len} behind {n} places of prompts with images, more than `max_seq_len`, {longest}'
@@ -239,4 +242,4 @@ class VisionLanguageWrapper(Configurable):
         for row, length in enumerate(lengths):  # as generation pads them, on the left
             at[row, n - length :], vectors[row, n - length :] = made.images[row, :length], made.vectors[row, :length]
         put = self.spliced(at, vectors, whole=False)
-        return self.decoder.generate(rows, seq_len, transform_token_embeds=put, **options)
+        return self.decoder.generate(rows or made.ids, seq_len, transform_token_embeds=put, **options)

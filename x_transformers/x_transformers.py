@@ -62,7 +62,10 @@ from x_transformers.core.checks import (
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
+from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.own_modules import for_branch, is_of_others
+from x_transformers.core.own_stacks import a_stack, known_stack, reads_whole, refuse_own_stack, run_stack
 from x_transformers.core.routing import (
     Routing,
     flags_of_strangers,
@@ -78,14 +81,17 @@ from x_transformers.core.traces import Intermediates
 from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
+from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
+from x_transformers.features.derived import OF_MODEL, DerivedAttributes, DerivedHeads, keep_none
 from x_transformers.features.embeddings import TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
 from x_transformers.features.layouts import checked_order, repeated, transformed
 from x_transformers.features.levels import IN_FEEDFORWARD
-from x_transformers.features.norms import LayerNorm
+from x_transformers.features.norms import Identity, LayerNorm
 from x_transformers.features.pooling import Pool
+from x_transformers.features.positions import no_positions
 from x_transformers.features.readouts import linear_head, retie
 from x_transformers.features.residuals import Residual
 from x_transformers.flags import (
@@ -114,7 +120,6 @@ from x_transformers.flags import (
     warn_once,
 )
 from x_transformers.generation.engine import evaluating
-from x_transformers.kernels.dense import heads_of
 from x_transformers.training.losses import attn_z_loss, dropout_seq, each_head, entropy
 from x_transformers.training.optim import (
     UpdatesStack,
@@ -129,7 +134,7 @@ from x_transformers.training.token_loss import may_read_later, readout_of
 # attention
 
 
-class Attention(Configurable, ChoosesKernel):
+class Attention(DerivedHeads, Configurable, ChoosesKernel):
     """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
 
     x          b n dim
@@ -186,6 +191,7 @@ class Attention(Configurable, ChoosesKernel):
         self.to_v = nn.Linear(widths.kv, kv_heads * self.shape.dim_value, bias=False)
         self.attend = Attend.of(self)
         self.features.setup()
+        self.keep_derived()
         self.limits = Limits.of(self.features.active)
         self.to_out = self.features.pick('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
@@ -251,8 +257,8 @@ class Attention(Configurable, ChoosesKernel):
         q_in, k_in, v_in = on.chain('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.chain('projected', qkv, call)
-        q, k = heads_of(q, self.dim_key), heads_of(k, self.dim_key)
-        v = call.trace.values = heads_of(v, shape.dim_value)
+        q, k = self.split('split_q_heads', q, self.dim_key), self.split('split_k_heads', k, self.dim_key)
+        v = call.trace.values = self.split('split_v_heads', v, shape.dim_value)
         q, k, v = on.chain('heads', (q, k, v), call)
         q, k = on.chain('turn', (q, k), call)
         k, v = on.pick('past', Call.with_past_keys)(k, v, call)
@@ -265,7 +271,7 @@ class Attention(Configurable, ChoosesKernel):
         out = attended(self, q, k, v, call, on)
         out = on.unwind('leave', out, call)
         out = on.chain('attended', out, call)
-        out = on.chain('output', out.transpose(1, 2).flatten(2), call)
+        out = on.chain('output', self.merged(out), call)
         out = on.chain('result', self.to_out(out), call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
@@ -453,14 +459,17 @@ class Layer(ModuleList):
         x = on.chain('normed', call.norm(before, x), self, call)
         inputs = call.branch_inputs(self, before)
         given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
-        inputs = on.chain('inputs', inputs, self, given)
+        inputs = for_branch(branch, on.chain('inputs', inputs, self, given))
         if not attends(self.kind) or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
             out = branch(x, **inputs)
         else:
             out, intermediates = branch(x, return_intermediates=True, **inputs)
+            intermediates = Intermediates() if intermediates is None else intermediates
             intermediates.layer_type, intermediates.layer_index = self.kind, self.index
             call.keep('attn_intermediates', intermediates)
             on.collect('attended', self, intermediates, call)
+        if type(out) is tuple:  # of a branch of others, which gives its intermediates unasked
+            out = out[0]
         out = given.norm(after, out)
         on.collect('joined', self, out, given)
         return out
@@ -488,10 +497,17 @@ class Layer(ModuleList):
             call.adopt(none)  # the next layer finds its own past
 
 
+class LayerParts(Parts):
+    """A layer that a user has put into a stack as a plain list of its parts."""
+
+    forward = __call__ = Layer.forward
+    branch, change, fill = Layer.branch, Layer.change, Layer.fill
+
+
 # the stack
 
 
-class AttentionLayers(Routing):
+class AttentionLayers(DerivedAttributes, Routing):
     """A stack of attention and feedforward layers:  b n dim -> b n dim.
 
     Flags of the attention layers take the prefix `attn_`, of cross-attention `cross_attn_` (it starts from the former),
@@ -552,7 +568,8 @@ class AttentionLayers(Routing):
         self.disable_abs_pos_emb = own_positions if disable_abs_pos_emb is None else disable_abs_pos_emb
         with building_twins():
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
-        self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else None
+        self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else Identity()
+        self.keep_derived()
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types, self)
@@ -663,7 +680,7 @@ class AttentionLayers(Routing):
         mems: Sequence[Tensor | None] | None = None,
         mem_masks: Sequence[Tensor | None] | None = None,
         seq_start_pos: Tensor | None = None,
-        seq_pos_offset: int | None = None,
+        seq_pos_offset: int | Tensor | None = None,
         cache: LayerIntermediates | Cache | None = None,
         input_not_include_cache: bool = False,
         cache_age: int | None = None,
@@ -704,7 +721,7 @@ class AttentionLayers(Routing):
         plain = PlainLayers.of(self) if transform is None else None
         if plain is not None and plain.takes(x, call, on):
             return plain(x, call, on, steps)
-        layers, block = tuple(self.layers), self.len_default_block
+        layers, block = self.current_layers(), self.len_default_block
         for call.step in steps:
             layer = layers[call.order[call.step]]
             if transform is not None and call.step and call.step % block == 0:
@@ -734,7 +751,14 @@ class AttentionLayers(Routing):
             if self.has_custom_layer_types:
                 raise ValueError('`repeat_blocks` needs the ordinary order of layers, this stack has one of its own')
             return repeated(repeats, len(self.layers) // self.len_default_block, self.len_default_block)
-        return self.layers_execute_order if given is None else checked_order(given, len(self.layers))
+        order = self.layers_execute_order if given is None else checked_order(given, len(self.layers))
+        check_places(order, len(self.layers), len(self.layer_types))
+        return order
+
+    def current_layers(self) -> tuple[Any, ...]:
+        """Return what runs at each place of `layers`, which others may have replaced or assigned."""
+        self.check_assigned()
+        return layers_of(self.layers, self.layer_types, Layer, LayerParts)
 
 
 KINDS.update(dict.fromkeys('ac', Kind(AttentionLayers.build_branch, attends=True)))
@@ -843,7 +867,7 @@ class AttentionPool(Pool):
     attention, blocks = Attention, CrossAttender
 
 
-class Wrapper(UpdatesStack, Configurable):
+class Wrapper(Abilities, UpdatesStack, Configurable):
     """What models around a stack share: running it with what stands in front, memories, and return values."""
 
     catalogue = MODEL
@@ -855,6 +879,8 @@ class Wrapper(UpdatesStack, Configurable):
 
     def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         on = super().compose(features, flags)
+        if getattr(self, 'max_mem_len', 0):
+            refuse_own_stack(self.attn_layers, 'max_mem_len', 'which of its hidden states are memories is not known')
         self.num_memory_tokens = next((f.num_memory_tokens for f in on.active if 'num_memory_tokens' in f.flags), 0)
         return on
 
@@ -866,8 +892,10 @@ class Wrapper(UpdatesStack, Configurable):
         With `keeps` the call's trace holds all that the layers leave behind, which takes memory.
         """
         on = call.on
-        check_model_inputs(self, kwargs)
+        check_model_inputs(self, known_stack(self.attn_layers), kwargs)
         call.check_memories(self, mems)
+        if call.cache is not None or any(mem is not None for mem in mems or ()):
+            refuse_own_stack(self.attn_layers, 'mems' if call.cache is None else 'cache', 'it keeps no past')
         if call.inputs.get('seq_start_pos') is not None and call.cache is None and not keeps:
             check_range(call.inputs['seq_start_pos'], 'seq_start_pos', 0, call.tokens, 'numbers')
         keeps = call.keeps = keeps or call.keeps or is_hooked(self.attn_layers)
@@ -887,12 +915,12 @@ class Wrapper(UpdatesStack, Configurable):
             )
         call.mask = call.full_mask(mask, x.shape[0], x.device)
         real = call.real_keys(mask)
-        kwargs = on.chain('stack_inputs', {**self.lengthened(kwargs, call), 'mems': mems}, call)
+        kwargs = on.chain('stack_inputs', {**call.lengthened(self, kwargs, real), 'mems': mems}, call)
 
         def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
-            options = dict(mask=real, cache=cache, input_not_include_cache=True)
-            out = self.attn_layers(x, return_hiddens=keeps, **options, **kwargs)
-            return out if keeps else (out, LayerIntermediates())
+            options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
+            x = x if call.before is None else torch.cat((call.before, x), dim=1)
+            return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
         x = x if call.continues else call.behind_padding(x)
         with call.losses:
@@ -906,25 +934,6 @@ class Wrapper(UpdatesStack, Configurable):
         trace.last_layer_hiddens = x
         return x
 
-    def lengthened(self, kwargs: dict[str, Any], call: ModelCall) -> dict[str, Any]:
-        """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
-        pos, kv_mask = call.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
-        if pos is not None and not pos.is_floating_point():
-            ahead = torch.arange(-call.leading, 0, device=pos.device)
-            pos = torch.cat((ahead.expand(*pos.shape[:-1], -1), pos), dim=-1)
-            if call.start is not None:
-                if pos.ndim == 3:
-                    raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
-                pos = call.behind_padding(pos.expand(call.start.shape[0], -1))
-            kwargs = {**kwargs, 'pos': pos}
-        if kwargs.get('prefix_attn_len') is not None and call.leading:
-            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + call.leading}
-        if kv_mask is not None and call.leading:
-            if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == call.tokens:
-                kv_mask = F.pad(kv_mask, (call.leading, 0), value=True)
-            kwargs = {**kwargs, 'self_attn_kv_mask': call.behind_padding(kv_mask)}
-        return kwargs
-
     def shifted(self, mems: Sequence[Tensor | None] | None) -> Sequence[Tensor | None] | None:
         """Memories in the order of the layers that read them, `shift_mem_down` below those that left them."""
         return [*mems[self.shift_mem_down :], *mems[: self.shift_mem_down]] if a_list(mems, 'mems') else mems
@@ -934,7 +943,8 @@ class Wrapper(UpdatesStack, Configurable):
     ) -> list[Tensor]:
         """What is kept of a segment and earlier memories: the last `max_mem_len` hidden states of each self-attention,
         or as a feature chooses. Without a `call` the segment was read in several."""
-        refuse_memories('max_mem_len', self.attn_layers.layer_types if self.max_mem_len else ())
+        refuse_own_stack(self.attn_layers, 'return_mems', 'which of its hidden states are memories is not known')
+        refuse_memories('max_mem_len', known_stack(self.attn_layers).layer_types if self.max_mem_len else ())
         call = call or ModelCall.after(trace, self.features)
         kept = self.features.pick('remember', self.last_hiddens)(mems, trace.hiddens, call)
         return tree_map_only(Tensor, Tensor.detach, kept) if detach else kept
@@ -952,7 +962,7 @@ class Wrapper(UpdatesStack, Configurable):
             trace.logit_entropies = each_head(entropy, logits)
         if wants.z_loss:
             weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
-            trace.attn_z_loss = attn_z_loss(trace, weight, x)
+            trace.attn_z_loss = attn_z_loss(trace, weight, x, call, self.attn_layers)
         if wants.mems:
             trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
         out = call.on.chain('answer', out, x, call)
@@ -961,40 +971,6 @@ class Wrapper(UpdatesStack, Configurable):
         if wants.mems:
             return out, trace.mems
         return (out, [inter.post_softmax_attn for inter in trace.attn_intermediates]) if wants.maps else out
-
-    @property
-    def can_cache_kv(self) -> bool:
-        can = self.attn_layers.causal and self.attn_layers.can_cache_kv
-        return can and all(feature.can_cache for feature in self.features.active)
-
-    @property
-    def can_cache_kv_in_training(self) -> bool:
-        return self.can_cache_kv and self.attn_layers.can_cache_kv_in_training
-
-    @property
-    def can_cache_kv_outside_max_seq_len(self) -> bool:
-        return not self.has_absolute_positions and not any(f.from_first for f in self.attn_layers.features.active)
-
-    @property
-    def has_absolute_positions(self) -> bool:
-        """Whether positions begin anew in every segment, unless the caller says where it stands."""
-        of_stack = any(feature.begins_anew for feature in self.attn_layers.features.active)
-        return self.pos_emb is not None or of_stack or any(feature.bounded for feature in self.features.active)
-
-    @property
-    def follows_length(self) -> bool:
-        """Whether what a token becomes depends on how many are read with it."""
-        return any(feature.follows_length for feature in self.attn_layers.features.active)
-
-    def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
-        """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
-        of_stack = self.attn_layers.features.active
-        return any(f.starts_over is not None and f.starts_over(cache, count, pads) for f in of_stack)
-
-    @property
-    def can_pad_left(self) -> bool:
-        """Whether rows may have padding on the left, `seq_start_pos`."""
-        return all(feature.can_pad_left for feature in self.features.active)
 
 
 class TransformerWrapper(Wrapper):
@@ -1010,7 +986,7 @@ class TransformerWrapper(Wrapper):
         max_seq_len: Annotated[
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
         l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
@@ -1035,7 +1011,7 @@ class TransformerWrapper(Wrapper):
     ) -> None:
         super().__init__()
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.logits_dim, self.return_only_embed = bool(l2norm_embed), logits_dim, return_only_embed
         self.logits_bias, self.post_emb_norm_at = bool(logits_bias), post_emb_norm_at
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
@@ -1044,6 +1020,7 @@ class TransformerWrapper(Wrapper):
         self.token_emb = self.embedding(token_emb)
         self.refuse_stack_flags(flags)
         self.features = self.compose(features, flags).setup()
+        keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits = self.head(to_logits)
@@ -1088,7 +1065,7 @@ class TransformerWrapper(Wrapper):
 
     def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
         for name in flags:
-            if name in self.attn_layers.accepted() and name not in self.accepted():
+            if name in known_stack(self.attn_layers).accepted() and name not in self.accepted():
                 kind = type(self.attn_layers).__name__
                 raise ConfigError(
                     f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
@@ -1128,11 +1105,18 @@ class TransformerWrapper(Wrapper):
         intermediates = return_intermediates or return_embeddings_and_intermediates
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
         wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
-        call = open_model(self, x, mask, cache, only_new, kwargs)
+        # how many tokens there are, a user's module says by what it makes of them
+        others = type(self.token_emb) is not TokenEmbedding and is_of_others(self.token_emb)
+        embeds = self.token_emb(x, **(token_emb_kwargs or {})) if others else None
+        call = open_model(self, embeds if others else x, mask, cache, only_new, kwargs)
         if return_readout and return_logit_entropies:
             raise ValueError('`return_readout` does not go with `return_logit_entropies`: there are no logits')
         call.returns_readout = return_readout
-        x = self.embed(x[:, x.shape[1] - call.new :], call, token_emb_kwargs or {})
+        if others:
+            call.ids = x
+            x = call.embedded(self, embeds, lambda embeds: self.embed(embeds, call, {}))
+        else:
+            x = call.embedded(self, x, lambda ids: self.embed(ids, call, token_emb_kwargs or {}))
         wants.check(return_embeddings, return_logits_and_embeddings)
         mems = self.shifted(mems)
         x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
@@ -1166,7 +1150,8 @@ class TransformerWrapper(Wrapper):
         return may_read_later(self, TransformerWrapper)
 
     def outline(self) -> dict[str, str]:
-        places = 'no absolute positions' if self.pos_emb is None else type(self.pos_emb).__name__
+        none = self.pos_emb in (None, no_positions)
+        places = 'no absolute positions' if none else type(self.pos_emb).__name__
         head = 'embeddings' if self.to_logits is None else f'logits, {type(self.to_logits).__name__}'
         return {'embed': f'ids (b n) -> (b n {self.emb_dim}), {places}', 'readout': f'(b n {self.dim}) -> {head}'}
 
@@ -1197,8 +1182,10 @@ class TransformerWrapper(Wrapper):
 
     def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
-        call.like_tokens = ids
-        embeds = call.on.chain('token_embeds', self.token_emb(ids, **token_emb_kwargs), call)
+        codes = call.ids is not None and call.ids.shape != ids.shape[:2]
+        call.like_tokens = ids if codes or call.ids is None else call.ids
+        embeds = ids if call.ids is not None else self.token_emb(ids, **token_emb_kwargs)
+        embeds = call.on.chain('token_embeds', embeds, call)
         x = call.cleared(sum(call.on.collect('embed', call), embeds))
         x = call.on.chain('embedded', x, call)
         call.trace.initial_embeds = x

@@ -22,6 +22,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.nets import check_net, refuse_own
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -32,13 +33,13 @@ from x_transformers.flags import (
     count,
     integer,
     is_int,
-    is_number,
     none,
     number,
     positive,
     size,
 )
-from x_transformers.generation.sampling import filter_with, padded_prompts, require, sample, top_k
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.sampling import padded_prompts, require, top_k
 from x_transformers.objectives.test_time_training import (
     InnerStep,
     LowRankLinear,
@@ -102,7 +103,7 @@ class EpisodicMemoryWrapper(Configurable):
     ) -> None:
         super().__init__()
         self.net = net
-        stack = net.attn_layers
+        stack = known_stack(net.attn_layers)
         layers = [stack.layers[index] for index in stack.layers_execute_order if stack.layer_types[index] == 'a']
         attentions = [next(m for m in layer[1].modules() if isinstance(m, Attention)) for layer in layers]
         sizes = {(a.shape.kv_heads, a.shape.dim_head, a.shape.dim_value) for a in attentions}
@@ -198,7 +199,7 @@ class XLAutoregressiveWrapper(Configurable):
         step = InnerStep(ttt_lr, ttt_wd, ttt_muon_steps if ttt_use_muon else 0, ttt_muon_lr)
         self.ttt = TestTimeTraining(roots, ttt_module_paths, ttt_low_rank_paths, step) if learns else None
         if ttt_next_latent_loss:
-            ttt_custom_loss_module = TTTNextLatentPredictionLoss(dim=net.attn_layers.dim)
+            ttt_custom_loss_module = TTTNextLatentPredictionLoss(dim=known_stack(net.attn_layers).dim)
         self.ttt_custom_loss_module = ttt_custom_loss_module
 
     @property
@@ -347,16 +348,17 @@ class XLAutoregressiveWrapper(Configurable):
         learned from it, as in training; no token is in a segment and in its memory.
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         require(eos_token is None or is_int(eos_token), 'eos_token', eos_token, 'a token id or None')
         if not torch.is_tensor(start_tokens):
             raise TypeError(f'`start_tokens` got {type(start_tokens).__name__}, it must be a tensor of ids')
         ids, _, leading = padded_prompts(start_tokens, None, self.pad_value)
         self.check(F.pad(ids, (0, 1)), mems, kwargs)
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice = Choice.for_wrapper(self, own | dict(generator=generator))
         decoding = Decoding(
             expert=SegmentReader(self, kwargs, mems, cache_kv=cache_kv),
-            choose=lambda logits: sample(logits if temperature == 0 else keep(logits), temperature, generator),
+            choose=choice.draw,
+            weigh=choice.weigh if choice.steps else None,
             modules=list(self.modules()),
             ids=F.pad(ids, (0, seq_len), value=self.pad_value),
             pads=None,
@@ -367,7 +369,7 @@ class XLAutoregressiveWrapper(Configurable):
         )
         start = decoding.length
         with evaluating(decoding.modules), self.rows(ids.shape[0]):
-            decoding.finish(seq_len)
+            decoding.finish()
         generated = decoding.ids[:, start : decoding.length]
         return generated.reshape(*leading, generated.shape[-1])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from random import random, randrange
 from typing import Annotated, Any
 
 import torch
@@ -14,7 +13,8 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, check_ids, check_range, numbers_of, within
+from x_transformers.core.checks import check_ids, check_range, numbers_of, within
+from x_transformers.core.draws import draw_index, draw_number
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
 from x_transformers.flags import (
     Check,
@@ -33,7 +33,7 @@ from x_transformers.flags import (
 )
 from x_transformers.generation.engine import evaluating, rows_of
 from x_transformers.generation.sampling import accurate, padded_prompts, require
-from x_transformers.training.losses import readable
+from x_transformers.training.losses import before_padding, predictable, read_of, readable, real_tokens, tell_padding
 from x_transformers.training.token_loss import Readout, Terms, later, single_losses
 
 __all__ = ['XMLatentDecoder', 'lowest_loss_winner_fn']
@@ -62,9 +62,7 @@ def as_candidate(out: Tensor | Readout) -> Tensor | Readout:
 
 def of_winners(t: Tensor, winners: Tensor) -> Tensor:
     """What belongs to the best candidate of each row:  b k ..., b -> b ..."""
-    import einx
-
-    return einx.get_at('b [k] ..., b -> b ...', t, winners)
+    return t[torch.arange(t.shape[0], device=t.device), winners]
 
 
 def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
@@ -171,7 +169,7 @@ class XMLatentDecoder(Configurable):
     def slot(self, active: int | None) -> int:
         """The number of the active latent, any if None."""
         if active is None:
-            return randrange(self.num_latents)
+            return draw_index(self.num_latents)
         allowed = is_int(active) and 0 <= active < self.num_latents
         require(allowed, 'active_latent_index', active, f'an integer from 0 to {self.num_latents - 1}')
         return active
@@ -195,12 +193,12 @@ class XMLatentDecoder(Configurable):
         prefix = self.latent_proj(rearrange(latents, 'b k m d -> (b k) m d'))
         rows = rows.repeat_interleave(k)
         parts, aux = [], AuxLosses()
-        for at in torch.arange(b * k, device=ids.device).split(most or b * k):
+        for at in torch.arange(b * k, device=ids.device).split(most or max(b * k, 1)):
             own = rows_of(inputs, rows[at], b)
             options = dict(prepend_embeds=prefix[at], excise_prepend_embeds=True, return_intermediates=keeps)
             with AuxLosses() as of_part:
                 parts.append(self.net(ids[rows[at]], **options, **own))
-            aux.take(of_part, at.shape[0] / (b * k))
+            aux.take(of_part, at.shape[0] / max(b * k, 1))
         aux.hand_on()
         traces = [trace for _, trace in parts] if keeps else [None]
         found = [out for out, _ in parts] if keeps else parts
@@ -234,27 +232,28 @@ class XMLatentDecoder(Configurable):
         seq                  b n   ids, n of at least 2 for a loss; `ignore_index` marks what is no target
         latents                    see `init_latents`; the active one is drawn anew, but for candidates (b k m d)
         active_latent_index        which latent differs between candidates; any if None
-        mask                 b n   True for real tokens; others are no targets
+        mask                 b n   True for real tokens; others are no targets, and nothing is predicted from them
         return_loss                False: `(logits (b k n l), latents (b k m d))`, of a dropped batch `(b 1 n l, None)`
         **kwargs                   to the net: `context`, ...; further arguments take the place of the constructor's
         """
         seq = check_ids(seq, 'seq', 2 if return_loss else 1)
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | SET_HERE)
-        if mask is not None and mask.shape != seq.shape:
-            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(seq.shape)}')
+        real = real_tokens(seq, mask, start=kwargs.get('seq_start_pos'))
+        seq = seq if real is None else seq.masked_fill(~real, self.ignore_index)
         chosen = winner_fn if winner_fns is None else winner_fns
         rules = self.winner_fns if chosen is None else self.one_each(chosen)
         inputs = seq[:, :-1] if return_loss else seq
         ids = readable(inputs, self.ignore_index)
         if mask is not None:
-            kwargs['mask'] = mask[:, : ids.shape[1]]
+            kwargs['mask'] = read_of(mask) if return_loss else mask
+        begun = lambda: before_padding(seq, self.ignore_index)  # noqa: E731
+        tell_padding(self.net, kwargs, lambda: read_of(begun()) if return_loss else begun())
         check_unless_none(size, max_batch_size=max_batch_size)
         check_unless_none(not_negative, repulsive_loss_weight=repulsive_loss_weight)
         check_unless_none(chance, latent_drop_prob=latent_drop_prob)
-        mask = as_mask(mask, 'mask', *seq.shape, like=seq)
         weight = self.repulsive_loss_weight if repulsive_loss_weight is None else repulsive_loss_weight
         drop_prob = self.latent_drop_prob if latent_drop_prob is None else latent_drop_prob
-        dropped = self.training and random() < drop_prob
+        dropped = self.training and draw_number() < drop_prob
         slot = self.slot(active_latent_index)
         keeps = return_loss and rules[slot] is not lowest_loss_winner_fn and not dropped
         if return_loss and not keeps and (dropped or weight == 0):
@@ -267,7 +266,7 @@ class XMLatentDecoder(Configurable):
                 logits, trace = self.read(ids, latents, max_batch_size or self.max_batch_size, keeps, kwargs)
         if not return_loss:
             return logits, latents
-        losses, valid = self.losses(logits, seq[:, 1:], None if mask is None else mask[:, 1:])
+        losses, valid = self.losses(logits, seq[:, 1:], None if real is None else predictable(real))
         winners = torch.zeros_like(losses[:, 0]).long() if dropped else self.winners(rules[slot], losses, trace)
         # a mean over rows that have targets; without candidates over targets, as everywhere
         share = valid.sum(dim=-1) if dropped else valid.any(dim=-1)

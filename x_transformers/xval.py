@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import pack, rearrange
+from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import Generator, Tensor, nn
 
@@ -16,9 +16,11 @@ from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids, cleared
+from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.own_stacks import a_stack, known_stack
+from x_transformers.core.precision import accurate, at_least_float, clamped_to
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbDropout,
@@ -31,6 +33,7 @@ from x_transformers.features.embeddings import (
 from x_transformers.features.layer_positions import LayerPositionsInModel
 from x_transformers.features.readouts import TieEmbedding
 from x_transformers.features.segments import MemSameLength
+from x_transformers.features.sparse.pattern import PatternsInModel
 from x_transformers.features.untied import UntiedPositionsInModel
 from x_transformers.flags import (
     ConfigError,
@@ -40,20 +43,22 @@ from x_transformers.flags import (
     count,
     integer,
     is_int,
-    is_number,
     none,
     number,
     size,
 )
+from x_transformers.generation.choice import Choice
+from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import (
     align_right,
     check_mask,
-    filter_with,
+    lens_of_mask,
     padded_prompts,
     require,
-    sample,
     top_k,
+    without_token,
 )
+from x_transformers.training.losses import before_padding, predictable, read_of, real_tokens, tell_padding
 from x_transformers.training.token_loss import (
     Terms,
     later,
@@ -69,6 +74,7 @@ __all__ = ['XValAutoregressiveWrapper', 'XValTransformerWrapper']
 XVAL: tuple[type[Feature], ...] = (
     MemSameLength,
     LayerPositionsInModel,
+    PatternsInModel,
     UntiedPositionsInModel,
     AbsolutePositions,
     Sinusoids,
@@ -116,7 +122,7 @@ class XValTransformerWrapper(Wrapper):
             int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
         ],
         numerical_token_id: Annotated[int, 'id that stands for numbers', count],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
         max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
@@ -130,7 +136,7 @@ class XValTransformerWrapper(Wrapper):
             )
         self.num_tokens, self.max_seq_len = num_tokens, max(max_seq_len or 0, 0)
         self.numerical_token_id, self.logits_dim = numerical_token_id, logits_dim
-        self.dim, self.emb_dim = attn_layers.dim, emb_dim or attn_layers.dim
+        self.dim, self.emb_dim = known_stack(attn_layers).dim, emb_dim or known_stack(attn_layers).dim
         self.l2norm_embed, self.max_mem_len = False, max_mem_len
         self.attn_layers = attn_layers
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
@@ -164,11 +170,7 @@ class XValTransformerWrapper(Wrapper):
         x_num = check_numbers(x_num, 'x_num', x)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        call.like_tokens = x[:, x.shape[1] - call.new :]
-        numbers = call.cleared(x_num[:, x_num.shape[1] - call.new :].unsqueeze(-1)).squeeze(-1)
-        h = call.cleared(sum(call.on.collect('embed', call), self.embed(call.like_tokens, numbers)))
-        h = self.project_emb(call.on.chain('embedded', h, call))
-        call.trace.initial_embeds = h
+        h = call.embedded(self, (x, x_num), lambda given: self.embed_all(*given, call))
         h = self.run_stack(h, call, mask, mems, wants.anything, kwargs)
         h = call.on.chain('pool', h, call)
         out = h
@@ -185,10 +187,19 @@ class XValTransformerWrapper(Wrapper):
     def can_return_readout(self) -> bool:
         return may_read_later(self, XValTransformerWrapper)
 
+    def embed_all(self, x: Tensor, x_num: Tensor, call: ModelCall) -> Tensor:
+        """Embed tokens and numbers, add positions and further inputs, and bring them to the width of the stack."""
+        numbers = call.cleared(x_num.unsqueeze(-1)).squeeze(-1)
+        call.like_tokens = self.embed(x, numbers)
+        h = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
+        call.trace.initial_embeds = h = self.project_emb(call.on.chain('embedded', h, call))
+        return h
+
     def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
-        return embedded * rearrange(scale.to(embedded.dtype), 'b n -> b n 1')
+        exact = accurate(embedded)  # numbers may be beyond the range of float16
+        return clamped_to(exact * rearrange(scale.to(exact.dtype), 'b n -> b n 1'), embedded.dtype)
 
     def outline(self) -> dict[str, str]:
         return {
@@ -205,7 +216,7 @@ def check_numbers(x_num: Any, name: str, x: Tensor) -> Tensor:
     if x_num.shape != x.shape:
         raise ValueError(f'`{name}` got shape {tuple(x_num.shape)}, it must be {tuple(x.shape)}, one number per token')
     check_device(x_num, name, x)
-    return x_num if x_num.is_floating_point() else x_num.to(torch.get_default_dtype())
+    return x_num if x_num.is_floating_point() else x_num.to(at_least_float(torch.get_default_dtype()))
 
 
 # training and generation
@@ -227,12 +238,13 @@ class Growing:
         self.net, self.numbers = net, numbers
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
+        self.reads_whole = net.reads_whole
 
     def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]
         out = self.net(x, numbers, return_intermediates=return_intermediates, **kwargs)
         (logits, number), trace = out if return_intermediates else (out, None)
-        joined, _ = pack((logits, number.to(logits.dtype)), 'b n *')
+        joined = torch.cat((logits, number.to(logits.dtype).unsqueeze(-1)), dim=-1)
         return (joined, trace) if return_intermediates else joined
 
 
@@ -265,7 +277,8 @@ class XValAutoregressiveWrapper(Configurable):
         x_num                   b n   numbers, read where the token stands for one
         return_loss_breakdown         also return `LossBreakdown`, the losses of each place
         **kwargs                      to the net: `context`, ..., and a `mask` (b n), True for real tokens; what is not
-                                      real is no target. A mask (b n-1) is one of the input, and taken for both
+                                      real is no target, and nothing is predicted from it. A mask (b n-1) is one of
+                                      the input, and taken for both
         returns                       scalar; 0 if there is no target
         raises                        ValueError or TypeError for inputs of another shape or kind
         """
@@ -277,27 +290,31 @@ class XValAutoregressiveWrapper(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS)
         ignored = x == self.ignore_index
         targets, target_numbers = x[:, 1:], x_num[:, 1:]
-        counts = ~ignored[:, 1:]
+        counts, unread = ~ignored[:, 1:], ignored[:, :-1]
         if kwargs.get('mask') is not None:
             mask = a_tensor(kwargs['mask'], 'mask')
             mask = as_mask(mask, 'mask', b, n - (mask.ndim == 2 and mask.shape[-1] == n - 1), like=x)
-            kwargs['mask'] = mask[:, : n - 1]
-            counts = counts & mask[:, 1 - n :]
+            kwargs['mask'] = mask if mask.shape[1] < n else read_of(mask)
+            counts, unread = counts & mask[:, : n - 1] & mask[:, 1 - n :], unread | ~mask[:, : n - 1]
+        if kwargs.get('seq_start_pos') is not None:
+            real = real_tokens(x, start=kwargs['seq_start_pos'])
+            counts, unread = counts & predictable(real), unread | ~real[:, :-1]
+        tell_padding(self.net, kwargs, lambda: read_of(before_padding(x, self.ignore_index)))
 
-        ids, numbers = x.masked_fill(ignored, self.pad_value), x_num.masked_fill(ignored, 1.0)
+        ids, numbers = x[:, :-1].masked_fill(unread, self.pad_value), x_num[:, :-1].masked_fill(unread, 1.0)
         with AuxLosses() as aux:
-            logits, predicted = self.net(ids[:, :-1], numbers[:, :-1], **kwargs, **later(self.net))
-        numeric = targets == self.net.numerical_token_id
-        # what is no number, or hidden, may be NaN, whose gradient would be too
-        known = cleared(target_numbers.masked_fill(~numeric, 0.0).unsqueeze(-1), counts).squeeze(-1)
-        squares = (predicted - known).square().masked_fill(~numeric, 0.0)
+            logits, predicted = self.net(ids, numbers, **kwargs, **later(self.net))
+        # What is no number, or hidden, may be NaN: it is left out before it is squared.
+        without = ~counts | (targets != self.net.numerical_token_id)
+        squares = accurate(predicted).masked_fill(without, 0.0) - accurate(target_numbers).masked_fill(without, 0.0)
+        squares = squares.square()
         entropies, terms = None, Terms(self.ignore_index)
         if return_loss_breakdown:
             entropies = single_losses(logits, targets, terms)
             total = entropies.masked_fill(~counts, 0.0).sum()
         else:
             total = weighted_token_loss(logits, targets, counts, terms)
-        total = total + self.numerical_loss_weight * squares.masked_fill(~counts, 0.0).sum(dtype=total.dtype)
+        total = total + self.numerical_loss_weight * squares.sum(dtype=total.dtype)
         loss = aux.added_to(total / counts.sum().clamp(min=1))
         return (loss, LossBreakdown(entropies, squares)) if return_loss_breakdown else loss
 
@@ -337,15 +354,16 @@ class XValAutoregressiveWrapper(Configurable):
         Past `max_seq_len` only the last `max_seq_len` tokens are read.
         """
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
+        prompt_lens = lens_of_mask(start_tokens, prompt_lens, kwargs)
         ids, pads, leading = padded_prompts(start_tokens, prompt_lens, self.pad_value)
         start_numbers = check_numbers(start_numbers, 'start_numbers', start_tokens)
         check_mask(kwargs.get('mask'), ids, alone=prompt_lens is None)
-        start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], -1)[:, : ids.shape[1]]
+        start, numbers = ids.shape[1], start_numbers.reshape(ids.shape[0], start_numbers.shape[-1])[:, : ids.shape[1]]
         numbers = numbers if pads is None else align_right(numbers, start - pads, 1.0)
         ids, numbers = F.pad(ids, (0, seq_len)), F.pad(numbers, (0, seq_len))
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        own = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
+        choice, failed = Choice(**own, generator=generator), FailedRows(leading)
         net = Growing(self.net, numbers)
         reader = Reader(net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
@@ -353,8 +371,10 @@ class XValAutoregressiveWrapper(Configurable):
                 net.numbers = numbers[:, :place]
                 out = reader.read(ids[:, :place], pads)
                 logits, number = out[..., :-1], out[..., -1]
-                ids[:, place] = sample(logits if temperature == 0 else keep(logits), temperature, generator)
+                ids[:, place], largest = choice.draw(without_token(logits, self.ignore_index))
+                failed.add(largest)
                 numbers[:, place] = number
+        failed.raise_first()
         new_ids, new = (t[:, start:].reshape(*leading, seq_len) for t in (ids, numbers))
         numeric = new_ids == self.net.numerical_token_id
         return GenerateReturn(new_ids, new.masked_fill(~numeric, torch.nan), numeric)

@@ -16,19 +16,24 @@ from torch import Tensor
 from tqdm import tqdm
 
 from common.options import Stop
+from x_transformers.core.plain_text import PlainText
 
 BLOCK = 2**16  # characters that are encoded at a time
 ABREAST = 16  # such blocks, on several threads
 
 
 class Codec(Protocol):
-    """Between text and ids, of which there are `size`; `ends` are those that end a text."""
+    """Between text and ids, of which there are `size`; `ends` are those that end a text.
+
+    `encode` gives a whole text, cut to `longest` tokens; `encode_part` one that stands within another.
+    """
 
     size: int
     ends: list[int]
     unit: str
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, longest: int | None = None) -> list[int]: ...
+    def encode_part(self, text: str) -> list[int]: ...
     def encode_all(self, texts: list[str]) -> list[list[int]]: ...
     def decode(self, ids: list[int]) -> str: ...
     def save(self, folder: Path) -> None: ...
@@ -40,8 +45,11 @@ class Bytes:
     size, unit = 256, 'bytes'
     ends: list[int] = []  # noqa: RUF012  never written to
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode('utf-8', errors='surrogateescape'))
+    def encode(self, text: str, longest: int | None = None) -> list[int]:
+        return list(text.encode('utf-8', errors='surrogateescape'))[:longest]
+
+    def encode_part(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         return list(map(self.encode, texts))
@@ -60,7 +68,7 @@ class Pieces:
 
     def __init__(self, tokenizer: Any, ends: list[int], specials: bool = False) -> None:
         self.tokenizer, self.ends, self.specials = tokenizer, ends, specials
-        self.size = max(tokenizer.get_vocab().values(), default=0) + 1
+        self.size, self.plain = max(tokenizer.get_vocab().values(), default=0) + 1, PlainText(tokenizer)
 
     @classmethod
     def read(cls, path: Path, ends: list[int], specials: bool) -> Pieces:
@@ -76,11 +84,14 @@ class Pieces:
         tokenizer.train_from_iterator(blocks(text), of.trainers.BpeTrainer(vocab_size=size, **options))
         return cls(tokenizer, [])
 
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(readable(text), add_special_tokens=self.specials).ids
+    def encode(self, text: str, longest: int | None = None) -> list[int]:
+        return self.plain.ids(readable(text), self.specials, longest)
+
+    def encode_part(self, text: str) -> list[int]:
+        return self.plain.ids(readable(text))
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
-        return [made.ids for made in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return self.plain.all_ids(texts)
 
     def decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids)
@@ -98,8 +109,11 @@ class Sentences:
         self.path, self.model = path, package('sentencepiece', path).SentencePieceProcessor(model_file=str(path))
         self.ends, self.size = ends, self.model.get_piece_size()
 
-    def encode(self, text: str) -> list[int]:
-        return self.model.encode(readable(text))
+    def encode(self, text: str, longest: int | None = None) -> list[int]:
+        return self.model.encode(readable(text))[:longest]
+
+    def encode_part(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def encode_all(self, texts: list[str]) -> list[list[int]]:
         return self.model.encode(texts)

@@ -56,7 +56,7 @@ NAMES = {
     """,
     'belief_state_wrapper': """
         Decoder DetachMultiple Function Module ModuleList arange cartesian_prod cat cross_entropy default
-        detach_multiple einx exists pack rearrange repeat stack tensor unpack
+        detach_multiple einx exists pack random rearrange repeat stack tensor unpack
     """,
     'continuous': """
         AbsolutePositionalEmbedding Attention LayerNorm Module Normal ScaledSinusoidalEmbedding align_right always
@@ -104,8 +104,8 @@ NAMES = {
         namedtuple pack_with_inverse pad_right_at_dim rearrange reduce stack tensor
     """,
     'nonautoregressive_wrapper': """
-        Module TransformerWrapper cross_entropy default einx exists grad_and_value namedtuple nullcontext pack pi
-        rearrange repeat sample_prob unpack vmap
+        Module TransformerWrapper coin_flip cross_entropy default einx exists grad_and_value namedtuple nullcontext pack
+        pi random rearrange repeat sample_prob unpack vmap
     """,
     'recirculation': """
         AdamW F GELU Linear Module ModuleList cast_tuple cross_entropy default exists rearrange
@@ -126,7 +126,8 @@ NAMES = {
         repeat_batch set_module_by_path top_p transpose tree_map_tensor unpack vmap
     """,
     'xm_latent_decoder': """
-        F Module and_masks batched_index_select cat cross_entropy exists masked_mean math reduce repeat temp_eval
+        F Module and_masks batched_index_select cat cross_entropy exists masked_mean math random randrange reduce
+        repeat temp_eval
     """,
     'xval': """
         AbsolutePositionalEmbedding ScaledSinusoidalEmbedding always cross_entropy exists namedtuple pack pad_at_dim

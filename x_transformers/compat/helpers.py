@@ -9,7 +9,6 @@ from contextlib import ContextDecorator
 from functools import partial, reduce, wraps
 from inspect import signature
 from itertools import chain, pairwise
-from random import random
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +18,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from x_transformers.features.norms import Identity  # noqa: F401
+from x_transformers.core.draws import draw_number
+from x_transformers.core.precision import accurate
+from x_transformers.features.norms import Identity, l2norm  # noqa: F401
 
 T = TypeVar('T')
 
@@ -172,7 +173,7 @@ def init_zero_(layer: nn.Module) -> None:
 
 def log(t: Tensor, eps: float = 1e-20) -> Tensor:
     """The logarithm, of `eps` at least."""
-    return t.clamp(min=eps).log()
+    return accurate(t).clamp(min=eps).log().to(t.dtype)
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -183,8 +184,8 @@ def rotate_half(x: Tensor) -> Tensor:
 
 def calc_entropy(t: Tensor, is_prob: bool = False) -> Tensor:
     """Entropy of the distributions over the last axis, from logits or probabilities, in nats."""
-    prob = t if is_prob else t.softmax(dim=-1)
-    return -(prob * log(prob)).sum(dim=-1)
+    prob = accurate(t) if is_prob else accurate(t).softmax(dim=-1)
+    return -(prob * log(prob)).sum(dim=-1).to(t.dtype)
 
 
 def masked_mean(
@@ -196,8 +197,9 @@ def masked_mean(
     if mask is None:
         return t.mean(dim=axes, keepdim=keepdim)
     mask = mask[(...,) + (None,) * (t.ndim - mask.ndim)].expand_as(t)
-    total = t.masked_fill(~mask, 0.0).sum(dim=axes, keepdim=keepdim)
-    return total / mask.to(t.dtype).sum(dim=axes, keepdim=keepdim).clamp(min=eps)
+    exact = accurate(t)
+    total = exact.masked_fill(~mask, 0.0).sum(dim=axes, keepdim=keepdim)
+    return (total / mask.to(exact.dtype).sum(dim=axes, keepdim=keepdim).clamp(min=eps)).to(t.dtype)
 
 
 def lens_to_mask(lens: Tensor, max_len: int | None = None) -> Tensor:
@@ -209,8 +211,9 @@ def lens_to_mask(lens: Tensor, max_len: int | None = None) -> Tensor:
 def cross_entropy(
     logits: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = 'mean', class_dim: int = 1
 ) -> Tensor:
-    """Cross entropy with the classes at any axis."""
-    return F.cross_entropy(logits.movedim(class_dim, 1), target, ignore_index=ignore_index, reduction=reduction)
+    """Cross entropy with the classes at any axis, in float32 at least."""
+    logits = accurate(logits).movedim(class_dim, 1)
+    return F.cross_entropy(logits, target, ignore_index=ignore_index, reduction=reduction)
 
 
 def modify_cached_kv(cache: Any, fn: Callable[[Tensor], Tensor]) -> None:
@@ -251,7 +254,7 @@ print_once = once(print)
 
 
 def l1norm(t: Tensor, dim: int = -1, eps: float = 1e-8) -> Tensor:
-    return F.normalize(t, p=1, dim=dim, eps=eps)
+    return F.normalize(accurate(t), p=1, dim=dim, eps=eps).to(t.dtype)
 
 
 def create_causal_mask(i: int, j: int, device: torch.device | str | None = None) -> Tensor:
@@ -284,7 +287,7 @@ def sparse_topk_attn(
 def qk_l2_dist_squared(q: Tensor, k: Tensor) -> Tensor:
     """Squared distances of queries (b h i d) to keys (b h j d), or (b j d) for all heads:  b h i j"""
     k = rearrange(k, 'b j d -> b 1 j d') if k.ndim == 3 else k
-    return torch.cdist(q, k).square()
+    return torch.cdist(accurate(q), accurate(k)).square().to(q.dtype)
 
 
 def selective_attn(sim: Tensor, sim_head_gate: Tensor | None = None, no_mask_sos: bool = True) -> Tensor:
@@ -301,8 +304,8 @@ def selective_attn(sim: Tensor, sim_head_gate: Tensor | None = None, no_mask_sos
     votes = gate[..., -i:].relu()
     own = torch.eye(i, dtype=torch.bool, device=sim.device)
     own[:, 0] |= no_mask_sos
-    votes = votes.masked_fill(own, 0.0).cumsum(dim=-2)
-    return sim - rearrange(F.pad(votes, (j - i, 0, 1, -1)), 'b i j -> b 1 i j')
+    votes = accurate(votes).masked_fill(own, 0.0).cumsum(dim=-2)
+    return (sim - rearrange(F.pad(votes, (j - i, 0, 1, -1)), 'b i j -> b 1 i j')).to(sim.dtype)
 
 
 # names of `x_transformers`: defaults there are called, unless they are modules
@@ -427,7 +430,7 @@ detach_multiple = DetachMultiple.apply
 
 def batch_masked_mean(t: Tensor, mask: Tensor) -> Tensor:
     """The sums over d of (b n d), and their mean over what a mask (b n) leaves:  b. Of nothing, 0."""
-    return masked_mean(t, mask, dim=1).sum(dim=-1)
+    return masked_mean(accurate(t), mask, dim=1).sum(dim=-1).to(t.dtype)
 
 
 def sample_from_mean_variance(
@@ -452,7 +455,7 @@ def freeze_all_layers_(module: nn.Module) -> None:
 
 def log_prob_from_model_and_seq(model: Callable[[Tensor], Tensor], seq: Tensor) -> Tensor:
     """Log probabilities (b n-1) that a model of next tokens gives to ids (b n) behind the first."""
-    log_probs = model(seq[:, :-1]).log_softmax(dim=-1)
+    log_probs = accurate(model(seq[:, :-1])).log_softmax(dim=-1)
     return log_probs.gather(-1, seq[:, 1:].unsqueeze(-1)).squeeze(-1)
 
 
@@ -473,7 +476,8 @@ def maybe_and_mask(*masks: Tensor | None) -> Tensor | None:
 
 def binary_entropy(logits: Tensor) -> Tensor:
     """Entropy of independent bits (... d), of which these are the logits, in nats:  ..."""
-    return torch.distributions.Bernoulli(logits=logits, validate_args=False).entropy().sum(dim=-1)
+    bits = torch.distributions.Bernoulli(logits=accurate(logits), validate_args=False)
+    return bits.entropy().sum(dim=-1).to(logits.dtype)
 
 
 def pack_with_inverse(t: Tensor | Sequence[Tensor], pattern: str) -> tuple[Tensor, Callable[..., Any]]:
@@ -503,7 +507,7 @@ def cast_tensor(
 
 def exclusive_cumsum(t: Tensor, dim: int = -1) -> Tensor:
     """Sums of what stands before each entry."""
-    return t.cumsum(dim=dim) - t
+    return (accurate(t).cumsum(dim=dim) - t).to(t.dtype) if t.is_floating_point() else t.cumsum(dim=dim) - t
 
 
 def maybe_return(
@@ -572,16 +576,16 @@ def MLP(dim_in: int, dim_out: int, dim_hidden: int, depth: int = 3) -> nn.Sequen
 
 def dynamic_rollout_loss_weights(step_losses: Tensor, decay: float = 1.0) -> Tensor:
     """Weights of the steps (s ...) of a roll-out:  exp(-decay (the losses of the steps before))"""
-    return (-decay * exclusive_cumsum(step_losses, dim=0)).exp()
+    return (-decay * exclusive_cumsum(accurate(step_losses), dim=0)).exp().to(step_losses.dtype)
 
 
 def unit_norm(t: Tensor, dim: int = -1) -> Tensor:
-    return F.normalize(t, dim=dim)
+    return l2norm(t.movedim(dim, -1)).movedim(-1, dim)
 
 
 def unit_norm_above(t: Tensor, eps: float = 1e-6) -> Tensor:
     """Vectors of norm 1; shorter ones than `eps` are divided by that."""
-    return F.normalize(t, dim=-1, eps=eps)
+    return F.normalize(accurate(t), dim=-1, eps=eps).to(t.dtype)
 
 
 def log_of_gumbel(t: Tensor, eps: float = 1e-10) -> Tensor:
@@ -590,7 +594,7 @@ def log_of_gumbel(t: Tensor, eps: float = 1e-10) -> Tensor:
 
 def sample_prob(prob: float) -> bool:
     """True with this probability."""
-    return random() < prob
+    return draw_number() < prob
 
 
 def coin_flip() -> bool:

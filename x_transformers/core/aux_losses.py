@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.notes import TakesNotes
+from x_transformers.core.precision import accurate
 
 __all__ = ['AuxLosses', 'NamedLosses']
 
@@ -42,6 +43,7 @@ class ByName:
         self.by_name: dict[str, Tensor] = {}
 
     def add(self, name: str, value: Tensor) -> None:
+        value = accurate(value)
         self.by_name[name] = self.by_name[name] + value if name in self.by_name else value
 
 
@@ -74,7 +76,8 @@ class AuxLosses(ByName):
             around.take(self)
 
     def added_to(self, loss: Tensor, share: Any = 1) -> Tensor:
-        """A loss with `share` times the sum of all."""
+        """A loss with `share` times the sum of all, in float32 at least."""
+        loss = accurate(loss)
         for name, value in self.by_name.items():
             added = value.to(loss.device) * share
             loss = loss + added

@@ -6,9 +6,10 @@ Call        one attention layer: its keys, its mask and bias
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,15 +31,20 @@ from x_transformers.core.checks import (
     check_inputs,
     check_lengths,
     check_memories,
+    check_offset,
     check_past,
     check_range,
     check_vectors,
     check_weight,
     cleared,
     for_each_row,
+    positions_from,
+    with_past,
 )
 from x_transformers.core.hosts import Layer, Stack
 from x_transformers.core.kinds import KINDS, attends, refuse_memories
+from x_transformers.core.notes import Opaque
+from x_transformers.core.positions import with_front
 from x_transformers.core.precision import without_autocast
 from x_transformers.core.rows import InBlocks, height_of, is_large, spans_of, taken
 from x_transformers.core.sight import Sight, in_sight
@@ -63,7 +69,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     The keys of self-attention are `memories` hidden states of an earlier segment, `held` cached tokens, and the `new`
     ones, in this order; `seen` tokens were processed before, of which the first ones may have been dropped, and `given`
-    ones came with the call, cached ones among them unless the caller left them out.
+    ones came with the call, cached ones among them unless the caller left them out. `documents` says which document
+    each token is of, (1 or b, n), None if a row is one.
 
     `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
@@ -74,7 +81,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     inputs: dict[str, Any]
     cache: Cache | None
     held: int
-    seen: int
+    seen: int | Tensor
     new: int
     given: int
     mems: Sequence[Tensor | None]
@@ -93,6 +100,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     self_attended: int = 0
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     batch: int | None = None
+    documents: Tensor | None = None
 
     @property
     def memories(self) -> int:
@@ -143,7 +151,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     def norm(self, norm: nn.Module | None, x: Tensor) -> Tensor:
         if norm is None:
             return x
-        if not self.norm_inputs:
+        if not self.norm_inputs or type(norm) is nn.Identity:
             return norm(x)
         rows = x.shape[-3]  # more than those of a condition, if the stream is several
         return norm(x, **{n: t if t.shape[0] in (1, rows) else t.repeat_interleave(rows // t.shape[0], 0)
@@ -174,7 +182,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
             return pos
         if self.start is not None:
             return self.row_positions()
-        return torch.arange(self.seen - self.held - self.memories, self.seen + self.new, device=x.device)
+        return positions_from(self.seen, self.new, x.device, before=self.held + self.memories)
 
     def user_positions(self, pos: Tensor, x: Tensor) -> Tensor:
         """Positions given by the user, for all cached and new tokens, with those of memories in front. They may be
@@ -190,8 +198,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         pos = pos.squeeze(1) if pos.ndim == 3 and pos.shape[1] == 1 else pos
         # what can hold places in half precision cannot hold distances, nor short integers angles
         pos = pos.to(torch.promote_types(pos.dtype, torch.float32)) if pos.is_floating_point() else pos.long()
-        memories = torch.arange(-self.memories, 0, device=pos.device)
-        return torch.cat((memories.expand(*pos.shape[:-1], -1), pos), dim=-1)
+        return with_front(pos, self.memories, self.real)
 
     def branch_inputs(self, layer: Layer, norm: nn.Module | None) -> dict[str, Any]:
         """What a branch is called with: shared masks and positions, and its own past."""
@@ -240,7 +247,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     def fork(self) -> StackCall:
         """A call that goes on from here by itself: what it leaves behind is no part of this one."""
-        return replace(self, trace=self.trace.fork(), notes={kind: own.fork() for kind, own in self.notes.items()})
+        notes = {kind: own.fork() for kind, own in self.notes.items()}
+        return self.with_values(trace=self.trace.fork(), notes=notes)
 
     def beside(self) -> list[Tensor]:
         """What layers read beside x: conditions, contexts, biases, masks, memories, and what features noted."""
@@ -258,7 +266,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         def other(leaf: Any) -> Any:
             return leaf.with_beside(swapped) if hasattr(leaf, 'with_beside') else swapped.get(id(leaf), leaf)
 
-        return replace(self.fork(), **{name: tree_map(other, getattr(self, name)) for name in BESIDE})
+        return self.fork().with_values(**{name: tree_map(other, getattr(self, name)) for name in BESIDE})
 
     def at_step(self, step: int) -> StackCall:
         """The call as it is before a step, to run one layer by itself; what that layer keeps for the cache is lost."""
@@ -299,6 +307,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         causal: bool | None,
     ) -> None:
         """Share out masks and positions between self- and cross-attention."""
+        said = kv_mask is not None or start is not None  # which of the cached tokens are real
+        mask = with_past(mask, 'mask', x.shape[0], self.new, self.held, may_hide=said)
         self.real, self.start = as_mask(mask, 'mask', x.shape[0], 'n', like=x), start
         # what all queries and keys leave out is cleared once, where it comes in
         clean = kv_mask is None and attn_mask is None
@@ -326,11 +336,17 @@ class StackCall(AddsLosses, HasStates, OfTokens):
         self.shared['c'].update({name: value for name, value in across.items() if value is not None})
 
 
+StackCall.__dataclass_fields__ = Opaque()
+
+
 def acts(branch: nn.Module) -> bool:
     """Whether a feedforward, inside of what is around it, has features that act at each call."""
-    while branch._modules.get('fn') is not None:
+    while isinstance(branch, nn.Module) and branch._modules.get('fn') is not None:
         branch = branch._modules['fn']
-    return bool(getattr(branch, 'acts', False))
+    if hasattr(branch, 'acts') or not isinstance(branch, nn.Module):
+        return bool(getattr(branch, 'acts', False))
+    inside = any(getattr(module, 'acts', False) for module in branch.modules())  # of a module of others
+    return inside and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(branch.forward).parameters.values())
 
 
 def check_stack_inputs(
@@ -413,13 +429,16 @@ def open_stack(
         new = given if only_new or cache_age == 0 else min(1 if cache_age is None else cache_age, given)
     if cache_age is not None and not is_int(cache_age):
         raise TypeError(f'`cache_age` got {shown(cache_age)}, it must be an integer or None')
-    if offset is not None and not is_int(offset):
-        raise TypeError(f'`seq_pos_offset` got {shown(offset)}, it must be an integer or None')
+    seen = 0 if cache is None else cache.seen
+    if offset is not None:
+        check_offset(offset, 'seq_pos_offset')
+        seen = offset
+    elif torch.is_tensor(seen):
+        check_offset(seen, 'cache_length')
     if cache is not None and cache_age not in (None, 0, new):
         raise ValueError(f'`cache_age` got {cache_age}, but {new} of {given} tokens are not in the cache')
     if cache is None and cache_age not in (None, 0, 1):
         raise ValueError(f'`cache_age` got {cache_age}, but there is no `cache`')
-    seen = (0 if cache is None else cache.seen) if offset is None else offset
     return StackCall(
         LayerIntermediates(hiddens=[], attn_intermediates=[], layer_hiddens=[], block_hiddens=[]),
         inputs,
@@ -614,6 +633,8 @@ class Call(AddsLosses, HasStates, InBlocks):
         keep = context_mask if context_mask is not None else mask if own else None
         if keep is not None:
             boolean_mask(a_tensor(keep, name), name)
+        if own and self.past is not None:
+            keep = with_past(keep, name, self.batch, self.count, self.keys + self.summed - self.memories - self.count)
         if keep is None and mem_mask is None:
             return None
         if keep is None:

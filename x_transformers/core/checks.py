@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.buffers import Buffer
+from x_transformers.core.transforms import is_exporting, transformed
 from x_transformers.flags import Features, did_you_mean, is_int, shown
 from x_transformers.flags.inputs import refused
 
@@ -57,13 +59,12 @@ def left_out(module: nn.Module, name: str) -> str:
     return '' if reader is None else f': `features` leaves out {reader.__name__}, which reads it, see `extend`'
 
 
-def check_model_inputs(model: nn.Module, inputs: dict[str, Any]) -> None:
+def check_model_inputs(model: nn.Module, stack: Any, inputs: dict[str, Any]) -> None:
     """Refuse keywords of a model's forward call that its stack does not know, and drop those that are off."""
-    stack = model.attn_layers
     for name, value in list(inputs.items()):
         if name in stack.input_names or is_off(name, value, stack.features):
             continue
-        if is_off(name, value, model.features):
+        if is_off(name, value, model.features) or (value is None and not isinstance(stack, nn.Module)):
             del inputs[name]
         else:
             known = {n for n, p in inspect.signature(model.forward).parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -107,6 +108,8 @@ def numbers_of(value: Any, name: str) -> Tensor:
     """A tensor of real numbers, from one or from lists of them."""
     try:
         t = torch.as_tensor(value)
+        if not torch.is_tensor(value) and t.is_floating_point():  # with no fewer digits than float32
+            t = torch.as_tensor(value, dtype=torch.promote_types(t.dtype, torch.float32))
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f'`{name}` got {shown(value)}, it must be numbers: a tensor, or lists of them') from None
     if t.is_complex():
@@ -217,6 +220,23 @@ def as_mask(mask: Any, name: str, *wanted: int | str | None, like: Tensor | None
     return boolean_mask(mask, name)
 
 
+def with_past(mask: Any, name: str, batch: int, new: int, held: int, *, may_hide: bool = False) -> Any:
+    """Return a mask (b, new) of new tokens beside `held` cached ones as one of all, where the cached ones are real.
+
+    Unless it `may_hide`, one that hides some of the new tokens is refused where it can be looked at: callers for whom
+    masks broadcast may have meant cached ones. Any other mask is returned as it is.
+    """
+    beside = held > 0 and torch.is_tensor(mask) and mask.ndim == 2 and mask.shape[0] in (1, batch)
+    if not beside or mask.shape[1] != new:
+        return mask
+    if not may_hide and can_look(mask) and not bool(mask.all()):
+        raise ValueError(
+            f'`{name}` got shape {tuple(mask.shape)} and hides some of the new tokens: beside a cache it must be '
+            f'{(batch, held + new)}, one entry per token, cached and new'
+        )
+    return F.pad(mask.expand(batch, -1), (held, 0), value=True)
+
+
 def check_documents(ids: Any, like: Tensor) -> Tensor:
     """One whole number for each token of `like` (b n ...)."""
     shape = tuple(like.shape[:2])
@@ -288,6 +308,19 @@ def check_ids(
     return x.long()
 
 
+def check_real_first(mask: Tensor, name: str, why: str) -> None:
+    """Refuse a mask (b n) in which hidden entries stand before real ones.  On a GPU, too, since nothing else would."""
+    words = f'`{name}` hides entries in front of real ones, it must be True up to the length of each row: {why}'
+    if mask.shape[-1] < 2:
+        return
+    ordered = mask[:, :-1] | ~mask[:, 1:]
+    if is_exporting():
+        torch._assert_async(ordered.all(), words)
+    on_gpu = ordered.device.type == 'cuda' and not torch.compiler.is_compiling() and not transformed()
+    if (can_look(ordered) or on_gpu) and not bool(ordered.all()):
+        raise ValueError(words)
+
+
 def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> None:
     """Refuse whole numbers outside of low..high."""
     if not can_look(t):
@@ -296,6 +329,35 @@ def check_range(t: Tensor, name: str, low: int, high: int | None, what: str) -> 
     if least < low or (high is not None and most > high):
         allowed = f'at least {low}' if high is None else f'from {low} to {high}'
         raise ValueError(f'`{name}` got {what} from {least} to {most}, they must be {allowed}')
+
+
+def check_offset(offset: Any, name: str) -> None:
+    """Refuse an offset of positions that is neither an integer nor a tensor of one whole number, () or (1,).
+
+    A program that is exported with a cache has its length as a tensor, since a number would be a constant of the graph.
+    """
+    of_one = torch.is_tensor(offset) and offset.numel() == 1 and offset.ndim < 2
+    whole = of_one and not (offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool)
+    if not (whole or is_int(offset) or isinstance(offset, torch.SymInt)):
+        got = f'{offset.dtype} of shape {tuple(offset.shape)}' if torch.is_tensor(offset) else shown(offset)
+        raise TypeError(f'`{name}` got {got}, it must be an integer, or a tensor of one')
+
+
+def positions_from(start: int | Tensor, count: int, device: Any, before: int = 0) -> Tensor:
+    """The positions of `count` tokens from `start` on, and of `before` tokens in front of them:  (before + count,)
+
+    `start` may be a tensor of one whole number, () or (1,), whose value is not looked at.
+    """
+    if not torch.is_tensor(start):
+        return torch.arange(start - before, start + count, device=device)
+    return torch.arange(-before, count, device=device) + start.to(device)
+
+
+def is_past(length: int | Tensor, most: int) -> bool:
+    """Return True if a length is known to be above `most`; that of a tensor is known where it can be looked at."""
+    if not torch.is_tensor(length):
+        return length > most
+    return can_look(length) and bool(length > most)
 
 
 def check_lengths(value: Any, name: str, batch: int, high: int | None = None) -> None:

@@ -27,6 +27,12 @@ def is_watched(branch: nn.Module, kind: type[nn.Module]) -> bool:
     return False
 
 
+def may_get_others(module: nn.Module) -> bool:
+    """Whether a hook may give a module other parameters while it runs, as FSDP does with those that it has gathered.
+    The hooks of `torch.nn.utils` make a tensor of its own ones."""
+    return any(not type(hook).__module__.startswith('torch.nn.utils') for hook in module._forward_pre_hooks.values())
+
+
 def is_plainly(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a module is of exactly this class, runs its `forward` and nothing else."""
     return (

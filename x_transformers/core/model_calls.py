@@ -9,12 +9,25 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.core.aux_losses import AddsLosses, AuxLosses, gathering
 from x_transformers.core.buffers import State
-from x_transformers.core.checks import as_mask, can_look, check_given, check_lengths, cleared
+from x_transformers.core.checks import (
+    a_tensor,
+    as_mask,
+    can_look,
+    check_device,
+    check_given,
+    check_lengths,
+    cleared,
+    with_past,
+)
 from x_transformers.core.hosts import Model
+from x_transformers.core.own_modules import is_of_others
+from x_transformers.core.own_stacks import overrides_forward, reads_whole
+from x_transformers.core.positions import with_front
 from x_transformers.core.state import HasStates
 from x_transformers.flags import Remembered, warn_once
 
@@ -58,6 +71,7 @@ class ModelCall(AddsLosses, HasStates):
     sees the leading tokens behind the padding, next to the first real token. `given` tokens came with the call,
     `offset` were processed before; `front` lists the leading tokens as (count, mask), of which `taken` were taken off
     again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
+    `ids` is what the caller gave, if modules of others embed it: it may have further axes, such as those of codebooks.
     `keeps` says that the trace holds all that the layers leave behind, `returns_readout` that the caller wants a
     `Readout` in place of logits.
     """
@@ -70,6 +84,8 @@ class ModelCall(AddsLosses, HasStates):
     new: int
     offset: int
     like_tokens: Tensor | None = None
+    ids: Any = None
+    before: Tensor | None = None
     shown: Tensor | None = None
     mask: Tensor | None = None
     leading: int = 0
@@ -87,6 +103,22 @@ class ModelCall(AddsLosses, HasStates):
         """Stands for the calls of a segment that was read in several, of which there is what they left behind."""
         tokens = trace.hiddens[0].shape[1] if trace.hiddens else 0
         return cls(trace, {}, None, tokens, tokens, tokens, 0, on=on, new_states=dict(trace.model_states))
+
+    def lengthened(self, model: Model, kwargs: dict[str, Any], real: Tensor | None) -> dict[str, Any]:
+        """Positions, masks of keys and lengths of prefixes, with entries for the tokens in front."""
+        pos, kv_mask = self.inputs.get('pos'), kwargs.get('self_attn_kv_mask')
+        fits = torch.is_tensor(pos) and pos.shape[-1] == self.tokens
+        if not fits and is_of_others(getattr(model, 'pos_emb', None)):
+            pos = None  # it is for the user's module alone
+        if pos is not None and not pos.is_floating_point():
+            kwargs = {**kwargs, 'pos': self.with_front(pos, real)}
+        if kwargs.get('prefix_attn_len') is not None and self.leading:
+            kwargs = {**kwargs, 'prefix_attn_len': kwargs['prefix_attn_len'] + self.leading}
+        if kv_mask is not None and self.leading:
+            if a_tensor(kv_mask, 'self_attn_kv_mask').ndim == 2 and kv_mask.shape[1] == self.tokens:
+                kv_mask = F.pad(kv_mask, (self.leading, 0), value=True)
+            kwargs = {**kwargs, 'self_attn_kv_mask': self.behind_padding(kv_mask)}
+        return kwargs
 
     @property
     def declared(self) -> Mapping[str, Remembered]:
@@ -120,6 +152,27 @@ class ModelCall(AddsLosses, HasStates):
     def with_values(self, **values: Any) -> ModelCall:
         """The same call with other values. torch 2.5 does not compile `dataclasses.replace`."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
+
+    def embedded(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:
+        """Embed the new ones of what the caller gave, `tokens` (b n ...) or a dict of them.
+
+        Modules of others are handed all that was given, and may know nothing of a cache; the last of what they give is
+        kept. A stack whose `forward` is a user's gets the embeddings of those `before` too, and cuts them off itself.
+        """
+        given, new, offset = self.given, self.new, self.offset
+        if given == new:
+            return embed(tokens)
+        if not reads_whole(model):
+            return embed(tree_map_only(Tensor, lambda t: t[:, t.shape[1] - new :], tokens))
+        self.new, self.offset = given, offset - (given - new)
+        x = embed(tokens)
+        self.new, self.offset = new, offset
+        self.like_tokens = self.like_tokens[:, given - new :]
+        if self.trace.initial_embeds is not None:
+            self.trace.initial_embeds = self.trace.initial_embeds[:, given - new :]
+        before, x = x.tensor_split([x.shape[1] - new], dim=1)
+        self.before = before if overrides_forward(model.attn_layers) and not self.cache.leading else None
+        return x
 
     @property
     def continues(self) -> bool:
@@ -202,6 +255,17 @@ class ModelCall(AddsLosses, HasStates):
         moved = torch.where(place < start, place + self.leading, place - start)
         return take_rows(t, torch.where(place < start + self.leading, moved, place))
 
+    def with_front(self, pos: Tensor, real: Tensor | None) -> Tensor:
+        """Positions of the tokens (n, b n or b h n) and of those in front, which stand right before the first real one
+        of each row, in the order of the stack. `real` is the mask of all of them."""
+        if self.start is None:
+            return with_front(pos, self.leading, None if real is None else real[:, -pos.shape[-1] :])
+        if pos.ndim == 3:
+            raise ValueError('`pos` per head, (b, h, n), does not go with padding in front of other tokens')
+        start = self.start.unsqueeze(-1)
+        begun = torch.arange(pos.shape[-1], device=pos.device) >= start
+        return self.behind_padding(with_front(pos.expand(start.shape[0], -1), self.leading, begun))
+
     def before_padding(self, t: Tensor) -> Tensor:
         """The way back from `behind_padding`."""
         if self.start is None:
@@ -216,8 +280,9 @@ class ModelCall(AddsLosses, HasStates):
         if all(m is None for m in masks):
             return None
         if mask is not None and mask.ndim == 2 and mask.shape == (batch, self.new) and self.known_real() is not None:
-            mask = F.pad(mask, (self.tokens - self.new, 0), value=True)
-            masks[-1] = mask
+            mask = masks[-1] = F.pad(mask, (self.tokens - self.new, 0), value=True)
+        elif self.cache is not None:
+            mask = masks[-1] = with_past(mask, 'mask', batch, self.new, self.tokens - self.new)
         if mask is not None and mask.ndim == 2 and mask.shape[1] != self.tokens:
             raise ValueError(
                 f'`mask` got shape {tuple(mask.shape)}, it must be ({batch}, {self.tokens}), one entry per token'
@@ -243,7 +308,8 @@ def model_call(
     model: Model, inputs: dict[str, Any], given: int, cache: Cache | None, only_new: bool, batch: int | None = None
 ) -> ModelCall:
     """Settle which of the `given` tokens are new: those beyond the cached; the last, if too few; all, if `only_new`."""
-    check_given(inputs, model.features)
+    unchecked = ('pos',) if is_of_others(getattr(model, 'pos_emb', None)) else ()  # which a user's module reads
+    check_given({name: value for name, value in inputs.items() if name not in unchecked}, model.features)
     if inputs.get('seq_start_pos') is not None and batch is not None:
         check_lengths(inputs['seq_start_pos'], 'seq_start_pos', batch)
     of_model = dict(training=model.training, on=model.features.acting(inputs))
@@ -265,5 +331,7 @@ def open_model(
     inputs = {name: kwargs.pop(name) for name in list(kwargs) if name in model.features.takes}
     inputs['seq_start_pos'] = kwargs.get('seq_start_pos')
     call = model_call(model, inputs, x.shape[1], cache_of(cache), only_new, x.shape[0])
+    if mask is not None:
+        check_device(a_tensor(mask, 'mask'), 'mask', x)
     call.shown = mask
     return call

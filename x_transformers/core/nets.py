@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from x_transformers.flags import ConfigError
+from x_transformers.core.kinds import KINDS
+from x_transformers.core.own_stacks import inner_stack
+from x_transformers.flags import ConfigError, warn_once
 
 
 def check_net(net: nn.Module) -> None:
@@ -18,7 +20,8 @@ def check_net(net: nn.Module) -> None:
             f'`net` got {name}, which has no `max_seq_len`: it must be a whole model, as TransformerWrapper'
         )
     stack = getattr(net, 'attn_layers', None)
-    if not getattr(stack, 'causal', True) and not is_prefix(stack):
+    inner = inner_stack(stack) or stack  # a stack of a user's that says nothing is taken at its word
+    if not getattr(inner, 'causal', True) and not is_prefix(inner):
         raise ValueError(
             f'`net` must be causal, or the loss would see the answer: its stack is {type(stack).__name__}, use Decoder'
         )
@@ -45,8 +48,75 @@ def is_prefix(stack: Any) -> bool:
 def check_sees_both_sides(net: nn.Module) -> None:
     """Refuse causal models, which could say nothing about a token from those behind it."""
     stack = getattr(net, 'attn_layers', None)
+    stack = inner_stack(stack) or stack
+    if stack is not None and not sees_later(stack):
+        alone = '' if getattr(stack, 'causal', False) or is_prefix(stack) else ', whose layers look back alone'
+        raise ConfigError(
+            f'`net` must see both sides of a token: its stack is {type(stack).__name__}{alone}, use Encoder'
+        )
+
+
+def counts_tokens(net: nn.Module) -> bool:
+    """Return whether padding behind the tokens of a row changes what a causal net gives for them, or its losses."""
+    stack = getattr(net, 'attn_layers', None)
+    if 'counts_tokens' not in getattr(stack, '__dict__', ()):
+        modules = () if stack is None else (net, *stack.modules())
+        found = [f for m in modules for f in getattr(getattr(m, 'features', None), 'active', ())]
+        counts = any(getattr(feature, 'counts_tokens', False) for feature in found)
+        if stack is None:
+            return False
+        stack.__dict__['counts_tokens'] = counts  # Looked for once: features do not change.
+    return stack.__dict__['counts_tokens']
+
+
+def sees_later(stack: Any) -> bool:
+    """Return whether a token of a stack can depend on those behind it. One that does not say so is no causal one."""
     if getattr(stack, 'causal', False) or is_prefix(stack):
-        raise ConfigError(f'`net` must see both sides of a token: its stack is {type(stack).__name__}, use Encoder')
+        return False
+    if not hasattr(stack, 'layer_types') or any(map(joins_later, stack.features.active)):
+        return True
+    return any(looks_ahead(layer.kind, layer[1]) for layer in stack.layers)
+
+
+def joins_later(feature: Any) -> bool:
+    """Return whether a feature of a stack lets tokens depend on those behind them."""
+    joins = feature.of_tokens_together('joins_tokens') and not getattr(feature, 'looks_back', False)
+    return bool(feature.looks_ahead or joins)
+
+
+def looks_ahead(kind: str, branch: nn.Module) -> bool:
+    """Return whether nothing keeps a branch of a kind from later tokens of the sequence."""
+    if kind == 'c':
+        return False
+    if not KINDS[kind].attends:
+        back = any(getattr(module, 'causal', False) for module in branch.modules())
+        return bool(KINDS[kind].joins_tokens) and not back
+    layer = next((module for module in branch.modules() if hasattr(module, 'to_q')), branch)
+    features = getattr(getattr(layer, 'features', None), 'active', ())
+    if any(feature.looks_ahead for feature in features):
+        return True
+    windows = [feature.max_attend_future for feature in features if 'max_attend_future' in feature.flags]
+    ahead = [window for each in windows for window in (each if isinstance(each, tuple) else (each,))]
+    return not ahead or any(window != 0 for window in ahead)
+
+
+def check_reads_front(stack: Any, written: str, advice: str, refuses: bool = True) -> None:
+    """Refuse to read a sequence from its front where tokens look back alone: what is read there has seen nothing. Where
+    they see a context, or a prefix, it may be meant so: there it is a warning.
+
+    Args:
+        stack: The stack that is read.
+        written: The option, as the user would write it.
+        advice: What to do.
+        refuses: False for a warning in any case, where the original has the option.
+    """
+    if sees_later(stack):
+        return
+    words = f'{written} reads tokens in front, which see nothing behind them in {type(stack).__name__}: {advice}'
+    if not refuses or getattr(stack, 'cross_attend', False) or is_prefix(stack):
+        warn_once(words)
+    else:
+        raise ConfigError(words)
 
 
 def check_head(net: nn.Module) -> None:

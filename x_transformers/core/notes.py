@@ -69,3 +69,14 @@ class TakesNotes:
         if kind not in self.notes:
             self.notes[kind] = Notes()
         return self.notes[kind]
+
+
+class Opaque:
+    """Stands where a dataclass names its fields, and has none.
+
+    What gathers parameters around a module, as FSDP, puts a copy in place of each dataclass that the module is called
+    with: what layers leave for the next ones would be left in the copy.
+    """
+
+    def __get__(self, *_: Any) -> Any:
+        raise AttributeError

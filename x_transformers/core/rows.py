@@ -210,8 +210,8 @@ class Given(Rows):
 
     def pointwise(self, added: int, filler: float) -> Pointwise:
         t = to_4d(summable(self.t))
-        wide, covers = tuple(n > 1 for n in t.shape), t.shape[-1] == self.size[1] + added
-        return behind(read_at(t.reshape([n for n in t.shape if n > 1]), wide), 0 if covers else added, filler)
+        wide, covers = tuple(n != 1 for n in t.shape), t.shape[-1] == self.size[1] + added
+        return behind(read_at(t.reshape([n for n in t.shape if n != 1]), wide), 0 if covers else added, filler)
 
 
 class Repeated(Rows):

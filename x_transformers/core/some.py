@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,14 @@ class OfTokens:
             got = f'{index.dtype} of shape {tuple(index.shape)}'
             raise ValueError(f'`index` got {got}, it must be whole numbers (b k), or a mask (b {self.new})')
         check_range(found, 'index', 0, self.new - 1, 'places')
-        return replace(self, only=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
+        return self.with_values(only=found.long(), runs=None if runs is None or bool(runs.all()) else runs)
+
+    def with_values(self, **values: Any) -> Any:
+        """The same call with other values."""
+        new = copy.copy(self)
+        for name, value in values.items():
+            setattr(new, name, value)
+        return new
 
     def some(self, t: Tensor) -> Tensor:
         """The tokens (b k d) of `of_tokens`, of the stream or of what counts its tokens (b n d), or one for all."""
@@ -113,7 +121,8 @@ class OfTokens:
         if self.runs is not None:
             real = self.runs if real is None else real & self.runs
         own['new'] = self.only.shape[1]
-        return replace(self, only=None, runs=None, whole=self, real=real, shared={**self.shared, 'c': across}, **own)
+        own |= dict(only=None, runs=None, whole=self, real=real, shared={**self.shared, 'c': across})
+        return self.with_values(**own)
 
     def of_rows(self, rows: Tensor) -> Any:
         """The same call for some rows (k) of the batch alone. What its layers leave behind is no part of this one."""
@@ -139,7 +148,7 @@ class OfTokens:
         if self.cache is not None:
             states = {name: state.map(lambda t: t.index_select(0, rows)) for name, state in self.cache.states.items()}
             own['cache'] = replace(self.cache, layers=RowsOfLayers(self.cache.layers, rows), states=states)
-        return replace(self, trace=self.trace.fork(), keeps=False, batch=len(rows), **own)
+        return self.with_values(trace=self.trace.fork(), keeps=False, batch=len(rows), **own)
 
     def turns(self, t: Any) -> Any:
         """Angles or scales of tokens (... n d) for those of `of_tokens`."""

@@ -255,7 +255,7 @@ class PlainAttention(PlainLayer):
         given = run.inputs_of(self.layer) if run.shares else None
         rings, sources = (self.rings, ()) if given is None else self.shared
         for ring in sources:
-            ring((y.view(*rows, -1),) * 3, given)
+            ring((y.view(*rows, y.shape[-1]),) * 3, given)
         q, k, v = [to(y).view(*rows, count, width).transpose(1, 2) for to, count in self.projections]
         if run.shares:
             run.on.collect('attended', self.layer, SimpleNamespace(values=v), run.call)
@@ -398,8 +398,8 @@ def of_core(thing: Any, name: str) -> bool:
 def is_plain(stack: Stack) -> bool:
     """Whether nothing acts in a stack but what is written out here, and holds for it now."""
 
-    def fits(layer: Layer) -> bool:
-        if not of_core(layer, 'Layer') or type(layer[2]) is not Residual:
+    def fits(layer: Layer, kind: str, index: int) -> bool:
+        if not of_core(layer, 'Layer') or type(layer[2]) is not Residual or (layer.kind, layer.index) != (kind, index):
             return False
         norms, branch, residual = layer
         if len(norms) != 3 or residual.residual_scale is not None or residual.scale_residual_constant != 1:
@@ -413,7 +413,11 @@ def is_plain(stack: Stack) -> bool:
         own = type(branch.attend) is attend.Attend and branch.attend.layer is branch
         return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
 
-    if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack) and all(map(fits, stack.layers))):
+    if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack)):
+        return False
+    stack.check_assigned()
+    kinds = stack.layer_types
+    if len(kinds) != len(stack.layers) or not all(map(fits, stack.layers, kinds, range(len(kinds)))):
         return False
     parallel = stack.features.find(ParallelBlock)
     if parallel is not None and parallel.shares:  # a user may give a layer a norm of its own beside that of its block

@@ -50,7 +50,8 @@ from x_transformers.features import biases
 from x_transformers.features.embeddings import EmbScale, PostEmbNorm, TokenEmbedding
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.layouts import ParallelBlock
-from x_transformers.features.positions import AbsolutePositionalEmbedding
+from x_transformers.features.norms import Identity
+from x_transformers.features.positions import AbsolutePositionalEmbedding, no_positions
 from x_transformers.features.rotary import RotaryLayers, RotaryPositions, for_one_pass
 from x_transformers.kernels.dense import eager, fused
 
@@ -98,16 +99,17 @@ class EmbeddingStep:
     """ids b 1 at a position, or one of each (b) -> b d: a row of each table, what stands behind, the projection."""
 
     def __init__(self, net: Any) -> None:
-        self.net, self.scale = net, getattr(net.pos_emb, 'scale', None)
+        self.table = None if net.pos_emb is no_positions else net.pos_emb
+        self.net, self.scale = net, getattr(self.table, 'scale', None)
         self.times, norm = net.features.find(EmbScale), net.features.find(PostEmbNorm)
-        behind = None if norm is None else part(norm.norm)
+        behind = None if norm is None or type(norm.norm) is Identity else part(norm.norm)
         self.behind = (None, behind) if norm is not None and norm.late else (behind, None)
         plain = [
             type(m) is kind and not m.l2norm_embed and type(m.emb) is nn.Embedding and m.emb.max_norm is None
-            for m, kind in ((net.token_emb, TokenEmbedding), (net.pos_emb, AbsolutePositionalEmbedding))
+            for m, kind in ((net.token_emb, TokenEmbedding), (self.table, AbsolutePositionalEmbedding))
             if m is not None
         ]
-        self.tables = [m.emb for m in (net.token_emb, net.pos_emb) if m is not None] if all(plain) else None
+        self.tables = [m.emb for m in (net.token_emb, self.table) if m is not None] if all(plain) else None
 
     def __call__(self, ids: Tensor, at: int | Tensor) -> Tensor:
         x, (early, late) = self.summed(ids, at), self.behind
@@ -120,7 +122,7 @@ class EmbeddingStep:
             x = net.token_emb(ids)
             x = x if times is None else times.token_embeds(x, None)
             where = {'offset': at} if one else {'pos': at.unsqueeze(-1)}
-            return (x if net.pos_emb is None else x + net.pos_emb(ids, **where)).squeeze(1)
+            return (x if self.table is None else x + self.table(ids, **where)).squeeze(1)
         tokens, *places = (table._parameters['weight'] for table in self.tables)
         x = F.embedding(ids.squeeze(1).long(), tokens)
         x = x if times is None else times.token_embeds(x, None)
@@ -182,6 +184,8 @@ class PlainStep:
         if not of_core(net, 'TransformerWrapper') or not hasattr(net.attn_layers, 'layers_execute_order'):
             return False
         stack = net.attn_layers
+        if type(net.emb_dropout) is not nn.Dropout:
+            return False
         if not (are_plain(acting(net)) and holds_known(net) and is_known(stack) and is_plain(stack)):
             return False
         acts = stack.features.acting({})

@@ -57,6 +57,8 @@ universal       signals of place and run, and convolutions between attentions
 passes          how often a model runs its stack
 layouts         which branch runs when
 embeddings      tokens, extra ids, memory and cls tokens
+abilities       what a model around a stack says of itself: whether it can be cached, and how far
+derived         attributes that code of others reads and assigns, under the names of the original
 pooling         from a sequence to one vector or a few
 readouts        from hidden states to logits
 """

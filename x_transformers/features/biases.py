@@ -50,13 +50,13 @@ class PositionBias(nn.Module):
     def forward(self, i: int, j: int) -> Tensor:
         """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
         device = self.place[0] if isinstance(self, Placed) else first_of((*weights_in(self), *self.buffers())).device
-        table = self.of_distance(torch.arange(1 - i, j, device=device))
+        table = self.of_distance(torch.arange(-i, j, device=device)[1:])  # none if there are no tokens
         index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
         return table[index + i - 1].movedim(-1, -3)
 
     def diagonals(self, i: int, j: int, device: Any) -> Diagonals:
         """The same as what can be computed for a few rows at a time."""
-        return Diagonals(self.of_distance(torch.arange(j - 1, -i, -1, device=device)).transpose(0, 1).contiguous(), i)
+        return Diagonals(self.of_distance(torch.arange(j, -i, -1, device=device)[1:]).transpose(0, 1).contiguous(), i)
 
     def forward_custom_pos(self, pos_i: Tensor, pos_j: Tensor | None = None) -> Tensor:
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
@@ -278,6 +278,8 @@ class RelativeBias(AttentionFeature):
     keys_may_leave = True
     must_be = {'rel_pos': a_callable, 'pos': tensor_of('j | b j | b h j')}
     waits = True
+    cuts = {}
+    input_cuts = {'pos': 'b h j'}
     plain = True
 
     def mask(self, call: Any) -> Rows | None:
@@ -317,6 +319,8 @@ class AttnBias(AttentionFeature):
     keys_may_leave = True
     must_be = {'attn_bias': tensor_of()}
     waits = True
+    cuts = {}
+    input_cuts = {'attn_bias': '... h i j'}
 
     def bias(self, call: Any) -> Tensor | None:
         bias = call.inputs.get('attn_bias')
@@ -425,6 +429,9 @@ class T5Bias(StackBias):
 
     def setup(self, host: Any) -> None:
         self.refuse_gates()
+        least = 2 if host.causal else 4  # half of those of one side are of one distance each
+        if self.rel_pos_num_buckets < least:
+            raise ConfigError(f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, it must be at least {least} here')
         if self.rel_pos_num_buckets > self.rel_pos_max_distance:
             raise ConfigError(
                 f'`rel_pos_num_buckets` got {self.rel_pos_num_buckets}, '

@@ -201,6 +201,7 @@ from x_transformers.features.sparse.drawn import DrawnInStack
 from x_transformers.features.sparse.pattern import (
     GlobalTokensInModel,
     GlobalTokensInStack,
+    PatternsInModel,
     PatternsInStack,
     SparsePattern,
 )
@@ -445,6 +446,7 @@ MODEL: tuple[type[Feature], ...] = (
     TwoStreamsInModel,
     SegmentsInModel,
     GlobalTokensInModel,
+    PatternsInModel,
     MemSameLength,
     LayerPositionsInModel,
     UntiedPositionsInModel,

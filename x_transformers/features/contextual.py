@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import at_least_float, without_autocast
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, a_callable, flag, none, size
@@ -29,13 +29,16 @@ def check_causal(call: Any, name: str, reason: str) -> None:
 
 
 class HeadMixer(nn.Conv2d):
-    """A mix over heads:  b h i j -> b h i j, also of no rows at all."""
+    """A mix over heads:  b h i j -> b h i j, in the dtype of what is mixed, also of no rows at all."""
 
     def __init__(self, heads: int) -> None:
         super().__init__(heads, heads, 1, bias=False)
 
     def forward(self, t: Tensor) -> Tensor:
-        return super().forward(t) if t.shape[-2] else t
+        if t.shape[-2] == 0:
+            return t
+        with without_autocast(t):  # scores are float32
+            return self._conv_forward(t, self.weight.to(t.dtype), None)
 
 
 class ContextualPositions(nn.Module):

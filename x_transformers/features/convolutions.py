@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.kinds import KINDS, Kind
+from x_transformers.core.precision import accurate
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import BiasedLayerNorm
 from x_transformers.flags import ConfigError, Ring, flag, one_of, size
@@ -30,10 +31,11 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if not self.training:
-            scale = (self.running_var + self.eps).rsqrt() * self.weight
-            return (x - self.running_mean) * scale + self.bias
+            scale = (accurate(self.running_var) + self.eps).rsqrt() * self.weight
+            return ((x - self.running_mean) * scale + self.bias).to(x.dtype)
         if x.shape[0] * x.shape[1] < 2:
             raise ValueError("`conv_norm='batch'` needs two tokens at least in training: their variance is asked for")
+        x, dtype = accurate(x), x.dtype
         real = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
         count = real.sum().clamp(min=1)
         share = (real / count).unsqueeze(-1)
@@ -44,7 +46,7 @@ class BatchNorm(nn.Module):
             unbiased = var * count / (count - 1).clamp(min=1)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
-        return apart * (var + self.eps).rsqrt() * self.weight + self.bias
+        return (apart * (var + self.eps).rsqrt() * self.weight + self.bias).to(dtype)
 
 
 class TokenNorm(nn.Module):
@@ -86,6 +88,8 @@ class Convolution(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, recall: Callable[[Tensor], Tensor] | None = None
     ) -> Tensor:
+        if x.shape[-2] == 0:
+            return x
         x = F.glu(self.pointwise_in(self.norm(x)), dim=-1)
         x = x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0.0)
         known = x if recall is None else recall(x)
@@ -152,6 +156,14 @@ class ConvModule(StackFeature):
         example='layer',
     )  # fmt: skip
     clashes = {'shift_tokens': 'both look at neighbours', 'act_halting': 'neighbours that have halted stay as they are'}
+
+    @property
+    def looks_back(self) -> bool:
+        return bool(self.conv_causal)
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.conv_norm == 'batch'
 
     def setup(self, host: Any) -> None:
         if host.causal and not self.conv_causal:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.precision import product
 from x_transformers.core.rows import Pointwise, Rows, of_each, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.heads import HeadNorm
@@ -60,8 +61,10 @@ class Buckets:
                 f'the distance larger than half of it, by 2 at least'
             )
         self.reach = span if most is None else most  # from here on all are alike
-        # in float32, as it is divided by, so that M - 1 falls on the last bucket
-        self.last = 1.0 if most is None else float(torch.tensor((most - 1) / self.middle, device='cpu').log())
+        self.last = 1.0
+        if most is not None:
+            # In float32, as it is divided by, so that M - 1 falls on the last bucket.
+            self.last = float(torch.tensor((most - 1) / self.middle, dtype=torch.float32, device='cpu').log())
 
     def of(self, distance: Tensor) -> Tensor:
         if self.most is not None:
@@ -133,11 +136,11 @@ class Disentangled(AttentionFeature):
         own.of_queries = own.of_keys = None
         if 'c2p' in self.terms:
             keys = heads_of((host.to_k if self.share else self.to_keys)(table).unsqueeze(0), host.dim_key)
-            own.of_queries = (q * call.scale) @ tile_heads(keys, q.shape[1]).to(q.dtype).mT
+            own.of_queries = product(q * call.scale, tile_heads(keys, q.shape[1]).to(q.dtype).mT)
         if 'p2c' in self.terms:
             queries = heads_of((host.to_q if self.share else self.to_queries)(table).unsqueeze(0), host.dim_key)
             k = tile_heads(k[..., k.shape[-2] - call.keys :, :], q.shape[1])
-            own.of_keys = (queries * call.scale).to(k.dtype) @ k.mT
+            own.of_keys = product((queries * call.scale).to(k.dtype), k.mT)
         return qkv
 
     def bias(self, call: Any) -> Rows:

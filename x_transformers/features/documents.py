@@ -31,6 +31,32 @@ def positions_within(ids: Tensor) -> Tensor:
     return place - torch.where(begins(ids), place, 0).cummax(dim=-1).values
 
 
+def lengths_of_documents(positions: Tensor, ids: Tensor, real: Tensor | None = None) -> Tensor:
+    """Return how many positions the real tokens of each token's document cover, from the first one to the last.
+
+    Args:
+        positions: (1 or b, n) or (n).
+        ids: Documents, (1 or b, n); equal ones of a row are one document, wherever they stand.
+        real: (b, n), True for real tokens; None if all are.
+
+    Returns:
+        (1 or b, n), 0 for documents of padding alone.
+    """
+    known, order = ids.sort(dim=-1, stable=True)
+    number = torch.zeros_like(order).scatter(-1, order, begins(known).cumsum(dim=-1) - 1)
+    shape = ids.shape if real is None else real.shape
+    shape = torch.broadcast_shapes(shape, positions.reshape(-1, positions.shape[-1]).shape)
+    number, positions = number.expand(shape), positions.expand(shape)
+    first, last = (positions.amin(dim=-1, keepdim=True), positions.amax(dim=-1, keepdim=True))
+    outside = (last + 1, first - 1)  # of a document without real tokens, so that its length is below 1
+    ends = []
+    for fill, how in zip(outside, ('amin', 'amax'), strict=True):
+        counted = positions if real is None else positions.where(real, fill)
+        found = fill.expand(shape).scatter_reduce(-1, number, counted, how)
+        ends.append(found.gather(-1, number))
+    return (ends[1] - ends[0] + 1).clamp(min=0)
+
+
 def joined_by(features: Iterable[Feature], inputs: Mapping[str, Any]) -> dict[str, str]:
     """What joins the tokens of a row, flags that are set and inputs that are given, with how."""
     found = {}
@@ -59,6 +85,7 @@ class Documents(TellsDocuments):
 
     takes = {'document_ids': 'b n, which document each token is of'}
     waits = True
+    cuts = {}
 
     def mask(self, call: Any) -> Rows | None:
         ids = call.inputs.get('document_ids')
@@ -108,7 +135,7 @@ class DocumentsInStack(StackFeature):
             raise ValueError('`document_ids` does not go with `seq_start_pos`: give padding an id of its own')
         check_documents(ids, x)
         refuse_joined({**joined_by(self.host.features.active, call.inputs), **self.joined})
-        call.shared['a']['document_ids'] = ids
+        call.shared['a']['document_ids'] = call.documents = ids
         call.trace.whole = 'it holds packed documents, which are whole'
         call.shared['a'].setdefault('pos', positions_within(ids))
         return x

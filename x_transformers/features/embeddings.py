@@ -11,14 +11,19 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared
+from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared, is_past
+from x_transformers.core.nets import check_reads_front
+from x_transformers.core.own_modules import is_of_others, taken_by
+from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import accurate
 from x_transformers.features.layouts import transformed
 from x_transformers.features.levels import ModelFeature
-from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
+from x_transformers.features.norms import BiasedLayerNorm, Identity, LayerNorm, l2norm
 from x_transformers.features.positions import (
     DENOMINATORS,
     AbsolutePositionalEmbedding,
     ScaledSinusoidalEmbedding,
+    no_positions,
     positions_of,
 )
 from x_transformers.features.rotary import a_base
@@ -90,11 +95,11 @@ class TokenEmbedding(nn.Module):
 
     def table(self, device: torch.device | None = None) -> Tensor:
         """The same, of unit length if they are read so."""
-        return F.normalize(self.rows(device), dim=-1) if self.l2norm_embed else self.rows(device)
+        return l2norm(self.rows(device)) if self.l2norm_embed else self.rows(device)
 
     def forward(self, x: Tensor) -> Tensor:
         embedded = self.emb(x.long())
-        return F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
+        return l2norm(embedded) if self.l2norm_embed else embedded
 
 
 class EmbScale(ModelFeature):
@@ -123,12 +128,15 @@ def check_rows(pos: Tensor | None, rows: int) -> None:
 
 def adds_positions(host: Any) -> bool:
     """Whether a model adds absolute positions to its tokens."""
-    return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not host.attn_layers.disable_abs_pos_emb)
+    return bool(host.use_abs_pos_emb and host.max_seq_len > 0 and not known_stack(host.attn_layers).disable_abs_pos_emb)
 
 
 def hands_on_positions(host: Any) -> bool:
     """Whether the stack of a model reads the vectors of positions apart from the tokens."""
-    return any(feature.reads_positions for feature in host.attn_layers.features.active)
+    return any(feature.reads_positions for feature in known_stack(host.attn_layers).features.active)
+
+
+TABLES = (AbsolutePositionalEmbedding, ScaledSinusoidalEmbedding)
 
 
 class AbsolutePositions(ModelFeature):
@@ -155,10 +163,12 @@ class AbsolutePositions(ModelFeature):
         return True
 
     def setup(self, host: Any) -> None:
-        host.pos_emb = None
-        others = ('axial_abs_pos_emb', *Sinusoids.switches)  # in place of these
-        if not adds_positions(host) or any(getattr(host, name, None) for name in others):
+        host.pos_emb = no_positions
+        if not adds_positions(host) or getattr(host, 'axial_abs_pos_emb', None):
             return
+        host.pos_emb = None
+        if any(getattr(host, name, None) for name in Sinusoids.switches):
+            return  # which stores its own there
         sizes = host.emb_dim, host.max_seq_len, host.l2norm_embed
         self.module = AbsolutePositionalEmbedding(*sizes, self.abs_pos_emb_scale)
         if host.l2norm_embed:
@@ -169,19 +179,22 @@ class AbsolutePositions(ModelFeature):
 
     def vectors(self, call: Any) -> Tensor | None:
         """Those of the new tokens:  n e or b n e"""
-        pos = call.inputs.get('pos')
-        if pos is not None and pos.is_floating_point():
+        pos, module = call.inputs.get('pos'), self.host.pos_emb
+        others = type(module) not in TABLES and is_of_others(module)
+        if torch.is_tensor(pos) and pos.is_floating_point() and not (others and pos.shape[-1] != self.host.emb_dim):
             if pos.shape[-1] != self.host.emb_dim:
                 wanted = f'vectors of width {self.host.emb_dim}, or whole numbers'
                 raise ValueError(f'`pos` got {pos.dtype} of shape {tuple(pos.shape)}, it must be {wanted}')
             return call.only_new(pos, 'pos')
-        if self.host.pos_emb is None:
+        inputs = dict(seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset)
+        if others:  # of a user, who may count in another way
+            tokens = call.like_tokens if call.ids is None else call.ids
+            return module(tokens, **taken_by(module, {'pos': pos, **inputs}, idle=(None, 0)))
+        if module is None or module is no_positions:
             return None
         check_rows(pos, call.like_tokens.shape[0])
         pos = None if pos is None else call.only_new(pos, 'pos').long()
-        return self.host.pos_emb(
-            call.like_tokens, pos=pos, seq_start_pos=call.inputs.get('seq_start_pos'), offset=call.offset
-        )
+        return module(call.like_tokens, pos=pos, **inputs)
 
 
 class Sinusoids(ModelFeature):
@@ -269,10 +282,10 @@ class AxialPositions(ModelFeature):
         if pos is not None and pos.is_floating_point():
             return None  # those vectors are added
         ids, start = call.like_tokens, call.inputs.get('seq_start_pos')
-        if pos is None and call.offset + ids.shape[1] > total:
+        if pos is None and is_past(call.offset + ids.shape[1], total):
             raise ValueError(
-                f'the sequence has {call.offset + ids.shape[1]} tokens, `axial_abs_pos_emb={self.lengths}` has places '
-                f'for {total}'
+                f'the sequence has {int(call.offset + ids.shape[1])} tokens, '
+                f'`axial_abs_pos_emb={self.lengths}` has places for {total}'
             )
         if pos is not None:
             check_rows(pos, ids.shape[0])
@@ -344,15 +357,21 @@ class PostEmbNorm(ModelFeature):
     post_emb_norm_bias = flag(False, 'with a bias')
     post_emb_norm_eps = flag(None, 'its eps, 1e-5 if None', positive | none, example=0.1)
     stored_as = {'norm': 'post_emb_norm'}
+    options = dict.fromkeys(('post_emb_norm_bias', 'post_emb_norm_eps'), 'post_emb_norm')
     plain = True
 
     @property
     def late(self) -> bool:
         return getattr(self.host, 'post_emb_norm_at', 'embedding') == 'stream'
 
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return True  # others may put a norm there
+
     def setup(self, host: Any) -> None:
         kind = BiasedLayerNorm if self.post_emb_norm_bias else LayerNorm
-        self.norm = kind(host.dim if self.late else host.emb_dim, eps=self.post_emb_norm_eps)
+        width = host.dim if self.late else host.emb_dim
+        self.norm = kind(width, eps=self.post_emb_norm_eps) if self.post_emb_norm else Identity()
 
     def embedded(self, x: Tensor, call: Any) -> Tensor:
         return x if self.late else self.norm(x)
@@ -372,7 +391,7 @@ def projection_of(host: Any, wanted: bool | None, bias: bool) -> nn.Module:
             f'`project_emb=False` needs embeddings as wide as the stack: '
             f'`emb_dim` is {host.emb_dim}, the stack has {host.dim}'
         )
-    if late and host.features.find(PostEmbNorm) is None:
+    if late and not getattr(host.features.find(PostEmbNorm), 'post_emb_norm', False):
         warn_once('`post_emb_norm_at` has no effect unless `post_emb_norm` is set')
         late = False
     if differ or wanted:
@@ -447,6 +466,8 @@ class ClassTokens(ModelFeature):
     can_cache = False
 
     def setup(self, host: Any) -> None:
+        advice = 'take `average_pool_embed`, or an Encoder'
+        check_reads_front(host.attn_layers, '`use_cls_token`', advice, refuses=False)
         self.tokens = nn.Parameter(torch.randn(self.num_cls_tokens, host.dim) * 0.02)
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
@@ -479,7 +500,7 @@ class MemoryTokens(ModelFeature):
         self.every = self.memory_tokens_interspersed_every
         if self.every:
             self.can_cache = self.can_pad_left = False
-            if not host.attn_layers.causal:
+            if not known_stack(host.attn_layers).causal:
                 raise ConfigError('`memory_tokens_interspersed_every` needs a causal stack')
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
@@ -557,7 +578,7 @@ class DeepEmbeds(ModelFeature):
 
     def setup(self, host: Any) -> None:
         # one per block, as stored on disk; where a block has several feedforwards, the last ones go without
-        stack = host.attn_layers
+        stack = known_stack(host.attn_layers)
         self.table = nn.Parameter(torch.ones(host.num_tokens, 1 if stack.weight_tie_layers else stack.depth, stack.dim))
 
     def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
@@ -575,18 +596,25 @@ class EmbDropout(ModelFeature):
     """Dropout on what enters the stack, tokens in front included."""
 
     emb_dropout = flag(0.0, 'dropout on the embeddings', probability, example=0.2)
-    only_trains = True
+    stored_as = {'module': 'emb_dropout'}
+
+    @classmethod
+    def is_on(cls, values: Any) -> bool:
+        return True
+
+    def setup(self, host: Any) -> None:
+        self.module = nn.Dropout(self.emb_dropout)
 
     def lengthen(self, x: Tensor, call: Any) -> Tensor:
-        return F.dropout(x, self.emb_dropout, training=self.host.training)
+        return self.module(x)
 
 
 def mean_of_real(x: Tensor, real: Tensor | None) -> Tensor:
-    """The mean of tokens (b n d), of the real ones (b n), None for all."""
+    """The mean of tokens (b n d), of the real ones (b n), None for all; 0 if there are none."""
     if real is None:
-        return x.mean(dim=1)
+        return x.mean(dim=1) if x.shape[1] else x.sum(dim=1)
     real = real.unsqueeze(-1)
-    return x.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    return (accurate(x.masked_fill(~real, 0.0)).sum(dim=1) / real.sum(dim=1).clamp(min=1)).to(x.dtype)
 
 
 class AveragePool(ModelFeature):

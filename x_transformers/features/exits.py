@@ -195,7 +195,7 @@ class ExitsInStack(StackFeature):
         rows = rows.nonzero().squeeze(-1)
         part, own, on = call.of_rows(rows), going[rows], run.args[0]
         for step in steps:
-            layer, call.step = self.host.layers[call.order[step]], step
+            layer, call.step = self.host.current_layers()[call.order[step]], step
             if call.keeps:
                 layer.fill(x, call, on)
             new = those_that_go_on(run, x[rows], part, (step,), own)
@@ -209,7 +209,7 @@ class ExitsInStack(StackFeature):
         if not call.keeps:
             return
         for call.step in steps:
-            self.host.layers[call.order[call.step]].fill(x, call, run.args[0])
+            self.host.current_layers()[call.order[call.step]].fill(x, call, run.args[0])
 
 
 class ExitsInModel(ModelFeature):

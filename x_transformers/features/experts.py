@@ -158,6 +158,11 @@ class MixtureOfExperts(FeedForwardFeature):
         'glu_mult_bias': 'each expert would need its own',
     }
     settles = ('dim_inner', 'no_bias')
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.moe_balance_loss > 0
+
     in_slices = True
     uncut = 'experts are not cut by features'
 

@@ -101,11 +101,11 @@ class GLU(nn.Module):
             )
         self.act, self.softclamps = activation, (up_softclamp_value, gate_softclamp_value) if softclamp else None
         self.proj = nn.Linear(dim_in, 2 * dim_out, bias=bias)
-        self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else None
+        self.mult_bias = nn.Parameter(torch.ones(dim_out)) if mult_bias else 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.joined(*self.proj(x).chunk(2, dim=-1))
-        return out if self.mult_bias is None else out * self.mult_bias
+        return out * self.mult_bias if isinstance(self.mult_bias, Tensor) else out
 
     def joined(self, value: Tensor, gate: Tensor) -> Tensor:
         if self.softclamps is None:
@@ -304,6 +304,7 @@ class DeepEmbed(FeedForwardFeature):
     paper = 'RWKV-8, github.com/BlinkDL/RWKV-LM (DeepEmbed)'
     takes = {'deep_embed': 'to b n dim_out'}
     waits = True
+    cuts = {}
     plain = True
 
     def result(self, out: Tensor, call: Any) -> Tensor:

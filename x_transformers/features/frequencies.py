@@ -193,14 +193,17 @@ class Frequencies:
         return scale(own['mscale']) / scale(own['mscale_all_dim']) if both else scale(1.0)
 
     def of_rows(self, first: Tensor | None, lengths: Tensor | None, like: Tensor) -> Tensor:
-        """The frequencies of rows of so many tokens, (1 or b):  r / 2, or (1 or b) 1 r / 2.
+        """Return the frequencies of rows, (r / 2) or (1 or b, 1, r / 2), or of documents, (1 or b, n, r / 2).
 
-        first   those of short rows; None: as they are configured, with the device and dtype of `like`
+        Args:
+            first: Those of short rows; None: as they are configured, with the device and dtype of `like`.
+            lengths: How many tokens a row has, (1 or b), or the document of each token, (1 or b, n).
         """
         first = constant(self.first, like.device, like.dtype) if first is None else first
         if self.longest is None or lengths is None:
             return first
-        lengths, dtype = lengths.reshape(-1, 1), LATER[like.dtype == torch.float64]
+        lengths = (lengths if lengths.ndim == 2 else lengths.unsqueeze(-1)).unsqueeze(-1)  # (b, 1 or n, 1)
+        dtype = LATER[like.dtype == torch.float64]
         if self.kind == 'longrope':
             later = torch.tensor(self.later[dtype], device=like.device, dtype=dtype).to(like.dtype)
         else:
@@ -208,4 +211,4 @@ class Frequencies:
             grown = factor * lengths.clamp(min=self.longest).float() / self.longest - (factor - 1)
             theta = self.theta * grown ** (self.dim / max(self.dim - 2, 1))
             later = (1.0 / theta ** (pairs / self.dim)).to(like.dtype)
-        return torch.where(lengths > self.longest, later, first).unsqueeze(1)
+        return torch.where(lengths > self.longest, later, first)

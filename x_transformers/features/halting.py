@@ -95,6 +95,12 @@ class TokensHalt(StackFeature):
         'layer_dropout': 'a block that is left out would be counted as run',
     }
     settles = ('layers_execute_order',)
+    counts_tokens = True
+
+    @property
+    def leaves_out_tokens(self) -> bool:
+        return not self.act_dense
+
     options = dict.fromkeys(('act_eps', 'act_ponder_weight', 'act_dense', 'act_max_steps'), 'act_halting')
 
     def setup(self, host: Any) -> None:
@@ -175,7 +181,7 @@ class TokensHalt(StackFeature):
         for at, steps in enumerate(blocks if call.keeps else (), number):
             given = self.with_signal(x, call, at)
             for call.step in steps:
-                self.host.layers[call.order[call.step]].fill(given, call, run.args[0])
+                self.host.current_layers()[call.order[call.step]].fill(given, call, run.args[0])
 
 
 def all_tokens(run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:

@@ -139,7 +139,8 @@ class Integrator(StackFeature):
     def read(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         inputs = call.own(self).inputs
         inputs.append(x)
-        return self.integrators[layer.index](x, inputs)
+        integrate = self.integrators[layer.index]
+        return x if integrate is None else integrate(x, inputs)
 
 
 class IntegrateLayers(Integrator):

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import check_range
+from x_transformers.core.checks import check_range, is_past, positions_from
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.embeddings import check_rows
 from x_transformers.features.levels import ModelFeature, StackFeature
 from x_transformers.flags import ConfigError, flag, none, size
@@ -84,10 +85,10 @@ class LayerPositions(StackFeature):
         return pos
 
 
-def check_length(length: int, most: int) -> None:
-    if length > most:
+def check_length(length: int | Tensor, most: int) -> None:
+    if is_past(length, most):
         raise ValueError(
-            f'the sequence has {length} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
+            f'the sequence has {int(length)} tokens, more than the tables of positions, `per_layer_abs_pos_emb={most}`'
         )
 
 
@@ -98,7 +99,7 @@ class LayerPositionsInModel(ModelFeature):
     plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
-        tables = host.attn_layers.features.find(LayerPositions)
+        tables = known_stack(host.attn_layers).features.find(LayerPositions)
         self.most = None if tables is None else tables.per_layer_abs_pos_emb
         self.bounded = tables is not None
         if self.bounded and getattr(host, 'max_mem_len', 0):
@@ -111,7 +112,7 @@ class LayerPositionsInModel(ModelFeature):
         if self.most is None:
             return inputs
         tokens = call.like_tokens
-        pos = torch.arange(call.offset, call.offset + call.new, device=tokens.device)
+        pos = positions_from(call.offset, call.new, tokens.device)
         if given is None:
             check_length(call.offset + call.new, self.most)
         elif given.is_floating_point():

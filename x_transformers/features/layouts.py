@@ -161,14 +161,18 @@ class ExecuteOrder(StackFeature):
 
 
 class ConcatCombine(nn.Module):
-    """W [skip, x]"""
+    """W [skip, x]
 
-    def __init__(self, dim: int, dim_skip: int | None = None) -> None:
+    prev_layers      the inputs of the layers so far, of which the one at `prev_layer_ind` is the skip
+    """
+
+    def __init__(self, dim: int, prev_layer_ind: int) -> None:
         super().__init__()
-        self.combine = nn.Linear(dim + (dim_skip or dim), dim, bias=False)
+        self.prev_layer_ind = prev_layer_ind
+        self.combine = nn.Linear(dim * 2, dim, bias=False)
 
-    def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        return self.combine(torch.cat((skip, x), dim=-1))
+    def forward(self, x: Tensor, prev_layers: Sequence[Tensor]) -> Tensor:
+        return self.combine(torch.cat((prev_layers[self.prev_layer_ind], x), dim=-1))
 
 
 class UnetSkips(StackFeature):
@@ -189,7 +193,8 @@ class UnetSkips(StackFeature):
         if blocks < 2:
             raise ConfigError('`unet_skips` needs a `depth` of at least 2: it joins two blocks')
         self.mirror = {block * length: (blocks - 1 - block) * length for block in range(math.ceil(blocks / 2), blocks)}
-        self.combines = nn.ModuleList(ConcatCombine(host.dim) if i in self.mirror else None for i in range(layers))
+        skips = (self.mirror.get(index) for index in range(layers))
+        self.combines = nn.ModuleList(None if skip is None else ConcatCombine(host.dim, skip) for skip in skips)
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         call.own(self).skips = {}
@@ -198,15 +203,15 @@ class UnetSkips(StackFeature):
     def arrive(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         skips = call.own(self).skips
         skips[layer.index] = x
-        mirrored = self.mirror.get(layer.index)
-        if mirrored is None:
+        combine, mirrored = self.combines[layer.index], self.mirror.get(layer.index)
+        if combine is None:
             return x
-        if mirrored not in skips:
+        if mirrored is not None and mirrored not in skips:
             raise ValueError(
                 f'`unet_skips` joins layer {layer.index} to the input of layer {mirrored}, which has not run: '
                 '`layers_execute_order` and `repeat_blocks` must keep it in front'
             )
-        return self.combines[layer.index](x, skips[mirrored])
+        return combine(x, [skips.get(index) for index in range(len(self.combines))])
 
 
 TORN = 'the layers of a block run together, in their order'
@@ -290,7 +295,7 @@ class ParallelBlock(StackFeature):
     def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         if not self.shares or self.begins(layer.index):
             return x
-        return call.norm(self.host.layers[self.first(layer.index)][0][0], x)
+        return call.norm(self.host.current_layers()[self.first(layer.index)][0][0], x)
 
 
 # what reaches every branch

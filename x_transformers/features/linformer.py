@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.hooks import is_plainly
+from x_transformers.core.precision import accurate, at_least_float
 from x_transformers.core.rows import taken
 from x_transformers.core.transforms import is_exporting
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -205,12 +206,12 @@ class Slots(AttentionFeature):
             t = F.pad(t, (0, 0, 0, 1), value=filler)
             return taken(t, at.flatten(-2), -2).unflatten(-2, at.shape[-2:])  # b h k places d
 
-        count = shares(seen.to(k.dtype), 0.0).sum(dim=-2)
+        count = shares(seen.to(at_least_float(k.dtype)), 0.0).sum(dim=-2)
         k, v = (shares(t.masked_fill(~seen, low), low) for t in (k, v))
         if self.linformer_proj == 'max':
             k, v = (t.amax(dim=-2).masked_fill(count == 0, 0.0) for t in (k, v))
         else:
-            k, v = (t.sum(dim=-2) / count.clamp(min=1) for t in (k, v))
+            k, v = ((accurate(t).sum(dim=-2) / count.clamp(min=1)).to(t.dtype) for t in (k, v))
         return k, v, count.mT > 0
 
     def matrices(self, call: Any) -> tuple[Tensor, Tensor]:

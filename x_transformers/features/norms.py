@@ -10,16 +10,21 @@ from torch import Tensor, nn
 
 from x_transformers.core.checks import check_digits
 from x_transformers.core.kinds import attends
+from x_transformers.core.precision import HALF
 from x_transformers.features.levels import StackFeature
 from x_transformers.flags import ConfigError, at_least, flag, none, number, positive, size
 from x_transformers.flags.inputs import per_row_or_token
 
 
 def l2norm(t: Tensor, groups: int = 1) -> Tensor:
-    """Divide each of `groups` equal parts of the last axis by its 2-norm."""
-    if groups == 1:  # `F.normalize`, without what it asks before
-        return t / torch.linalg.vector_norm(t, dim=-1, keepdim=True).clamp_min(1e-12)
-    return l2norm(t.unflatten(-1, (groups, -1))).flatten(-2)
+    """Divide each of `groups` equal parts of the last axis by its 2-norm, which is taken in float32 at least."""
+    if groups > 1:
+        return l2norm(t.unflatten(-1, (groups, -1))).flatten(-2)
+    if t.dtype in HALF:  # squares of 256 are infinite in float16, and 1e-12 is zero
+        norm = torch.linalg.vector_norm(t, dim=-1, keepdim=True, dtype=torch.float32)
+        return (t / norm.masked_fill(norm == 0, 1.0)).to(t.dtype)  # zeros have zeros, and a gradient that is finite
+    # `F.normalize`, without what it asks before
+    return t / torch.linalg.vector_norm(t, dim=-1, keepdim=True).clamp_min(1e-12)
 
 
 SUMS_IN_HALF = tuple(map(int, torch.__version__.split('.')[:2])) < (2, 6)  # torch's own norm, until then
@@ -27,7 +32,7 @@ SUMS_IN_HALF = tuple(map(int, torch.__version__.split('.')[:2])) < (2, 6)  # tor
 
 def rms_normed(t: Tensor, eps: float) -> Tensor:
     """t / sqrt(mean(t^2) + eps)  over the last axis; of half precision in float32."""
-    if SUMS_IN_HALF and t.dtype in (torch.float16, torch.bfloat16):
+    if SUMS_IN_HALF and t.dtype in HALF:
         return F.rms_norm(t.float(), t.shape[-1:], eps=eps).to(t.dtype)
     return F.rms_norm(t, t.shape[-1:], eps=eps)
 
@@ -197,11 +202,10 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
         return l2norm(x) * self.dim**0.5 if self.eps is None else rms_normed(x, self.eps)
 
 
-class Identity(nn.Module):
+class Identity(nn.Identity):
     """Gives its first argument back, whatever else it is called with."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
+    plain = True
 
     def forward(self, t: Any, *args: Any, **kwargs: Any) -> Any:
         return t
@@ -403,7 +407,7 @@ class Condition(StackFeature):
         condition = call.only_new(per_token(condition), 'condition')
         if call.memories and condition.shape[1] != 1:
             raise ValueError('`condition` got one row per token, but `mems` have no conditions: give one per sequence')
-        call.condition = self.mlp(condition) if self.adaptive_condition_mlp else condition
+        call.condition = self.host.adaptive_mlp(condition)
         return x
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import can_look
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import accurate, at_least_float, dtype_of_products
 from x_transformers.core.rows import Rows
 from x_transformers.features.documents import TellsDocuments
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -30,9 +30,10 @@ class L2Distance(AttentionFeature):
 
     def meet(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         q, k = qk
-        q_norm, k_norm = (t.to(at_least_float(t.dtype)).square().sum(-1, keepdim=True).to(t.dtype) for t in qk)
-        q = torch.cat((2 * q, q_norm, torch.full_like(q_norm, -1.0)), dim=-1)
-        return q, torch.cat((k, torch.full_like(k_norm, -1.0), k_norm), dim=-1)
+        part = 256.0 if dtype_of_products(q) == torch.float16 else 1.0  # squares may be beyond the range of float16
+        q_norm, k_norm = ((accurate(t).square().sum(-1, keepdim=True) / part).to(t.dtype) for t in qk)
+        q = torch.cat((2 * q, q_norm, torch.full_like(q_norm, -part)), dim=-1)
+        return q, torch.cat((k, torch.full_like(k_norm, -part), k_norm), dim=-1)
 
 
 class Laser(AttentionFeature):
@@ -267,6 +268,7 @@ class PackedInStack(StackFeature):
         if own is not None:
             check_packed(own, 'flash_pack_seq_kwargs', call.new, call.new, x.shape[0])
             begin = own['cu_seqlens_q'].to(x.device)
-            starts = begin[document_ids(begin, call.new) - 1]
+            number = document_ids(begin, call.new)
+            starts, call.documents = begin[number - 1], number.unsqueeze(0)
             call.shared['a'].setdefault('pos', torch.arange(call.new, device=x.device) - starts)
         return x

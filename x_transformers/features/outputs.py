@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
+from x_transformers.core.precision import widened
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, flag, none, probability, size, warn_once
 from x_transformers.kernels.dense import tile_heads
@@ -208,8 +209,7 @@ class OrthogonalValues(AttentionFeature):
     @staticmethod
     def without(t: Tensor, direction: Tensor) -> Tensor:
         """What of `t` (... d) is orthogonal to a direction (... d), in double precision where there is one."""
-        dtype = torch.float32 if t.device.type == 'mps' else torch.float64
-        exact, unit = t.to(dtype), F.normalize(direction.to(dtype), dim=-1)
+        exact, unit = widened(t), F.normalize(widened(direction), dim=-1)
         return (exact - (exact * unit).sum(dim=-1, keepdim=True) * unit).to(t.dtype)
 
 

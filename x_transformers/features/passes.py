@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.features.levels import ModelFeature
 from x_transformers.flags import ConfigError, Noted, flag, is_int, number, shown, size
 from x_transformers.flags.inputs import a_switch
@@ -92,7 +93,7 @@ class Looped(ModelFeature):
     remembers = {'exits': Noted()}  # the last pass of each call so far, (1, calls)
 
     def setup(self, host: Any) -> None:
-        stack = host.attn_layers
+        stack = known_stack(host.attn_layers)
         if not (stack.norm_before and stack.norm_outside):
             raise ConfigError('`looped` needs `pre_and_post_norm` of the stack: its output is its next input')
         self.gate = nn.Linear(host.dim, 1, bias=False)

@@ -66,6 +66,8 @@ class Polar(AttentionFeature):
     takes = {'polar_pos_emb': '(angles (1 or b) j d, shifts of the keys h 1 d)'}
     must_be = {'polar_pos_emb': pair_of('(angles, shifts), tensors', is_floating, is_floating)}
     waits = True
+    cuts = {}
+    input_cuts = {'polar_pos_emb': (None, 'h i d')}
 
     def place(self, qk: tuple[Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor]:
         given = call.inputs.get('polar_pos_emb')
@@ -110,6 +112,7 @@ class InfusedPositions(AttentionFeature):
     takes = {'infused_positions': '(module from positions to vectors, positions j | b j)'}
     must_be = {'infused_positions': pair_of('(module, positions)', callable, torch.is_tensor)}
     waits = True
+    cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         given = call.inputs.get('infused_positions')

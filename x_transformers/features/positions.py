@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.checks import check_range
+from x_transformers.core.checks import check_offset, check_range, is_past, positions_from
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.features.biases import (  # noqa: F401  names that other code imports from here
@@ -32,6 +31,7 @@ from x_transformers.features.biases import (  # noqa: F401  names that other cod
     distances,
 )
 from x_transformers.features.levels import AttentionFeature, uses  # noqa: F401
+from x_transformers.features.norms import l2norm
 from x_transformers.features.rotary import (  # noqa: F401
     GivenAngles,
     Rotary,
@@ -55,11 +55,20 @@ from x_transformers.flags import ConfigError, count, flag, none
 # vectors added to the input
 
 
-def positions_of(length: int, pos: Tensor | None, seq_start_pos: Tensor | None, offset: int, device: Any) -> Tensor:
+def positions_of(
+    length: int, pos: Tensor | None, seq_start_pos: Tensor | None, offset: int | Tensor, device: Any
+) -> Tensor:
     """Positions (n,) or (b n), counted from the first real token of each row, never below 0."""
     if pos is None:
-        pos = torch.arange(offset, offset + length, device=device)
+        pos = positions_from(offset, length, device)
     return pos if seq_start_pos is None else (pos - seq_start_pos[:, None]).clamp(min=0)
+
+
+def no_positions(
+    x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int | Tensor = 0
+) -> int:
+    """Stand in for a table, as `pos_emb` of a model that adds no positions: there is nothing to add."""
+    return 0
 
 
 class AbsolutePositionalEmbedding(nn.Module):
@@ -67,6 +76,7 @@ class AbsolutePositionalEmbedding(nn.Module):
 
     x        b n ...      only its length and device are used
     pos      n | b n      positions, 0.. if None
+    offset                position of the first token, an integer or a tensor of one
     returns  n d | b n d
     """
 
@@ -79,18 +89,19 @@ class AbsolutePositionalEmbedding(nn.Module):
         self.emb = nn.Embedding(max_seq_len, dim)
 
     def forward(
-        self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
+        self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int | Tensor = 0
     ) -> Tensor:
         length = x.shape[1]
-        if pos is None and offset + length > self.max_seq_len:
+        check_offset(offset, 'offset')
+        if pos is None and is_past(offset + length, self.max_seq_len):
             raise ValueError(
-                f'the sequence has {offset + length} tokens, more than the table of absolute positions, '
+                f'the sequence has {int(offset + length)} tokens, more than the table of absolute positions, '
                 f'`max_seq_len={self.max_seq_len}`'
             )
         if pos is not None and seq_start_pos is None:
             check_range(pos, 'pos', 0, self.max_seq_len - 1, 'positions')
         embedded = self.emb(positions_of(length, pos, seq_start_pos, offset, x.device))
-        embedded = F.normalize(embedded, dim=-1) if self.l2norm_embed else embedded
+        embedded = l2norm(embedded) if self.l2norm_embed else embedded
         return embedded if self.scale == 1 else embedded * self.scale
 
 
@@ -100,6 +111,7 @@ class ScaledSinusoidalEmbedding(nn.Module):
         sin(p w_k), cos(p w_k),   w_k = theta ** (-k / n),   k = 0 .. dim / 2 - 1
 
     pos           n | b n      positions, 0.. if None
+    offset                     position of the first token, an integer or a tensor of one
     denominator   n is dim / 2 if 'd', as 2 k / d has it; with 'half_minus_1', as in Whisper, dim / 2 - 1
     returns       n d | b n d
     """
@@ -124,8 +136,9 @@ class ScaledSinusoidalEmbedding(nn.Module):
         return self.scale if isinstance(self.scale, Tensor) else self.kind
 
     def forward(
-        self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int = 0
+        self, x: Tensor, pos: Tensor | None = None, seq_start_pos: Tensor | None = None, offset: int | Tensor = 0
     ) -> Tensor:
+        check_offset(offset, 'offset')
         pos = positions_of(x.shape[1], pos, seq_start_pos, offset, x.device)
         vectors = sinusoids(pos, self.dim, self.theta, self.denominator, at_least_float(self.like.dtype))
         return vectors.to(self.like.dtype) * self.scale

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.nets import check_reads_front, sees_later
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.embeddings import TokenEmbedding, mean_of_real
 from x_transformers.features.feedforward import ACTIVATIONS
@@ -321,7 +323,7 @@ class PoolByAttention(ModelFeature):
     can_cache = False
 
     def setup(self, host: Any) -> None:
-        stack = host.attn_layers
+        stack = known_stack(host.attn_layers)
         self.module = host.attention_pool(
             dim=self.dim_pooled_tokens or host.dim,
             num_pooled_tokens=self.num_pooled_tokens,
@@ -332,12 +334,12 @@ class PoolByAttention(ModelFeature):
         )
 
     def pool(self, x: Tensor, call: Any) -> Tensor:
-        if self.host.attn_layers.sees_future or call.keeps:
+        if known_stack(self.host.attn_layers).sees_future or call.keeps:
             call.trace.attn_pooled_tokens = self.module(x, mask=call.tokens_mask(x))
         return x
 
     def answer(self, out: Any, x: Tensor, call: Any) -> Any:
-        replaces = self.host.attn_layers.sees_future and out is call.trace.logits and out is not None
+        replaces = known_stack(self.host.attn_layers).sees_future and out is call.trace.logits and out is not None
         return call.trace.attn_pooled_tokens if replaces else out
 
 
@@ -366,8 +368,10 @@ class Pooler(ModelFeature):
         pooler=dict(token='first', dim=None, activation=None, bias=True, eos=None)
         out, pooled = model(ids, return_embeddings=True, return_pooled=True)        pooled b dim
 
-    `token` is 'first', 'last', 'eos', the first of the id `eos` (of the largest id if that is None; the first token of
-    a row without it), or 'mean'; padding by a mask is passed over. Without a `dim` there is no linear map.
+    `token` is 'first', 'last', 'eos', the first of the id `eos` (of the largest id if that is None; in a row without
+    it, the first token, or the last one where tokens look back alone), or 'mean'; padding by a mask is passed over.
+    Without it, it is the first token, or the last one where tokens look back alone. Without a `dim` there is no linear
+    map.
     """
 
     paper = 'BERT, arXiv:1810.04805; CLIP, arXiv:2103.00020'
@@ -378,7 +382,7 @@ class Pooler(ModelFeature):
             token=one_of('first', 'last', 'eos', 'mean'), dim=size | none, activation=an_activation | none,
             bias=boolean, eos=count | none,
         ) | none,
-        example=dict(token='first', dim=6, activation='tanh'),
+        example=dict(token='last', dim=6, activation='tanh'),
     )  # fmt: skip
     takes = {'return_pooled': 'True to return (output, pooled b d)'}
     clashes = {
@@ -396,6 +400,7 @@ class Pooler(ModelFeature):
 
     def setup(self, host: Any) -> None:
         own, self.linear = self.pooler, nn.Identity()
+        self.token, self.instead = token_of(own.get('token'), host.attn_layers, "`token='first'` of `pooler`")
         if own.get('dim') is not None:
             self.linear = nn.Linear(host.dim, own['dim'], bias=bool(own.get('bias', True)))
         name = own.get('activation')
@@ -411,18 +416,39 @@ class Pooler(ModelFeature):
 
     def pooled(self, x: Tensor, call: Any) -> Tensor:
         """From hidden states (b n d) to one (b d)."""
-        token, real = self.pooler.get('token', 'first'), call.tokens_mask(x)
-        if token == 'mean':
+        real = call.tokens_mask(x)
+        if self.token == 'mean':
             return mean_of_real(x, real)
-        at = place_of(token, call.like_tokens, real, self.pooler.get('eos'))
+        at = place_of(self.token, call.like_tokens, real, self.pooler.get('eos'), self.instead)
         return x[torch.arange(x.shape[0], device=x.device), at]
 
 
-def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None) -> Tensor:
-    """Where the token of each row (b n ...) stands: 'first', 'last', 'eos' or 'last_eos', of those that are `real`.
+def token_of(token: str | None, stack: Any, written: str = "`token='first'`") -> tuple[str, str]:
+    """Return which token a sequence is read from, and which one where a row lacks it.
 
-    Without an `eos`, 'eos' is the token with the largest id. In a row without one it is the first token, and 'last_eos'
-    the last one.
+    Args:
+        token: As the user says; None for the first one, or the last one where tokens look back alone.
+        stack: The stack that is read.
+        written: How the user says that it is the first one.
+
+    Raises:
+        ConfigError: The first one, where that has seen nothing.
+    """
+    front = 'first' if sees_later(stack) else 'last'
+    if token == 'first':
+        check_reads_front(stack, written, "take 'last', 'mean', or an Encoder")
+    return token or front, front
+
+
+def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None, instead: str = 'first') -> Tensor:
+    """Return where the token of each row stands, (b).
+
+    Args:
+        token: 'first', 'last', 'eos' or 'last_eos', of those that are real.
+        ids: (b, n, ...).
+        real: (b, n), None if all are.
+        eos: The id of 'eos'; None for the largest one.
+        instead: What is read in place of 'eos' in a row without it; in place of 'last_eos' it is the last token.
     """
     shown = torch.ones(ids.shape[:2], dtype=torch.bool, device=ids.device) if real is None else real
     if token == 'first':
@@ -432,5 +458,8 @@ def place_of(token: str, ids: Tensor, real: Tensor | None, eos: int | None) -> T
     if eos is None:
         return ids.masked_fill(~shown, -1).argmax(dim=1)
     ends = (ids == eos) & shown
-    ends = torch.where(ends.any(dim=1, keepdim=True), ends, shown)
-    return place_of('first' if token == 'eos' else 'last', ids, ends, None)
+    has = ends.any(dim=1, keepdim=True)
+    found = place_of('first' if token == 'eos' else 'last', ids, torch.where(has, ends, shown), None)
+    if token == 'last_eos' or instead == 'first':
+        return found
+    return torch.where(has.squeeze(1), found, place_of(instead, ids, shown, None))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.precision import accurate, product
 from x_transformers.core.rows import Pointwise, Rows, of_each, summable
 from x_transformers.features.biases import distances
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -56,7 +57,7 @@ class ShawKeys(AttentionFeature):
                 f'`shaw_rel_pos` got queries of width {q.shape[-1]}, its vectors have {self.table.shape[-1]}: '
                 f'it does not go with `polar_pos_emb`, which doubles them'
             )
-        call.own(self).products = (q * call.scale) @ self.table.to(q.dtype).mT
+        call.own(self).products = product(q * call.scale, self.table.to(q.dtype).mT)
         return qkv
 
 
@@ -83,9 +84,9 @@ class ShawValues(AttentionFeature):
 
     def gathered(self, out: Tensor, attn: Tensor, call: Any) -> Tensor:
         index = clipped(call.q_pos, call.k_pos, len(self.table) // 2)
-        attn = attn[..., attn.shape[-1] - call.keys :]
+        attn = accurate(attn[..., attn.shape[-1] - call.keys :])
         sums = attn.new_zeros(*attn.shape[:-1], len(self.table)).scatter_add(-1, index.expand_as(attn), attn)
-        return out + sums @ self.table.to(sums.dtype)
+        return out + sums.to(out.dtype) @ self.table.to(out.dtype)
 
 
 def clipped(q_pos: Tensor, k_pos: Tensor, most: int) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.draws import draw_number
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
@@ -176,6 +177,8 @@ class ShiftTokens(nn.Module):
         **inputs: Any,
     ) -> Any:
         rows, width = x.shape[-2], x.shape[-1] // len(self.shifts)
+        if shift_mask is None and inputs.get('mask') is not None:  # outside of a stack
+            shift_mask = inputs['mask']
         if recall is not None:  # of three views, the batch stands first in what is remembered
             known = recall(x) if x.ndim == 3 else recall(x.transpose(0, 1)).transpose(0, 1)
             x = known[..., -(rows + max(self.shifts)) :, :]
@@ -221,6 +224,10 @@ class TokenShift(StackFeature):
     )
     stored_as = {}
     remembers = {'shift': PerToken()}
+
+    @property
+    def looks_ahead(self) -> str:
+        return 'features of later tokens are shifted back' if self.host.sees_future else ''
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -358,8 +365,11 @@ class LayerDropout(StackFeature):
         host.layer_dropouts = per_layer(self.layer_dropout, len(host.layer_types), 'layer_dropout')
 
     def skips(self, layer: Any, call: Any) -> bool | None:
-        rate = self.host.layer_dropouts[layer.index]
-        return True if self.host.training and rate > 0 and torch.rand(()).item() < rate else None
+        rates = self.host.layer_dropouts
+        if layer.index >= len(rates):
+            raise ConfigError(f'`layer_dropouts` has {len(rates)} entries, there is a layer {layer.index}')
+        rate = rates[layer.index]
+        return True if self.host.training and rate > 0 and draw_number() < rate else None
 
 
 class ResiDual(StackFeature):

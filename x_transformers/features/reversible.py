@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from x_transformers.core.again import Kept, Surroundings, outside_of_vmap
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.hooks import is_hooked
+from x_transformers.core.hooks import is_hooked, may_get_others
 from x_transformers.core.notes import Notes
 from x_transformers.core.rows import noise_state, replayed
 from x_transformers.core.transforms import transformed
@@ -55,8 +55,9 @@ class Reversible(StackFeature):
     The input of a layer follows from its output: x2 = y2 - feedforward(norm(y1)). In training the last two streams are
     kept, whatever the depth, and the state of the random numbers before each layer; the backward pass computes each
     layer again, with the same dropout. Outside of training, in a compiled graph, in transforms of `torch.func`, where
-    layers or parameters have hooks, and where the caller asks for what layers leave behind (`return_hiddens`, memories,
-    a cache), the same is computed in the ordinary way, and what that takes is kept.
+    layers or parameters have hooks, where each branch gathers its parameters (FSDP), and where the caller asks for what
+    layers leave behind (`return_hiddens`, memories, a cache), the same is computed in the ordinary way, and what that
+    takes is kept.
     """
 
     paper = 'The Reversible Residual Network, arXiv:1707.04585; Reformer, arXiv:2001.04451'
@@ -133,7 +134,7 @@ class Reversible(StackFeature):
             return False
         if call.keeps or call.cache is not None or any(map(callable, call.inputs.values())):
             return False
-        if any(is_hooked(layer) or layer._forward_pre_hooks for layer in stack.layers):
+        if any(is_hooked(layer) or any(map(may_get_others, layer.modules())) for layer in stack.current_layers()):
             return False
         # the hook of a parameter would change its gradient layer by layer, and once more at the end
         return all(p.is_leaf and not p._backward_hooks for p in stack.parameters()) and owns_what_learns(stack)
@@ -168,7 +169,7 @@ class Replay:
         self.kept, self.surroundings = Kept(stack), Surroundings(x.device.type)
         self.parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]
         self.beside = call.beside()
-        own = {id(parameter) for layer in stack.layers for parameter in layer.parameters()}
+        own = {id(parameter) for layer in stack.current_layers() for parameter in layer.parameters()}
         self.shared = [parameter for parameter in self.parameters if id(parameter) not in own]
         self.noise: list[tuple[Tensor, ...]] = []
         self.left_out: set[int] = set()
@@ -177,7 +178,7 @@ class Replay:
     def forwards(self, x: Tensor) -> tuple[Tensor, ...]:
         """The last streams, and the losses that layers added."""
         call, on, last = self.call, self.on, None
-        layers = tuple(self.stack.layers)
+        layers = self.stack.current_layers()
         with AuxLosses() as losses:
             for step, index in enumerate(call.order):
                 self.noise.append(last := self.noise_now(last))
@@ -210,7 +211,7 @@ class Replay:
         self, x: Tensor, beside: Sequence[Tensor], grad: Tensor, of_losses: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor | None]]:
         """The gradients of the first streams, and of `parameters` and `beside`, from those of the last."""
-        layers, on = tuple(self.kept.now(self.stack).layers), self.kept.now(self.on)
+        layers, on = self.kept.now(self.stack).current_layers(), self.kept.now(self.on)
         leaves = [t.detach().requires_grad_(t.requires_grad) for t in beside]
         before = self.before.with_beside(leaves)
         learning = [leaf for leaf in leaves if leaf.requires_grad]

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.checks import can_look
+from x_transformers.core.positions import first_positions
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import is_exporting
+from x_transformers.features.documents import lengths_of_documents
 from x_transformers.features.frequencies import Frequencies, a_scaling
 from x_transformers.features.latents import RopeSubheads, turning_features
 from x_transformers.features.levels import AttentionFeature, StackFeature
@@ -37,6 +39,10 @@ from x_transformers.flags import (
 )
 from x_transformers.flags.inputs import rotary_angles, tensor_of
 
+# The scale of xPos is at most exp(1.26 reach): so many lengths of the decay apart, float32 holds it, and float16 keys
+# of up to 35 times it.
+REACH, REACH_IN_FLOAT16 = 70.0, 6.0
+
 # angles
 
 
@@ -44,9 +50,12 @@ class RotaryEmbedding(KeepsPrecision):
     """The angles of rotary positions, each repeated for the two features of a pair.
 
         pos      n | b n                       positions
-        centre                                 position where the scale of xPos is 1, the middle if None
-        lengths  1 | b                         tokens of each row, for a `scaling` that depends on it
+        centre   number | (1 or b) 1           position where the scale of xPos is 1, the middle if None
+        lengths  (1 or b) | (1 or b) n         tokens of each row, or of the document of each token, where `scaling`
+                                               depends on them
+        reach                                  distance from the centre at most, in lengths of the decay
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
+        raises   ValueError                    for positions so far from the centre that the scale of xPos overflows
 
     Features turn in pairs: of an odd `dim`, the last frequency turns one more.
 
@@ -82,14 +91,24 @@ class RotaryEmbedding(KeepsPrecision):
         return self.forward(torch.arange(seq_len, device=self.inv_freq.device))
 
     def forward(
-        self, t: Tensor, offset: int = 0, centre: int | None = None, lengths: Tensor | None = None
+        self,
+        t: Tensor,
+        offset: int = 0,
+        centre: int | Tensor | None = None,
+        lengths: Tensor | None = None,
+        reach: float = REACH,
     ) -> tuple[Tensor, Tensor | float]:
         pos = t.unsqueeze(0) if t.ndim == 1 else t
         angles = self.angles_at(pos, self.frequencies.of_rows(self.inv_freq, lengths, self.inv_freq))
         if self.scale is None:
             return angles, 1.0
         centre = (pos.max() + 1) // 2 if centre is None else centre
-        power = (pos - centre).unsqueeze(-1) / self.scale_base
+        power = (pos - centre).unsqueeze(-1).to(at_least_float(self.scale.dtype)) / self.scale_base
+        if can_look(power) and bool((power.abs() > reach).any()):
+            raise ValueError(
+                f'`rotary_xpos` overflows at positions more than {int(reach * self.scale_base)} from the first one, '
+                f'or from `centre`: raise `rotary_xpos_scale_base`'
+            )
         return angles, (self.scale**power).repeat_interleave(2, dim=-1)
 
     def angles_at(self, pos: Tensor, frequencies: Tensor) -> Tensor:
@@ -180,6 +199,13 @@ def cos_and_sin(freqs: Tensor, scale: Tensor | float | None, t: Tensor, dtype: t
     if torch.is_tensor(scale):
         scale = with_heads(scale[..., -length:, ::2], t).to(dtype)
     return cos * scale, sin * scale
+
+
+def is_half(x: Tensor) -> bool:
+    """Whether queries and keys of these tokens are float16."""
+    if x.device.type != 'meta' and torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type) == torch.float16
+    return x.dtype == torch.float16
 
 
 def with_heads(angles: Tensor, t: Tensor) -> Tensor:
@@ -405,31 +431,39 @@ class RotaryPositions(StackFeature):
         return any(one.longest is not None for one in self.sets)
 
     @property
+    def counts_tokens(self) -> bool:
+        return self.follows_length
+
+    @property
     def rereads(self) -> list[int]:
         """The lengths past which earlier tokens turn otherwise too."""
         return [one.longest for one in self.sets if one.longest is not None and not one.keeps_turned]
 
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
-        kept = next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == 'stage'), None)
+        kept, known = (
+            next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == wanted), None)
+            for wanted in ('stage', 'positions')
+        )
         if not self.rereads or kept is None or kept.length == 0:
             return False
         lengths = cache.seen + count - (0 if pads is None else pads)
+        if known is not None and known.length:  # Padding that a mask hides has no part in them.
+            lengths = known.tensor[:, -1, 0] + 1 + count
         return bool((kept.tensor[:, -1, 0] != sum(lengths > longest for longest in self.rereads)).any())
 
     def open(self, x: Tensor, call: Any) -> Tensor:
-        own = call.shared['a'].get('rotary_pos_emb')
-        # a fixed centre: with the middle, keys without a scale (memories, a context) would reveal the length
-        longest = int(70 * self.rotary_xpos_scale_base)
-        if self.rotary_xpos and call.seen + call.new > longest:
-            raise ValueError(f'`rotary_xpos` overflows past {longest} positions, raise `rotary_xpos_scale_base`')
+        own, centred, lengths = call.shared['a'].get('rotary_pos_emb'), {'centre': 0}, None
         continues = call.held == 0 or self.goes_on(x, call)
         if own is not None:
             call.shared['a']['rotary_pos_emb'] = for_one_pass(own[0]), own[1]
         elif not self.rotary_xpos and continues and (call.keeps or call.cache is not None):
-            self.share_kept_angles(x, call)
+            lengths = self.share_kept_angles(x, call)
         else:
-            positions = call.key_positions(x)
-            several, scale = self.angles_of(positions, self.lengths(positions, x, call))
+            positions = self.positions_of(x, call)
+            if self.rotary_xpos:
+                positions, centred = self.centred(positions, x, call)
+            lengths = self.lengths(positions, x, call)
+            several, scale = self.angles_of(positions, lengths, **centred)
             self.share(call, [(angles, scale if at == 0 else 1.0, None) for at, angles in enumerate(several)])
         context_pos = call.inputs.get('context_pos')
         if context_pos is not None:
@@ -437,9 +471,33 @@ class RotaryPositions(StackFeature):
                 raise ValueError(
                     f'`context_pos` got {context_pos.shape[-1]} positions, the context has {call.context_length}'
                 )
+            if lengths is not None and lengths.ndim == 2:
+                raise ValueError(
+                    '`context_pos` does not go with packed documents where `rotary_scaling` depends on the length: '
+                    'keys of a context turn by the length of one row'
+                )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
-            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, centre=0)
+            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, lengths=lengths, **centred)
         return x
+
+    def centred(self, positions: Tensor, x: Tensor, call: Any) -> tuple[Tensor, dict[str, Any]]:
+        """Positions of the keys, hidden ones replaced, and where the scale of xPos is 1: at the first token of a row.
+        With the middle, keys without a scale (learned ones) would reveal the length; with 0, rows that begin far away
+        would overflow."""
+        reach = REACH_IN_FLOAT16 if is_half(x) else REACH
+        longest = int(reach * self.rotary_xpos_scale_base)
+        if call.shared['a'].get('pos') is None:
+            if call.memories + call.tokens > longest:
+                where = ' in float16' if reach < REACH else ''
+                raise ValueError(
+                    f'`rotary_xpos` overflows past {longest} positions{where}, raise `rotary_xpos_scale_base`'
+                )
+            return positions, dict(centre=0 if call.start is not None else call.seen - call.held, reach=reach)
+        centre = first_positions(positions[..., call.memories :], call.real).reshape(-1, 1)
+        if call.real is not None:
+            real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
+            positions = torch.where(real, positions, centre)
+        return positions, dict(centre=centre, reach=reach)
 
     @staticmethod
     def share(call: Any, sets: list[tuple[Tensor, Any, Buffer | None]]) -> None:
@@ -458,23 +516,27 @@ class RotaryPositions(StackFeature):
         kept = call.state('positions').past
         # rows that the user repeated or took out of `cached_kv` are not those whose positions were kept
         same = kept is not None and kept.batch == x.shape[0] and kept.length == call.held
-        return same and call.seen == call.cache.seen  # else an offset moves all of them
+        # else an offset moves all of them; what is one tensor is equal without a look at it
+        return same and (call.seen is call.cache.seen or bool(call.seen == call.cache.seen))
 
-    def angles_of(self, positions: Tensor, lengths: Tensor | None = None) -> tuple[list[Tensor], Any]:
+    def angles_of(
+        self, positions: Tensor, lengths: Tensor | None = None, centre: int | Tensor = 0, reach: float = REACH
+    ) -> tuple[list[Tensor], Any]:
         """The angles of each set, and the scale of the first."""
-        first, scale = self.angles(positions, centre=0, lengths=lengths)
+        first, scale = self.angles(positions, centre=centre, lengths=lengths, reach=reach)
         return [first, *(self.angles.angles_by(one, positions, lengths) for one in self.sets[1:])], scale
 
-    def share_kept_angles(self, x: Tensor, call: Any) -> None:
-        """Angles of all keys, of which only those of new tokens are computed; positions go on from the kept ones."""
+    def share_kept_angles(self, x: Tensor, call: Any) -> Tensor | None:
+        """Share angles of all keys, and return their `lengths`. Only those of new tokens are computed; positions go on
+        from the kept ones."""
         if call.held and call.shared['a'].get('pos') is None:
             positions = call.state('positions').rows[:, -1:, 0] + torch.arange(1, call.new + 1, device=x.device)
         else:
-            positions = call.key_positions(x)[..., call.memories + call.held :]
+            positions = self.positions_of(x, call)[..., call.memories + call.held :]
         known = self.kept(call, 'positions', positions.unsqueeze(-1), x)
         lengths = self.lengths(known.tensor[..., 0], x, call)
         several, _ = self.angles_of(positions, lengths)
-        front = self.angles_of(call.key_positions(x)[..., : call.memories], lengths)[0] if call.memories else None
+        front = self.angles_of(self.positions_of(x, call)[..., : call.memories], lengths)[0] if call.memories else None
         sets = []
         for at, angles in enumerate(several):
             kept = self.kept(call, 'angles', angles, x, at)
@@ -483,6 +545,7 @@ class RotaryPositions(StackFeature):
                 everything = torch.cat((front[at].expand(everything.shape[0], -1, -1), everything), dim=1)
             sets.append((everything, 1.0, kept))
         self.share(call, sets)
+        return lengths
 
     @staticmethod
     def kept(call: Any, name: str, rows: Tensor, x: Tensor, at: int = 0) -> Buffer:
@@ -490,14 +553,40 @@ class RotaryPositions(StackFeature):
         rows, state = rows.expand(x.shape[0], *rows.shape[-2:]).contiguous(), call.state(name, at or None)
         return state.put(state.past.append(rows)) if call.held else state.begin(rows)
 
+    def positions_of(self, x: Tensor, call: Any) -> Tensor:
+        """Return the positions of all keys, (j) or (b, j).
+
+        Where frequencies depend on the length, they are counted from the least position of the real tokens of a row, so
+        that padding in front of them does not count.
+        """
+        positions = call.key_positions(x)
+        if not self.follows_length or call.new == 0:
+            return positions
+        own = positions[..., call.memories :]
+        if call.real is None:
+            return positions - own.amin(dim=-1, keepdim=True)
+        hidden = ~call.real[:, call.real.shape[1] - own.shape[-1] :]
+        behind = own.amax(dim=-1, keepdim=True) + 1
+        least = own.where(~hidden, behind).amin(dim=-1, keepdim=True)
+        return positions - least.where(least < behind, 0)
+
     def lengths(self, positions: Tensor, x: Tensor, call: Any) -> Tensor | None:
-        """How many tokens each row has, (b), or all have, where frequencies depend on it; from positions of all."""
+        """Return how many tokens each row has, (1 or b), or the document of each token, (b, j).
+
+        Args:
+            positions: `positions_of` all keys, memories in front.
+
+        Returns:
+            None if no frequency depends on the length.
+        """
         if not self.follows_length or positions.shape[-1] == 0:
             return None
+        if call.documents is not None:
+            return lengths_of_documents(positions, call.documents, call.real)
         if call.real is not None:
             real = F.pad(call.real, (positions.shape[-1] - call.real.shape[1], 0), value=True)
             positions = positions.masked_fill(~real, -1)
-        lengths = positions.amax(dim=-1) + 1
+        lengths = positions.amax(dim=-1).reshape(-1) + 1
         if self.rereads and (call.keeps or call.cache is not None):
             stage = sum((lengths > longest).long() for longest in self.rereads).expand(x.shape[0])
             self.refuse_other_stage(stage, call)

@@ -15,7 +15,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_scores
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import at_least_float, without_autocast
 from x_transformers.core.rows import noise_state, replayed, to_4d
 from x_transformers.core.transforms import transformed
 from x_transformers.features.contextual import HeadMixer
@@ -35,12 +35,16 @@ def softclamp(t: Tensor, value: float) -> Tensor:
 
 def straight_through(attn: Tensor) -> Tensor:
     """One-hot at the largest weight of each row, with the gradient of the weights."""
+    if attn.shape[-1] == 0:
+        return attn
     chosen = torch.zeros_like(attn).scatter(-1, attn.argmax(dim=-1, keepdim=True), 1.0)
     return chosen + (attn - attn.detach())
 
 
 def entmax15_by_sorting(sim: Tensor) -> Tensor:
     """1.5-entmax over the last axis, exactly.  Peters et al. 2019, arXiv:1905.05702, algorithm 2"""
+    if sim.shape[-1] == 0:
+        return sim
     # at 2 below the largest an entry has no weight; so hidden logits cannot overflow
     half = ((sim - sim.amax(dim=-1, keepdim=True)) / 2).clamp(min=-2.0)
     ranked = half.sort(dim=-1, descending=True).values
@@ -99,6 +103,8 @@ class ResidualScores(AttentionFeature):
     takes = {'prev_attn': 'broadcasts to b h i j'}
     must_be = {'prev_attn': floating}
     waits = True
+    cuts = {}
+    input_cuts = {'prev_attn': '... h i j'}
 
     def prior(self, call: Any) -> Tensor | None:
         prev = call.inputs.get('prev_attn')
@@ -137,7 +143,7 @@ class PreScalePostTalkingHeads(AttentionFeature):
         return sim
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.own(self).mixed
+        return (attn * call.own(self).mixed).to(attn.dtype)
 
 
 class PreTalkingHeads(AttentionFeature):
@@ -191,7 +197,8 @@ class TalkingHeads(AttentionFeature):
         self.pre, self.post = nn.Parameter(torch.randn(heads, heads)), nn.Parameter(torch.randn(heads, heads))
 
     def scores(self, sim: Tensor, call: Any) -> Tensor:
-        return torch.einsum('b h i j, h k -> b k i j', sim, self.pre.to(sim.dtype))
+        with without_autocast(sim):
+            return torch.einsum('b h i j, h k -> b k i j', sim, self.pre.to(sim.dtype))
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
         return torch.einsum('b h i j, h k -> b k i j', attn, self.post.to(attn.dtype))
@@ -405,7 +412,7 @@ class CogSigned(AttentionFeature):
         return torch.cat((added.abs(), rest), dim=-1)
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:
-        return attn * call.own(self).signs
+        return attn * call.own(self).signs.to(attn.dtype)
 
 
 class AttnDelta(AttentionFeature):
@@ -417,6 +424,8 @@ class AttnDelta(AttentionFeature):
     takes = {'attn_delta': 'broadcasts to b h i j; keys that features add get nothing, unless it counts them'}
     must_be = {'attn_delta': floating}
     waits = True
+    cuts = {}
+    input_cuts = {'attn_delta': '... h i j'}
     falls_back = True
 
     def weights(self, attn: Tensor, call: Any) -> Tensor:

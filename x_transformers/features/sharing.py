@@ -24,7 +24,7 @@ def mean_pool_kv_heads_(net: Net, kv_heads: int) -> Net:
     stack = stack_of(net)
     if not size.test(kv_heads):
         raise ValueError(f'`kv_heads` got {kv_heads!r}, it must be {size.words}')
-    for layer in stack.layers:
+    for layer in stack.current_layers():
         known = getattr(layer[1], 'kv_heads', kv_heads) if layer.kind == 'a' else kv_heads
         if known % kv_heads:
             raise ValueError(f'`kv_heads` got {kv_heads}, it must divide the heads of keys that there are, {known}')

@@ -48,6 +48,7 @@ class ValueContext(AttentionFeature):
     takes = {'value_context': 'b j d, values of the tokens of `context`'}
     must_be = {'value_context': tensor_of('b j d', floats=True)}
     waits = True
+    cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         given = call.inputs.get('value_context')
@@ -69,6 +70,7 @@ class KVInputResidual(AttentionFeature):
     takes = {'kv_input_residual': 'broadcasts to the input of the keys, b j d'}
     must_be = {'kv_input_residual': floating}
     waits = True
+    cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         residual = call.inputs.get('kv_input_residual')
@@ -91,6 +93,11 @@ class Deltas(AttentionFeature):
     }
     must_be = dict.fromkeys(takes, floating)
     waits = True
+    cuts = {}
+    input_cuts = {
+        **dict.fromkeys(('q_delta', 'o_delta'), '... (h d)'),
+        **dict.fromkeys(('k_delta', 'v_delta'), '... (k d)'),
+    }
 
     def projected(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         return tuple(self.moved(t, f'{name}_delta', call) for t, name in zip(qkv, 'qkv', strict=True))
@@ -115,6 +122,7 @@ class SegmentMemory(AttentionFeature):
     takes = {'mem': 'b l d, normed like x', 'mem_mask': 'b l'}
     must_be = {'mem': tensor_of('b l d', floats=True), 'mem_mask': tensor_of('b l')}
     waits = True
+    cuts = {}
 
     def sources(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         mem = call.inputs.get('mem')
@@ -142,6 +150,7 @@ class ValueResidual(AttentionFeature):
     stored_as = {'to_mix': 'to_value_residual_mix'}
     remembers = {'value mix': PerToken()}
     cuts = {'to_mix.0.weight': (0, 'kv_heads'), 'to_mix.0.bias': (0, 'kv_heads')}
+    input_cuts = {'value_residual': ''}
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
@@ -204,6 +213,8 @@ class AdditionalKV(AttentionFeature):
     }
     keys_may_leave = True
     waits = True
+    cuts = {}
+    input_cuts = {'additional_key_values': 'b h m d'}
 
     def keys(self, call: Any) -> tuple[Tensor, Tensor] | None:
         given = call.inputs.get('additional_key_values')

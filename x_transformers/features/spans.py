@@ -16,6 +16,7 @@ from x_transformers.features.biases import distances
 from x_transformers.features.contextual import check_causal
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import Check, ConfigError, flag, is_number, none, one_of, size
+from x_transformers.training.losses import mean_or_zero
 
 STEP = 64  # a reach is a multiple of this
 GREW = '`cache` holds the keys that spans reached when it was written: they have grown'
@@ -56,6 +57,10 @@ class AdaptiveSpan(AttentionFeature):
     }
     not_across = 'it counts back to keys of the same sequence'
     keys_may_leave = limits_sight = True
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.adaptive_span == 'dynamic'
 
     def setup(self, host: Any) -> None:
         if not host.causal:
@@ -148,5 +153,5 @@ def mean_of(z: Tensor, real: Tensor | None) -> Tensor:
     """Over heads and real tokens."""
     of_tokens = z.mean(dim=1)
     if real is None:
-        return of_tokens.mean()
-    return (of_tokens * real).sum() / real.sum().clamp(min=1)
+        return mean_or_zero(of_tokens)
+    return of_tokens.masked_fill(~real, 0.0).sum() / real.sum().clamp(min=1)

@@ -32,7 +32,7 @@ class Streams(nn.Module):
 
     def __init__(self, streams: int, views: int) -> None:
         super().__init__()
-        self.streams, self.views = streams, views
+        self.streams, self.views = self.num_residual_streams, self.num_input_views = streams, views
 
     def opened(self, x: Tensor) -> Tensor:
         """(b s) n d -> b n s d"""

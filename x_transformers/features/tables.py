@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import at_least_float, widest
 from x_transformers.core.transforms import transformed
 
 
@@ -22,11 +22,6 @@ def angles_at(pos: Tensor, frequencies: Tensor, dtype: torch.dtype, divisor: flo
     wide = widest(pos.device)
     angles = pos.to(wide) * frequencies.to(wide) / divisor
     return angles if dtype == torch.float64 else angles.remainder(2 * math.pi).to(dtype)
-
-
-def widest(device: torch.device) -> torch.dtype:
-    """The dtype of most digits that a device knows."""
-    return torch.float32 if device.type == 'mps' else torch.float64
 
 
 # what the frequencies of sinusoids divide their number by: half of the width, or one less

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_tensor, check_range
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.rows import Pointwise, Rows, of_each, taken
 from x_transformers.features.documents import DocumentsInStack, joined_by, refuse_joined
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
@@ -128,7 +129,7 @@ class TwoStreamsInModel(ModelFeature):
     plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
-        self.known = host.attn_layers.features.find(TwoStreams) is not None
+        self.known = known_stack(host.attn_layers).features.find(TwoStreams) is not None
 
     def token_embeds(self, x: Tensor, call: Any) -> Tensor:
         at, ranks = call.inputs.get('stream_at'), call.inputs.get('stream_ranks')
@@ -242,7 +243,7 @@ class SegmentsInModel(ModelFeature):
         ids = call.inputs.get('segment_ids')
         if ids is None:
             return inputs
-        if self.host.attn_layers.features.find(SegmentsInStack) is None:
+        if known_stack(self.host.attn_layers).features.find(SegmentsInStack) is None:
             raise ValueError('`segment_ids` was given, but the stack of the model has no `xl_rel_segments`')
         ids = call.behind_padding(F.pad(ids, (call.leading, 0)))
         return {**inputs, 'segment_ids': ids if call.spread is None else call.spread(ids, 0)}

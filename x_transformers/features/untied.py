@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.model_calls import take_rows
+from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import product
 from x_transformers.core.rows import Pointwise, Rows, is_large, summable
 from x_transformers.features.embeddings import adds_positions
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
@@ -25,7 +27,7 @@ def scores_of(q: Tensor, k: Tensor, q_known: Tensor, k_known: Tensor, without: T
 
     A query without a position has the first number of its head for all keys, a key without one the second.
     """
-    scores = q @ k.mT
+    scores = product(q, k.mT)
     of_query, of_key = without.to(scores.dtype).unsqueeze(-1).unsqueeze(-1)
     scores = torch.where(k_known[:, None, None], scores, of_key)
     return torch.where(q_known[:, None, :, None], scores, of_query)
@@ -139,13 +141,17 @@ class UntiedPositionsInStack(StackFeature):
             raise ValueError(
                 f'`pos_vectors` got shape {tuple(vectors.shape)}, it must be ({n}, {d}) or ({x.shape[0]}, {n}, {d})'
             )
-        vectors = call.only_new(vectors.reshape(-1, *vectors.shape[-2:]), 'pos_vectors').to(x.dtype)
+        vectors = call.only_new(vectors.reshape(vectors.shape[:-2].numel(), *vectors.shape[-2:]), 'pos_vectors').to(
+            x.dtype
+        )
         if known is None:
             known = torch.ones(1, call.new, dtype=torch.bool, device=x.device)
         elif known.shape[:-1] not in ((), (1,), (x.shape[0],)):
             raise ValueError(f'`pos_known` got shape {tuple(known.shape)}, it must be ({call.new},) or b of them')
         else:
-            known = call.only_new(known.reshape(-1, known.shape[-1], 1), 'pos_known')[..., 0].bool()
+            known = call.only_new(known.reshape(known.shape[:-1].numel(), known.shape[-1], 1), 'pos_known')[
+                ..., 0
+            ].bool()
         vectors, known = vectors.expand(-1, call.new, -1), known.expand(-1, call.new)
         return vectors.masked_fill(~known.unsqueeze(-1), 0.0), known
 
@@ -163,15 +169,15 @@ class UntiedPositionsInModel(ModelFeature):
     plain = True  # with such a stack there are no short cuts
 
     def setup(self, host: Any) -> None:
-        self.used = host.attn_layers.features.find(UntiedPositionsInStack) is not None
-        self.first = begins_with_cls(host.attn_layers)
+        self.used = known_stack(host.attn_layers).features.find(UntiedPositionsInStack) is not None
+        self.first = begins_with_cls(known_stack(host.attn_layers))
         if not self.used:
             return
         if not adds_positions(host):
             raise ConfigError('`tupe_pos` needs absolute positions: `max_seq_len`, and no `use_abs_pos_emb=False`')
-        if host.emb_dim != host.attn_layers.dim:
+        if host.emb_dim != host.dim:
             raise ConfigError(
-                f'`tupe_pos` needs positions as wide as the stack, {host.attn_layers.dim}, `emb_dim` got {host.emb_dim}'
+                f'`tupe_pos` needs positions as wide as the stack, {host.dim}, `emb_dim` got {host.emb_dim}'
             )
         if getattr(host, 'max_mem_len', 0):
             raise ConfigError('`tupe_pos` does not go with `max_mem_len`: memories have no position in a table')

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.precision import at_least_float, product
 from x_transformers.core.rows import Pointwise, Rows, summable
 from x_transformers.core.transforms import is_exporting
 from x_transformers.features.biases import distances
@@ -70,11 +70,11 @@ class XLPositions(AttentionFeature):
                 # the table begins with the largest distance, keys - 1
                 first = keys - 1 - last
                 count = rows.stop - rows.start + cols.stop - cols.start - 1
-                return shifted(q @ own.table.narrow(-2, first, count).mT, cols.stop - cols.start)
+                return shifted(product(q, own.table.narrow(-2, first, count).mT), cols.stop - cols.start)
             if own.way == 'clamped':
                 index = distances(q_pos[..., rows], k_pos[..., cols]).clamp(-self.xl_clamp_len, self.xl_clamp_len)
                 index = index[:, None] if index.ndim == 3 else index[(None,) * (4 - index.ndim)]
-                found = q @ own.table.mT
+                found = product(q, own.table.mT)
                 return found.gather(-1, (self.xl_clamp_len - index).expand(*found.shape[:-1], -1))
             return self.turned(q, q_pos[..., rows], k_pos[..., cols])
 

@@ -99,6 +99,8 @@ class Feature:
         joins_tokens   how the tokens of a row meet other than by attention, if they do: not beside packed documents
         needs_all   the reason why layers must run for all tokens, if they must: not beside `call.of_tokens`. Where this
                    or `joins_tokens` is not said, '' if there is none, a Running or Ring state is the reason
+        counts_tokens   True if what a token becomes, or a loss of the layers, depends on how many tokens are real, also
+                   behind it: then losses tell a model where padding begins
         takes      name -> shape: inputs of the forward call that the feature reads
         must_be    name -> Check: what such an input must be (`flags.inputs` has some)
         waits      True if the feature does nothing in a call without any of these inputs
@@ -113,6 +115,9 @@ class Feature:
         cuts       that several devices may share the work of the host (`parallel`), each with some of its heads, inner
                    features or tokens: name -> (axis, 'heads' | 'kv_heads') of the tensors that each has only its part
                    of, {} for none. None if nobody has said so: it is refused there
+        input_cuts   name -> axes, such as '... h i j' or 'b n (h d)': inputs of which each device reads what is of its
+                   heads (h) or key heads (k); a tuple for a pair; '' for one that another layer made of the same heads.
+                   All others are the same on every device
         uncut      the reason why they may not, if there is one
         plain      True if it does nothing in a pass of evaluation but by what it has built, or if short cuts know what
                    it does. It holds for exactly the class that says so; all others take the ordinary way
@@ -144,6 +149,7 @@ class Feature:
     looks_ahead: ClassVar[str] = ''
     looks_ahead_by: ClassVar[str] = ''
     joins_tokens: ClassVar[str | None] = None
+    counts_tokens: ClassVar[bool] = False
     needs_all: ClassVar[str | None] = None
     takes: ClassVar[dict[str, str]] = {}
     must_be: ClassVar[dict[str, Check]] = {}
@@ -157,6 +163,7 @@ class Feature:
     remembers: ClassVar[dict[str, Remembered]] = {}
     only_trains: ClassVar[bool] = False
     cuts: ClassVar[dict[str, tuple[int, str]] | None] = None
+    input_cuts: ClassVar[dict[str, str | tuple[str | None, ...]]] = {}
     uncut: ClassVar[str] = ''
     plain: ClassVar[Any] = False
     stepped: ClassVar[Callable[..., None] | None] = None
@@ -244,7 +251,7 @@ class Feature:
             return
         *path, last = self.stored_as.get(name, name).split('.')
         keeper = functools.reduce(getattr, path, self.host)
-        if getattr(keeper, last, None) is not None and name not in self.owned:
+        if holds(keeper, last) and name not in self.owned:
             raise ConfigError(
                 f'{type(self).__name__} would overwrite `{last}` of {type(keeper).__name__}: '
                 f'give `{name}` another name in `stored_as`'
@@ -252,6 +259,8 @@ class Feature:
         if isinstance(value, nn.Parameter | nn.Module) or name in self.owned:
             setattr(keeper, last, value)
         else:
+            if keeper.__dict__.get(last, self) is None:  # said so by a feature that is off
+                del keeper.__dict__[last]
             saved = name in self.stored_as or (isinstance(value, nn.Buffer) and value.persistent)
             keeper.register_buffer(last, value, persistent=saved)
         self.owned[name] = (*path, last)
@@ -267,6 +276,13 @@ class Feature:
 
 # names by class, and by how many there were in it and its bases then: some may be added later
 NAMES: WeakKeyDictionary[type, tuple[list[int], frozenset[str]]] = WeakKeyDictionary()
+
+
+def holds(keeper: Any, name: str) -> bool:
+    """Whether an object has an attribute itself, rather than by asking another."""
+    own = {**vars(keeper), **getattr(keeper, '_parameters', {}), **getattr(keeper, '_buffers', {})}
+    own |= getattr(keeper, '_modules', {})
+    return own[name] is not None if name in own else getattr(type(keeper), name, None) is not None
 
 
 def names_of(cls: type) -> frozenset[str]:
@@ -369,6 +385,16 @@ class Features:
         """The same features, without those that are not wanted."""
         new = copy.copy(self)
         new.active = tuple([feature for feature in self.active if wanted(feature)])
+        new.arrange()
+        return new
+
+    def joined_by(self, feature: Feature) -> Features:
+        """The same features and another one that has been set up, where the catalogue puts it."""
+        place = {cls: at for at, cls in enumerate(self.catalogue)}
+        new = copy.copy(self)
+        order = ((next((place[cls] for cls in type(f).__mro__ if cls in place), len(place)), f)
+                 for f in (*self.active, feature))  # fmt: skip
+        new.active = tuple(f for _, f in sorted(order, key=lambda one: one[0]))
         new.arrange()
         return new
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from x_transformers.flags.checks import (
     ConfigError,
+    boolean,
     shown,
     warn_once,
 )
@@ -120,6 +121,8 @@ def resolve(
         if reason := known[name].refusal(value):
             raise ConfigError(reason)
     values = {name: given.get(name, flag.default) for name, flag in known.items()}
+    # 1.0 is True too, but no number to compute with
+    values |= {n: bool(v) for n, v in given.items() if known[n].check is boolean and v is not None}
     on = [cls for cls in catalogue if cls.runs(values)]
     refuse_unknown_others(on, known, where, names)
     built = [cls.variant(values) for cls in on]

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.cache import Cache
-from x_transformers.core.checks import check_ids
+from x_transformers.core.checks import check_ids, numbers_of, weights_in
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
-from x_transformers.generation.choice import REASONS, Choice, Endings, Past, vocabulary_of
+from x_transformers.generation.choice import NO_TOKEN, REASONS, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Generated, evaluating, reasons_of
+from x_transformers.generation.failures import no_token_error
 from x_transformers.generation.guidance import Guidance
 from x_transformers.generation.paged import BlockPool, PoolIsFull, Table
-from x_transformers.generation.sampling import require
+from x_transformers.generation.sampling import new_tokens_of, require
 
 __all__ = ['Completion', 'Paged', 'PagedEngine', 'PoolIsFull']
 
@@ -87,6 +89,8 @@ class PagedEngine:
     compile      True, or a backend of torch.compile: steps run compiled
     raises       ConfigError for a net whose past is not one row for each token, or cannot be padded on the left
 
+    The model may be cast or moved while no request runs: then the pool is made anew, with the next request.
+
     Kwon et al. 2023, arXiv:2309.06180; Yu et al. 2022, Orca: batches that change between steps
     """
 
@@ -116,10 +120,34 @@ class PagedEngine:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.ended: dict[int, Completion] = {}
-        self.given, self.fast = 0, False if compile else None
+        self.given, self.fast, self.called = 0, False if compile else None, 'request'
         self.lock, self.modules = threading.RLock(), list(wrapper.modules())
+        self.precision = self.precision_of_net()
         with evaluating(self.modules):
             self.form = self.form_of_net()
+
+    def precision_of_net(self) -> set[Any]:
+        """Return where the net computes and in which types, which those of its cache follow."""
+        kinds: set[Any] = {(one.device, one.dtype) for one in weights_in(self.net)}
+        for device in {device.type for device, _ in kinds}:
+            if torch.is_autocast_enabled(device):
+                kinds.add(torch.get_autocast_dtype(device))
+        return kinds
+
+    def check_precision(self) -> None:
+        """Drop the memory of the pool if the net computes elsewhere, or in other types, than before; raise a ValueError
+        if requests run, whose tokens are cached there."""
+        new = self.precision_of_net()
+        if new == self.precision:
+            return
+        if self.running:
+            old, kinds = (', '.join(sorted(map(str, one))) for one in (self.precision, new))
+            raise ValueError(
+                f'the net was cast or moved while {len(self.running)} requests run: their tokens are cached as {old}, '
+                f'and it computes in {kinds} now. Cast it back, or `cancel` them'
+            )
+        self.pool.forget()
+        self.precision, self.form = new, self.form_of_net()
 
     def refuse_net(self) -> None:
         net = self.net
@@ -130,7 +158,7 @@ class PagedEngine:
             reason = 'cannot be padded on the left, as sequences of unequal length side by side must be'
         elif getattr(net, 'follows_length', False):
             reason = 'reads a token again when the sequence grows'
-        elif getattr(net.attn_layers, 'cross_attend', False):
+        elif known_stack(net.attn_layers).cross_attend:
             reason = 'reads a context beside its tokens'
         if reason is not None:
             raise ConfigError(f'`wrapper` has a net that {reason}: use `generate`')
@@ -155,10 +183,11 @@ class PagedEngine:
                           no token; PoolIsFull if `max_waiting` others wait. The others go on in any case
         """
         ids = self.prompt_of(prompt)
+        seq_len = new_tokens_of(seq_len, len(ids))
         require(is_int(seq_len) and seq_len >= 1, 'seq_len', seq_len, 'an integer of at least 1')
-        choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net))
+        choice = Choice.for_wrapper(self.wrapper, options)
         for name in options:
-            known = [*Choice.__dataclass_fields__, 'eos_token', 'stop_sequences']
+            known = [*Choice.own_names(), 'eos_token', 'stop_sequences']
             raise TypeError(f'`{name}` is no keyword of a single request{did_you_mean(name, known)}')
         endings = Endings(eos_token, stop_sequences, vocabulary_of(self.net))
         self.check_length(len(ids), seq_len)
@@ -172,7 +201,7 @@ class PagedEngine:
             return own.number
 
     def prompt_of(self, prompt: Any) -> list[int]:
-        given = prompt if torch.is_tensor(prompt) else torch.as_tensor(prompt)
+        given = numbers_of(prompt, 'prompt')
         if given.ndim != 1:
             raise ValueError(f'`prompt` got the shape {tuple(given.shape)}, it must be ids (n)')
         given = given.long() if given.numel() == 0 and not torch.is_tensor(prompt) else given
@@ -218,7 +247,7 @@ class PagedEngine:
             old = self.find(number)
             if old not in self.running:
                 raise KeyError(f'request {number} waits, only those that run can be continued twice')
-            choice = Choice.taken_from(options, vocabulary=vocabulary_of(self.net)) if options else old.choice
+            choice = Choice.for_wrapper(self.wrapper, options) if options else old.choice
             full = len(self.running) >= self.max_batch
             table = Table(self.pool) if full else old.table.fork()
             own = replace(old, number=self.new_number(), ids=list(old.ids), choice=choice, table=table)
@@ -265,6 +294,7 @@ class PagedEngine:
     def step(self) -> dict[int, int]:
         """The next token of every request that runs, by number. It admits those for which there is room."""
         with self.lock, evaluating(self.modules):
+            self.check_precision()
             before = list(self.running)
             got = self.admit()
             before = [one for one in before if one in self.running]
@@ -441,11 +471,15 @@ class PagedEngine:
 
     def choose(self, ones: list[Request], logits: Tensor) -> dict[int, int]:
         """Give each its next token, from logits (b l), and end those that are done."""
-        greedy = logits.argmax(dim=-1).tolist()
+        largest, best = logits.max(dim=-1)
+        greedy = best.masked_fill(~largest.isfinite(), NO_TOKEN).tolist()
         got = {}
         for at, one in enumerate(ones):
             try:
-                token = greedy[at] if is_greedy(one.choice) else self.drawn(one, logits[at : at + 1])
+                if not is_greedy(one.choice):
+                    token = self.drawn(one, logits[at : at + 1])
+                elif (token := greedy[at]) == NO_TOKEN:
+                    raise no_token_error(largest[at].item(), self.name_of(one))
             except Exception as error:  # of a processor or a filter of the user's: the others go on
                 one.error = error
                 self.end(one, 'error')
@@ -460,8 +494,16 @@ class PagedEngine:
     def drawn(self, one: Request, logits: Tensor) -> int:
         if one.choice.steps:
             ids = torch.tensor([one.ids], device=logits.device)
-            logits = one.choice.weigh(ids, logits, Past(one.start))
-        return int(one.choice.draw(logits))
+            logits = one.choice.weigh(logits, GenerationHistory(ids, one.start, max_new_tokens=one.stop - one.start))
+        tokens, largest = one.choice.draw(logits)
+        token = int(tokens.masked_fill(~largest.isfinite(), NO_TOKEN))
+        if token == NO_TOKEN:
+            raise no_token_error(largest.item(), self.name_of(one))
+        return token
+
+    def name_of(self, one: Request) -> str:
+        """Return what errors call a request."""
+        return f'{self.called} {one.number}'
 
 
 @dataclass(frozen=True)
@@ -484,9 +526,11 @@ def generate_in_blocks(
     several = own.pop('num_samples', None)
     require(several is None or (is_int(several) and several >= 1), 'num_samples', several, 'an integer of at least 1')
     ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, None)
+    seq_len = new_tokens_of(seq_len, ids.shape[1])
     starts = [0] * len(ids) if pads is None else pads.tolist()
     rows = [row[start:] for row, start in zip(ids, starts, strict=True) for _ in range(several or 1)]
     engine = PagedEngine(wrapper, storage.num_blocks, storage.block_size, max_batch=max(len(rows), 1))
+    engine.called = 'row'  # The numbers of its requests are those of the rows.
     numbers = [engine.add(row, seq_len, **own) for row in rows] if seq_len else []
     found = engine.run()
     ended = [found[number] for number in numbers] or [Completion(ids.new_zeros(0), 'length')] * len(rows)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import check_ids
 from x_transformers.flags import is_number, warn_once
 from x_transformers.generation.engine import evaluating
 from x_transformers.generation.sampling import require
+from x_transformers.training.layer_losses import Targets
 
 
 @torch.no_grad()
@@ -53,8 +53,8 @@ def grid_search_exit(
         for batch in loader:
             inputs = dict(batch) if isinstance(batch, dict) else {'x': batch}
             own = check_ids(inputs.pop('x'), 'x', 2)
-            ids, x = model.split(own, own, inputs.pop('lens', None), inputs)
-            targets = F.pad(x[:, 1:], (0, 1), value=model.ignore_index)
+            ids, tokens_read, known = model.split(own, own, inputs.pop('lens', None), inputs)
+            targets = Targets(tokens_read, model.ignore_index, known).of()
             real = targets != model.ignore_index
             tokens += int(real.sum())
             full += float((model.net(ids, **inputs).argmax(dim=-1) == targets)[real].sum())

@@ -10,35 +10,54 @@ The single steps are pure functions of `sampling.py`. No models.
 from __future__ import annotations
 
 import functools
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from x_transformers.compat.helpers import identity
 from x_transformers.flags import is_int, is_number
 from x_transformers.generation.sampling import (
     FILTER_LOGITS_FN,
     accurate,
+    check_logits,
+    check_temperature,
     counts,
     filter_named,
     filter_with,
+    gumbel_noise,
+    in_range,
+    probabilities_with_max,
     repetition,
     require,
-    sample,
+    sample_with_max,
     top_k,
 )
 
-Processor = Callable[[Tensor, Tensor], Tensor]
+Processor = Callable[..., Tensor]
+SETTLED = {'vocabulary', 'num_logits', 'never_chosen'}  # what wrappers set, and users do not
 
 
 def vocabulary_of(net: Any) -> int | None:
     """The number of tokens that the net can say, if it tells."""
     sizes = [getattr(net, name, None) for name in ('num_tokens', 'logits_dim')]
     return max((size for size in sizes if is_int(size)), default=None)
+
+
+def num_logits_of(net: Any) -> int | None:
+    """Return the number of tokens that the net has a logit for, if it tells."""
+    sizes = [getattr(net, name, None) for name in ('logits_dim', 'num_tokens')]
+    return next((size for size in sizes if is_int(size)), None)
+
+
+def indices_below(size: int, ids: Any) -> Tensor:
+    """Return those ids of a collection that are less than `size`, as an index."""
+    return torch.tensor([token for token in tokens_of(ids, 'ids', None) if token < size], dtype=torch.long)
 
 
 def check_token(token: Any, name: str, vocabulary: int | None) -> None:
@@ -74,9 +93,12 @@ class Choice:
     banned_tokens                 tokens that are never chosen
     allowed_tokens                the only tokens that are
     logits_processor              (ids (b t), logits (b l)) -> logits, one or several, last before the filters; ids are
-                                  all tokens so far, padded on the left where prompts are
+                                  all tokens so far, padded on the left where prompts are. One with a parameter
+                                  `history` is given a `GenerationHistory` by that name, which tells what is padding
     generator                     source of the draws, on the device of the logits
     vocabulary                    number of tokens, where it is known before the first logits
+    num_logits                    number of those that have a logit, where it is known
+    never_chosen                  ids that stand for something else than a token, such as padding
     """
 
     temperature: float = 1.0
@@ -91,14 +113,16 @@ class Choice:
     logits_processor: Processor | Sequence[Processor] | None = None
     generator: Generator | None = None
     vocabulary: int | None = None
+    num_logits: int | None = None
+    never_chosen: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        number = is_number(self.temperature) and self.temperature >= 0
-        require(number, 'temperature', self.temperature, 'a number of at least 0')
-        positive = is_number(self.repetition_penalty) and self.repetition_penalty > 0
-        require(positive, 'repetition_penalty', self.repetition_penalty, 'a number of more than 0')
+        check_temperature(self.temperature)
+        positive = in_range(self.repetition_penalty, 0.0) and self.repetition_penalty > 0
+        require(positive, 'repetition_penalty', self.repetition_penalty, 'a number of more than 0, not infinite')
         for name in ('presence_penalty', 'frequency_penalty'):
-            require(is_number(getattr(self, name)), name, getattr(self, name), 'a number')
+            finite = is_number(getattr(self, name)) and math.isfinite(getattr(self, name))
+            require(finite, name, getattr(self, name), 'a number, not NaN or infinite')
         keep = filter_with(self.filter_logits_fn, self.filter_kwargs)
         # the most probable token is in every filter's choice
         self.keep = identity if self.temperature == 0 else keep
@@ -115,25 +139,42 @@ class Choice:
     @classmethod
     def taken_from(cls, options: dict[str, Any], **settled: Any) -> Choice:
         """From the keywords among `options` that are those of a choice, which are taken out."""
-        own = {field.name for field in fields(cls)} - {'vocabulary'}
+        own = cls.own_names()
         return cls(**{name: options.pop(name) for name in list(options) if name in own}, **settled)
 
-    def composed(self) -> list[Callable[[Tensor, Tensor, Past], Tensor]]:
+    @classmethod
+    def own_names(cls) -> set[str]:
+        """Return the keywords by which users choose."""
+        return {field.name for field in fields(cls)} - SETTLED
+
+    @classmethod
+    def for_wrapper(cls, wrapper: Any, options: dict[str, Any]) -> Choice:
+        """Make the choice of a wrapper around a model of tokens, from `options`, of which its keywords are taken out.
+
+        What marks a place without a target, `ignore_index`, is never chosen, if it is an id of the vocabulary.
+        """
+        net = wrapper.net
+        never = [id for id in (getattr(wrapper, 'ignore_index', None),) if is_int(id) and id >= 0]
+        sizes = dict(vocabulary=vocabulary_of(net), num_logits=num_logits_of(net))
+        return cls.taken_from(options, never_chosen=tuple(never), **sizes)
+
+    def composed(self) -> list[Callable[[Tensor, GenerationHistory], Tensor]]:
         """The steps that are switched on, in order."""
         steps: list[Any] = []
         if self.repetition_penalty != 1:
             steps.append(self.penalise_repetition)
         if self.presence_penalty or self.frequency_penalty:
             steps.append(self.penalise_generated)
-        if self.logit_bias is not None or self.banned_tokens is not None or self.allowed_tokens is not None:
+        given = (self.logit_bias, self.banned_tokens, self.allowed_tokens)
+        if self.never_chosen or any(one is not None for one in given):
             self.shift = functools.cache(self.shift_for(self.vocabulary))
-            steps.append(lambda ids, logits, past: logits + self.shift(logits.shape[-1], logits.dtype, logits.device))
+            steps.append(lambda logits, _: logits + self.shift(logits.shape[-1], logits.dtype, logits.device))
         wanted = self.logits_processor
         wanted = () if wanted is None else wanted if isinstance(wanted, (list, tuple)) else (wanted,)
         for processor in wanted:
             words = 'a callable (ids, logits) -> logits, or several'
             require(callable(processor), 'logits_processor', self.logits_processor, words)
-            steps.append(functools.partial(processed, processor))
+            steps.append(functools.partial(processed, processor, takes_history(processor)))
         return steps
 
     def shift_for(self, vocabulary: int | None) -> Callable[..., Tensor]:
@@ -142,58 +183,91 @@ class Choice:
         require(isinstance(bias, Mapping), 'logit_bias', bias, 'a dict from token ids to numbers')
         bias, banned, allowed = dict(bias), self.banned_tokens, self.allowed_tokens
         for token, value in bias.items():
-            require(is_number(value), 'logit_bias', value, f'a number for each token, also for {token!r}')
+            known = is_number(value) and value < math.inf  # -inf bans a token
+            require(known, 'logit_bias', value, f'a number below inf for each token, also for {token!r}')
 
         def check(size: int | None) -> None:
             for name, ids in (('logit_bias', bias), ('banned_tokens', banned), ('allowed_tokens', allowed)):
                 tokens_of(() if ids is None else ids, name, size)
 
         def shift(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-            check(size)
-            made = torch.zeros(size, dtype=torch.float64)
-            for token, value in bias.items():
-                made[token] += value
+            check(max(size, vocabulary or 0))
+            made = torch.zeros(size, dtype=torch.float64, device='cpu')
+            # A model may read more tokens than it has logits for. These cannot be chosen anyway.
+            for token in filter(size.__gt__, bias):
+                made[token] += bias[token]
             if allowed is not None:
-                kept = torch.zeros(size, dtype=torch.bool)
-                kept[torch.tensor(tokens_of(allowed, 'allowed_tokens', size), dtype=torch.long)] = True
+                kept = torch.zeros(size, dtype=torch.bool, device='cpu')
+                kept[indices_below(size, allowed)] = True
                 made = made.masked_fill(~kept, -torch.inf)
-            if banned is not None:
-                made[torch.tensor(tokens_of(banned, 'banned_tokens', size), dtype=torch.long)] = -torch.inf
-            name = 'banned_tokens' if banned is not None else 'allowed_tokens'
+            made[indices_below(size, () if banned is None else banned)] = -torch.inf
+            made[indices_below(size, self.never_chosen)] = -torch.inf
+            name = next((n for n in ('banned_tokens', 'allowed_tokens') if getattr(self, n) is not None), 'logit_bias')
             if made.isneginf().all():
                 raise ValueError(f'`{name}` got {getattr(self, name)!r}, it must leave a token that can be chosen')
             return made.to(dtype=dtype, device=device)
 
         check(vocabulary)
         if vocabulary is not None:
-            shift(vocabulary, torch.float32, torch.device('cpu'))
+            shift(self.num_logits or vocabulary, torch.float32, torch.device('cpu'))
         return shift
 
-    def penalise_repetition(self, ids: Tensor, logits: Tensor, past: Past) -> Tensor:
-        return repetition(logits, counts(ids, past.real(ids), logits.shape[-1]) > 0, self.repetition_penalty)
+    def penalise_repetition(self, logits: Tensor, history: GenerationHistory) -> Tensor:
+        seen = counts(history.ids, history.padding_mask, logits.shape[-1]) > 0
+        return repetition(logits, seen, self.repetition_penalty)
 
-    def penalise_generated(self, ids: Tensor, logits: Tensor, past: Past) -> Tensor:
-        often = counts(ids, past.generated(ids), logits.shape[-1]).to(logits.dtype)
+    def penalise_generated(self, logits: Tensor, history: GenerationHistory) -> Tensor:
+        often = counts(history.ids, history.generated_mask, logits.shape[-1]).to(logits.dtype)
         return logits - self.frequency_penalty * often - self.presence_penalty * (often > 0)
 
-    def weigh(self, ids: Tensor, logits: Tensor, past: Past) -> Tensor:
-        """The logits (b l) after the tokens `ids` (b t) with all that is switched on before the filters."""
+    def weigh(self, logits: Tensor, history: GenerationHistory) -> Tensor:
+        """Apply all that is switched on before the filters to the logits (b, l) of the next tokens."""
+        logits = accurate(logits) if self.steps else logits  # biases and penalties may be beyond the range of float16
         for step in self.steps:
-            logits = step(ids, logits, past)
+            logits = step(logits, history)
         return logits
 
-    def draw(self, logits: Tensor) -> Tensor:
-        """Choose tokens (...) from weighed logits (... l)."""
-        return sample(self.keep(logits), self.temperature, self.generator)
+    def draw(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose tokens (...) from weighed logits (..., l), and return them with the largest logits (...), which are
+        not finite where nothing can be chosen: see `FailedRows`."""
+        return sample_with_max(self.kept(logits), self.temperature, self.generator)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """What `draw` draws from, in float32 at least; not for temperature 0."""
-        logits = accurate(self.keep(logits))
-        return ((logits - logits.amax(dim=-1, keepdim=True)) / self.temperature).softmax(dim=-1)
+    def probabilities(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probabilities that `draw` draws from, in float32 at least, and the largest logits; not for
+        temperature 0."""
+        return probabilities_with_max(self.kept(logits), self.temperature)
+
+    def perturbed(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the largest k tokens are drawn by, without replacement, and the largest logits.
+
+            log p_i + Gumbel noise                      p the probabilities that `draw` draws from, not at temperature 0
+
+        Kool et al. 2019, arXiv:1903.06059
+        """
+        kept = accurate(self.kept(logits))
+        largest = kept.amax(dim=-1, keepdim=True)
+        ranks = (kept - largest) / self.temperature + gumbel_noise(kept, self.generator)
+        return ranks.masked_fill(kept.isneginf(), -torch.inf), largest.squeeze(-1)
+
+    def kept(self, logits: Tensor) -> Tensor:
+        """Return the logits after the filters."""
+        kept = self.keep(logits)
+        check_logits(kept)
+        return kept
 
 
-def processed(processor: Processor, ids: Tensor, logits: Tensor, past: Past) -> Tensor:
-    new = processor(ids, logits)
+def takes_history(processor: Processor) -> bool:
+    """Return True if a processor has a parameter `history`."""
+    called = processor.forward if isinstance(processor, nn.Module) else processor
+    try:
+        found = inspect.signature(called).parameters.get('history')
+    except (TypeError, ValueError):  # Some built-in callables have no signature.
+        return False
+    return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
+
+
+def processed(processor: Processor, wants_history: bool, logits: Tensor, history: GenerationHistory) -> Tensor:
+    new = processor(history.ids, logits, history=history) if wants_history else processor(history.ids, logits)
     if not torch.is_tensor(new) or new.shape != logits.shape:
         got = tuple(new.shape) if torch.is_tensor(new) else type(new).__name__
         raise ValueError(f'`logits_processor` gave {got}, it must give logits of the shape {tuple(logits.shape)}')
@@ -201,31 +275,68 @@ def processed(processor: Processor, ids: Tensor, logits: Tensor, past: Past) -> 
 
 
 @dataclass
-class Past:
-    """Which of the tokens so far count for penalties.
+class GenerationHistory:
+    """The tokens before a generated one, as `ids` of the prompts and what was generated, and which of them are real.
 
-    start   place of the first generated token, one or (b)
-    pads    b      paddings in front of each row, if any
-    mask    b t    of the first tokens, if any
+    Args:
+        ids: All tokens so far, (b, t).
+        start: Index of the first generated token, an integer or one per row (b).
+        left_pad: Number of tokens in front that are no text, an integer or one per row (b); None for none.
+        mask: True for the real ones of the first tokens, (b, n) with n <= t; None if all are.
+        max_new_tokens: Number of tokens to generate, unless a row ends before.
     """
 
+    ids: Tensor
     start: int | Tensor
-    pads: Tensor | None = None
+    left_pad: int | Tensor | None = None
     mask: Tensor | None = None
+    max_new_tokens: int | None = None
 
-    def generated(self, ids: Tensor) -> Tensor:
-        place = torch.arange(ids.shape[1], device=ids.device)
-        start = self.start.unsqueeze(-1) if torch.is_tensor(self.start) else self.start
-        return (place >= start).expand(ids.shape)
+    @property
+    def token_mask(self) -> Tensor:
+        """True for real tokens, False for padding, (b, t)."""
+        real = self.padding_mask
+        return torch.ones_like(self.ids, dtype=torch.bool) if real is None else real
 
-    def real(self, ids: Tensor) -> Tensor | None:
+    @property
+    def padding_mask(self) -> Tensor | None:
+        """`token_mask`, or None if all tokens are real."""
         real = None
-        if self.pads is not None:
-            real = torch.arange(ids.shape[1], device=ids.device) >= self.pads.unsqueeze(-1)
+        if self.left_pad is not None:
+            real = self._from(self.left_pad)
         if self.mask is not None:
-            mask = F.pad(self.mask, (0, ids.shape[1] - self.mask.shape[1]), value=True)
+            mask = F.pad(self.mask.bool(), (0, self.ids.shape[1] - self.mask.shape[1]), value=True)
             real = mask if real is None else real & mask
         return real
+
+    @property
+    def generated_mask(self) -> Tensor:
+        """True for generated tokens, False for those of the prompt, (b, t)."""
+        return self._from(self.start)
+
+    @property
+    def num_generated(self) -> int | Tensor:
+        """Number of generated tokens: an integer, or one per row (b) if rows are ahead of one another."""
+        return self.ids.shape[1] - self.start
+
+    @property
+    def num_prompt_tokens(self) -> int | Tensor:
+        """Number of real tokens of the prompts: an integer, or one per row (b)."""
+        if self.mask is not None:
+            return self.token_mask.sum(dim=-1) - self.num_generated
+        return self.start - (0 if self.left_pad is None else self.left_pad)
+
+    def left_padded(self) -> tuple[Tensor, Tensor | None]:
+        """Return `ids` and `padding_mask`, (b, t) both, with what is not real moved to the front of each row."""
+        real = self.padding_mask
+        if self.mask is None:
+            return self.ids, real
+        order = real.byte().argsort(dim=-1, stable=True)
+        return self.ids.gather(1, order), real.gather(1, order)
+
+    def _from(self, first: int | Tensor) -> Tensor:
+        first = first.unsqueeze(-1) if torch.is_tensor(first) else first
+        return (torch.arange(self.ids.shape[1], device=self.ids.device) >= first).expand(self.ids.shape)
 
 
 # ends

@@ -20,7 +20,8 @@ from x_transformers.core.traces import cache_alone
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
 from x_transformers.flags import warn_once
-from x_transformers.generation.choice import REASONS, Endings, Past
+from x_transformers.generation.choice import REASONS, Endings, GenerationHistory
+from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.sampling import accurate
 
 # modules that were training, and in how many places, threads among them, they are held in eval mode
@@ -139,8 +140,9 @@ class Reader:
         if not self.caching:
             return self.recomputed(sequence[:, start:], inputs, count)
         if cache is not None:
-            start = self.seen
-            inputs |= dict(cache=cache, input_not_include_cache=True)
+            whole = getattr(self.net, 'reads_whole', False) is True
+            start = start if whole else self.seen
+            inputs |= dict(cache=cache, input_not_include_cache=not whole)
         # let go of the last ones, whose memory the next pass may need
         self.intermediates = None
         if cache is not None and pads is None and self.takes_plain_step(sequence[:, start:], cache):
@@ -316,13 +318,15 @@ class Decoding:
     length             places of `ids` that are filled
     samples            how often each prompt is continued; its reading is shared
     beside             further readings of each step, which change its logits
-    weigh              from the tokens so far, their next logits and their past, to the logits that `choose` gets
+    choose             from logits (b l) to tokens, and the largest logit of each row
+    weigh              from logits and the history of tokens to the logits that `choose` gets
+    text_start         places in front that hold no tokens of the vocabulary which is chosen from
     log_probs  b s     those of the generated tokens under the expert alone, if wanted
     ends       b       why each row has ended, as a place in `REASONS`; 0 while it goes on. Only padding follows
     """
 
     expert: Reader
-    choose: Callable[[Tensor], Tensor]
+    choose: Callable[[Tensor], tuple[Tensor, Tensor]]
     modules: list[nn.Module]
     ids: Tensor
     pads: Tensor | None
@@ -332,15 +336,18 @@ class Decoding:
     eos_token: int | None = None
     endings: Endings | None = None
     beside: Sequence[Beside] = ()
-    weigh: Callable[[Tensor, Tensor, Past], Tensor] | None = None
+    weigh: Callable[[Tensor, GenerationHistory], Tensor] | None = None
+    text_start: int = 0
     samples: int = 1
     callback: Callable[[Tensor], Any] | None = None
     wants_log_probs: bool = False
     ends: Tensor = field(init=False)
     log_probs: Tensor | None = field(init=False, default=None)
     start: int = field(init=False)
+    failed: FailedRows = field(init=False)
 
     def __post_init__(self) -> None:
+        self.failed = FailedRows(self.leading)
         self.endings = (self.endings or Endings(self.eos_token)).to(self.ids.device)
         self.ends = torch.zeros(self.ids.shape[0], dtype=torch.long, device=self.ids.device)
         self.start = self.length
@@ -363,12 +370,14 @@ class Decoding:
             for other in self.beside:
                 logits = other.added_to(logits, sequence, self.pads)
             if self.weigh is not None:
-                logits = self.weigh(sequence, logits, Past(self.start, self.pads, self.expert.inputs.get('mask')))
-            tokens = self.choose(logits)
+                logits = self.weigh(logits, self.history(sequence))
+            tokens, largest = self.choose(logits)
+            ended = self.ends > 0 if self.endings else None
+            self.failed.add(largest, ended)
             if self.wants_log_probs:
                 self.note(expert, tokens)
-        if self.endings:
-            tokens = tokens.masked_fill(self.ends > 0, self.pad_value)
+        if ended is not None:
+            tokens = tokens.masked_fill(ended, self.pad_value)
         self.ids[:, self.length] = tokens
         self.length += 1
         if self.endings:
@@ -376,29 +385,41 @@ class Decoding:
             self.ends = torch.where(self.ends > 0, self.ends, self.endings.reasons(tail))
         return tokens
 
+    def history(self, sequence: Tensor) -> GenerationHistory:
+        """Return which of the tokens so far are real, and how many are to come."""
+        left_pad = self.text_start or None if self.pads is None else self.pads
+        mask = self.expert.inputs.get('mask')
+        return GenerationHistory(sequence, self.start, left_pad, mask, self.max_new_tokens)
+
     def note(self, logits: Tensor, tokens: Tensor) -> None:
         """Keep the log probabilities of the tokens chosen."""
         new = accurate(logits).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         if self.log_probs is None:
-            self.log_probs = new.new_zeros(len(new), self.ids.shape[1] - self.start)
+            self.log_probs = new.new_zeros(len(new), self.max_new_tokens)
         self.log_probs[:, self.length - self.start] = new.masked_fill(self.ends > 0, 0.0)
 
-    def run(self, seq_len: int) -> Iterator[Tensor]:
-        """At most `seq_len` steps, until every row is finished. Gives tokens in the leading axes of the prompts."""
-        if self.samples != 1 and seq_len > 0:
+    @property
+    def max_new_tokens(self) -> int:
+        """Number of tokens that there is room for."""
+        return self.ids.shape[1] - self.start
+
+    def run(self) -> Iterator[Tensor]:
+        """Generate until there is no room left or every row has ended; yield tokens in the axes of the prompts."""
+        if self.samples != 1 and self.max_new_tokens > 0:
             self.fork()
-        for _ in range(seq_len):
-            if self.endings and (self.ends > 0).all():
+        for _ in range(self.max_new_tokens):
+            if self.endings and self.failed.read((self.ends > 0).all()):
                 return
             tokens = self.step().reshape(self.leading)
             if self.callback is not None:
                 self.callback(tokens)
             yield tokens
+        self.failed.raise_first()
 
-    def finish(self, seq_len: int) -> None:
+    def finish(self) -> None:
         """The steps of `run`, without gradients and in eval mode."""
         with evaluating(self.modules):
-            for _ in self.run(seq_len):
+            for _ in self.run():
                 pass
 
     def generated(self, t: Tensor) -> Tensor:
@@ -428,12 +449,14 @@ class Beams:
 
     ids          b h t   the prompts, padded on the left, then room for what is generated
     scores       b h     summed log probabilities, in nats
-    rank                 from logits (.. l) to what the candidates of one hypothesis are picked by
+    rank                 from logits (.. l) to what the candidates of one hypothesis are picked by, and the largest
+                         logit that may be chosen (..); None where this is the logits themselves
+    weigh                changes logits before all else, given the history of tokens; None for nothing
     done         b h t   hypotheses that ended with `eos_token`, the best by `done_scores` (b h)
     """
 
     reader: Reader
-    rank: Callable[[Tensor], Tensor]
+    rank: Callable[[Tensor], tuple[Tensor, Tensor]] | None
     beams: int
     ids: Tensor
     pads: Tensor | None
@@ -441,9 +464,11 @@ class Beams:
     scores: Tensor
     endings: Endings = field(default_factory=Endings)
     length_penalty: float = 0.0
+    weigh: Callable[[Tensor, GenerationHistory], Tensor] | None = None
     done: Tensor = field(init=False)
     done_scores: Tensor = field(init=False)
     start: int = field(init=False)
+    failed: FailedRows = field(init=False, default_factory=FailedRows)
 
     def __post_init__(self) -> None:
         self.endings.to(self.ids.device)
@@ -457,11 +482,20 @@ class Beams:
         """Continue each hypothesis with its best tokens, and keep the best of all continuations."""
         b, h, _ = self.ids.shape
         pads = None if self.pads is None else repeat(self.pads, 'b -> (b h)', h=h)
-        logits = self.reader.read(rearrange(self.ids[..., : self.length], 'b h t -> (b h) t'), pads)
+        sequence = rearrange(self.ids[..., : self.length], 'b h t -> (b h) t')
+        logits = self.reader.read(sequence, pads)
+        if self.weigh is not None:
+            room, mask = self.ids.shape[-1] - self.start, self.reader.inputs.get('mask')
+            logits = self.weigh(logits, GenerationHistory(sequence, self.start, pads, mask, room))
         wanted = self.beams + (len(self.endings.eos) if self.endings else 0)
-        ranks, tokens = self.rank(logits).topk(min(wanted, logits.shape[-1]), dim=-1)
-        # what a filter left out must not come back where too few tokens remain
-        gains = accurate(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(ranks.isneginf(), -torch.inf)
+        ranks, largest = (logits, None) if self.rank is None else self.rank(logits)
+        ranks, tokens = ranks.topk(min(wanted, logits.shape[-1]), dim=-1)
+        dead = rearrange(self.scores.isneginf(), 'b h -> (b h)')
+        largest = (ranks[:, 0] if largest is None else largest).masked_fill(dead, -torch.inf)
+        self.note_failed(rearrange(largest, '(b h) -> b h', h=h))
+        # What a filter left out must not come back where too few tokens remain.
+        left_out = ranks.isneginf() | rearrange(dead, 'r -> r 1')
+        gains = accurate(logits).log_softmax(dim=-1).gather(-1, tokens).masked_fill(left_out, -torch.inf)
 
         count = tokens.shape[-1]
         totals = rearrange(self.scores, 'b h -> b h 1') + rearrange(gains, '(b h) k -> b h k', h=h)
@@ -475,6 +509,13 @@ class Beams:
         self.length += 1
         rows = rearrange(torch.arange(b, device=best.device) * h, 'b -> b 1') + parents
         self.reader.select(rearrange(rows, 'b k -> (b k)'), b * h)
+
+    def note_failed(self, largest: Tensor) -> None:
+        """Note rows with logits that are NaN, or of which no hypothesis goes on or has ended, from the largest logits
+        (b, h) of hypotheses."""
+        ended = ~self.done_scores.isneginf().all(dim=-1) if self.done_scores.shape[1] else None
+        largest = largest.amax(dim=1)
+        self.failed.add(largest, None if ended is None else ended & largest.isneginf())
 
     def continued(self, tokens: Tensor, best: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The hypotheses (b k t) at the places `best` (b k) of all continuations, and which ones they continue."""
@@ -500,6 +541,7 @@ class Beams:
             if self.endings and self.settled(seq_len):
                 break
             self.step()
+        self.failed.raise_first()
         made = self.length - self.start
         if not self.endings:
             self.done, self.done_scores = self.ids, self.score(self.scores, made)
@@ -512,9 +554,9 @@ class Beams:
         return self.done[..., self.start : self.length], self.done_scores
 
     def settled(self, seq_len: int) -> bool:
-        """Whether no hypothesis that goes on can be better than those that have ended: its sum can only fall."""
+        """Return True if no hypothesis that goes on can be better than those that have ended: its sum can only fall."""
         if self.done_scores.shape[1] < self.beams:
-            return bool(self.scores.isneginf().all()) and self.length > self.start
+            return self.failed.read(self.scores.isneginf().all()) and self.length > self.start
         tokens = seq_len if self.length_penalty > 0 else self.length + 1 - self.start
         hope = self.score(self.scores.amax(dim=1), tokens)
-        return bool((self.done_scores[:, -1] >= hope).all())
+        return self.failed.read((self.done_scores[:, -1] >= hope).all())

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import widened
 from x_transformers.features.exits import Exits, Tokens
 from x_transformers.flags import is_int, is_number
 from x_transformers.generation.choice import Endings
@@ -41,7 +43,7 @@ def blocks_of(net: Any) -> int:
 
 def first_blocks(net: Any, count: int) -> dict[str, Any]:
     """The keywords of a call of the net that runs its first blocks alone; none for all of them."""
-    stack = net.attn_layers
+    stack = known_stack(net.attn_layers)
     order = stack.layers_execute_order[: count * stack.len_default_block]
     return {} if len(order) == len(stack.layers_execute_order) else {'layers_execute_order': tuple(order)}
 
@@ -53,6 +55,28 @@ def blocks_of_draft(net: Any, draft: Any) -> dict[str, Any]:
     most = blocks_of(net) - 1
     require(1 <= draft <= most, 'draft', draft, f'{words}, from 1 to {most}')
     return first_blocks(net, draft)
+
+
+def check_looped_exits(net: Any, inputs: dict[str, Any], rows: int, cache_kv: bool) -> None:
+    """Refuse exits of a looped net where they would depend on what is generated beside a row, or on the cache.
+
+    Args:
+        net: The net.
+        inputs: Keywords of its calls: `looped_inference` asks for early exits, which a prompt does not take.
+        rows: Number of rows that are generated.
+        cache_kv: Whether a cache is wanted.
+    """
+    if not inputs.get('looped_inference'):
+        if inputs.get('looped_exit_prob_threshold') is not None:
+            raise ValueError('`looped_exit_prob_threshold` needs `looped_inference=True`, or no pass is left out')
+        return
+    if rows != 1:
+        raise ValueError(
+            f'`looped_inference` must be False for {rows} rows: each token of a single row decides when it has run '
+            'enough passes'
+        )
+    if not (cache_kv and getattr(net, 'can_cache_kv', False)):
+        raise ValueError('`looped_inference` needs the cache: without it earlier tokens are recomputed with all passes')
 
 
 # rules
@@ -139,15 +163,16 @@ def of_block(threshold: Any, block: int) -> float:
 
 def decayed(threshold: float, t: Tensor, most: int, tau: float) -> Tensor:
     """The threshold of the t-th generated token, of `most`."""
-    return (0.9 * threshold + 0.1 * (-tau * t.clamp(min=0).double() / max(most, 1)).exp()).clamp(0, 1)
+    return (0.9 * threshold + 0.1 * (-tau * widened(t.clamp(min=0)) / max(most, 1)).exp()).clamp(0, 1)
 
 
 def mean_context(context: Tensor, mask: Tensor | None) -> Tensor:
     """The mean (b d) of what is real of a context (b m d)."""
     if mask is None:
         return context.mean(dim=1)
-    real = mask.unsqueeze(-1).to(context.dtype)
-    return context.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+    real = mask.unsqueeze(-1)
+    total = accurate(context.masked_fill(~real, 0.0)).sum(dim=1)
+    return (total / real.sum(dim=1).clamp(min=1)).to(context.dtype)
 
 
 # confidences, of tokens (m)
@@ -224,7 +249,7 @@ class Watched:
                 raise ValueError('`return_stats` needs each step to be one call: rows with padding were read apart')
             depths = torch.stack([depth.repeat_interleave(b // max(len(depth), 1)) for depth in each], dim=1)
         real = going(state.ids[:, state.start : state.length], state.endings)
-        mean = float(depths[real].double().mean()) if bool(real.any()) else math.nan
+        mean = float(widened(depths[real]).mean()) if bool(real.any()) else math.nan
         return ExitStats(mean, self.blocks, state.generated(depths.masked_fill(~real, 0)))
 
 

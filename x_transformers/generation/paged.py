@@ -100,6 +100,10 @@ class BlockPool:
             self.stores[name] = store
         store.index_copy_(0, slots, rows)
 
+    def forget(self) -> None:
+        """Free the memory of the slots. No table may hold a block, since what blocks hold is lost."""
+        self.stores.clear()
+
     def read(self, name: str, slots: Tensor) -> Tensor:
         """The rows in slots (b n):  b n r"""
         return self.stores[name].index_select(0, slots.flatten()).view(*slots.shape, -1)

@@ -27,6 +27,7 @@ from x_transformers.cache import Cache
 from x_transformers.core import old_caches
 from x_transformers.core.files import check_fields, is_count, read_content, write_content
 from x_transformers.generation.engine import Reader, evaluating, rows_of
+from x_transformers.generation.sampling import lens_of_mask
 
 FORMAT = 'x-transformers prompt 4'
 
@@ -97,6 +98,7 @@ class PromptCache:
     @classmethod
     def of(cls, wrapper: Any, prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> PromptCache:
         """Read prompts."""
+        prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
         ids, pads, leading = wrapper.opening(prompts, prompt_lens, 0, inputs.get('mask'))
         reader = Reader(wrapper.net, inputs, restrict=False)
         if not reader.caching:

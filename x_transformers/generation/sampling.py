@@ -22,8 +22,9 @@ from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from x_transformers.core.checks import check_ids, numbers_of
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.flags import did_you_mean, is_int, is_number, shown, warn_once
+from x_transformers.generation.failures import FailedRows
 
 # below this, the argument of a logarithm is taken for this
 TINY = 1e-20
@@ -36,7 +37,12 @@ def require(allowed: bool, name: str, value: Any, words: str) -> None:
 
 
 def in_range(value: Any, low: float, high: float = math.inf) -> bool:
-    return is_number(value) and low <= value <= high
+    """Return True for a finite number from `low` to `high`."""
+    return is_number(value) and low <= value <= high and value < math.inf
+
+
+def check_temperature(temperature: Any, name: str = 'temperature') -> None:
+    require(in_range(temperature, 0.0), name, temperature, 'a number of at least 0, not infinite')
 
 
 def check_logits(logits: Tensor, name: str = 'logits') -> None:
@@ -253,8 +259,15 @@ def bind(keep: Filter, keywords: dict[str, Any]) -> Filter:
             raise ValueError(f'`filter_kwargs` got {keyword!r}, the keywords of `{name}` are {takes}{hint}')
     bound = functools.partial(keep, **keywords)
     if keep in FILTER_LOGITS_FN.values():
-        bound(torch.zeros(2))
+        bound(torch.zeros(2, dtype=torch.float32, device='cpu'))
     return bound
+
+
+def without_token(logits: Tensor, token: int) -> Tensor:
+    """Return logits (..., l) with -inf for a token, if it is one of them."""
+    if not 0 <= token < logits.shape[-1]:
+        return logits
+    return logits.masked_fill(torch.arange(logits.shape[-1], device=logits.device) == token, -math.inf)
 
 
 # what the tokens before say about the next one
@@ -266,9 +279,16 @@ def repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 
 def counts(ids: Tensor, counted: Tensor | None, size: int) -> Tensor:
-    """How often each token of a vocabulary of `size` occurs in each row of ids (b t), where `counted` (b t):  b l"""
+    """Count how often each of the first `size` tokens occurs in each row of ids (b, t), where `counted` (b, t) is True.
+
+    Ids that have no logit, since a model reads more tokens than it can say, do not count.
+
+    Returns:
+        Counts (b, size), float32 under any default dtype.
+    """
     ones = torch.ones_like(ids, dtype=torch.float32) if counted is None else counted.float()
-    return torch.zeros(len(ids), size, device=ids.device).scatter_add_(1, ids, ones)
+    found = torch.zeros(len(ids), size + 1, dtype=torch.float32, device=ids.device)
+    return found.scatter_add_(1, ids.clamp(max=size), ones)[:, :size]
 
 
 # draws
@@ -281,20 +301,55 @@ def sample(logits: Tensor, temperature: float = 1.0, generator: Generator | None
         temperature  [0, inf)   below 1 sharpens, above 1 flattens
         generator               source of the draws, on the device of the logits; torch's own by default
         returns      ...        int64 tokens
-        raises       ValueError if `temperature` is out of range
+        raises       ValueError if `temperature` is out of range, or a row allows no token: all of it is -inf, or
+                     some of it NaN
 
     >>> sample(torch.tensor([[0., 2., 1.]]), temperature = 0.)
     tensor([1])
     """
     check_logits(logits)
-    require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
+    check_temperature(temperature)
+    tokens, largest = sample_with_max(logits, temperature, generator)
+    failed = FailedRows(largest.shape)
+    failed.add(largest.flatten())
+    if temperature > 0:
+        failed.raise_first()
+    return tokens
+
+
+def sample_with_max(logits: Tensor, temperature: float, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Draw one token per row as `sample` does, without a check, and return the largest logits beside the tokens.
+
+    Args:
+        logits: (..., l), checked. A row that allows no choice gets some token; its largest logit is not finite.
+        temperature: A finite number of at least 0, checked.
+
+    Returns:
+        Tokens (...) and the largest logit (...) of each row.
+    """
     if temperature == 0:
-        return logits.argmax(dim=-1)
-    # the largest logit becomes 0 first: divided by a very small temperature, it would overflow
+        largest, tokens = logits.max(dim=-1)
+        return tokens, largest
+    probs, largest = probabilities_with_max(logits, temperature)
+    return draw(probs, generator), largest
+
+
+def probabilities_with_max(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return `softmax(logits / temperature)` (..., l), in float32 at least, and the largest logits (...)."""
+    # The largest logit becomes 0 first: divided by a very small temperature, it would overflow.
     logits = accurate(logits)
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
-    probs = logits.softmax(dim=-1)
-    return torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1, generator=generator).reshape(probs.shape[:-1])
+    largest = logits.amax(dim=-1, keepdim=True)
+    return ((logits - largest) / temperature).softmax(dim=-1), largest.squeeze(-1)
+
+
+def draw(probs: Tensor, generator: Generator | None = None) -> Tensor:
+    """Draw one index from each row of probabilities (..., l).
+
+        argmax_i p_i / e_i                                  e_i exponentially distributed
+
+    These are the draws of `torch.multinomial`, which waits for the device to check its input.
+    """
+    return (probs / torch.empty_like(probs).exponential_(1, generator=generator)).argmax(dim=-1)
 
 
 def gumbel_noise(t: Tensor, generator: Generator | None = None) -> Tensor:
@@ -316,13 +371,15 @@ def gumbel_sample(
         logits       ... l      unnormalised log probabilities, in nats
         temperature  [0, inf)   taken for `eps` where it is less
         returns      ...        int64 tokens
-        raises       ValueError if `temperature` is out of range
+        raises       ValueError if `temperature` is out of range, or on the CPU if a row allows no token
 
     Maddison et al. 2014, arXiv:1411.0030
     """
     check_logits(logits)
-    require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
-    return (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).argmax(dim=-1)
+    check_temperature(temperature)
+    largest, tokens = (accurate(logits) / max(temperature, eps) + gumbel_noise(logits, generator)).max(dim=-1)
+    FailedRows(largest.shape).add(largest.flatten())
+    return tokens
 
 
 # two models
@@ -355,9 +412,10 @@ def contrastive_decode_fn(
         )
     require(in_range(alpha, 0.0, 1.0) and alpha > 0, 'alpha', alpha, 'more than 0 and at most 1')
     require(in_range(beta, 0.0), 'beta', beta, 'a number of at least 0')
-    cutoff = expert_logits.amax(dim=-1, keepdim=True) + math.log(alpha)
-    contrasted = (1 + beta) * expert_logits - beta * amateur_logits
-    return contrasted.masked_fill(expert_logits < cutoff, -torch.finfo(contrasted.dtype).max)
+    expert, amateur = accurate(expert_logits), accurate(amateur_logits)
+    cutoff = expert.amax(dim=-1, keepdim=True) + math.log(alpha)
+    contrasted = clamped_to((1 + beta) * expert - beta * amateur, expert_logits.dtype)
+    return contrasted.masked_fill(expert < cutoff, -torch.finfo(contrasted.dtype).max)
 
 
 def guided(logits: Tensor, without: Tensor, scale: float) -> Tensor:
@@ -365,6 +423,7 @@ def guided(logits: Tensor, without: Tensor, scale: float) -> Tensor:
 
     1 leaves the logits as they are, 0 gives the others.  Ho and Salimans 2022, arXiv:2207.12598
     """
+    logits, without = accurate(logits), accurate(without)
     return without + scale * (logits - without)
 
 
@@ -397,7 +456,41 @@ def shift_right(t: Tensor, places: Tensor, pad_id: float = 0) -> Tensor:
     return t.gather(1, source.clamp(min=0).expand_as(t)).masked_fill(source < 0, pad_id)
 
 
-# prompts
+# lengths and prompts
+
+
+class TotalLength(int):
+    """A number of new tokens that is counted with the prompt, as `max_length` of a generation_config.json is.
+
+    `TotalLength(9)` is the integer 8, the new tokens behind a start of one. Given as `seq_len`, it makes 9 - n of them
+    behind a prompt of n tokens, padding included.
+    """
+
+    def __new__(cls, total: int) -> TotalLength:
+        return super().__new__(cls, total - 1)
+
+    @property
+    def total(self) -> int:
+        return int(self) + 1
+
+    def __getnewargs__(self) -> tuple[int]:
+        return (self.total,)
+
+
+def new_tokens_of(seq_len: Any, prompt: int) -> Any:
+    """Return the number of new tokens behind so many tokens of prompts.
+
+    Raises:
+        ValueError: If a `TotalLength` leaves none.
+    """
+    if not isinstance(seq_len, TotalLength):
+        return seq_len
+    if seq_len.total <= prompt:
+        raise ValueError(
+            f'`seq_len` must leave a token to generate, got {seq_len.total} tokens in all (`max_length`) '
+            f'and prompts of {prompt}'
+        )
+    return seq_len.total - prompt
 
 
 def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tensor, Tensor | None, torch.Size]:
@@ -431,6 +524,39 @@ def padded_prompts(prompts: Any, prompt_lens: Any, pad_value: int) -> tuple[Tens
     if not pads.any():
         return ids[:, :longest], None, leading
     return align_right(ids[:, :longest], lens, pad_value), pads, leading
+
+
+def lens_of_mask(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> Any:
+    """Return `prompt_lens`, or those that a mask says which hides the end of prompts: it is taken out of the inputs.
+
+    Args:
+        prompts: Ids, (..., t), or a list of prompts.
+        prompt_lens: The number of real tokens of each, if the user has said so.
+        inputs: Keywords of the net, among them `mask`, (b, t).
+
+    Raises:
+        ValueError: The mask hides a last token, from which generation goes on, and others before it or all of them.
+    """
+    mask = inputs.get('mask')
+    if mask is None or prompt_lens is not None or not torch.is_tensor(prompts) or prompts.ndim == 0:
+        return prompt_lens
+    ids = prompts.reshape(prompts.shape[:-1].numel(), prompts.shape[-1])
+    check_mask(mask, ids, alone=True)
+    real = mask.bool()
+    if bool(real[:, -1:].all()):
+        return None
+    lens = real.sum(dim=-1)
+    padded = torch.arange(ids.shape[1], device=mask.device) < lens.unsqueeze(-1)
+    wrong = ((padded != real).any(dim=-1) & ~real[:, -1]) | (lens == 0)
+    if bool(wrong.any()) or bool((real[:, -1] & (lens < ids.shape[1])).any()):
+        row = int((wrong | (padded != real).any(dim=-1)).nonzero()[0])
+        hidden = real[row].logical_not().nonzero().flatten().tolist()
+        raise ValueError(
+            f'`mask` hides {hidden} of row {row}, and generation goes on from the last token: prompts '
+            'of a batch must all be padded on the left, or all on the right'
+        )
+    del inputs['mask']
+    return lens.reshape(prompts.shape[:-1])
 
 
 def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:

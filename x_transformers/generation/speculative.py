@@ -31,10 +31,12 @@ from x_transformers.core.buffers import Buffer
 from x_transformers.core.checks import within
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
 from x_transformers.flags import is_int, warn_once
-from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, Past, vocabulary_of
+from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Reader
+from x_transformers.generation.exits import check_looped_exits
+from x_transformers.generation.failures import FailedRows
 from x_transformers.generation.guidance import Guidance
-from x_transformers.generation.sampling import require, shift_right
+from x_transformers.generation.sampling import draw, lens_of_mask, new_tokens_of, require, shift_right
 
 
 class SpeculativeStats(NamedTuple):
@@ -200,8 +202,8 @@ class Draft:
             if state.choice.temperature == 0:
                 token = logits.argmax(dim=-1)
             else:
-                probs.append(state.choice.probabilities(logits))
-                token = torch.multinomial(probs[-1], 1, generator=state.choice.generator)[:, 0]
+                probs.append(state.choice.probabilities(logits)[0])
+                token = draw(probs[-1], state.choice.generator)
             ids = torch.cat((ids, token.unsqueeze(-1)), dim=1)
         real = torch.full((len(ids),), count, device=ids.device)
         return ids[:, state.ids.shape[1] :], real, torch.stack(probs, dim=1) if probs else None
@@ -248,9 +250,11 @@ class Speculation:
     made: Tensor = field(init=False)
     out: Tensor = field(init=False)
     done: Tensor = field(init=False)
+    failed: FailedRows = field(init=False)
 
     def __post_init__(self) -> None:
         b, t = self.ids.shape
+        self.failed = FailedRows(self.leading)
         self.made = self.ids.new_zeros(b)
         self.start, self.done = self.made + t, torch.zeros(b, dtype=torch.bool, device=self.ids.device)
         room = self.endings.width + self.seq_len + self.guesses + 1
@@ -264,7 +268,7 @@ class Speculation:
             count = min(self.guesses, left - 1, self.room())
             self.round(max(count, 0))
             # what the row furthest from its end still needs
-            left = int(torch.where(self.done, 0, self.seq_len - self.made).max())
+            left = self.failed.read(torch.where(self.done, 0, self.seq_len - self.made).max())
         front = self.endings.width
         length = int(self.made.max()) if len(self.made) else 0
         new = self.out[:, front : front + length]
@@ -284,7 +288,8 @@ class Speculation:
         """The logits (b l) after `ids` with all that is switched on before the filters."""
         if not self.choice.steps:
             return logits
-        return self.choice.weigh(ids, logits, Past(self.start, self.pads, self.reader.inputs.get('mask')))
+        mask = self.reader.inputs.get('mask')
+        return self.choice.weigh(logits, GenerationHistory(ids, self.start, self.pads, mask, self.seq_len))
 
     def round(self, count: int) -> None:
         """Guess so many tokens, and add to each row those accepted, and one more."""
@@ -300,15 +305,18 @@ class Speculation:
         if self.choice.steps:
             each = [self.weighed(longer[:, : t + i], logits[:, i]) for i in range(count + 1)]
             logits = torch.stack(each, dim=1)
-        known = within(real, count)
-        accepted, token = self.judged(guesses, known, q, logits)
+        # A row may hold ids that the model reads and cannot say.
+        known = within(real, count) & (guesses < logits.shape[-1])
+        accepted, token, largest = self.judged(guesses.clamp(max=logits.shape[-1] - 1), known, q, logits)
         self.rounds += 1
         self.counted = self.counted + torch.stack((known.sum(dim=1), accepted)).masked_fill(self.done, 0).sum(dim=1)
         token, place = rearrange(token, 'b -> b 1'), rearrange(accepted, 'b -> b 1')
         block = torch.cat((guesses, token), dim=1).scatter(1, place, token)
         if not self.reader.caching:  # rows that are read again each time stay together, without padding in front
             accepted = accepted.clamp(max=torch.where(self.done, count, accepted).min())
+        before = self.made
         self.write(block, accepted + 1)
+        self.failed.add(largest.mT, ignored=~within(self.made - before, count + 1).mT)
         self.align(torch.cat((self.ids, block), dim=1), t, accepted)
 
     def read(self, ids: Tensor, count: int) -> Tensor:
@@ -317,14 +325,15 @@ class Speculation:
             return rearrange(self.reader.read(ids, self.pads), 'b l -> b 1 l')
         return self.reader.read(ids, self.pads, count)
 
-    def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """How many guesses (b k) each row accepts, and the token (b) that follows them."""
+    def judged(self, guesses: Tensor, known: Tensor, q: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Judge guesses (b, k) by logits (b, k + 1, l): return how many of them each row accepts, the token (b) that
+        follows them, and the largest logits (b, k + 1)."""
         rows = torch.arange(len(guesses), device=guesses.device)
         if self.choice.temperature == 0:
-            best = logits.argmax(dim=-1)
+            largest, best = logits.max(dim=-1)
             accepted = ((guesses == best[:, :-1]) & known).cumprod(dim=1).sum(dim=1)
-            return accepted, best[rows, accepted]
-        p, generator = self.choice.probabilities(logits), self.choice.generator
+            return accepted, best[rows, accepted], largest
+        (p, largest), generator = self.choice.probabilities(logits), self.choice.generator
         q = F.one_hot(guesses, p.shape[-1]).to(p.dtype) if q is None else q.to(p.dtype)
         q = F.pad(q * rearrange(known, 'b k -> b k 1'), (0, 0, 0, 1))
         chance = torch.rand(guesses.shape, dtype=p.dtype, device=p.device, generator=generator)
@@ -334,7 +343,7 @@ class Speculation:
         rest = (own - q[rows, accepted]).clamp(min=0)
         # nothing is left where both agree up to rounding: then a rejection has no weight either
         rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, own)
-        return accepted, torch.multinomial(rest, 1, generator=generator)[:, 0]
+        return accepted, draw(rest, generator), largest
 
     def write(self, block: Tensor, count: Tensor) -> None:
         """Add the first `count` (b) tokens of a block (b k) to what rows that go on have made, up to their end."""
@@ -396,7 +405,7 @@ def speculation(
     for name, value in (('num_draft_tokens', num_draft_tokens), ('max_ngram', max_ngram)):
         require(is_int(value) and value >= 1, name, value, 'an integer of at least 1')
     vocabulary, inputs = vocabulary_of(wrapper.net), dict(options)
-    choice = Choice.taken_from(inputs, vocabulary=vocabulary)
+    choice = Choice.for_wrapper(wrapper, inputs)
     endings = Endings(inputs.pop('eos_token', None), inputs.pop('stop_sequences', None), vocabulary)
     reading = dict(cache_kv=inputs.pop('cache_kv', True), restrict=inputs.pop('restrict_to_max_seq_len', True))
     reading['slides'] = inputs.pop('slide_cache', True)
@@ -406,7 +415,9 @@ def speculation(
     for name in ('amateur_model', 'contrastive_decode_kwargs', 'num_samples', 'callback', 'prompt_cache'):
         if inputs.pop(name, None) is not None:
             raise ValueError(f'`{name}` does not go with speculative decoding, give it to `generate`')
+    prompt_lens = lens_of_mask(prompts, prompt_lens, inputs)
     ids, pads, leading = wrapper.opening(prompts, prompt_lens, seq_len, inputs.get('mask'))
+    seq_len = new_tokens_of(seq_len, ids.shape[1])
     modules = list(wrapper.modules())
     if draft is None and draft_kwargs is not None:
         raise ValueError('`draft_kwargs` needs a `draft`')
@@ -423,9 +434,10 @@ def speculation(
     if getattr(wrapper.net, 'follows_length', False):
         warn_once('nothing is guessed for a net whose rotary scaling depends on how many tokens are read')
         num_draft_tokens = 0
-    if getattr(wrapper.net, 'looped', False) and len(ids) == 1:
+    check_looped_exits(wrapper.net, inputs, len(ids), reading['cache_kv'])
+    if inputs.get('looped_inference'):
         warn_once('a looped net decides token by token when to stop, nothing is guessed for it')
-        inputs['looped_inference'], num_draft_tokens = True, 0
+        num_draft_tokens = 0
     return Speculation(
         reader=Rewinder(wrapper.net, inputs, **reading),
         guesser=guesser,

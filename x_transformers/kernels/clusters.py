@@ -64,10 +64,6 @@ class Order(NamedTuple):
         return (self.back + 1 + self.ahead) * self.block
 
 
-def last_resort(dtype: torch.dtype) -> float:
-    return SELF / 2 if dtype == torch.float16 else SELF
-
-
 # orders
 
 
@@ -96,20 +92,22 @@ def spans(keys: Tensor) -> tuple[Tensor, Tensor]:
     return start, end
 
 
-def by_rank(clusters: Tensor, hidden: Tensor | None, width: int, causal: bool) -> Order:
+def by_rank(clusters: Tensor, hidden: Tensor | None, width: int, causal: bool, widths: Tensor | None = None) -> Order:
     """Each cluster is cut by itself, into chunks of `width` tokens; a token sees its chunk and the one before.
 
     clusters   r n   which one each token is of, from 0 on
     hidden     r n   tokens that neither see nor are seen
+    widths     r n   sizes of chunks that differ between rows or documents, by token, at most `width`; None for one size
     """
     keys = clusters if hidden is None else torch.where(hidden, clusters.amax() + 1, clusters)
     keys, token = sort(keys)
     start, end = spans(keys)
     place = torch.arange(keys.shape[-1], device=keys.device)
     inner = place - start
-    chunk = inner.div(width, rounding_mode='floor')
-    first = start + (chunk - 1).clamp(min=0) * width
-    last = (place + 1).expand_as(end) if causal else torch.minimum(start + (chunk + 1) * width, end)
+    own = width if widths is None else widths.gather(-1, token)
+    chunk = inner.div(own, rounding_mode='floor')
+    first = start + (chunk - 1).clamp(min=0) * own
+    last = (place + 1).expand_as(end) if causal else torch.minimum(start + (chunk + 1) * own, end)
     block = min(width, MOST)
     back, ahead = -(-(2 * width - 1) // block), 0 if causal else -(-width // block)
     return seeing(token, first, last, hidden, inner, width, block, back, ahead)
@@ -290,15 +288,19 @@ def by_formula(
 
 
 def in_groups(
-    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, hidden: Tensor | None, extra: Extra | None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, queries: Tensor, keys: Tensor, hidden: Tensor | None, extra: Extra | None,
+    ragged: bool = False,
+) -> Tensor:  # fmt: skip
     """Attention inside of groups of any tokens: the mean over those in which a token sees a key, zeros for none.
 
     q, k, v   b h n e, scaled; there may be other counts of keys than of queries
     queries   b h c w   those of each group, no query twice; `keys` alike
     hidden    b j       keys that no one sees
+    ragged    groups may be smaller in some rows: -1 stands for no query, and for no key
     """
     (b, h, n), groups = q.shape[:3], queries.shape[2]
+    some_queries, some_keys = (queries >= 0, keys >= 0) if ragged else (None, None)
+    queries, keys = (queries.clamp(min=0), keys.clamp(min=0)) if ragged else (queries, keys)
     row = torch.arange(b * h, device=q.device).view(b, h, 1, 1)
     at, there = (row * n + queries).flatten(), (row * k.shape[2] + keys).flatten()
     own = q.flatten(0, 2).index_select(0, at).view(b, h * groups, -1, q.shape[-1])
@@ -308,15 +310,17 @@ def in_groups(
         of = extra(*(torch.arange(m, device=q.device).view(-1, *[1] * (4 - a)) for a, m in ((0, b), (1, h))),
                    queries.unsqueeze(-1), keys.unsqueeze(-2))  # fmt: skip
         bias = of.flatten(1, 2).to(q.dtype)
-    if hidden is not None:
-        unseen = taken(hidden, keys.flatten(1), -1).view(b, h * groups, 1, -1)
-        bias = torch.where(unseen, -FAR, q.new_zeros(()) if bias is None else bias)
+    if hidden is not None or ragged:
+        unseen = ~some_keys if ragged else torch.zeros_like(keys, dtype=torch.bool)
+        unseen = unseen if hidden is None else unseen | taken(hidden, keys.flatten(1), -1).view_as(keys)
+        bias = torch.where(unseen.view(b, h * groups, 1, -1), -FAR, q.new_zeros(()) if bias is None else bias)
     if bias is not None:  # who sees no key sees all, which counts nothing
         sighted = bias.amax(dim=-1, keepdim=True) > UNSEEN
         bias = torch.where(sighted, bias, 0.0)
     out = differentiable_sdpa(own, *others, attn_mask=bias, scale=1.0)
     rows = F.pad(out, (0, 1), value=1.0)
-    rows = (rows if sighted is None else rows * sighted).flatten(0, 2)
+    rows = rows if sighted is None else rows * sighted
+    rows = (rows * some_queries.view(b, h * groups, -1, 1) if ragged else rows).flatten(0, 2)
     total = q.new_zeros(b * h * n, rows.shape[-1]).index_add(0, at, rows)
     return (total[:, :-1] / total[:, -1:].clamp(min=1)).view(b, h, n, -1)
 

@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
+from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
 from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.blocks import additive, by_rows, can_add
@@ -45,10 +46,14 @@ def lowest(t: Tensor) -> float:
     return torch.finfo(t.dtype).min
 
 
+def hides(dtype: torch.dtype) -> float:
+    """What hides a key in the place of its bias: half of the lowest number, which biases of float16 may fall below."""
+    return -torch.inf if dtype == torch.float16 else torch.finfo(dtype).min / 2
+
+
 def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
     """Softmax over keys, in float32 if the logits are in half precision."""
-    half = sim.dtype in (torch.float16, torch.bfloat16)
-    return sim.softmax(dim=-1, dtype=torch.float32 if half else sim.dtype)
+    return sim.softmax(dim=-1, dtype=torch.float32 if sim.dtype in HALF else sim.dtype)
 
 
 def heads_of(t: Tensor, width: int) -> Tensor:
@@ -66,7 +71,7 @@ def tile_heads(t: Tensor, heads: int) -> Tensor:
 
 def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
     """Scaled similarities:  b h i d, b k j d -> b h i j."""
-    return (q * call.scale) @ tile_heads(k, q.shape[1]).transpose(-1, -2)
+    return product(q * call.scale, tile_heads(k, q.shape[1]).transpose(-1, -2))
 
 
 # eager
@@ -74,8 +79,8 @@ def dot_product(q: Tensor, k: Tensor, call: Call) -> Tensor:
 
 def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities, logits and weights of one call, each b h i j; the features may add columns in front."""
-    sim = similarities = sum(on.collect('prior', call), on.pick('similarity', dot_product)(q, k, call))
-    sim = on.chain('scores', sim, call)
+    sim = similarities = sum(on.collect('prior', call), accurate(on.pick('similarity', dot_product)(q, k, call)))
+    sim = accurate(on.chain('scores', sim, call))
     if call.bias is not None:
         sim = sim + call.bias.to(sim.dtype)
     sim = on.chain('logits', sim, call)
@@ -183,12 +188,17 @@ def sight_of(call: Call, q: Tensor) -> Sight:
         return Sight(None, call.triangle)
     seen = call.visible()
     if seen is None:
-        return Sight(call.bias.to(q.dtype))
+        return Sight(bias_of(call, q))
     sighted = seen.any(dim=-1, keepdim=True) if call.may_be_blind else None
     if sighted is not None:
         seen = seen | ~sighted  # a blind row looks everywhere, for finite gradients, and gives zeros
-    mask = seen if call.bias is None else call.bias.to(q.dtype).masked_fill(~seen, lowest(q) / 2)
+    mask = seen if call.bias is None else bias_of(call, q).masked_fill(~seen, hides(dtype_of_products(q)))
     return Sight(mask, sighted=sighted)
+
+
+def bias_of(call: Call, q: Tensor) -> Tensor:
+    """The bias of a call as torch's kernel takes it, in the dtype of the queries and within the range of autocast's."""
+    return clamped_to(call.bias, dtype_of_products(q)).to(q.dtype)
 
 
 def fused_by_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, on: Features) -> Tensor:
@@ -214,12 +224,13 @@ def triangle_fits(call: Call) -> bool:
 
 def folded(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     """Attention where only whole keys are hidden, and by the triangle: one more feature, 1 of each query, makes the
-    logits of hidden keys so low that they weigh nothing."""
+    logits of hidden keys so low that they weigh nothing. In float16 it takes two large numbers to make a lower one."""
     width = v.shape[-1]
     visible = call.combine().mask
     if visible is not None:
-        lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, max(lowest(k) / 2, -1e30))
-        q = torch.cat((q, torch.ones_like(q[..., :1])), dim=-1)
+        most, one = (1e30, 1.0) if dtype_of_products(q) != torch.float16 else (torch.finfo(torch.float16).max,) * 2
+        lowered = torch.zeros_like(k[:, :1, :, :1]).masked_fill(~visible.mT, -most)
+        q = torch.cat((q, torch.full_like(q[..., :1], one)), dim=-1)
         k = torch.cat((k, lowered.expand(-1, k.shape[1], -1, -1)), dim=-1)
     if q.device.type == 'cpu' and q.shape[-1] != width:  # its kernel wants one width
         most = max(q.shape[-1], width)

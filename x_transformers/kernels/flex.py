@@ -21,6 +21,7 @@ from torch import Tensor
 
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import overridden_together
+from x_transformers.core.precision import widened
 from x_transformers.core.rows import cut_keys, spans_of, to_4d
 from x_transformers.flags import Feature, Features, warn_once
 from x_transformers.kernels.dense import EAGER_STAGES, at_work, eager, is_plain, tile_heads
@@ -140,7 +141,8 @@ def try_out(forms: Forms, q: Tensor, k: Tensor, v: Tensor, call: Call, on: Featu
         further = [t for t in forms.tensors() if t.requires_grad] if torch.is_grad_enabled() else []
         if words is not None or not (learned or further):
             return words
-        upstream = torch.linspace(0, 7 * found.numel(), found.numel(), device=q.device).sin().view_as(found)
+        steps = torch.linspace(0, 7 * found.numel(), found.numel(), dtype=torch.float32, device=q.device)
+        upstream = steps.sin().view_as(found)
         upstream = upstream.to(found.dtype)
         grads = torch.autograd.grad(found, [*learned, *further], upstream, allow_unused=True)
         others = torch.autograd.grad(wanted, learned, upstream, allow_unused=True) if learned else ()
@@ -154,7 +156,7 @@ def difference(name: str, found: Tensor, wanted: Tensor) -> str | None:
     if found.numel() == 0:
         return None
     bound = ROUNDING.get(found.dtype, 1e-6)
-    found, wanted = found.detach().flatten().double(), wanted.detach().flatten().double()
+    found, wanted = widened(found.detach().flatten()), widened(wanted.detach().flatten())
     error = (found - wanted).abs().nan_to_num(nan=torch.inf)
     if error.max() <= bound * wanted.abs().max().clamp(min=1e-3):
         return None

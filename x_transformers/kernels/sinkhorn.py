@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from x_transformers.core.precision import widest
 from x_transformers.core.transforms import is_exporting
 from x_transformers.kernels.derivatives import differentiable_sdpa
 
@@ -70,7 +71,7 @@ def all_of_column(x: Tensor, pairs: Tensor | None, carry: None) -> tuple[Tensor,
 def first_of_column(x: Tensor, pairs: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor]:
     """The same by sums up to each row:  b h r N twice. What sums are relative to is the first entry, or what stands
     before, which no later row changes; other logarithms than `FURTHEST` from that count as so far."""
-    wide = x.dtype if x.device.type == 'mps' else torch.float64
+    wide = widest(x.device)
     pairs, first = pairs.expand(x.shape), pairs.to(torch.uint8).argmax(dim=-2, keepdim=True)
     base = x.detach().gather(-2, first.expand_as(x[:, :, :1]))
     start = torch.zeros_like(base, dtype=wide)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from x_transformers.core.writing import Present
 from x_transformers.memory.datastore import BACKENDS, DTYPES, KNNDatastore
 from x_transformers.memory.keys import KEYS
 from x_transformers.memory.knn_lm import KNNLMWrapper
@@ -50,7 +51,7 @@ def arguments() -> argparse.ArgumentParser:
 def checkpoint_in(folder: Path) -> Path:
     """A folder with a model, or the newest one in the folder of a run."""
     steps = {path.parent for path in folder.glob('step_*/config.json') if path.parent.name[5:].isdigit()}
-    if (folder / 'config.json').is_file() or not steps:
+    if (Present(folder) / 'config.json').is_file() or not steps:
         return folder
     return max(steps, key=lambda path: int(path.name[5:]))
 

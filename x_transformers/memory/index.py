@@ -2,9 +2,10 @@
 
     index/index.json            which entries are in it, how many clusters a query looks into, checksums of the files
     index/trained.faiss         the clusters
-    index/shard-00000.faiss     entries of each cluster, 2**20 of them; memory-mapped
+    index/shard-00000-9.faiss   entries of each cluster, up to the one with this number, 2**20 of them; memory-mapped
 
-Shards are written one by one, so that building goes on where it was interrupted, and no more than one is in memory.
+Shards are written one by one, so that building goes on where it was interrupted, and no more than one is in memory. One
+that grows is written beside itself: the other counts until index.json names the new one.
 What the index finds are candidates: the store computes their distances from the keys.
 """
 
@@ -90,7 +91,7 @@ class Index:
             self.write(trained, 'trained.faiss')
             write_json(self.notes, self.about)
         # one place for all: new ones between the growing lists of clusters would break memory into pieces
-        room = torch.empty(ADDED, self.dim)
+        room = torch.empty(ADDED, self.dim, dtype=torch.float32, device='cpu')
         for start in range(self.entries // SHARD * SHARD, entries, SHARD):
             end = min(start + SHARD, entries)
             if end <= self.entries:
@@ -99,15 +100,26 @@ class Index:
             for keys in self.blocks(start, end):
                 for part in keys.split(ADDED):
                     shard.add(room[: len(part)].copy_(part).numpy())
-            self.write(shard, f'shard-{start // SHARD:05d}.faiss')
-            self.opened.pop(start // SHARD, None)
+            number = start // SHARD
+            for old in self.files_of(number):
+                del self.notes['files'][old]
+            self.write(shard, f'shard-{number:05d}-{end}.faiss')
+            self.opened.pop(number, None)
             self.notes['entries'] = end
             self.notes['recall'] = None
             write_json(self.notes, self.about)
+            for file in self.folder.glob(f'shard-{number:05d}*.faiss'):
+                if file.name not in self.notes['files']:
+                    file.unlink(missing_ok=True)
+
+    def files_of(self, number: int) -> list[str]:
+        """The names of a shard: one, if it has been written."""
+        return [name for name in self.notes['files'] if name.startswith(f'shard-{number:05d}')]
 
     def shard(self, number: int) -> Any:
         if number not in self.opened:
-            self.opened[number] = self.read(f'shard-{number:05d}.faiss', self.faiss.IO_FLAG_MMAP)
+            name = next(iter(self.files_of(number)), f'shard-{number:05d}.faiss')
+            self.opened[number] = self.read(name, self.faiss.IO_FLAG_MMAP)
         return self.opened[number]
 
     @property

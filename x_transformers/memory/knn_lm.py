@@ -177,7 +177,7 @@ class KNNLMWrapper(WithDatastore):
             pairs = [self.of_targets(batch, ignore_index) for batch in loader]
         finally:
             self.lam = before
-        knn, lm = (torch.cat([pair[at] for pair in pairs] or [torch.zeros(0)]).double() for at in (0, 1))
+        knn, lm = (torch.cat([pair[at] for pair in pairs] or [torch.zeros(0, device='cpu')]).double() for at in (0, 1))
         if not len(lm):
             raise ValueError('`loader` gave no tokens to tune `lam` with')
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import a_tensor, check_ids
+from x_transformers.core.precision import accurate
 from x_transformers.core.transforms import eager_only
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, an_instance, boolean, none, number, size
@@ -134,10 +135,10 @@ class SPALMWrapper(WithDatastore):
             neighbours = F.pad(neighbours, (0, 0, h.shape[1] - neighbours.shape[1], 0), value=-1)
         there = neighbours >= 0
         y = F.embedding(neighbours.clamp(min=0), head.table(h.device))
-        scores = torch.einsum('b n d, b n k d -> b n k', h * head.scale, y)
+        scores = torch.einsum('b n d, b n k d -> b n k', accurate(h) * head.scale, accurate(y))
         none = ~there.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~there & ~none, -torch.inf)
-        m = torch.einsum('b n k, b n k d -> b n d', scores.softmax(dim=-1), y)
+        m = torch.einsum('b n k, b n k d -> b n d', accurate(scores).softmax(dim=-1).to(y.dtype), y)
         gate = self.gate(h).sigmoid()
         return torch.where(none, h, (1 - gate) * m + gate * h)
 

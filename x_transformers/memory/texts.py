@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.optional import needed
+from x_transformers.core.plain_text import PlainText
 from x_transformers.training.masking import IGNORED
 
 PIECE = 2**20  # bytes of a file that are read at once
@@ -27,7 +28,8 @@ def tokenizer_of(folder: Path, num_tokens: int) -> Callable[[bytes], Sequence[in
             tokenizer = package.Tokenizer.from_file(str(path))
         except Exception as error:  # it has no class of its own
             raise ValueError(f'`{path}` is no file of tokenizers: {error}') from error
-        return lambda data: tokenizer.encode(data.decode('utf-8', errors='replace'), add_special_tokens=False).ids
+        plain = PlainText(tokenizer)
+        return lambda data: plain.ids(data.decode('utf-8', errors='replace'))
     if num_tokens != 256:
         raise ValueError(
             f'`{folder}` has no tokenizer.json, and its {num_tokens} ids are no bytes: give ids by `build`'

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
-from x_transformers.core.checks import as_mask, as_precise, check_vectors
+from x_transformers.core.checks import as_mask, as_precise, check_real_first, check_vectors
 from x_transformers.core.nets import check_sizes_or_stack
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, none, size
 from x_transformers.x_transformers import AttentionLayers, Encoder
@@ -65,11 +65,12 @@ class ConformerEncoder(Configurable):
 
         x       b t input_dim
         mask    b t   True for real frames, which come first in each row
-        raises        ValueError for too few frames, or inputs of another shape
+        raises        ValueError for too few frames, hidden ones before real ones, or inputs of another shape
         """
         check_vectors(x, 'x', 'b', 't', self.input_dim)
         x, mask = as_precise(x, self), as_mask(mask, 'mask', *x.shape[:2], like=x)
         if mask is not None:
+            check_real_first(mask, 'mask', 'convolutions count from the first one')
             x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.factor == 4:
             if halved(halved(x.shape[1])) < 1:

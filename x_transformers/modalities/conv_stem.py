@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.checks import check_real_first
 from x_transformers.flags import Check, is_int
 
 
@@ -27,7 +28,8 @@ convolutions = Check(
 class ConvStem(nn.ModuleList):
     """Convolutions along the sequence, with GELU after each:  b n dim_in -> b m channels.
 
-    Each leaves (n + 2 padding - kernel) // stride + 1 of n tokens. A row with padding gives what it gives alone.
+    Each leaves (n + 2 padding - kernel) // stride + 1 of n tokens. A row with padding gives what it gives alone. The
+    padding stands behind it: in front or in between, it would move what later tokens stand for.
 
     convs   (channels, kernel, stride, padding) of each
 
@@ -54,6 +56,8 @@ class ConvStem(nn.ModuleList):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Tokens, and which of them are real: those that stand for real vectors only, as `mask` (b n) says."""
+        if mask is not None:
+            check_real_first(mask, 'mask', 'convolutions count from the first one')
         if x.shape[1] < self.shortest:
             raise ValueError(f'`x` got {x.shape[1]} vectors, `conv_stem` needs at least {self.shortest}')
         for conv, (span, stride) in zip(self, self.spans, strict=True):
@@ -63,7 +67,8 @@ class ConvStem(nn.ModuleList):
         return x, mask
 
     def real(self, mask: Tensor) -> Tensor:
-        """Which tokens are real (b m), of vectors that are, as `mask` (b n) says."""
+        """Which tokens are real (b m), of vectors that are, as `mask` (b n) says.  Raises ValueError as a call does."""
+        check_real_first(mask, 'mask', 'convolutions count from the first one')
         for span, stride in self.spans:
             mask = spanned(mask, span, stride)
         return mask

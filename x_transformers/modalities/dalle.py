@@ -14,7 +14,6 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids
 from x_transformers.core.nets import check_sizes_or_stack
-from x_transformers.core.precision import accurate
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -32,6 +31,8 @@ from x_transformers.generation.engine import Beside, Decoding, Reader, evaluatin
 from x_transformers.generation.guidance import Guidance, unlearned
 from x_transformers.generation.sampling import require
 from x_transformers.patterns import Behind, Column, Conv2D, Global, Pattern, Row
+from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 from x_transformers.x_transformers import AttentionLayers, Decoder
 
 __all__ = ['DALLE', 'DALLELosses', 'ImageTokenizer', 'best_of', 'dalle_patterns']
@@ -257,12 +258,12 @@ class DALLE(Configurable):
         if len(text) != len(image):
             raise ValueError(f'`image` got {len(image)} rows, `text` has {len(text)}')
         if self.training and self.cond_drop_prob > 0:
-            gone = torch.rand(len(text), 1, device=text.device) < self.cond_drop_prob
+            gone = torch.rand(len(text), 1, dtype=torch.float32, device=text.device) < self.cond_drop_prob
             text = torch.where(gone, self.no_text(len(text), text.device), text)
         with AuxLosses() as aux:
             words, tokens = self.scores(text, image)
-        of_text = F.cross_entropy(accurate(words).flatten(0, 1), text[:, 1:].flatten())
-        of_image = F.cross_entropy(accurate(tokens).flatten(0, 1), image.flatten())
+        of_text = next_token_loss(words, text[:, 1:], ignore_index=IGNORED)
+        of_image = next_token_loss(tokens, image, ignore_index=IGNORED)
         weight = self.image_loss_weight
         return DALLELosses(aux.added_to((of_text + weight * of_image) / (1 + weight)), of_text, of_image)
 
@@ -301,14 +302,10 @@ class DALLE(Configurable):
         returns        b n   ids, row after row; images by `decode`
         """
         check_samples(num_samples, rerank)
-        choice = Choice.taken_from(options, vocabulary=self.num_image_tokens)
+        sizes = dict(vocabulary=self.num_image_tokens, num_logits=self.num_image_tokens)
+        choice = Choice.taken_from(options, **sizes)
         if options:
             raise ValueError(f'`{next(iter(options))}` is no option of `generate`')
-        if choice.repetition_penalty != 1:
-            raise ValueError(
-                '`repetition_penalty` would take words for tokens of the image: use `presence_penalty` or '
-                '`frequency_penalty`'
-            )
         opening = self.padded(text, text_mask)
         b, device = len(opening), opening.device
         begun = checked_prime(prime, b, self.image_len, self.num_image_tokens, device)
@@ -325,6 +322,7 @@ class DALLE(Configurable):
             beside=beside,
             choose=choice.draw,
             weigh=choice.weigh if choice.steps else None,
+            text_start=opening.shape[1],  # words are no tokens of the image
             modules=modules,
             ids=F.pad(ids, (0, count)),
             pads=None,
@@ -334,7 +332,7 @@ class DALLE(Configurable):
             samples=num_samples or 1,
         )
         with evaluating(modules):
-            decoding.finish(count)
+            decoding.finish()
             images = decoding.ids[:, opening.shape[1] :]
             if num_samples is None:
                 return images

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, as_precise, check_ids, check_range
-from x_transformers.core.precision import accurate
+from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_ids, check_range, numbers_of
+from x_transformers.core.precision import HALF, accurate, at_least_float, clamped_to, dtype_of_products
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, boolean, none, positive, shown, size
 from x_transformers.generation.engine import evaluating
+from x_transformers.generation.sampling import in_range, sample
+from x_transformers.training.losses import mean_or_zero
 from x_transformers.x_transformers import AttentionLayers
 
 __all__ = ['DecisionTransformer', 'Episode', 'returns_to_go']
@@ -27,7 +29,8 @@ an_observation = Check(
 
 
 def returns_to_go(rewards: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The sum of the rewards from each step on (... t), of steps that are real."""
+    """The sum of the rewards from each step on (... t), of steps that are real, in float32 at least."""
+    rewards = accurate(rewards)
     rewards = rewards if mask is None else rewards.masked_fill(~mask, 0.0)
     return rewards.flip(-1).cumsum(dim=-1).flip(-1)
 
@@ -37,7 +40,7 @@ class Episode:
 
     states    list of (b s), or (b c h w) for images
     actions   list of (b) or (b a), which `DecisionTransformer.act` chose
-    rewards   list of (b)
+    rewards   list of (b); a number is received as the reward of each row
     """
 
     def __init__(self) -> None:
@@ -45,18 +48,43 @@ class Episode:
         self.actions: list[Tensor] = []
         self.rewards: list[Tensor] = []
         self.cache: LayerIntermediates | None = None
+        self.precision: tuple[torch.device, torch.dtype] | None = None  # that the cache was computed in
 
     def observe(self, state: Tensor) -> Episode:
         if len(self.states) != len(self.actions):
             raise ValueError(f'`observe` got state {len(self.states) + 1}, an action for the one before is missing')
+        if a_tensor(state, 'state').ndim < 2:
+            raise ValueError(f'`state` must have the axes (b s) or (b c h w), got shape {tuple(state.shape)}')
+        if self.states and state.shape != self.states[0].shape:
+            first = tuple(self.states[0].shape)
+            raise ValueError(f'`state` must have the shape of those before, {first}, got {tuple(state.shape)}')
         self.states.append(state)
         return self
 
     def receive(self, reward: Tensor | Sequence[float]) -> Episode:
         if len(self.rewards) + 1 != len(self.actions):
             raise ValueError(f'`receive` got reward {len(self.rewards) + 1}, there are {len(self.actions)} actions')
-        self.rewards.append(torch.as_tensor(reward, dtype=torch.float32))
+        reward, b = numbers_of(reward, 'reward'), len(self.states[-1])
+        if reward.shape not in ((), (b,)):
+            raise ValueError(f'`reward` must be one number, or one for each of {b} rows, got {tuple(reward.shape)}')
+        self.rewards.append(reward.to(torch.float32).expand(b))
         return self
+
+
+class Steps(NamedTuple):
+    """Steps as the model reads them: those that are padding hold zeros.
+
+    states, actions   b k ..., as they were given
+    rtg               b k 1
+    timesteps         b k, or k
+    start             b, how many steps of each row are padding on the left; None without any
+    """
+
+    states: Tensor
+    actions: Tensor
+    rtg: Tensor
+    timesteps: Tensor
+    start: Tensor | None
 
 
 class DecisionTransformer(Configurable):
@@ -107,10 +135,12 @@ class DecisionTransformer(Configurable):
 
     # what it reads
 
-    def check(
-        self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """States, actions, returns (b k 1), and how many steps of each row are padding on the left (b)."""
+    def check(self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor, mask: Tensor | None) -> Steps:
+        """Return the steps as they are read, with zeros in place of padding.
+
+        Raises:
+            ValueError or TypeError for inputs of another shape or kind.
+        """
         of_state = (self.state_dim,) if size.test(self.state_dim) else tuple(self.state_dim)
         if states.ndim != 2 + len(of_state) or states.shape[2:] != of_state:
             wanted = ', '.join(('b', 'k', *map(str, of_state)))
@@ -127,23 +157,29 @@ class DecisionTransformer(Configurable):
         if timesteps.shape not in ((k,), (b, k)) or timesteps.is_floating_point():
             got = f'{timesteps.dtype} of shape {tuple(timesteps.shape)}'
             raise ValueError(f'`timesteps` got {got}, it must be whole numbers {(b, k)}')
+        mask, start = as_mask(mask, 'mask', b, k, like=states), None
+        if mask is not None:
+            start = k - mask.sum(dim=-1)
+            if not torch.equal(mask, torch.arange(k, device=mask.device) >= start.unsqueeze(-1)):
+                raise ValueError('`mask` got holes, or padding on the right: steps are padded on the left')
+            states, actions, rtg, timesteps = (
+                t.masked_fill(~mask.view(b, k, *[1] * (t.ndim - 2)), 0)
+                for t in (states, actions, rtg, timesteps.expand(b, k))
+            )
         check_range(timesteps, 'timesteps', 0, self.max_ep_len - 1, 'times')
         actions = check_ids(actions, 'actions', 0, self.act_dim) if self.discrete else as_precise(actions, self)
-        mask = as_mask(mask, 'mask', b, k, like=states)
-        if mask is None:
-            return as_precise(states, self), actions, as_precise(rtg, self), None
-        start = k - mask.sum(dim=-1)
-        if not torch.equal(mask, torch.arange(k, device=mask.device) >= start.unsqueeze(-1)):
-            raise ValueError('`mask` got holes, or padding on the right: steps are padded on the left')
-        if not self.discrete:
-            actions = actions.masked_fill(~mask.unsqueeze(-1), 0.0)
-        states = states.masked_fill(~mask.view(b, k, *[1] * len(of_state)), 0.0)
-        return as_precise(states, self), actions, as_precise(rtg, self).masked_fill(~mask.unsqueeze(-1), 0.0), start
+        return Steps(as_precise(states, self), actions, self.scaled(rtg), timesteps, start)
 
-    def tokens(self, states: Tensor, actions: Tensor, rtg: Tensor, timesteps: Tensor) -> Tensor:
+    def scaled(self, rtg: Tensor) -> Tensor:
+        """Returns as they are read, divided by `return_scale` before they lose digits or range to half precision."""
+        weight = self.embed_return.weight
+        rtg = accurate(rtg) if weight.dtype in HALF else as_precise(rtg, self)
+        return clamped_to(rtg / self.return_scale, dtype_of_products(weight)).to(weight.dtype)
+
+    def tokens(self, steps: Steps) -> Tensor:
         """Three for each step:  b (k 3) d"""
-        time = self.embed_timestep(timesteps)
-        given = self.embed_return(rtg / self.return_scale), self.embed_state_of(states), self.embed_action(actions)
+        time = self.embed_timestep(steps.timesteps)
+        given = self.embed_return(steps.rtg), self.embed_state_of(steps.states), self.embed_action(steps.actions)
         return self.embed_norm(torch.stack([one + time for one in given], dim=2).flatten(1, 2))
 
     def embed_state_of(self, states: Tensor) -> Tensor:
@@ -170,11 +206,9 @@ class DecisionTransformer(Configurable):
         mask        b k                 True for real steps; padding stands on the left
         raises      ValueError for other shapes, more than `context_len` steps, or times from `max_ep_len` on
         """
-        states, actions, rtg, start = self.check(states, actions, rtg, timesteps, mask)
-        if start is not None:
-            timesteps = timesteps.expand(states.shape[:2])
-        options = {} if start is None else {'seq_start_pos': 3 * start}
-        out = self.attn_layers(self.tokens(states, actions, rtg, timesteps), **options)
+        steps = self.check(states, actions, rtg, timesteps, mask)
+        options = {} if steps.start is None else {'seq_start_pos': 3 * steps.start}
+        out = self.attn_layers(self.tokens(steps), **options)
         return self.predicted(out[:, 1::3])
 
     def loss(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -186,16 +220,25 @@ class DecisionTransformer(Configurable):
         if missing or ('rtg' in batch) == ('rewards' in batch):
             what = ', '.join(f'`{name}`' for name in missing) or 'either `rtg` or `rewards`'
             raise ValueError(f'`batch` got {", ".join(sorted(batch))}: it must have {what}')
-        mask = batch.get('mask')
-        rtg = batch['rtg'] if 'rtg' in batch else returns_to_go(batch['rewards'], mask)
+        mask = as_mask(batch.get('mask'), 'mask', *batch['states'].shape[:2], like=batch['states'])
+        if 'rtg' in batch:
+            rtg = batch['rtg']
+        else:
+            rtg = returns_to_go(batch['rewards'], mask).to(at_least_float(self.embed_norm.weight.dtype))
         with AuxLosses() as aux:
             found = self(batch['states'], batch['actions'], rtg, batch['timesteps'], mask)
         found, target = accurate(found), batch['actions']
+        if mask is not None:
+            # Padding may hold anything: it is left out before it is squared.
+            found = found.masked_fill(~mask.unsqueeze(-1), 0.0)
+            target = target.masked_fill(~mask if self.discrete else ~mask.unsqueeze(-1), 0)
         if self.discrete:
             each = F.cross_entropy(found.flatten(0, 1), target.flatten().long(), reduction='none').view(target.shape)
         else:
             each = (found - target).square().mean(dim=-1)
-        return aux.added_to(each.mean() if mask is None else each[mask].mean())
+        if mask is None:
+            return aux.added_to(mean_or_zero(each))
+        return aux.added_to(each.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1))
 
     @torch.no_grad()
     def act(self, history: Episode, target_return: Tensor | float, temperature: float = 0.0) -> Tensor:
@@ -210,14 +253,11 @@ class DecisionTransformer(Configurable):
         if steps == 0 or len(history.actions) != steps - 1 or len(history.rewards) != steps - 1:
             counts = f'{steps} states, {len(history.actions)} actions and {len(history.rewards)} rewards'
             raise ValueError(f'`history` got {counts}: one state more than actions and rewards is to be acted on')
-        if temperature < 0 or (temperature and not self.discrete):
+        if not in_range(temperature, 0.0) or (temperature and not self.discrete):
             raise ValueError(f'`temperature` got {shown(temperature)}, it must be 0, or above for discrete actions')
         with evaluating(list(self.modules())):
             out = self.predicted(self.of_last(history, target_return))
-        if self.discrete and temperature:
-            action = torch.multinomial((accurate(out) / temperature).softmax(dim=-1), 1).squeeze(-1)
-        else:
-            action = out.argmax(dim=-1) if self.discrete else out
+        action = sample(out, temperature) if self.discrete else out
         history.actions.append(action)
         return action
 
@@ -226,17 +266,26 @@ class DecisionTransformer(Configurable):
         place = self.embed_norm.weight
         steps, first = len(history.states), max(len(history.states) - self.context_len, 0)
         b = history.states[-1].shape[0]
-        target = torch.as_tensor(target_return, dtype=torch.float32, device=place.device).expand(b)
+        target = numbers_of(target_return, 'target_return').to(place.device, at_least_float(place.dtype))
+        if target.shape not in ((), (b,)):
+            got = tuple(target.shape)
+            raise ValueError(f'`target_return` must be one number, or one for each of {b} rows, got {got}')
+        target = target.expand(b)
         rewards = [reward.to(place.device) for reward in history.rewards]
         got = torch.stack([torch.zeros_like(target), *rewards], dim=1).cumsum(dim=1)
-        kept = history.cache if first == 0 and self.attn_layers.can_cache_kv else None
+        precision = place.device, place.dtype
+        # A model that was cast or moved reads earlier steps again.
+        current = first == 0 and self.attn_layers.can_cache_kv and history.precision == precision
+        kept, history.precision = history.cache if current else None, precision
         first = steps - 2 if kept is not None else first  # the action before, and this step
-        states = torch.stack([state.to(place.device) for state in history.states[first:]], dim=1)
-        given = [*history.actions[first:], torch.zeros_like(history.actions[-1]) if history.actions else self.none(b)]
-        actions = torch.stack([action.to(place.device) for action in given], dim=1)
+        # Steps from before a cast follow the last state, which is checked.
+        seen = history.states[first:]
+        states = torch.stack([state.to(place.device, seen[-1].dtype) for state in seen], dim=1)
+        given = [*history.actions[first:], self.none(b)]
+        actions = torch.stack([action.to(place.device, given[-1].dtype) for action in given], dim=1)
         times = torch.arange(first, steps, device=place.device)
-        states, actions, rtg, _ = self.check(states, actions, (target.unsqueeze(1) - got)[:, first:], times, None)
-        tokens = self.tokens(states, actions, rtg, times)[:, 2 if kept is not None else 0 : -1]
+        rtg = (target.unsqueeze(1) - got)[:, first:]
+        tokens = self.tokens(self.check(states, actions, rtg, times, None))[:, 2 if kept is not None else 0 : -1]
         options = {} if kept is None else {'cache': kept, 'input_not_include_cache': True}
         out, history.cache = self.attn_layers(tokens, return_hiddens=True, **options)
         return out[:, -1]

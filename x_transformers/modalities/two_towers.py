@@ -14,7 +14,8 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
-from x_transformers.features.readouts import place_of
+from x_transformers.features.norms import l2norm
+from x_transformers.features.readouts import place_of, token_of
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -28,8 +29,13 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.losses import real_tokens
+from x_transformers.training.masking import IGNORED
+from x_transformers.training.token_loss import next_token_loss
 
 POOLS = ('first', 'last', 'eos', 'mean')
+# Largest factor of the softmax loss. Published models have learned its logarithm in float16, which keeps its digits.
+MOST, ROUNDED = 100.0, 4.60546875
 
 
 class TwoTowers(Configurable):
@@ -38,7 +44,8 @@ class TwoTowers(Configurable):
         u, v = images and texts, pooled, projected, of length 1                    b d
         logits = exp(logit_scale) u v^T + logit_bias                               images texts
 
-        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged
+        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged;
+                  the factor is 100 at most, with the gradient that it has there
         sigmoid   -sum log sigmoid(+logit of a pair, -logit of any other two), for each image
 
     Radford et al. 2021, arXiv:2103.00020 (CLIP); sigmoid: Zhai et al. 2023, arXiv:2303.15343 (SigLIP)
@@ -68,11 +75,15 @@ class TwoTowers(Configurable):
         ] = None,
     ) -> None:
         super().__init__()
+        if loss == 'softmax' and math.log(logit_scale) > ROUNDED:
+            raise ConfigError(f"`logit_scale` got {logit_scale}, it must be at most {MOST:g} with `loss='softmax'`")
         if eos_id is not None and text_pool != 'eos':
             warn_once("`eos_id` has no effect unless `text_pool='eos'`")
         if dim_shared is None and project_bias:
             warn_once('`project_bias` has no effect unless `dim_shared` is set')
         self.image, self.text, self.text_pool, self.eos_id, self.loss = image, text, text_pool, eos_id, loss
+        pools = text_pool in ('first', 'eos') and hasattr(text, 'attn_layers')
+        self.instead = token_of(text_pool, text.attn_layers, "`text_pool='first'`")[1] if pools else 'first'
 
         def projection(tower: nn.Module, projects: bool, name: str, width: int | None) -> nn.Module:
             if dim_shared is None or not projects:
@@ -90,14 +101,15 @@ class TwoTowers(Configurable):
     @checked
     def of_images(self, images: Tensor, **inputs: Any) -> Tensor:
         """Vectors of length 1, b d."""
-        return F.normalize(self.to_image(pooled(self.image(images, **inputs), 'image')), dim=-1)
+        return l2norm(self.to_image(pooled(self.image(images, **inputs), 'image')))
 
     @checked
     def of_texts(self, texts: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
         """Vectors of length 1, b d; `mask` (b n) is True for real tokens."""
-        inputs = inputs if mask is None else {**inputs, 'mask': as_mask(mask, 'mask', *texts.shape, like=texts)}
+        real = real_tokens(texts, mask, start=inputs.get('seq_start_pos'))
+        inputs = inputs if real is None else {**inputs, 'mask': real}
         x = self.text(texts, **inputs)
-        return F.normalize(self.to_text(pooled(self.token_of(x, texts, inputs.get('mask')), 'text')), dim=-1)
+        return l2norm(self.to_text(pooled(self.token_of(x, texts, real), 'text')))
 
     def token_of(self, x: Tensor, texts: Tensor, mask: Tensor | None) -> Tensor:
         """What stands for each text: a token of it, or their mean, b n d -> b d; or what the model has pooled."""
@@ -107,8 +119,17 @@ class TwoTowers(Configurable):
             raise ValueError(f'`text` gave vectors of shape {tuple(x.shape)}, `text_pool` needs b n d')
         if self.text_pool == 'mean':
             return mean_of_real(x, mask)
-        places = place_of(self.text_pool, texts, mask, self.eos_id)
+        places = place_of(self.text_pool, texts, mask, self.eos_id, self.instead)
         return x[torch.arange(x.shape[0], device=x.device), places]
+
+    def factor(self) -> Tensor:
+        """The learned factor of similarities, bounded where the loss is."""
+        scale = self.logit_scale
+        if self.loss != 'softmax':
+            return scale.exp()
+        bounded = MOST * (scale - scale.detach() + 1)  # still learns
+        over = scale > ROUNDED
+        return torch.where(over, bounded, scale.masked_fill(over, 0.0).exp())
 
     @checked
     def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
@@ -119,13 +140,14 @@ class TwoTowers(Configurable):
             raise ValueError(
                 f'images have vectors of width {u.shape[-1]}, texts of width {v.shape[-1]}: set `dim_shared`'
             )
-        logits = self.logit_scale.exp() * u @ v.transpose(0, 1)
+        logits = self.factor() * u @ v.transpose(0, 1)
         logits = logits if self.logit_bias is None else logits + self.logit_bias
         if return_logits:
             return logits
         if u.shape[0] != v.shape[0]:
             raise ValueError(f'`texts` got {v.shape[0]} texts for {u.shape[0]} images: the loss is one of pairs')
-        return aux.added_to(LOSSES[self.loss](accurate(logits)))
+        there = None if mask is None else as_mask(mask, 'mask', *texts.shape[:2], like=texts).any(dim=-1)
+        return aux.added_to(LOSSES[self.loss](accurate(logits), there))
 
 
 def pooled(x: Tensor, name: str) -> Tensor:
@@ -134,14 +156,25 @@ def pooled(x: Tensor, name: str) -> Tensor:
     return x
 
 
-def softmax_loss(logits: Tensor) -> Tensor:
+# losses of pairs, from logits (b, b), over the pairs that are `there`, (b,): a text of padding alone is none
+
+
+def softmax_loss(logits: Tensor, there: Tensor | None = None) -> Tensor:
     right = torch.arange(logits.shape[0], device=logits.device)
-    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.transpose(0, 1), right)) / 2
+    if there is not None:
+        right = right.masked_fill(~there, IGNORED)
+        logits = logits.masked_fill(~there, -torch.inf).masked_fill(~there.unsqueeze(-1), -torch.inf)
+        logits = logits.where(there | there.unsqueeze(-1), 0.0)  # rows without any other would give NaN
+    sides = (next_token_loss(one, right, ignore_index=IGNORED) for one in (logits, logits.mT))
+    return sum(sides) / 2
 
 
-def sigmoid_loss(logits: Tensor) -> Tensor:
+def sigmoid_loss(logits: Tensor, there: Tensor | None = None) -> Tensor:
     signs = 2 * torch.eye(logits.shape[0], dtype=logits.dtype, device=logits.device) - 1
-    return -F.logsigmoid(signs * logits).sum(dim=-1).mean()
+    each = -F.logsigmoid(signs * logits)
+    if there is None:
+        return each.sum() / max(logits.shape[0], 1)
+    return each.masked_fill(~(there & there.unsqueeze(-1)), 0.0).sum() / there.sum().clamp(min=1)
 
 
 LOSSES = {'softmax': softmax_loss, 'sigmoid': sigmoid_loss}

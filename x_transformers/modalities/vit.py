@@ -12,16 +12,18 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
+from x_transformers.core.nets import check_reads_front
+from x_transformers.core.own_stacks import a_stack, known_stack, run_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import hands_on_positions
 from x_transformers.features.norms import BiasedLayerNorm, LayerNorm
 from x_transformers.features.pooling import Pooler
+from x_transformers.features.sparse.pattern import has_patterns
 from x_transformers.features.untied import begins_with_cls
 from x_transformers.flags import (
     ConfigError,
     Configurable,
     a_mapping,
-    an_instance,
     boolean,
     count,
     none,
@@ -68,7 +70,7 @@ class ViTransformerWrapper(Configurable):
         *,
         image_size: Annotated[int, 'height and width of an image, in pixels', size],
         patch_size: Annotated[int, 'height and width of a patch, in pixels', size],
-        attn_layers: Annotated[AttentionLayers, 'the stack', an_instance(AttentionLayers)],
+        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
         channels: Annotated[int, 'channels of an image', size] = 3,
         num_classes: Annotated[int | None, 'width of the head; None for what is pooled', size | none] = None,
         post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
@@ -91,14 +93,15 @@ class ViTransformerWrapper(Configurable):
         super().__init__()
         if image_size % patch_size and not (crop_to_patches and image_size > patch_size):
             raise ConfigError(f'`patch_size` got {patch_size}, it must divide `image_size`, {image_size}')
-        if begins_with_cls(attn_layers) and not prefix_tokens:
+        if begins_with_cls(known_stack(attn_layers)) and not prefix_tokens:
             raise ConfigError('`tupe_cls_first` needs `prefix_tokens`: patches alone have no class token')
-        dim, dim_patch, side = attn_layers.dim, channels * patch_size**2, image_size // patch_size
+        dim, dim_patch, side = known_stack(attn_layers).dim, channels * patch_size**2, image_size // patch_size
         self.patch_size, self.channels, self.image_size, self.side = patch_size, channels, image_size, side
         self.num_prefix, self.registers_first = prefix_tokens, register_place == 'front'
         self.interpolate_pos_emb, self.pool, self.crop_to_patches = interpolate_pos_emb, pool, bool(crop_to_patches)
         self.pos_embedding = nn.Parameter(torch.randn(1, prefix_tokens + side**2, dim))
         self.register_tokens = nn.Parameter(torch.randn(num_register_tokens, dim)) if num_register_tokens else None
+        self.has_register_tokens = num_register_tokens > 0
         norms = (LayerNorm(dim_patch), LayerNorm(dim)) if patch_norm else (nn.Identity(), nn.Identity())
         self.patch_to_embedding = nn.Sequential(norms[0], nn.Linear(dim_patch, dim, bias=bool(patch_bias)), norms[1])
         self.prefix_tokens = nn.Parameter(torch.randn(prefix_tokens, dim) * 0.02) if prefix_tokens else None
@@ -110,8 +113,8 @@ class ViTransformerWrapper(Configurable):
         self.dropout = nn.Dropout(emb_dropout)
         self.attn_layers = attn_layers
         self.check_pool(pool_kwargs, post_pool_norm)
-        self.attn_pool = TokenPool(attn_layers, pool_kwargs or {}) if pool == 'attention' else None
-        self.post_pool_norm = attn_layers.new_norm() if post_pool_norm else nn.Identity()
+        self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
+        self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
         width = dim * (2 if pool == 'first_mean' else 1)
         self.pooler = nn.Identity() if pooler is None else Pooler(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
@@ -120,6 +123,8 @@ class ViTransformerWrapper(Configurable):
     def check_pool(self, pool_kwargs: dict | None, post_pool_norm: bool) -> None:
         if self.pool in ('first', 'first_mean', 'prefix') and not self.num_prefix:
             raise ConfigError(f'`pool={self.pool!r}` needs `prefix_tokens`: patches alone have no first token')
+        if self.pool in ('first', 'first_mean', 'prefix'):
+            check_reads_front(self.attn_layers, f'`pool={self.pool!r}`', "take 'mean', 'attention', or an Encoder")
         if post_pool_norm and self.pool in (None, 'first_mean'):
             raise ConfigError(f'`post_pool_norm` does not go with `pool={self.pool!r}`: it norms one token')
         if pool_kwargs and self.pool != 'attention':
@@ -154,11 +159,15 @@ class ViTransformerWrapper(Configurable):
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
         self.check(img)
         img = self.cropped(as_precise(img, self, 'img'))
-        x, apart = self.tokens(img, hidden_patches), self.positions_apart(img)
+        x = self.tokens(img, hidden_patches)
+        apart = self.stack_inputs(img, x.shape[1])
         if return_hiddens:
-            _, trace = self.attn_layers(x, return_hiddens=True, **apart)
+            _, trace = run_stack(self.attn_layers, x, True, apart)
+            if trace.block_hiddens is None:
+                kind = type(self.attn_layers).__name__
+                raise ValueError(f'`return_hiddens` needs a stack that keeps `block_hiddens`, which {kind} does not')
             return [self.without_registers(one) for one in (x, *trace.block_hiddens)]
-        x = self.attn_layers(x, **apart)
+        x, _ = run_stack(self.attn_layers, x, False, apart)
         embeddings = self.without_registers(x)
         if return_embeddings:
             return embeddings
@@ -208,13 +217,25 @@ class ViTransformerWrapper(Configurable):
         at = self.num_prefix if self.registers_first else x.shape[1]
         return torch.cat((x[:, :at], registers.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
 
+    def stack_inputs(self, img: Tensor, n: int) -> dict[str, Any]:
+        """Return what a stack is given beside n tokens: positions that it reads apart, and which tokens are no
+        patches, if its layers have patterns."""
+        prefix, registers = self.num_prefix, 0 if self.register_tokens is None else len(self.register_tokens)
+        if not (prefix or registers) or not has_patterns(self.attn_layers):
+            return self.positions_apart(img)
+        outside: int | Tensor = prefix + registers
+        if registers and not self.registers_first:
+            at = torch.arange(n, device=img.device)
+            outside = torch.cat((at[:prefix], at[n - registers :]))
+        return {**self.positions_apart(img), 'outside_pattern': outside}
+
     def positions_apart(self, img: Tensor) -> dict[str, Tensor]:
         """What a stack is given that reads positions apart from the tokens."""
         if not hands_on_positions(self):
             return {}
         vectors = self.positions(img.shape[-2] // self.patch_size, img.shape[-1] // self.patch_size)
         known = torch.ones(1, vectors.shape[1], 1, dtype=torch.bool, device=vectors.device)
-        if begins_with_cls(self.attn_layers):
+        if begins_with_cls(known_stack(self.attn_layers)):
             known[:, 0] = False
         if self.register_tokens is not None:
             vectors = self.with_registers(vectors, torch.zeros_like(self.register_tokens))

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask, can_look, check_documents, check_ids
+from x_transformers.core.checks import can_look, check_documents, check_ids
 from x_transformers.core.nets import check_every_place, check_sees_both_sides, refuse_own
 from x_transformers.flags import (
     Check,
@@ -25,6 +25,7 @@ from x_transformers.flags import (
     size,
     warn_once,
 )
+from x_transformers.training.losses import real_tokens
 from x_transformers.training.masking import IGNORED, chosen_spans, chosen_tokens, chosen_words, drawn, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
 
@@ -95,7 +96,7 @@ class Hiding:
         read = dict(inputs or {})
         documents = read.pop('document_ids', None)
         refuse_own(read, 'the loss', SET_BY_LOSS)
-        real = as_mask(mask, 'mask', *x.shape, like=x)
+        real = real_tokens(x, mask, start=read.get('seq_start_pos'))
         if self.pad_token_id is not None:
             real = x != self.pad_token_id if real is None else real & (x != self.pad_token_id)
         read |= {} if real is None else {'mask': real}

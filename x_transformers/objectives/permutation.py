@@ -14,8 +14,10 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_ids, check_range
 from x_transformers.core.nets import check_every_place, refuse_own
 from x_transformers.flags import Check, ConfigError, Configurable, an_instance, count, is_number, none, size
+from x_transformers.generation.choice import Choice
 from x_transformers.generation.engine import evaluating
-from x_transformers.generation.sampling import Filter, filter_with, in_range, require, sample
+from x_transformers.generation.failures import FailedRows
+from x_transformers.generation.sampling import Filter, without_token
 from x_transformers.training.masking import IGNORED, chosen_tokens, random_rank, ranked, share_of
 from x_transformers.training.token_loss import Terms, later, mean_token_loss
 
@@ -153,11 +155,12 @@ class PermutationLMWrapper(Configurable):
         """A rank for each token (b n), -1 for those that are not predicted."""
         b, n = real.shape
         size = self.pieces(n)[0]
-        pieces = F.pad(real, (0, -n % size)).reshape(-1, size)
+        whole = n + -n % size
+        pieces = F.pad(real, (0, whole - n)).reshape(-1, size)
         chosen = chosen_tokens(pieces, self.predict_frac, generator)
-        inside = random_rank(chosen, generator).view(b, -1)
-        place = torch.arange(inside.shape[1], device=real.device)
-        return (inside + place - place % size).masked_fill(~chosen.view(b, -1), -1)[:, :n]
+        inside = random_rank(chosen, generator).view(b, whole)
+        place = torch.arange(whole, device=real.device)
+        return (inside + place - place % size).masked_fill(~chosen.view(b, whole), -1)[:, :n]
 
     def predict(self, x: Tensor, order: PredictionOrder, real: Tensor | None = None, **inputs: Any) -> Any:
         """What the net says of the tokens at `places`, (b k l)."""
@@ -202,8 +205,8 @@ class PermutationLMWrapper(Configurable):
         """
         x = check_ids(x, least=1, num_tokens=getattr(self.net, 'num_tokens', None))
         refuse_own(kwargs, '`infill`', SET_BY_WRAPPER)
-        require(in_range(temperature, 0.0), 'temperature', temperature, 'a number of at least 0')
-        keep = filter_with(filter_logits_fn, filter_kwargs)
+        choice = Choice(temperature, filter_logits_fn, filter_kwargs, generator=generator)
+        never, failed = -1 if self.pad_token_id is None else self.pad_token_id, FailedRows()
         real = self.real(x, mask)
         missing = as_mask(missing, 'missing', *x.shape, like=x)
         missing = missing if real is None else missing & real
@@ -214,11 +217,14 @@ class PermutationLMWrapper(Configurable):
         order = ranked((place if ranks is None else ranks.long()).masked_fill(~missing, behind))
         x, known = x.masked_fill(missing, 0), order.masked_fill(~missing, -1)
         with evaluating(list(self.modules())):
-            for step in range(int(missing.sum(dim=-1).max())):
+            for step in range(int(missing.sum(dim=-1).max()) if len(x) else 0):
                 at = (order == step).byte().argmax(dim=-1, keepdim=True)
                 logits = self.predict(x, PredictionOrder(known, at, at), real, **kwargs)[:, -1]
-                drawn = sample(keep(logits) if temperature > 0 else logits, temperature, generator)
-                x = torch.where((order == step) & missing, drawn.view(-1, 1), x)
+                tokens, largest = choice.draw(without_token(logits, never))
+                here = (order == step) & missing
+                failed.add(largest, ignored=~here.any(dim=-1))
+                x = torch.where(here, tokens.view(-1, 1), x)
+        failed.raise_first()
         return x
 
 

@@ -8,18 +8,16 @@ from random import Random
 from typing import Annotated, Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import can_look, check_range
-from x_transformers.core.precision import accurate
 from x_transformers.features.readouts import place_of
 from x_transformers.flags import ConfigError, Configurable, a_mapping, an_instance, boolean, is_int, shown
 from x_transformers.objectives.masked import MLMWrapper, loss_of_hidden
 from x_transformers.training.masking import IGNORED
-from x_transformers.training.token_loss import later
+from x_transformers.training.token_loss import later, next_token_loss
 
 __all__ = ['BertPretrainWrapper', 'PairBatch', 'SentencePair', 'make_nsp_pairs', 'make_sop_pairs', 'pack_pairs']
 
@@ -209,7 +207,9 @@ class BertPretrainWrapper(Configurable):
         loss = loss_of_hidden(self.net, outputs, hidden)
         pair_logits = self.pair_logits(beside, hidden.ids, read.get('mask')) if self.nsp else None
         if self.nsp:
-            loss = loss + pair_loss(pair_logits, labels)
+            real = read.get('mask')
+            known = labels if real is None else labels.masked_fill(~real.any(dim=-1), IGNORED)
+            loss = loss + pair_loss(pair_logits, known)
         loss = aux.added_to(loss)
         return (loss, (outputs, pair_logits, hidden)) if return_outputs else loss
 
@@ -228,5 +228,4 @@ def pair_loss(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers')
     check_range(labels[labels != IGNORED] if can_look(labels) else labels, 'labels', 0, 1, 'labels')
-    total = F.cross_entropy(accurate(logits), labels.long(), ignore_index=IGNORED, reduction='sum')
-    return total / (labels != IGNORED).sum().clamp(min=1)
+    return next_token_loss(logits, labels.long(), ignore_index=IGNORED)

@@ -52,7 +52,7 @@ def composition(total: Tensor, parts: Tensor, generator: Generator | None) -> Te
     """Random sizes (b p) of at least 1, so many `parts` (b) with so great a sum (b), all alike; 0 for those beyond."""
     width = int(total.max())
     place = torch.arange(width, device=total.device)
-    drawn = torch.rand(len(total), width, device=total.device, generator=generator)
+    drawn = torch.rand(len(total), width, dtype=torch.float32, device=total.device, generator=generator)
     # of the total - 1 places between two units, parts - 1 are cut
     rank = drawn.masked_fill(place >= total.unsqueeze(-1) - 1, 2.0).argsort(dim=-1).argsort(dim=-1)
     cut = (rank < parts.unsqueeze(-1) - 1).long()
@@ -125,6 +125,8 @@ class Corruption(Configurable):
         if lens is None:
             lens = torch.full((b,), n, device=tokens.device)
         check_lengths(lens, 'lens', b, n)
+        if b == 0:  # one place, as if for the end
+            return tokens.new_zeros(0, 1), lens, tokens.new_full((0, 1), IGNORED)
         if bool((lens < 2).any()):
             raise ValueError(f'`lens` got a row of {int(lens.min())} tokens, it must have at least 2')
         noise, spans = spans_of(lens, density.to(lens.device), mean_span.to(lens.device))
@@ -220,7 +222,7 @@ class SpanCorruption(Corruption):
         self.noise_density, self.mean_span = noise_density, mean_span
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        numbers = torch.tensor([[self.noise_density], [self.mean_span]], dtype=torch.float64)
+        numbers = torch.tensor([[self.noise_density], [self.mean_span]], dtype=torch.float64, device='cpu')
         return *numbers.expand(2, rows), None
 
 
@@ -282,12 +284,12 @@ class UL2Mixture(Corruption):
         self.weights = None if weights is None else tuple(weights)
 
     def tasks(self, rows: int, generator: Generator | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        weights = torch.tensor(self.weights or [1.0] * len(self.denoisers))
+        weights = torch.tensor(self.weights or [1.0] * len(self.denoisers), dtype=torch.float32, device='cpu')
         device = 'cpu' if generator is None else generator.device
         drawn = weights.to(device).multinomial(max(rows, 1), replacement=True, generator=generator)[:rows].cpu()
-        modes = torch.tensor([one.mode_id for one in self.denoisers])
+        modes = torch.tensor([one.mode_id for one in self.denoisers], device='cpu')
         numbers = torch.tensor(
-            [(one.noise_density, one.mean_span or 0.0) for one in self.denoisers], dtype=torch.float64
+            [(one.noise_density, one.mean_span or 0.0) for one in self.denoisers], dtype=torch.float64, device='cpu'
         )
         return numbers[drawn, 0], numbers[drawn, 1], modes[drawn]
 

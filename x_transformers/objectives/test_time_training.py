@@ -20,6 +20,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from x_transformers.cache import LayerIntermediates
+from x_transformers.core.precision import accurate
 from x_transformers.flags import ConfigError, Configurable, one_of, shown, size
 from x_transformers.flags import none as nothing
 from x_transformers.x_transformers import Attention, AttentionLayers, Encoder
@@ -186,8 +187,8 @@ class TTTMetaLearningTargetKLLoss(Configurable):
 
     def forward(self, intermediates: LayerIntermediates, mask: Tensor | None = None) -> Tensor:
         hidden = intermediates.last_layer_hiddens
-        own = self.to_prediction(hidden).log_softmax(dim=-1)
-        target = self.to_meta_prediction(self.encoder(hidden, mask=mask)).log_softmax(dim=-1)
+        own = accurate(self.to_prediction(hidden)).log_softmax(dim=-1)
+        target = accurate(self.to_meta_prediction(self.encoder(hidden, mask=mask))).log_softmax(dim=-1)
         return (own.exp() * (own - target)).sum(dim=-1)
 
 
@@ -211,7 +212,8 @@ def orthogonal(
     a, b, c = coefs
     tall = t.shape[-2] > t.shape[-1]
     x = t.mT if tall else t
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)
+    exact = accurate(x)
+    x = (exact / exact.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).to(x.dtype)
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x

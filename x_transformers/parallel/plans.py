@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
+from x_transformers.core.kinds import KINDS
 from x_transformers.features.biases import PositionBias
 from x_transformers.features.embeddings import DeepEmbeds, TokenEmbedding
 from x_transformers.features.readouts import Heads as SeveralHeads
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature, shown
+from x_transformers.flags.declared import PACKAGE
 from x_transformers.parallel.styles import (
     Alike,
     BiasOfHeads,
@@ -30,7 +32,18 @@ from x_transformers.parallel.styles import (
 from x_transformers.parallel.views import WHOLE, Lane
 from x_transformers.x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
 
-UNKNOWN = 'nobody has said how it is cut: a feature declares `cuts`'
+UNKNOWN = 'nobody has said how it is cut: a feature, or a module, declares `cuts`'
+NOT_ALONE = 'nobody has said that it looks at each token alone'
+BRANCHES = (Attention, FeedForward)
+# modules of torch that do the same with a number whichever others there are, and with a token
+JOINS_NUMBERS = (nn.Softmax, nn.Softmin, nn.LogSoftmax, nn.Softmax2d, nn.GLU, nn.MultiheadAttention, nn.PReLU)
+ELEMENTWISE = tuple(
+    kind for kind in vars(nn.modules.activation).values()
+    if isinstance(kind, type) and issubclass(kind, nn.Module) and kind not in (nn.Module, *JOINS_NUMBERS)
+)  # fmt: skip
+BY_NUMBER = (*ELEMENTWISE, nn.Linear, nn.Identity, nn.Dropout, nn.Sequential, nn.ModuleList)
+BY_TOKEN = (*BY_NUMBER, *JOINS_NUMBERS[:3], nn.GLU, nn.LayerNorm, nn.Embedding, nn.ParameterList, nn.ModuleDict)
+BY_TOKEN += (nn.RMSNorm,) if hasattr(nn, 'RMSNorm') else ()
 
 
 def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
@@ -63,10 +76,13 @@ def plan(model: nn.Module, sequence: bool = False) -> dict[str, ParallelStyle]:
             styles |= {f'{name}.{path}' if name else path: style for path, style in of_vocabulary(module).items()}
         elif isinstance(module, AttentionLayers):
             check(module.features.active, 'stack', sequence)
+            if sequence:
+                check_stream(module)
             styles |= {f'{name}.{path}' if name else path: style for path, style in of_bias(module).items()}
+    styles |= of_tied(model, styles)
     if sequence:
         styles |= {name: Sequence(lane) for name, lane in lanes.items()}
-    return {**styles, '': Alike()}
+    return {**styles, '': Alike(styles.pop('', None))}
 
 
 def named(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
@@ -99,32 +115,59 @@ def refuse_shared(model: nn.Module) -> None:
             raise ConfigError(f'`{name}` is a parameter of several modules, which cannot be cut; `tie_embedding` ties')
 
 
-def written(feature: Feature) -> str:
-    """The first flag of a feature that is not as by default."""
-    on = [name for name, flag in feature.flags.items() if getattr(feature, name) != flag.default]
-    return next(iter((*on, feature.title)))
-
-
 def check(features: Any, level: str, sequence: bool = False) -> None:
     """Refuse features that heads, inner features or tokens cannot be cut with."""
     prefix = {'attention': 'attn_', 'feedforward': 'ff_', 'stack': ''}[level]
     for feature in features:
-        if any(getattr(feature, name) != flag.default for name, flag in feature.flags.items()):
-            reason = feature.uncut or ('' if cuts_of(feature) is not None else unknown(feature, level, sequence))
-            if reason:
-                raise ConfigError(f'`{prefix}{written(feature)}` cannot be shared by several devices: {reason}')
+        on = [prefix + name for name, flag in feature.flags.items() if getattr(feature, name) != flag.default]
+        if not (on or feature.is_own) and (feature.flags or level == 'stack'):
+            continue  # off, or what only hands on what the caller gives
+        reason = feature.uncut or ('' if cuts_of(feature) is not None else unknown(feature, level, sequence))
+        if reason:
+            name = next(iter((*on, type(feature).__name__)))
+            raise ConfigError(f'`{name}` cannot be shared by several devices: {reason}')
 
 
 def unknown(feature: Feature, level: str, sequence: bool) -> str:
     """Why a feature that says nothing of itself is refused; '' if it is not."""
-    if level == 'stack':  # which acts on the stream, that all devices have
-        together = feature.of_tokens_together('joins_tokens') or 'nobody has said that it looks at each token alone'
-        return f'with `sequence`, {together}' if sequence else ''
-    return UNKNOWN
+    if level != 'stack':
+        return UNKNOWN
+    if feature.is_own and 'attended' in feature.runs_at():
+        return f'it reads what attention leaves, of which each device has some heads; {UNKNOWN}'
+    if not sequence:  # it acts on the stream, that all devices have
+        return ''
+    return f'with `sequence`, {feature.of_tokens_together("joins_tokens") or NOT_ALONE}'
+
+
+def is_known(module: nn.Module) -> bool:
+    """Whether a module is of a class of the library, or of one that says that it can be cut."""
+    kind = type(module)
+    return kind.__module__.partition('.')[0] == PACKAGE or 'cuts' in vars(kind)
+
+
+def refuse_unknown(modules: Iterable[nn.Module], known: tuple[type[nn.Module], ...], reason: str) -> None:
+    """Refuse modules of the user's own; those of torch unless they are `known` to act on each number alone."""
+    for module in modules:
+        if type(module) not in known and not is_known(module):
+            raise ConfigError(f'`{type(module).__name__}` cannot be shared by several devices: {reason}')
+
+
+def check_stream(stack: Any) -> None:
+    """Refuse what stands beside attention and feedforwards in layers, and may look at several tokens."""
+    inside = {m for branch in stack.layers.modules() if isinstance(branch, BRANCHES) for m in branch.modules()}
+    for layer in stack.layers:
+        joins = KINDS[layer.kind].joins_tokens
+        if joins:
+            raise ConfigError(f'a layer of kind {layer.kind!r} cannot be cut along the sequence: {joins}')
+        if layer.kind not in stack.branches:
+            inside |= {*layer[1].modules()}  # which says that it looks at each token alone
+    refuse_unknown((m for m in stack.layers.modules() if m not in inside), BY_TOKEN, f'with `sequence`, {NOT_ALONE}')
 
 
 def check_attention(attn: Any) -> None:
+    refuse_unknown([attn, attn.attend], (), UNKNOWN)
     check(attn.features.active, 'attention')
+    refuse_unknown([attn.to_q, attn.to_k, attn.to_v], (nn.Linear, nn.Identity), UNKNOWN)
     if type(attn.to_out) is not nn.Linear:
         raise ConfigError('`heads` got 1, without a projection of the output: one head cannot be cut')
     if not attn.query_heads == attn.heads or not attn.key_heads == attn.kv_heads:
@@ -136,7 +179,9 @@ def check_attention(attn: Any) -> None:
 
 
 def check_feedforward(ff: Any) -> None:
+    refuse_unknown([ff], (), UNKNOWN)
     check(ff.features.active, 'feedforward')
+    refuse_unknown(ff.ff.modules(), BY_NUMBER, UNKNOWN)
     known = type(ff.ff) is nn.Sequential and type(ff.output) is nn.Linear
     if not known or len(list(ff.outputs)) != 1:
         raise ConfigError('a feedforward that is not two linear maps cannot be shared by several devices')
@@ -161,11 +206,23 @@ def of_vocabulary(net: TransformerWrapper) -> dict[str, ParallelStyle]:
     return styles
 
 
+def of_tied(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[str, ParallelStyle]:
+    """Heads that read a table which is cut, wherever they stand."""
+    cut = {id(module) for name, module in model.named_modules() if isinstance(styles.get(name), Vocabulary)}
+    tied = ((name, module) for name, module in named(model, TiedReadout) if name not in styles)
+    return {name: Logits() for name, module in tied if id(getattr(module.shared[0], 'emb', None)) in cut}
+
+
 def of_bias(stack: Any) -> dict[str, ParallelStyle]:
     """The position bias that all self-attention layers add."""
-    if not isinstance(getattr(stack, 'rel_pos', None), PositionBias):
+    bias = getattr(stack, 'rel_pos', None)
+    if bias is None:
         return {}
-    own = (m for layer in stack.layers if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention))
+    if not isinstance(bias, PositionBias):
+        raise ConfigError(f'`{type(bias).__name__}`, the position bias, cannot be shared by several devices: {UNKNOWN}')
+    own = (
+        m for layer in stack.current_layers() if layer.kind == 'a' for m in layer.modules() if isinstance(m, Attention)
+    )
     sizes = {(attn.heads, attn.kv_heads) for attn in own}
     if len(sizes) > 1:
         raise ConfigError('`attn_kv_heads` differs between layers that share a position bias, which cannot be cut')

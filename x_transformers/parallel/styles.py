@@ -7,8 +7,9 @@ arXiv:1909.08053; with the sequence cut between branches, arXiv:2205.05198.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch.utils._pytree import tree_map
 
+from x_transformers.core.aux_losses import AuxLosses
+from x_transformers.core.traces import NoMaps
 from x_transformers.features.biases import AlibiPositionalBias, PositionBias, SplitAlibi
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
 from x_transformers.parallel.views import WHOLE, Lane, View, joined, moved, overridden, see, spread, summed
+from x_transformers.x_transformers import Attention
 
 
 def laid_out(module: nn.Module) -> Iterator[tuple[nn.Module, str]]:
@@ -45,9 +50,16 @@ class Style(ParallelStyle):
 
 
 class Alike(Style):
-    """Every device has all of what no other style has taken, and does the same with it."""
+    """Every device has all of what no other style has taken, and does the same with it; `own` is one of the module."""
+
+    def __init__(self, own: Style | None = None) -> None:
+        super().__init__()
+        self.own = own
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if self.own is not None:
+            self.own.src_data_rank = self.source
+            self.own._apply(module, device_mesh)
         for owner, name in laid_out(module):
             see(owner, name, View(device_mesh), self.source)
         return module
@@ -104,21 +116,105 @@ class Heads(Style):
             see(owner, name, View(device_mesh, partial=True), self.source)
         keys = sizes.kv_heads // count if groups else sizes.kv_heads
         count_heads(attn, sizes.heads // count, keys)
-        self.override(attn, device_mesh)
+        self.override(attn, Dealt(sizes.heads, sizes.kv_heads, device_mesh))
         return attn
 
-    def override(self, attn: Any, mesh: DeviceMesh) -> None:
-        kind, lane = type(attn), self.lane
+    def override(self, attn: Any, dealt: Dealt) -> None:
+        kind, lane, mesh = type(attn), self.lane, dealt.mesh
+        axes = {'attn_mask': '... h i j'}
+        for feature in attn.features.active:
+            axes |= feature.input_cuts
 
-        def forward(self: Any, x: Tensor, context: Tensor | None = None, *args: Any, **inputs: Any) -> Any:
-            x = lane.enter(x, mesh)
+        def forward(self: Any, x: Tensor, context: Tensor | None = None, *masks: Any, **inputs: Any) -> Any:
+            inputs = {**dict(zip(MASKS, masks, strict=False)), **inputs}
+            inputs = {name: dealt.part(value, axes.get(name)) for name, value in inputs.items()}
             context = None if context is None else spread(context, mesh)
-            out = kind.forward(self, x, context, *args, **inputs)
+            with AuxLosses() as losses:
+                out = kind.forward(self, lane.enter(x, mesh), context, **inputs)
+            refuse_losses(losses, 'some of the heads')
             if isinstance(out, tuple):
+                dealt.join_maps(out[1])
                 return lane.leave(out[0], mesh), *out[1:]
             return lane.leave(out, mesh)
 
         overridden(attn, forward=forward)
+
+
+MASKS = ('mask', 'context_mask', 'attn_mask')  # what attention may be given by position, behind x and context
+
+
+def refuse_losses(losses: AuxLosses, share: str) -> None:
+    """What features add to the loss is formed of what one device sees."""
+    for name in losses.by_name:
+        raise ConfigError(f'the loss `{name}` cannot be shared by several devices: each would form it of {share}')
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The heads of an attention layer, all together, and what of a tensor that counts them is this device's."""
+
+    heads: int
+    kv_heads: int
+    mesh: DeviceMesh
+
+    def of_device(self, rank: int, letter: str = 'h') -> list[int]:
+        """Which query heads ('h') or key heads ('k') a device has, in its own order."""
+        groups, count = dealt(self.heads, self.kv_heads, self.mesh.size()), self.mesh.size()
+        if letter == 'h':
+            return torch.arange(self.heads).view(groups or 1, -1).chunk(count, dim=1)[rank].flatten().tolist()
+        return torch.arange(self.kv_heads).chunk(count if groups else 1)[rank if groups else 0].tolist()
+
+    @property
+    def here(self) -> list[int]:
+        return self.of_device(self.mesh.get_local_rank())
+
+    def part(self, value: Any, axes: str | tuple[str | None, ...] | None) -> Any:
+        """An input of the layer as this device reads it: its gradients are summed, and what counts heads is cut."""
+        if isinstance(axes, tuple) and isinstance(value, (tuple, list)):
+            return tuple(self.part(one, own) for one, own in zip(value, axes, strict=True))
+        if axes == '':
+            return value
+
+        def own(t: Any) -> Any:
+            if not torch.is_tensor(t):
+                return t
+            t = spread(t, self.mesh) if t.requires_grad and torch.is_grad_enabled() else t
+            return t if axes is None else self.cut(t, axes)
+
+        return tree_map(own, value)
+
+    def cut(self, t: Tensor, axes: str) -> Tensor:
+        """The part of a tensor with axes such as '... h i j' or 'b n (h d)' that belongs to the heads here. Of fewer
+        heads, which each stand for several, those that these read; one for all stays."""
+        names = re.findall(r'\(.*?\)|\S+', axes)
+        axis = next(at for at, name in enumerate(names) if 'h' in name or 'k' in name) - len(names)
+        letter = 'h' if 'h' in names[axis] else 'k'
+        if t.ndim < -axis or (names[0] != '...' and t.ndim != len(names)) or t.shape[axis] == 1:
+            return t
+        heads = self.of_device(self.mesh.get_local_rank(), letter)
+        total, size = self.heads if letter == 'h' else self.kv_heads, t.shape[axis]
+        if size % total == 0:
+            index = torch.arange(size, device=t.device).view(total, -1)[heads].flatten()
+        elif total % size == 0:
+            index = torch.tensor(list(dict.fromkeys(head % size for head in heads)), device=t.device)
+        else:
+            return t  # which the layer refuses, with what it should be
+        return t.index_select(axis, index)
+
+    def join_maps(self, trace: Any) -> None:
+        """Let who reads the maps of a call find those of all heads. All devices have to ask."""
+        compute, known = trace.compute_maps, trace.maps
+        each = [head for rank in range(self.mesh.size()) for head in self.of_device(rank)]
+
+        def whole(maps: Any) -> list[Tensor | None]:
+            back = torch.tensor(each).argsort()
+            joins = (None if t is None else joined(t, self.mesh, 1, self.heads) for t in maps)
+            return [None if t is None else t.index_select(1, back.to(t.device)) for t in joins]
+
+        if any(t is not None for t in known):
+            trace.maps = whole(known)
+        if compute is not None and not isinstance(compute, NoMaps):
+            trace.compute_maps = lambda: whole(compute())
 
 
 def dealt(heads: int, kv_heads: int, devices: int) -> int:
@@ -129,13 +225,6 @@ def dealt(heads: int, kv_heads: int, devices: int) -> int:
         return 0
     few = '' if heads == kv_heads else f', with {kv_heads} key heads,'
     raise ConfigError(f'`heads` got {heads}{few} which cannot be dealt out to {devices} devices')
-
-
-def heads_here(heads: int, kv_heads: int, mesh: DeviceMesh) -> list[int]:
-    """Which heads this device has, in its own order."""
-    groups, rank, count = dealt(heads, kv_heads, mesh.size()), mesh.get_local_rank(), mesh.size()
-    every = torch.arange(heads).view(groups or 1, -1)
-    return every.chunk(count, dim=1)[rank].flatten().tolist()
 
 
 def count_heads(attn: Any, heads: int, kv_heads: int) -> None:
@@ -156,7 +245,7 @@ class BiasOfHeads(Style):
         self.heads, self.kv_heads = heads, kv_heads
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        own = heads_here(self.heads, self.kv_heads, device_mesh)
+        own = Dealt(self.heads, self.kv_heads, device_mesh).here
         for owner, name in laid_out(module):
             see(owner, name, View(device_mesh, partial=True), self.source)
         if isinstance(module, AlibiPositionalBias):
@@ -190,18 +279,17 @@ class Features(Style):
         wide = widened.proj if gated else widened[0]
         for name in [name for name, t in wide._parameters.items() if t is not None]:
             see(wide, name, inner, self.source)
-        if gated and widened.mult_bias is not None:
+        if gated and torch.is_tensor(widened.mult_bias):
             see(widened, 'mult_bias', View(device_mesh, axis=0), self.source)
         see(output, 'weight', View(device_mesh, axis=1), self.source)
         if output.bias is not None:
             see(output, 'bias', View(device_mesh, partial=True, divided=True), self.source)
-        lane = self.lane
+        lane, kind = self.lane, type(module.ff)
 
-        def enter(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-            return lane.enter(args[0], device_mesh), *args[1:]
+        def forward(self: Any, x: Tensor, *args: Any) -> Tensor:
+            return lane.leave(kind.forward(self, lane.enter(x, device_mesh), *args), device_mesh)
 
-        module.ff.register_forward_pre_hook(enter)
-        module.ff.register_forward_hook(lambda _, args, out: lane.leave(out, device_mesh))
+        overridden(module.ff, forward=forward)
         return module
 
 
@@ -256,20 +344,31 @@ class Sequence(Style):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         stack, lane, kind = module, self.lane, type(module)
+        # what attention takes it reads for all tokens
+        taken = {name for m in stack.modules() if isinstance(m, Attention) for name in m.features.takes}
+
+        def reads_whole(call: Any) -> bool:
+            """Whether a pass keeps what whole layers leave, or what layers read beside the stream counts tokens."""
+            if call.keeps or call.cache is not None or call.mems or call.norm_inputs:
+                return True
+            return any(value is not None and name not in taken for name, value in call.inputs.items())
+
         for owner, name in laid_out(stack.layers):
             see(owner, name, View(device_mesh, lane=lane), self.source)
 
         def run_layers(self: Any, on: Any, transform: Any, x: Tensor, call: Any, steps: Any) -> Tensor:
             """As on one device; what is kept of layers, in a cache too, is whole."""
             length = x.shape[-2]
-            if lane.length is not None or call.keeps or call.cache is not None or length < device_mesh.size():
+            if lane.length is not None or transform is not None or length < device_mesh.size() or reads_whole(call):
                 return kind.run_layers(self, on, transform, x, call, steps)
             lane.length = length
             try:
                 own = moved(x, device_mesh, Replicate(), Shard(1))
-                own = kind.run_layers(self, on, transform, own, call, steps)
+                with AuxLosses() as losses:
+                    own = kind.run_layers(self, on, transform, own, call, steps)
             finally:
                 lane.length = None
+            refuse_losses(losses, 'some of the tokens')
             return joined(own, device_mesh, 1, length)
 
         overridden(stack, run_layers=run_layers)

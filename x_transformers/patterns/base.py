@@ -103,6 +103,24 @@ class Pattern:
         """That of a call of n positions."""
         return self
 
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether `of_length` gives other patterns for other lengths."""
+        return type(self).of_length is not Pattern.of_length
+
+    def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
+        """Return the pattern of rows of these lengths (b), at most n; positions then have rows as their first axis.
+
+        Raises:
+            ConfigError: If the pattern is defined for one length at a time.
+        """
+        if not self.depends_on_length:
+            return self
+        kind = type(self).__name__
+        raise ConfigError(
+            f'`mask` and `seq_start_pos` do not go with {kind}: rows have several lengths, and it has no `of_lengths`'
+        )
+
     # those that are drawn, and stored with the weights
 
     def any_head(self) -> Pattern:
@@ -225,6 +243,13 @@ class Several(Pattern):
 
     def of_length(self, n: int) -> Pattern:
         return type(self)(tuple([one.of_length(n) for one in self.patterns]))
+
+    @property
+    def depends_on_length(self) -> bool:
+        return any(one.depends_on_length for one in self.patterns)
+
+    def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
+        return type(self)(tuple([one.of_lengths(lengths, n) for one in self.patterns]))
 
     def any_head(self) -> Pattern:
         return type(self)(tuple([one.any_head() for one in self.patterns]))
@@ -355,6 +380,13 @@ class Mix(Pattern):
 
     def of_length(self, n: int) -> Pattern:
         return replace(self, patterns=tuple([one.of_length(n) for one in self.patterns]))
+
+    @property
+    def depends_on_length(self) -> bool:
+        return any(one.depends_on_length for one in self.patterns)
+
+    def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
+        return replace(self, patterns=tuple([one.of_lengths(lengths, n) for one in self.patterns]))
 
     def drawn(self, heads: int, layer: int) -> Tensor | None:
         shares = self.shares(heads) if self.how == 'heads' else (heads,) * len(self.patterns)

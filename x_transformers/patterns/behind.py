@@ -86,6 +86,13 @@ class Behind(Pattern):
     def of_length(self, n: int) -> Pattern:
         return replace(self, of=self.of.of_length(self.length(n)))
 
+    @property
+    def depends_on_length(self) -> bool:
+        return self.of.depends_on_length
+
+    def of_lengths(self, lengths: Tensor, n: int) -> Pattern:
+        return replace(self, of=self.of.of_lengths((lengths - self.first).clamp(min=0), self.length(n)))
+
     def any_head(self) -> Pattern:
         return replace(self, of=self.of.any_head())
 
@@ -134,4 +141,6 @@ def lists_behind(keys: Tensor, size: int, first: int, chunks: int) -> Tensor:
     twice = (moved.unsqueeze(-1) == before.unsqueeze(-2)).any(dim=-1)
     joined = torch.cat((before, moved.masked_fill(twice, -1)), dim=-1)
     joined = joined.sort(dim=-1, descending=True).values
+    if keys.ndim == 4:  # of each row, by lengths at which nobody looks
+        return joined
     return joined[..., : max(int((joined >= 0).sum(dim=-1).amax()), 1)]

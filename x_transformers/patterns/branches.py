@@ -35,20 +35,23 @@ class Span(NamedTuple):
 
 class Listed(NamedTuple):
     """Chunks of `size` queries, from position 0 on. Each reads the positions that are listed: N k, or for each head
-    h N k, -1 for none; none twice. The list may be made for more positions than there are."""
+    h N k, or for each row too b h N k, -1 for none; none twice. The list may be made for more positions than there
+    are."""
 
     size: int
     keys: Tensor
 
 
 class Columns(NamedTuple):
-    """All queries read the keys at these positions (k); None for those that are marked."""
+    """All queries read the keys at these positions, k, or of each row b k, -1 for none; None for those that are
+    marked."""
 
     keys: Tensor | None
 
 
 class Rows(NamedTuple):
-    """The queries at these positions (k) read all keys; None for those that are marked."""
+    """The queries at these positions, k, or of each row b k, -1 for none, read all keys; None for those that are
+    marked."""
 
     queries: Tensor | None
 

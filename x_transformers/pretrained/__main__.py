@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from x_transformers import pretrained
+from x_transformers.core.writing import Present
 from x_transformers.flags import ConfigError
 from x_transformers.pretrained.comparing import compared
 from x_transformers.pretrained.engine import made
@@ -55,7 +56,7 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    config = read_json(resolve(options.source) / 'config.json')
+    config = read_json(Present(resolve(options.source)) / 'config.json')
     print(f'type {config.get("model_type")}')
     call = pretrained.keywords(config)
     print(json.dumps(call, indent=2))

@@ -48,9 +48,14 @@ def is_settled(name: str) -> bool:
     return name.endswith('rotary_pos_emb.inv_freq')
 
 
+def held(model: nn.Module) -> dict[str, Tensor]:
+    """What the state dict of a model holds, but for what follows from the config."""
+    return {name: t for name, t in model.state_dict(keep_vars=True).items() if not is_settled(name)}
+
+
 def saved(model: nn.Module) -> dict[str, Tensor]:
     """What a model has to be given: parameters and buffers that its state dict holds, each once."""
-    return {name: t for name, t in once(model.state_dict(keep_vars=True)).items() if not is_settled(name)}
+    return once(held(model))
 
 
 def bare(name: str) -> str:
@@ -176,9 +181,3 @@ def check_shapes(steps: list[Step], ours: Mapping[str, Tensor], shape_of: Callab
                 raise ConfigError(
                     f'`{name}` of the file has shape {shape_of(name)}, with this config it must be {tuple(t.shape)}'
                 )
-
-
-def compact(t: Tensor) -> Tensor:
-    """A tensor that holds nothing but itself."""
-    whole = t.untyped_storage().nbytes() == t.numel() * t.element_size()
-    return t if whole and t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from x_transformers.core.optional import needed
+from x_transformers.core.writing import Present, replacing
 from x_transformers.flags import shown
 
 GENERATION = 'generation_config.json'
 WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 SHARDS = 'model-?????-of-?????.safetensors'
+OF_MODEL = ('config.json', WEIGHTS, INDEX, SHARDS)  # a set, beside which there may be other files
 PICKLED, PICKLED_INDEX = 'pytorch_model.bin', 'pytorch_model.bin.index.json'
 TOKENIZER = ('tokenizer*.json', 'vocab*', 'merges.txt', '*.model', 'special_tokens_map.json', 'chat_template*',
              'preprocessor_config.json')  # fmt: skip
@@ -42,7 +45,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(content: Mapping[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+    with replacing(path) as file:
+        file.write((json.dumps(content, indent=2, ensure_ascii=False) + '\n').encode())
 
 
 def resolve(source: str | os.PathLike[str], allow_pickle: bool = False, **hub: Any) -> Path:
@@ -77,7 +81,7 @@ class Weights:
     """The tensors of a folder, read one at a time."""
 
     def __init__(self, folder: Path, allow_pickle: bool = False) -> None:
-        self.folder, self.stack = folder, ExitStack()
+        self.folder, self.stack, self.at = folder, ExitStack(), Present(folder)
         self.pickled: dict[str, Tensor] = {}
         self.files = self.found(allow_pickle)
         self.opened: dict[str, Any] = {}
@@ -85,10 +89,10 @@ class Weights:
 
     def found(self, allow_pickle: bool) -> dict[str, str]:
         """In which file each name is."""
-        folder = self.folder
-        if (folder / INDEX).is_file():
-            return self.listed(read_json(folder / INDEX))
-        if (folder / WEIGHTS).is_file():
+        folder, at = self.folder, self.at
+        if (at / INDEX).is_file():
+            return self.listed(read_json(at / INDEX))
+        if (at / WEIGHTS).is_file():
             with self.open(WEIGHTS) as file:
                 return dict.fromkeys(file.keys(), WEIGHTS)
         pickled = [folder / name for name in (PICKLED, PICKLED_INDEX) if (folder / name).is_file()]
@@ -112,13 +116,13 @@ class Weights:
         for name in set(files.values()):
             if not isinstance(name, str) or os.path.basename(name) != name:
                 raise ValueError(f'`weight_map` names {shown(name)}, it must name files beside it')
-            if not (self.folder / name).is_file():
+            if not (self.at / name).is_file():
                 raise FileNotFoundError(f'`{self.folder}` has no {name}, which its index names')
         return files
 
     def open(self, name: str) -> Any:
         with self.reading(name):
-            return safetensors().safe_open(self.folder / name, framework='pt', device='cpu')
+            return safetensors().safe_open(self.at / name, framework='pt', device='cpu')
 
     def file(self, name: str) -> Any:
         """The open file that a tensor is in."""
@@ -160,6 +164,12 @@ class Weights:
         self.opened.clear()
 
 
+def compact(t: Tensor) -> Tensor:
+    """A tensor that holds nothing but itself."""
+    whole = t.untyped_storage().nbytes() == t.numel() * t.element_size()
+    return t if whole and t.is_contiguous() else t.clone(memory_format=torch.contiguous_format)
+
+
 def in_bytes(size: int | str) -> int:
     """'5GB' -> 5,000,000,000"""
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
@@ -186,26 +196,37 @@ def shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
 def write_weights(
     folder: Path, sizes: Mapping[str, int], get: Callable[[Iterable[str]], dict[str, Tensor]], most: int
 ) -> None:
-    """Write tensors to one file, or several and an index. `get` gives those of one file."""
-    save = needed('safetensors.torch', 'to write weights', 'pretrained').save_file
-    for old in (folder / WEIGHTS, *folder.glob(SHARDS), folder / INDEX):
-        old.unlink(missing_ok=True)
+    """Write tensors to one file, or several and an index, in an empty folder. `get` gives those of one file."""
     files = shards(sizes, most)
     if len(files) == 1:
-        save(get(files[0]), folder / WEIGHTS, metadata={'format': 'pt'})
-        return
+        return write_tensors(get(files[0]), folder / WEIGHTS)
     where: dict[str, str] = {}
     for number, names in enumerate(files, 1):
         title = f'model-{number:05d}-of-{len(files):05d}.safetensors'
-        save(get(names), folder / title, metadata={'format': 'pt'})
+        write_tensors(get(names), folder / title)
         where.update(dict.fromkeys(names, title))
     write_json({'metadata': {'total_size': sum(sizes.values())}, 'weight_map': where}, folder / INDEX)
 
 
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write one file of safetensors.  Raises OSError."""
+    package = needed('safetensors.torch', 'to write weights', 'pretrained')
+    own, seen = {}, set()
+    for name, t in tensors.items():  # no two may share memory
+        held = compact(t.detach().to('cpu'))
+        own[name] = held.clone() if held.untyped_storage().data_ptr() in seen else held
+        seen.add(own[name].untyped_storage().data_ptr())
+    path.touch()
+    mode = path.stat().st_mode  # the usual one: the package makes files for their owner alone
+    try:
+        package.save_file(own, path, metadata={'format': 'pt'})
+    except safetensors().SafetensorError as error:
+        raise OSError(errno.EIO, str(error), path.name) from error
+    path.chmod(mode)
+
+
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """The files of a tokenizer, as they are.  Raises NotADirectoryError if there is no such folder."""
-    if not source.is_dir():
-        raise NotADirectoryError(f'`tokenizer_from` got {str(source)!r}, it must be a folder')
+    """The files of a tokenizer, as they are."""
     for pattern in TOKENIZER:
         for file in sorted(source.glob(pattern)):
             (target / file.name).write_bytes(file.read_bytes())

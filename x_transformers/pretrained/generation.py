@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from x_transformers.flags.checks import warn_once
-from x_transformers.generation.sampling import min_p, top_k, top_p
+from x_transformers.generation.choice import GenerationHistory
+from x_transformers.generation.sampling import TotalLength, min_p, top_k, top_p
 
 BANNED = -torch.inf
 TOP_K = 50  # what `transformers` keeps where it samples and the file does not say
@@ -36,8 +37,31 @@ IDLE = {
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p', 'typical_p', 'epsilon_cutoff', 'eta_cutoff')
 
 
-def ban(logits: Tensor, banned: Tensor) -> Tensor:
-    return logits.masked_fill(banned, BANNED)
+def ban(logits: Tensor, banned: Tensor, where: bool | Tensor = True) -> Tensor:
+    """Return logits (b, l) with -inf for banned tokens (l) or (b, l), in the rows (b) of `where` if it is a tensor."""
+    if torch.is_tensor(where):
+        return logits.masked_fill(where.unsqueeze(-1) & banned, BANNED)
+    return logits.masked_fill(banned, BANNED) if where else logits
+
+
+def force(logits: Tensor, named: Tensor, where: bool | Tensor) -> Tensor:
+    """Return logits (b, l) that leave the named tokens (l) alone, whatever has banned them, in the rows of `where`."""
+    forced = torch.zeros_like(logits).masked_fill(~named, BANNED)
+    if torch.is_tensor(where):
+        return torch.where(where.unsqueeze(-1), forced, logits)
+    return forced if where else logits
+
+
+def mask_of(tokens: tuple[int, ...], logits: Tensor) -> Tensor:
+    """Return True (l) for some tokens, of which those without a logit are left out."""
+    named = torch.zeros(logits.shape[-1], dtype=torch.bool)
+    named[[token for token in tokens if token < len(named)]] = True
+    return named.to(logits.device)
+
+
+def history_of(ids: Tensor, history: GenerationHistory | None) -> GenerationHistory:
+    """Return the history, by default that of a prompt without padding."""
+    return GenerationHistory(ids, ids.shape[1]) if history is None else history
 
 
 @dataclass(frozen=True)
@@ -52,53 +76,99 @@ class Cooled:
 
 @dataclass(frozen=True)
 class NoRepeat:
-    """No sequence of n tokens twice, arXiv:1705.04304, section 2.5."""
+    """No sequence of n tokens twice, arXiv:1705.04304, section 2.5. Padding is no token."""
 
     n: int
 
-    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        if ids.shape[1] < self.n:
+    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
+        ids, real = history_of(ids, history).left_padded()
+        first = ids.shape[1] - self.n + 1  # where the last n - 1 tokens begin
+        if first < 1:
             return logits
-        seen = ids.unfold(1, self.n, 1)  # b m n
-        last = ids[:, ids.shape[1] - self.n + 1 :]
-        again = (seen[..., :-1] == last[:, None]).all(dim=-1)
-        banned = torch.zeros_like(logits, dtype=torch.bool)
-        rows, places = again.nonzero(as_tuple=True)
-        banned[rows, seen[rows, places, -1]] = True
-        return ban(logits, banned)
+        seen = ids.unfold(1, self.n, 1)  # (b, m, n)
+        again = (seen[..., :-1] == ids[:, None, first:]).all(dim=-1)
+        if real is not None:  # Padding stands in front: a sequence is real if its first token is.
+            again = again & real[:, :first] & real[:, min(first, ids.shape[1] - 1), None]
+        # Tokens without a logit go to one place more, which is cut off.
+        size = logits.shape[-1]
+        banned = torch.zeros(len(ids), size + 1, dtype=torch.long, device=ids.device)
+        banned = banned.scatter_add(1, seen[..., -1].clamp(max=size), again.long())
+        return ban(logits, banned[:, :size] > 0)
 
 
 @dataclass(frozen=True)
 class BadWords:
-    """None of some sequences of tokens."""
+    """None of some sequences of tokens. Padding is no token, and a sequence longer than the row is not looked for."""
 
     words: tuple[tuple[int, ...], ...]
 
-    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        logits = logits.clone()
+    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
+        ids, real = history_of(ids, history).left_padded()
+        length = ids.shape[1]
         for word in self.words:
-            begun = len(word) - 1
-            if ids.shape[1] < begun:
-                continue
-            said = (ids[:, ids.shape[1] - begun :] == ids.new_tensor(word[:-1])).all(dim=-1)
-            logits[:, word[-1]] = logits[:, word[-1]].masked_fill(said, BANNED)
+            last = mask_of(word[-1:], logits)
+            if len(word) == 1:
+                logits = ban(logits, last)
+            elif len(word) <= length:
+                said = (ids[:, length - len(word) + 1 :] == ids.new_tensor(word[:-1])).all(dim=-1)
+                logits = ban(logits, last, said if real is None else said & real[:, length - len(word)])
         return logits
 
 
 @dataclass(frozen=True)
-class At:
-    """At one length of all tokens so far, only some tokens, or none of them."""
+class FirstToken:
+    """Only some tokens behind a single one, which a decoder begins with."""
 
-    length: int
     tokens: tuple[int, ...]
-    only: bool
 
-    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
-        if ids.shape[1] != self.length:
+    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
+        history = history_of(ids, history)
+        alone = history.num_prompt_tokens + history.num_generated == 1
+        return force(logits, mask_of(self.tokens, logits), alone)
+
+
+@dataclass(frozen=True)
+class LastToken:
+    """Only some tokens at the end of what there is room for."""
+
+    tokens: tuple[int, ...]
+
+    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
+        history = history_of(ids, history)
+        if history.max_new_tokens is None:
             return logits
-        named = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
-        named[list(self.tokens)] = True
-        return ban(logits, ~named if self.only else named)
+        return force(logits, mask_of(self.tokens, logits), history.num_generated == history.max_new_tokens - 1)
+
+
+@dataclass(frozen=True)
+class NotAtBegin:
+    """None of some tokens as the first one that is generated, or as the one behind it if `FirstToken` acts there."""
+
+    tokens: tuple[int, ...]
+    behind_first: bool = False
+
+    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
+        history = history_of(ids, history)
+        begin: Any = 0
+        if self.behind_first:
+            alone = history.num_prompt_tokens == 1
+            begin = alone.long() if torch.is_tensor(alone) else int(alone)
+        return ban(logits, mask_of(self.tokens, logits), history.num_generated == begin)
+
+
+@dataclass(frozen=True)
+class NoEndBefore:
+    """No end token before a row has `total` tokens, its prompt included, and `new` ones are generated."""
+
+    tokens: tuple[int, ...]
+    total: int = 0
+    new: int = 0
+
+    def __call__(self, ids: Tensor, logits: Tensor, history: GenerationHistory | None = None) -> Tensor:
+        history = history_of(ids, history)
+        made = history.num_generated
+        short = (history.num_prompt_tokens + made < self.total) | (made < self.new)
+        return ban(logits, mask_of(self.tokens, logits), short)
 
 
 def listed(tokens: Any) -> tuple[int, ...]:
@@ -116,7 +186,7 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
     take = set_.pop
     if not said:
         return found
-    steps: list[Callable[[Tensor, Tensor], Tensor]] = []
+    steps: list[Any] = []
     if 'eos_token_id' in set_:
         eos = take('eos_token_id')
         found['eos_token'] = tuple(eos) if isinstance(eos, (list, tuple)) else eos
@@ -128,9 +198,10 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
     if 'no_repeat_ngram_size' in set_:
         steps.append(NoRepeat(take('no_repeat_ngram_size')))
     if 'bad_words_ids' in set_:
-        steps.append(BadWords(tuple(map(tuple, take('bad_words_ids')))))
-    if has_source:
-        steps += at_places(found, set_)
+        ends = [(token,) for token in listed(found.get('eos_token', ()))]
+        words = tuple(word for word in map(tuple, take('bad_words_ids')) if word not in ends)
+        steps += [BadWords(words)] if words else []
+    steps += at_places(found, set_)
     if samples:
         sampling(found, set_, steps)
     else:
@@ -149,25 +220,28 @@ def generation_keywords(said: Mapping[str, Any], kind: str = '', has_source: boo
 
 
 def longest(found: dict[str, Any], set_: dict[str, Any], has_source: bool) -> None:
-    """How many tokens."""
+    """How many tokens. A `max_length` counts those that a decoder begins with."""
     if 'max_new_tokens' in set_:
         found['seq_len'] = set_.pop('max_new_tokens')
         set_.pop('max_length', None)
     elif 'max_length' in set_ and has_source:
-        found['seq_len'] = set_.pop('max_length') - 1
+        found['seq_len'] = TotalLength(set_.pop('max_length'))
 
 
-def at_places(found: dict[str, Any], set_: dict[str, Any]) -> list[At]:
-    """Tokens that are forced, or banned, at the first or the last place."""
-    steps = []
-    if 'forced_bos_token_id' in set_:
-        steps.append(At(1, listed(set_.pop('forced_bos_token_id')), only=True))
-    if 'forced_eos_token_id' in set_ and 'seq_len' in found:
-        steps.append(At(found['seq_len'], listed(set_.pop('forced_eos_token_id')), only=True))
+def at_places(found: dict[str, Any], set_: dict[str, Any]) -> list[Any]:
+    """Tokens that are forced, or banned, at the first or the last places, in the order of `transformers`."""
+    steps: list[Any] = []
+    total, new = set_.pop('min_length', 0), set_.pop('min_new_tokens', 0)
+    total = 0 if new else total  # as in `transformers`, which then ignores it
+    if 'eos_token' in found and (total or new):
+        steps.append(NoEndBefore(listed(found['eos_token']), total, new))
+    first = 'forced_bos_token_id' in set_
+    if first:
+        steps.append(FirstToken(listed(set_.pop('forced_bos_token_id'))))
+    if 'forced_eos_token_id' in set_:
+        steps.append(LastToken(listed(set_.pop('forced_eos_token_id'))))
     if 'begin_suppress_tokens' in set_:
-        steps.append(
-            At(2 if steps and steps[0].length == 1 else 1, listed(set_.pop('begin_suppress_tokens')), only=False)
-        )
+        steps.append(NotAtBegin(listed(set_.pop('begin_suppress_tokens')), first))
     return steps
 
 

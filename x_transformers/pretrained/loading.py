@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.precision import at_least_float
+from x_transformers.core.writing import Present
 from x_transformers.features.positions import ScaledSinusoidalEmbedding
 from x_transformers.features.rotary import RotaryEmbedding
-from x_transformers.flags import ConfigError
+from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.checks import warn_once
 from x_transformers.flags.config import KINDS
 from x_transformers.pretrained.engine import (
@@ -21,7 +22,6 @@ from x_transformers.pretrained.engine import (
     bare,
     check_names,
     check_shapes,
-    compact,
     is_ignored,
     is_settled,
     made,
@@ -29,7 +29,7 @@ from x_transformers.pretrained.engine import (
     saved,
     steps_of,
 )
-from x_transformers.pretrained.files import GENERATION, Weights, read_json, resolve
+from x_transformers.pretrained.files import GENERATION, Weights, compact, read_json, resolve
 from x_transformers.pretrained.generation import generation_keywords
 from x_transformers.pretrained.heads import drawn, is_of_head, new_steps, of_other_heads, settled
 from x_transformers.pretrained.options import (
@@ -142,13 +142,14 @@ def load(
     """
     hub = dict(revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only)
     folder = resolve(source, allow_pickle, **hub)
-    config, place = read_json(folder / 'config.json'), placing(device_map)
+    at, place = Present(folder), placing(device_map)
+    config = read_json(at / 'config.json')
     wanted = Wanted(dropout, num_tokens, strict, cls, keywords, head, num_classes)
     with Weights(folder, allow_pickle) as weights:
         model, info = loaded(config, weights, wanted, dtype, place)
     info.source, info.revision = str(source), revision
-    if (folder / GENERATION).is_file():
-        info.generation = read_json(folder / GENERATION)
+    if (at / GENERATION).is_file():
+        info.generation = read_json(at / GENERATION)
     remade(model, info)
     freeze(model, trainable)
     if freeze_pad:
@@ -260,7 +261,7 @@ def steps_with_new(
 
 def remade(model: nn.Module, info: Info) -> None:
     """Give a model the tables that its config settles, and other buffers that no checkpoint holds."""
-    like = next(model.parameters())
+    like = next(model.parameters(), torch.empty(0))
     device = like.device
     for module in model.modules():
         if isinstance(module, ScaledSinusoidalEmbedding) and module.like.is_meta:
@@ -337,12 +338,34 @@ def load_own(
         floating = t.is_floating_point() and not is_settled(name)
         state[name] = compact(t.to(dtype=dtype if floating else None, device=place(name)))
         weights.release()
+    ties = ties_of(config, shapes)
+    state |= {other: state[first] for other, first in ties.items() if first in state}
     state = tied_too(model, state)
     info.new = sorted(name for name in shapes if name not in state)
     if info.new and wanted.strict:
         raise ConfigError(f'the file has no `{info.new[0]}`: with `strict=False` it has its initial values')
     model.load_state_dict({**initial(info, dtype, place), **state}, assign=True)
+    for other, first in ties.items():
+        tie(model, other, first)
     return model, info
+
+
+def ties_of(config: Mapping[str, Any], shapes: Mapping[str, Tensor]) -> dict[str, str]:
+    """What was one tensor by hand: further names, each with the one that the file has."""
+    ties = config.get('tied', {})
+    if not isinstance(ties, Mapping) or not {*ties, *ties.values()} <= shapes.keys():
+        raise ConfigError(f'`tied` of this {OWN} checkpoint got {shown(ties)}, it must be names of its tensors')
+    return dict(ties)
+
+
+def tie(model: nn.Module, other: str, first: str) -> None:
+    """Let two names of a model be one tensor."""
+    owner, _, name = other.rpartition('.')
+    into = model.get_submodule(owner)
+    if name in into._parameters:
+        into._parameters[name] = model.get_parameter(first)
+    else:
+        into._buffers[name] = model.get_buffer(first)
 
 
 __all__ = ['Info', 'load']

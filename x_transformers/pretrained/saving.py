@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from x_transformers.core.writing import renewing
+from x_transformers.features.rotary import RotaryEmbedding
 from x_transformers.flags import ConfigError, shown
 from x_transformers.flags.config import is_configured
 from x_transformers.pretrained.described import check_keywords, described
-from x_transformers.pretrained.engine import bare, made, once, saved, steps_of
-from x_transformers.pretrained.files import GENERATION, copy_tokenizer, in_bytes, write_json, write_weights
+from x_transformers.pretrained.engine import bare, held, is_settled, made, once, saved, steps_of
+from x_transformers.pretrained.files import GENERATION, OF_MODEL, copy_tokenizer, in_bytes, write_json, write_weights
 from x_transformers.pretrained.heads import row_for
 from x_transformers.pretrained.loading import Info
 from x_transformers.pretrained.rows import OWN, Fields, Row
@@ -38,7 +40,11 @@ def save(
         generation        content of generation_config.json, that which was read if None
         tokenizer_from    a folder whose tokenizer files are copied
 
-    Raises ConfigError, which names the keyword, for a model that the type has no fields for.
+    The new files take the places of those that are there once all of them are written and on the disk: a process that
+    is killed, or a full disk, leaves the model that was there.
+
+    Raises ConfigError, which names the keyword, for a model that the type has no fields for, or that a config and
+    weights do not describe; OSError, which names the folder, where it cannot be written.
     """
     if format not in ('hf', 'own'):
         raise ValueError(f"`format` got {shown(format)}, it must be 'hf' or 'own'")
@@ -52,20 +58,22 @@ def save(
         )
     if not isinstance(generation, Mapping | None):
         raise TypeError(f'`generation` got {shown(generation)}, it must be a dict or None')
+    if tokenizer_from is not None and not Path(tokenizer_from).is_dir():
+        raise NotADirectoryError(f'`tokenizer_from` got {str(tokenizer_from)!r}, it must be a folder')
     folder, most = Path(path), in_bytes(max_shard_size)
     info = getattr(model, 'pretrained', None)
     if format == 'own':
         config, get, sizes = own_files(model)
     else:
         config, get, sizes = files_of(model, info, hf_type)
-    folder.mkdir(parents=True, exist_ok=True)
-    if tokenizer_from is not None:
-        copy_tokenizer(Path(tokenizer_from), folder)
-    write_json(config, folder / 'config.json')
-    write_weights(folder, sizes, get, most)
     generation = getattr(info, 'generation', None) if generation is None else generation
-    if generation:
-        write_json(generation, folder / GENERATION)
+    with renewing(folder, OF_MODEL) as new:
+        if tokenizer_from is not None:
+            copy_tokenizer(Path(tokenizer_from), new)
+        write_json(config, new / 'config.json')
+        write_weights(new, sizes, get, most)
+        if generation:
+            write_json(generation, new / GENERATION)
 
 
 def on_cpu(t: Tensor) -> Tensor:
@@ -79,8 +87,13 @@ def own_files(model: nn.Module) -> tuple[dict[str, Any], Get, dict[str, int]]:
     """The config to write in our own format, a function from names to tensors, and their sizes in bytes."""
     from x_transformers import __version__
 
-    state = once(model.state_dict(keep_vars=True))
     config = {'model_type': OWN, 'x_transformers_version': __version__, 'config': model.config}
+    state = model.state_dict(keep_vars=True)
+    check_tensors(state)
+    ties = check_described(model, state, rebuilt(model.config))
+    if ties:
+        config['tied'] = ties
+    state = once(state)
     return (
         config,
         lambda names: {name: on_cpu(state[name]) for name in names},
@@ -90,10 +103,16 @@ def own_files(model: nn.Module) -> tuple[dict[str, Any], Get, dict[str, int]]:
 
 def files_of(model: nn.Module, info: Info | None, hf_type: str | None) -> tuple[dict[str, Any], Get, dict[str, int]]:
     """The same in the format of `transformers`."""
-    state = saved(model)
-    config, fields = said_of(model, info, hf_type, state)
+    whole, state = held(model), saved(model)
+    check_tensors(whole)
+    config, fields = said_of(model, info, hf_type, whole)
     check_keywords(model, fields)
-    check_weights(state, saved(made(fields.keywords())), fields.row.type)
+    fresh = rebuilt(fields.keywords())
+    wanted = saved(fresh)
+    state |= {name: whole[name] for name in whole.keys() & wanted.keys()}  # what is one tensor by hand is written twice
+    check_weights(state, wanted, fields.row.type)
+    check_described(model, whole, fresh, names_classes=False)
+    check_frequencies(model, fields.row.type)
     steps = steps_of(fields.row, fields, state)
     of = {name: step for step in steps for name in step.theirs}
     empty = {name: torch.empty_like(t, device='meta') for name, t in state.items()}
@@ -127,7 +146,11 @@ def said_of(
     if row.tied is not None and says != tied and not untied_as_read:
         config['tie_word_embeddings'] = tied
     config.pop('torch_dtype', None)
-    config['dtype'] = str(next(iter(state.values())).dtype).removeprefix('torch.')
+    dtypes = {t.dtype: name for name, t in state.items() if t.is_floating_point()}
+    if len(dtypes) > 1:
+        (one, first), (other, second) = [*dtypes.items()][:2]
+        raise ConfigError(f'`{first}` of the model is in {one}, `{second}` in {other}: a config has one `dtype`')
+    config['dtype'] = str(next(iter(dtypes), torch.float32)).removeprefix('torch.')
     return config, Fields(row, config, tied, found)
 
 
@@ -138,6 +161,97 @@ def check_weights(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], kin
         if has.get(name) != needs.get(name):
             here, there = (f'has shape {tuple(own[name])}' if name in own else 'is missing' for own in (has, needs))
             raise ConfigError(f'`{name}` of the model {here}, in a {kind} of its config it {there}')
+
+
+def rebuilt(call: Mapping[str, Any]) -> nn.Module:
+    """The model of a call as it will be built when it is read, without weights, and without drawing any number."""
+    with torch.random.fork_rng(devices=[]):
+        return made(call)
+
+
+def check_tensors(state: Mapping[str, Tensor]) -> None:
+    """Refuse what a file of tensors does not hold."""
+    for name, t in state.items():
+        kind = type(t)
+        if not torch.is_tensor(t) or kind not in (Tensor, nn.Parameter):
+            raise ConfigError(f'`{name}` of the model is a {kind.__name__}, it must be a plain tensor to be written')
+        if t.is_meta:
+            raise ConfigError(f'`{name}` of the model is on the meta device, and has no values to be written')
+        if t.layout is not torch.strided or t.is_quantized:
+            raise ConfigError(f'`{name}` of the model is {t.layout} in {t.dtype}, it must be dense to be written')
+
+
+CHANGED = 'it was changed after it was built. `state_dict` holds its weights; adapters and the like can be merged first'
+DROPS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def check_described(
+    model: nn.Module, state: Mapping[str, Tensor], fresh: nn.Module, names_classes: bool = True
+) -> dict[str, str]:
+    """Refuse a model that has changed since it was built, so that its config and weights do not describe it.
+
+    names_classes   whether the config does. Where not, wrappers of the user's own are read as those of the library
+
+    returns   what is one tensor here and not in a new model of the config: further names, each with the first
+    """
+    check_modules(model, fresh, names_classes)
+    wanted = {bare(name): t for name, t in fresh.state_dict(keep_vars=True).items()}
+    own = {bare(name): name for name in state}
+    for path in (*own, *(path for path in wanted if not is_settled(path))):
+        here, there = state.get(own.get(path, '')), wanted.get(path)
+        if here is None or there is None or here.shape != there.shape:
+            has, needs = ('is missing' if t is None else f'has shape {tuple(t.shape)}' for t in (here, there))
+            name = own.get(path, path)
+            raise ConfigError(f'`{name}` of the model {has}, in a model of its config it {needs}: {CHANGED}')
+    first_here: dict[int, str] = {}
+    first_there: dict[int, str] = {}
+    ties: dict[str, str] = {}
+    for path, name in own.items():
+        here, there = first_here.setdefault(id(state[name]), name), first_there.setdefault(id(wanted[path]), name)
+        if here == name != there and not torch.equal(state[name], state[there]):
+            raise ConfigError(f'`{name}` and `{there}` of the model differ, in one of its config they are one tensor')
+        if here != name == there:
+            ties[name] = here
+    return ties
+
+
+def check_modules(model: nn.Module, fresh: nn.Module, names_classes: bool) -> None:
+    """Refuse modules that are others than those of a new model of the config."""
+    # without what flags put around branches, of which the innermost comes last
+    own, wanted = (
+        {bare(f'{name}.')[:-1]: (name, module) for name, module in one.named_modules(remove_duplicate=False)}
+        for one in (model, fresh)
+    )
+    for path, (name, module) in own.items():
+        (_, other), (_, parent) = (wanted.get(at, ('', None)) for at in (path, path.rpartition('.')[0]))
+        if not names_classes and 'layers.' not in path and is_configured(module) and isinstance(module, type(other)):
+            continue
+        if name and not is_alike(module, other, parent, name.rpartition('.')[2]):
+            here, there = ('nothing' if one is None else f'a {type(one).__name__}' for one in (module, other))
+            raise ConfigError(f'`{name}` of the model is {here}, in a model of its config it is {there}: {CHANGED}')
+
+
+def check_frequencies(model: nn.Module, kind: str) -> None:
+    """Refuse frequencies that are not those of the config, which holds no others."""
+    for name, module in model.named_modules():
+        if isinstance(module, RotaryEmbedding):
+            own, said = module.inv_freq, module.frequencies.table(module.inv_freq.device)
+            if not torch.allclose(own.cpu().double(), said.cpu().double(), rtol=0.01):  # in half precision, too
+                raise ConfigError(f'`{name}.inv_freq` of the model is not what its {kind} config says: {CHANGED}')
+
+
+def is_alike(module: nn.Module, other: nn.Module | None, parent: nn.Module | None, name: str) -> bool:
+    """Whether a module computes in evaluation what that of a new model does. What has a place of its own in a module,
+    which does not know it, computes nothing."""
+    kind = vars(module).get('_built_as', type(module))
+    if issubclass(kind, DROPS) and isinstance(other, (type(None), nn.Identity, *DROPS)):
+        return True
+    if other is None:
+        return not hasattr(parent, name) and not isinstance(parent, (nn.Sequential, nn.ModuleList))
+    wanted = vars(other).get('_built_as', type(other))
+    # what loading sets says nothing else
+    free = not kind.__module__.startswith('torch.nn') or kind is nn.Embedding
+    return kind is wanted and (free or module.extra_repr() == other.extra_repr())
 
 
 def chosen(model: nn.Module, info: Info | None, hf_type: str | None, tied: bool) -> tuple[Row, dict[str, Any]]:

@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.own_stacks import known_stack, refuse_own_stack
 from x_transformers.flags import Check, ConfigError, is_number, one_of, shown
+from x_transformers.training.losses import predictable
 from x_transformers.training.token_loss import Readout, Terms, mean_token_loss
 
 a_schedule = one_of(False, 'step', 'linear')
@@ -40,19 +42,24 @@ class Targets(NamedTuple):
     """What is to be predicted, for each head: head s predicts the token s places behind the next one.
 
     tokens      b n    the sequence, `ignore_index` for what is no target
+    ignore_index
+    real        b n    which tokens are real, None for all: what is not is no target, and nothing is predicted from it
     documents   b n    which document each token is of; None if there is one
     lead               how many tokens stand in front of the sequence, for which there are logits too
     """
 
     tokens: Tensor
-    documents: Tensor | None
-    lead: int
     ignore_index: int
+    real: Tensor | None = None
+    documents: Tensor | None = None
+    lead: int = 0
 
-    def of(self, head: int, last_only: bool) -> Tensor:
+    def of(self, head: int = 0, last_only: bool = False) -> Tensor:
         """The targets of a head, b (lead + n); of each row the last one alone, if wanted."""
         ahead = 1 + head
         targets = self.tokens[:, ahead:]
+        if self.real is not None:
+            targets = targets.masked_fill(~predictable(self.real, ahead), self.ignore_index)
         if self.documents is not None:
             same = self.documents[:, ahead:] == self.documents[:, : targets.shape[1]]
             targets = targets.masked_fill(~same, self.ignore_index)
@@ -124,7 +131,7 @@ class AuxiliaryLosses(nn.Module):
         super().__init__()
         self.schedule, self.weights, self.last_only = schedule, tuple(map(float, weights)), bool(last_only)
         refuse_net(net, self)
-        stack = net.attn_layers
+        stack = known_stack(net.attn_layers)
         self.layers = len(stack.layers_execute_order) // stack.len_default_block if schedule else 1
         self.active: tuple[int, ...] | None = None
         # no buffer: a model in half precision has them whole
@@ -138,7 +145,8 @@ class AuxiliaryLosses(nn.Module):
     def at(self, progress: float) -> tuple[tuple[int, ...], Tensor]:
         """Which layers learn at a point of the training, and with which weights."""
         found = layer_weights(str(self.schedule), progress, self.layers)
-        return tuple(at for at, weight in enumerate(found) if weight > 0), torch.tensor(found, dtype=torch.float64)
+        active = tuple(at for at, weight in enumerate(found) if weight > 0)
+        return active, torch.tensor(found, dtype=torch.float64, device='cpu')
 
     def now(self, training: bool, progress: float | None) -> Objective | None:
         """The losses of a call; None for that of the next token alone."""
@@ -185,7 +193,8 @@ def refuse_net(net: nn.Module, losses: AuxiliaryLosses) -> None:
             f'`intermediate_layer_loss` needs a net that gives its logits after each block, as TransformerWrapper: '
             f'`net` is {type(net).__name__}'
         )
-    for feature in net.attn_layers.features.active:
+    refuse_own_stack(net.attn_layers, 'intermediate_layer_loss', 'it does not tell what its blocks give')
+    for feature in known_stack(net.attn_layers).features.active:
         idle = feature.only_trains or feature.waits
         if not idle and {'finish', 'through'} & {*feature.runs_at()}:
             raise ConfigError(

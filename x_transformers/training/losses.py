@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor
 
+from x_transformers.core.checks import as_mask, check_lengths, for_each_row, within
+from x_transformers.core.nets import counts_tokens
 from x_transformers.core.precision import accurate
 
 
@@ -25,9 +28,84 @@ def readable(ids: Tensor, ignore_index: int, pad_value: int = 0) -> Tensor:
     return ids.masked_fill(ids == ignore_index, pad_value)
 
 
+def real_tokens(
+    x: Tensor, mask: Tensor | None = None, lens: Tensor | None = None, start: Tensor | None = None
+) -> Tensor | None:
+    """Return which tokens are real, (b, n), or None if all are.
+
+    Args:
+        x: Ids (b, n) or vectors (b, n, d).
+        mask: True for real tokens, (b, n).
+        lens: Number of real tokens at the beginning of each row, (b,).
+        start: Number of tokens of padding at the beginning of each row, (b,).
+
+    Raises:
+        ValueError or TypeError for another shape or kind.
+    """
+    b, n = x.shape[:2]
+    found = [] if mask is None else [as_mask(for_each_row(mask, b), 'mask', b, n, like=x)]
+    for name, value in (('lens', lens), ('seq_start_pos', start)):
+        if value is not None:
+            check_lengths(value, name, b, n)
+            found.append(within(value, n) if name == 'lens' else ~within(value, n))
+    return functools.reduce(torch.logical_and, found) if found else None
+
+
+def predictable(real: Tensor, ahead: int = 1) -> Tensor:
+    """Return which of the tokens from `ahead` on count as targets, (b, n - ahead), given which are real, (b, n).
+
+    A prediction counts if both its target and the token `ahead` places before, which it is made from, are real.
+    """
+    return real[:, ahead:] & real[:, : max(real.shape[1] - ahead, 0)]
+
+
+def mean_or_zero(t: Tensor) -> Tensor:
+    """Return the mean of all entries; 0, joined to the graph, if there are none."""
+    return t.mean() if t.numel() else t.sum()
+
+
+def mean_of_rows(losses: Tensor, real: Tensor | None) -> Tensor:
+    """Return the mean of the losses of rows, (b,), over those with a real token, given (b, n); 0 if there are none."""
+    if real is None:
+        return mean_or_zero(losses)
+    there = real.any(dim=-1)
+    return losses.masked_fill(~there, 0.0).sum() / there.sum().clamp(min=1)
+
+
+def before_padding(ids: Tensor, ignore_index: int) -> Tensor:
+    """Return which ids (b, n) do not belong to the padding at the end of their row, where all are `ignore_index`."""
+    return not_last(ids != ignore_index) | (ids != ignore_index)
+
+
+def not_last(real: Tensor) -> Tensor:
+    """Return which entries of rows (b, n) have a real one somewhere behind them."""
+    return F.pad(real[:, 1:], (0, 1), value=False).flip(-1).cumsum(dim=-1).flip(-1) > 0
+
+
+def read_of(mask: Tensor) -> Tensor:
+    """Return which tokens a net reads to predict those behind them, (b, n - 1), of a mask of both, (b, n).
+
+    The last real token of a row is a target alone, as it is where the row has no padding.
+    """
+    return (mask & not_last(mask))[:, :-1]
+
+
+def tell_padding(net: Any, inputs: dict[str, Any], real: Callable[[], Tensor], counts: bool = False) -> None:
+    """Add a mask to the inputs of a net, in place, if the caller gave none and padding would change what it gives.
+
+    Args:
+        net: A causal model; one that counts no tokens gives real ones the same, and is faster without a mask.
+        inputs: Its keywords.
+        real: Gives the mask, (b, n).
+        counts: Whether what is asked of the net counts tokens, whatever its features.
+    """
+    if inputs.get('mask') is None and (counts or counts_tokens(net)):
+        inputs['mask'] = real()
+
+
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of the distribution over the last axis, in nats."""
-    log_probs = logits.log_softmax(dim=-1)
+    """Entropy of the distribution over the last axis, in nats, in float32 at least."""
+    log_probs = accurate(logits).log_softmax(dim=-1)
     return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
@@ -40,7 +118,7 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     A query without any visible key counts for nothing.  Zoph et al. 2022, arXiv:2202.08906
     """
     if not pre_softmax_attns:
-        return torch.zeros(()) if mask is None else torch.zeros((), device=mask.device)
+        return torch.zeros((), dtype=torch.float32, device=None if mask is None else mask.device)
     dtypes = [z.dtype for z in pre_softmax_attns]
     pre_softmax_attns = [accurate(z) for z in pre_softmax_attns]
     # hidden logits are -inf, or the lowest finite number
@@ -55,10 +133,23 @@ def calc_z_loss(pre_softmax_attns: Sequence[Tensor], mask: Tensor | None = None,
     return loss.sum() / counts.sum().clamp(min=1) * weight
 
 
-def attn_z_loss(trace: Any, weight: float, x: Tensor) -> Tensor:
-    """`calc_z_loss` of a pass, of which every attention may have been left out."""
+def attn_z_loss(trace: Any, weight: float, x: Tensor, call: Any, stack: Any = None) -> Tensor:
+    """Return `calc_z_loss` of the real queries of a model's call, of which every attention may have been left out.
+
+    Raises:
+        ValueError: The stack computes a part of the tokens alone, so that maps have no row for each.
+    """
+    for feature in getattr(getattr(stack, 'features', None), 'active', ()):
+        if getattr(feature, 'leaves_out_tokens', False):
+            raise ValueError(f'the z-loss of attention needs maps of all tokens, `{feature.title}` leaves some out')
     maps = [inter.pre_softmax_attn for inter in trace.attn_intermediates]
-    return calc_z_loss(maps, weight=weight) if maps else x.new_zeros(())
+    if not maps:
+        return x.new_zeros(())
+    real, start, count = call.real_keys(call.shown), call.inputs.get('seq_start_pos'), maps[0].shape[-2]
+    if start is not None:  # in the order of the stack padding is in front of all
+        begun = ~within(start, call.leading + call.tokens)
+        real = begun if real is None else begun & real
+    return calc_z_loss(maps, None if real is None else real[:, -count:], weight)
 
 
 def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tensor, Tensor | None]:
@@ -67,7 +158,7 @@ def kept_tokens(seq: Tensor, mask: Tensor | None, dropout: float) -> tuple[Tenso
     With a mask, a row keeps that fraction of its real tokens.
     """
     batch, length = seq.shape[:2]
-    scores = torch.randn(batch, length, device=seq.device)
+    scores = torch.randn(batch, length, dtype=torch.float32, device=seq.device)
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     keep = max(1, int((1 - dropout) * length))

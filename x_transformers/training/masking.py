@@ -17,7 +17,7 @@ PASSES = 3  # over the words of a row, each of which fills what the last one cou
 
 def drawn(like: Tensor, generator: Generator | None = None) -> Tensor:
     """Uniform numbers from 0 to 1, one for each token (b n)."""
-    return torch.rand(like.shape, device=like.device, generator=generator)
+    return torch.rand(like.shape, dtype=torch.float32, device=like.device, generator=generator)
 
 
 def ranked(keys: Tensor) -> Tensor:

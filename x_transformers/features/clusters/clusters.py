@@ -265,6 +265,16 @@ class Clusters(AttentionFeature):
         return torch.zeros_like(number).scatter(-1, order, number).repeat_interleave(heads, dim=0)
 
     @staticmethod
+    def lengths(call: Any) -> Tensor | None:
+        """Return how many real tokens there are in the row of each token, or in its document:  b 1, or b n. None where
+        all rows are as long as the call."""
+        hidden, documents = Clusters.hidden(call, 1), Clusters.documents(call, 1)
+        if documents is None:
+            return None if hidden is None else (~hidden).sum(dim=-1, keepdim=True)
+        real = torch.ones_like(documents) if hidden is None else (~hidden).long()
+        return torch.zeros_like(documents).scatter_add(-1, documents, real).gather(-1, documents)
+
+    @staticmethod
     def extra(call: Any, head: int = 0) -> Extra | None:
         """What biases add to the score of one query and one key, counted as keys, and of heads from `head` on, and what
         masks of pairs take off; None for nothing."""
@@ -276,7 +286,7 @@ class Clusters(AttentionFeature):
 
         def of(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             at = b, h + head, (i - behind).clamp(min=0), j
-            added = torch.zeros((), device=j.device) if bias is None else accurate(bias(*at))
+            added = torch.zeros((), dtype=torch.float32, device=j.device) if bias is None else accurate(bias(*at))
             return added if seen is None else torch.where(seen(*at), added, -FAR)
 
         return of

@@ -9,16 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise, Rows
 from x_transformers.features.clusters.clusters import Clusters
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.flags import ConfigError, PerToken, flag
-from x_transformers.kernels.clusters import Order, attend, by_chunk, by_rank, last_resort
+from x_transformers.kernels.clusters import SELF, Order, attend, by_chunk, by_rank
 
 Heads = tuple[Tensor, Tensor, Tensor]
 OF_QUERIES = 'keys are made of queries'
 LATER = 'chunks of all tokens end by later ones'
+ONE_HASH = 128  # buckets at most; more are the product of two hashes
 # what has numbers of its own for keys, or makes keys otherwise
 MAKE_KEYS = (
     'use_latent_kv',
@@ -78,16 +79,16 @@ class SharedQK(KeysOfQueries, AttentionFeature):
     def bias(self, call: Any) -> Rows:
         """The penalty of a token with itself, wherever it stands."""
         q_at, k_at = call.of_queries(own := torch.arange(call.keys, device=call.x.device)), own
-        least = last_resort(call.x.dtype)
+        nothing = torch.zeros((), dtype=at_least_float(call.x.dtype), device=own.device)  # float16 has no such number
 
         def of(rows: slice, keys: slice) -> Tensor:
             same = q_at[..., rows].unsqueeze(-1) == k_at[keys]
             same = same if same.ndim == 2 else same.unsqueeze(1)
-            return torch.where(same, least, torch.zeros((), dtype=call.x.dtype, device=same.device))
+            return torch.where(same, SELF, nothing)
 
         def entry() -> Pointwise:
             behind = torch.full((), call.keys - call.rows, device=own.device)
-            return lambda b, h, i, j: torch.where(j == i + behind, least, 0.0)
+            return lambda b, h, i, j: torch.where(j == i + behind, SELF, 0.0)
 
         return Rows(of, entry=entry if call.places is None else None)
 
@@ -98,7 +99,8 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         k = q / |q|,  hash(x) = argmax [x R; -x R]        R is random, e b/2, for each round and head
         o_i = softmax_j over the union of what i sees in each round (s q_i k_j - 1e5 [i = j]) v_j
 
-    R is drawn anew in training; in evaluation it follows from `lsh_seed`.
+    R is drawn anew in training; in evaluation it follows from `lsh_seed`. Without `lsh_buckets`, the number of buckets
+    is that of the row, or of its document, without padding: shorter ones read the first columns of R.
     """
 
     paper = 'Reformer, arXiv:2001.04451'
@@ -108,6 +110,10 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     looks_ahead_by = 'lsh_chunks'
     settles = ('logit_scale',)
     clashes = {**Clusters.clashes, **dict.fromkeys((*MAKE_KEYS, 'qkv_receive_diff_residuals'), OF_QUERIES)}
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.lsh_buckets is None
 
     @property
     def sorts(self) -> bool:
@@ -138,32 +144,59 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     def buckets(self, length: Any) -> tuple[int, int]:
         """How many there are: of one hash, or of two, whose product it is."""
         many = self.lsh_buckets or max(2 * -(-length // self.width), 2)
-        if many <= 128:
+        if many <= ONE_HASH:
             return many, 1
         one = 2 * round(math.sqrt(many) / 2)
         return one, 2 * -(-many // (2 * one))
 
-    def directions(self, count: int, like: Tensor) -> Tensor:
-        """Random ones, (r h) e m."""
-        shape = self.lsh_rounds, self.host.heads, like.shape[-1], count
+    def buckets_of(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `buckets` of each length."""
+        many = (2 * -(-lengths // self.width)).clamp(min=2)
+        root = 2 * (many.float().sqrt() / 2).round().long()
+        is_one = many <= ONE_HASH
+        return torch.where(is_one, many, root), torch.where(is_one, 1, 2 * -(-many // (2 * root)))
+
+    def directions(self, one: int, other: int, like: Tensor) -> Tensor:
+        """Random ones of each hash, r h e m. If their number follows from the length, fewer are the first of more."""
+        shape, sides = (self.lsh_rounds, self.host.heads, like.shape[-1]), (one // 2, other // 2)
         if self.host.training:
-            return torch.randn(shape, device=like.device, dtype=like.dtype)
-        return normals(self.seed, shape, like)
+            return torch.randn(*shape, sum(sides), device=like.device, dtype=like.dtype)
+        if self.lsh_buckets is not None:
+            return normals(self.seed, (*shape, sum(sides)), like)
+        second = ONE_HASH // 2  # where those of the second hash begin
+        found = normals(self.seed, (second + sides[1] if sides[1] else sides[0], *shape), like).movedim(0, -1)
+        return torch.cat((found[..., : sides[0]], found[..., second:]), dim=-1) if sides[1] else found
 
     @torch.no_grad()
-    def hashes(self, q: Tensor, length: Any) -> Tensor:
-        """The buckets of each token, one for each round:  b h n e -> b h n r"""
+    def hashes(self, q: Tensor, length: Any, lengths: Tensor | None = None) -> Tensor:
+        """Return the buckets of each token, one for each round:  b h n e -> b h n r
+
+        length    of the call
+        lengths   of the row, or of the document, of each token, b 1 or b n; None: that of the call
+        """
         q, (one, other) = accurate(q.detach()), self.buckets(length)
+        limits: tuple[Tensor | None, ...] = None, None
+        if lengths is not None and self.lsh_buckets is None:
+            many = max(one * other, 2)
+            limits = self.buckets_of(lengths.view(len(lengths), 1, -1, 1))
+            # Shorter rows may have more buckets in a hash than the longest one: of a single hash, or by rounding.
+            one, other = min(many, ONE_HASH), 1 if many <= ONE_HASH else 2 * (round(math.sqrt(many) / 2) + 3)
         with without_autocast(q):
-            of = self.directions(one // 2 + (other // 2 if other > 1 else 0), q)  # r h e m
+            of = self.directions(one, other, q)  # r h e m
             along = (q @ of.permute(1, 2, 0, 3).flatten(2)).unflatten(-1, (len(of), -1))  # b h n r m
-        found = side(along[..., : one // 2])
-        return found + one * side(along[..., one // 2 :]) if other > 1 else found
+        found = side(along[..., : one // 2], limits[0])
+        if other == 1:
+            return found
+        further = side(along[..., one // 2 :], limits[1])
+        return found + (one if limits[0] is None else limits[0]) * further
 
     def heads(self, qkv: Heads, call: Any) -> Heads:
-        q, own, new = qkv[0], call.own(self), call.count
+        own = call.own(self)
         call.full_precision = True
-        own.ids = self.hashes(q, new)
+        if self.lsh_buckets is None:
+            own.asks = qkv[0]  # hashed when it is known which tokens are real
+            return super().heads(qkv, call)
+        own.ids = self.hashes(qkv[0], call.count)
         if call.keeps or call.past is not None:
             own.ids = call.state('lsh_ids').append(own.ids)
         return super().heads(qkv, call)
@@ -178,11 +211,12 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, Tensor]:
         if q.numel() == 0:
             return torch.zeros_like(v), None
-        ids, heads, q = call.own(self).ids, q.shape[1], accurate(q) * call.scale
+        heads, q, own = q.shape[1], accurate(q) * call.scale, call.own(self)
+        ids = self.hashes(own.asks, call.keys, self.lengths(call)) if self.lsh_buckets is None else own.ids
         if self.are_few(call):
             return self.of_few(q, k, v, ids, self.width, call, resort=True).to(v.dtype), None
         hidden, documents = self.hidden(call, heads), self.documents(call, heads)
-        orders = [self.order(own, hidden, documents, call) for own in ids.flatten(0, 1).unbind(-1)]
+        orders = [self.order(each, hidden, documents, call) for each in ids.flatten(0, 1).unbind(-1)]
         out, log_sums = self.of_new(*attend(self.of_all(q, call), k, v, orders, True, self.extra(call)), call)
         return out.to(v.dtype), log_sums
 
@@ -190,21 +224,26 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
         """Of tokens by one round of buckets, (b h) n."""
         if self.sorts:
             return by_chunk(ids, hidden, documents, self.width, bool(self.lsh_across_buckets))
-        one, other = self.buckets(call.keys)
-        ids = ids if documents is None else ids + documents * (one * other)
+        ids = ids if documents is None else ids + documents * (ids.amax() + 1)
         return by_rank(ids, hidden, self.width, call.causal)
 
 
-def side(along: Tensor) -> Tensor:
-    """argmax [x; -x] over the last axis, of m numbers one of 2 m."""
-    most, least = along.max(dim=-1), along.min(dim=-1)
-    return torch.where(most.values >= -least.values, most.indices, least.indices + along.shape[-1])
+def side(along: Tensor, limits: Tensor | None = None) -> Tensor:
+    """argmax [x; -x] over the last axis, of m numbers one of 2 m; or of the first ones, which make as many as the
+    `limits` say, 1 for a single one."""
+    count, highest, lowest = along.shape[-1], along, along
+    if limits is not None:
+        count = limits // 2
+        gone = torch.arange(along.shape[-1], device=along.device) >= count.clamp(min=1).unsqueeze(-1)
+        highest, lowest = along.masked_fill(gone, -torch.inf), along.masked_fill(gone, torch.inf)
+    most, least = highest.max(dim=-1), lowest.min(dim=-1)
+    return torch.where(most.values >= -least.values, most.indices, least.indices + count)
 
 
 def normals(seed: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Numbers from N(0, 1) that follow from the seed alone, on every device and in a graph; exact in float32."""
     count = torch.arange(math.prod(shape), device=like.device)
-    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))) for at in (1, 2))
+    first, second = (scrambled(count * 2 + at + scrambled(seed.to(like.device))).float() for at in (1, 2))
     radius = (-2 * ((first + 0.5) / 2**32).log()).sqrt()
     return (radius * (second * (2 * math.pi / 2**32)).cos()).view(shape).to(like.dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, distributed
 
 from x_transformers.core.precision import accurate, without_autocast
+from x_transformers.core.rows import Pointwise, Rows, of_each
 from x_transformers.core.transforms import transformed
 from x_transformers.features.clusters.clusters import Clusters
-from x_transformers.features.sparse.held import HoldsPattern
+from x_transformers.features.sparse.held import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern
 from x_transformers.flags import ConfigError, PerToken, warn_once
 from x_transformers.kernels.clusters import attend, by_rank, in_groups
 from x_transformers.kernels.patterns.engine import attended
@@ -31,11 +33,15 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
                   that several took gets the mean of what they give, that none took nothing
         m = decay m + (1 - decay) (mean q + mean k) / 2, of length one, of the tokens nearest to it
 
-    Centroids move in `stepped`, by what passes in training have counted since.
+    Without `cluster_size`, chunks, what balanced centroids take, and the window of the first heads have the length of
+    the row, or of its document, over the number of centroids: padding does not count. Centroids move in `stepped`, by
+    what passes in training have counted since.
     """
 
     paper = 'Routing Transformer, arXiv:2003.05997'
     options_of = ('num_clusters', 'local_heads', 'local_pattern', 'routing_decay', 'routing_balanced')
+    takes = OUTSIDE
+    must_be = OUTSIDE_MUST_BE
     stored_as = {'centroids': 'centroids', 'random_blocks': 'random_blocks'}
     looks_ahead_by = 'routing_balanced'
     clashes = {
@@ -46,6 +52,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         'differential': 'heads are local or routed, not both',
         'shared_qk': 'keys have a centroid of their own',
     }
+    counts_tokens = True  # Centroids follow the real tokens, whatever gives the sizes.
 
     def setup(self, host: Any) -> None:
         super().setup(host)
@@ -67,7 +74,8 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         if self.holds and self.pattern.cannot_cache:
             self.can_cache = False
         routed, width = host.heads - self.local, host.dim_key
-        self.centroids = F.normalize(torch.randn(routed, self.num_clusters, width), dim=-1)
+        drawn = torch.randn(routed, self.num_clusters, width, dtype=torch.float32)
+        self.centroids = F.normalize(drawn, dim=-1).to(torch.get_default_dtype())
         # no buffer, as those of one replica are sent to all
         self.tally = [torch.zeros(2, routed, self.num_clusters, width + 1, dtype=torch.long)]
 
@@ -100,7 +108,7 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
     def unsupported(self, call: Any) -> str | None:
         if call.context is not None and self.not_across:
             return f'`context`: {self.not_across}'
-        return (self.wrong_size(call) if self.holds else None) or super().unsupported(call)
+        return (self.wrong_call(call) if self.holds else None) or super().unsupported(call)
 
     # routes
 
@@ -133,19 +141,32 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         """How many tokens a chunk has, or a balanced cluster takes."""
         return self.cluster_size or -(-length // self.num_clusters)
 
+    def sizes_of(self, lengths: Tensor | None) -> Tensor | None:
+        """Return the sizes where they differ between rows or documents, of their lengths; None for one size."""
+        return None if self.cluster_size or lengths is None else self.size_of(lengths).clamp(min=1)
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> tuple[Tensor, None]:
         if v.numel() == 0 or q.numel() == 0:
             return v.new_zeros(*q.shape[:-1], v.shape[-1]), None
         parts, at = [], self.local
         near, routed = zip(*(self.parts_of(t) for t in (q, k, v)), strict=True)
         if at:
-            own = self.of_heads(at, call.keys) if self.holds else Sliding(self.size_of(call.keys)).for_heads(at)
-            parts.append(attended(*near, call, own)[0].to(v.dtype))
+            parts.append(self.nearby(*near, call).to(v.dtype))
         if at < q.shape[1]:
             self.count(call)
             way = self.taken if self.balanced else self.ranked
             parts.append(way(*routed, call).to(v.dtype))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1), None
+
+    def nearby(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
+        """Heads that see a pattern, or a window as wide as a chunk."""
+        if self.holds:
+            return attended(q, k, v, call, self.of_heads(self.local, call))[0]
+        windows = self.sizes_of(self.lengths(call))
+        if windows is not None:
+            call = copy.copy(call)
+            call.masks = [*call.masks, within(windows.expand(-1, call.keys))]
+        return attended(q, k, v, call, Sliding(self.size_of(call.keys)).for_heads(self.local))[0]
 
     def ranked(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
         """Each token sees its chunk of its cluster, and the one before."""
@@ -156,7 +177,10 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         hidden, documents = self.hidden(call, heads), self.documents(call, heads)
         ids = ids.flatten(0, 1).squeeze(-1)
         ids = ids if documents is None else ids + documents * self.num_clusters
-        order = by_rank(ids, hidden, width, call.causal)
+        widths = self.sizes_of(self.lengths(call))
+        if widths is not None:
+            widths = widths.expand(-1, call.keys).repeat_interleave(heads, dim=0)
+        order = by_rank(ids, hidden, width, call.causal, widths)
         return self.of_new(*attend(self.of_all(q, call), k, v, [order], extra=self.extra(call, self.local)), call)[0]
 
     def taken(self, q: Tensor, k: Tensor, v: Tensor, call: Any) -> Tensor:
@@ -165,11 +189,20 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         queries, keys = call.real_queries, self.hidden(call, 1)
         of_q = of_q if queries is None else of_q.masked_fill(~queries[:, None, None], -torch.inf)
         of_k = of_k if keys is None else of_k.masked_fill(keys[:, None, None], -torch.inf)
-        picks = [
-            t.topk(min(self.size_of(t.shape[-1]), t.shape[-1]), dim=-1, sorted=False).indices.sort(dim=-1).values
-            for t in (of_q, of_k)
-        ]
-        return in_groups(accurate(q) * call.scale, accurate(k), accurate(v), *picks, keys, self.extra(call, self.local))
+        real = queries, None if keys is None else ~keys
+        sizes = [self.sizes_of(None if t is None else t.sum(dim=-1)) for t in real]
+        picks = [self.best_of(t, size).sort(dim=-1).values for t, size in zip((of_q, of_k), sizes, strict=True)]
+        q, k, v = accurate(q) * call.scale, accurate(k), accurate(v)
+        ragged = any(size is not None for size in sizes)
+        return in_groups(q, k, v, *picks, keys, self.extra(call, self.local), ragged)
+
+    def best_of(self, scores: Tensor, sizes: Tensor | None) -> Tensor:
+        """Return the places with the largest scores (b h k n), as many as a centroid takes in each row; -1 for none."""
+        most = min(self.size_of(scores.shape[-1]), scores.shape[-1])
+        found = scores.topk(most, dim=-1, sorted=sizes is not None).indices
+        if sizes is None:
+            return found
+        return torch.where(torch.arange(most, device=found.device) < sizes[:, None, None, None], found, -1)
 
     # centroids
 
@@ -199,3 +232,13 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         moved = self.routing_decay * self.centroids + (1 - self.routing_decay) * mean
         self.centroids.copy_(torch.where(sides > 0, F.normalize(moved, dim=-1), self.centroids))
         tally.zero_()
+
+
+def within(windows: Tensor) -> Rows:
+    """Hide keys further from a query than the window of its row or document, b n."""
+
+    def entry() -> Pointwise:
+        of_query = of_each(windows)
+        return lambda b, h, i, j: (i - j).abs() <= of_query(b, i)
+
+    return Rows(None, entry=entry)

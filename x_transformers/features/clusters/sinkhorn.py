@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.clusters.clusters import NO_SCORES, Clusters
 from x_transformers.flags import ConfigError, Running, warn_once
 from x_transformers.kernels.sinkhorn import (
@@ -171,7 +171,7 @@ class Sinkhorn(Clusters, kind='sinkhorn'):
     def compared(self, asks: Tensor, keys: Tensor, call: Any) -> Tensor:
         """Of blocks of queries, by their summary (b g r w), and means of keys (b h N e):  b h r N."""
         if self.by_net:
-            scores = self.sort(asks.squeeze(1).to(self.sort[0].weight.dtype))
+            scores = self.sort(clamped_to(asks.squeeze(1), self.sort[0].weight.dtype))
             scores = accurate(scores).unflatten(-1, (-1, self.cluster_blocks)).transpose(1, 2)
             at = torch.arange(keys.shape[2], device=keys.device)
             # a graph for all lengths has one block too many

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.core.rows import taken
 from x_transformers.features.documents import TellsDocuments, begins
 from x_transformers.features.levels import AttentionFeature
@@ -144,7 +144,7 @@ class LinearAttention(AttentionFeature):
                 warn_once(f'`{name}` has no effect with `kernel={self.kernel!r}`')
         if self.kernel in RANDOM:
             self.key_heads, self.width = host.key_heads, host.dim_key
-            self.w, self.age = self.draw(), torch.zeros((), dtype=torch.long)
+            self.w, self.age = self.draw().to(torch.get_default_dtype()), torch.zeros((), dtype=torch.long)
         if self.kernel == 'rff' and self.rff_sigma == 'learned':
             self.sigma = nn.Parameter(torch.full((host.dim_key,), math.log(math.e - 1)))  # softplus makes it 1
         if self.kernel_update != 'sum':
@@ -193,8 +193,9 @@ class LinearAttention(AttentionFeature):
         return self.kernel_update != 'sum'
 
     def draw(self, like: Tensor | None = None) -> Tensor:
-        """Random vectors, (m e) or (k e m)."""
-        width, of_heads, where = self.width, self.kernel in OF_HEADS, None if like is None else like.device
+        """Random vectors, (m e) or (k e m), in float32."""
+        where = dict(dtype=torch.float32, device=None if like is None else like.device)
+        width, of_heads = self.width, self.kernel in OF_HEADS
         wanted = self.kernel_features or (width if of_heads else math.ceil(width * math.log(max(width, 2))))
         if self.kernel == 'favor' and self.kernel_hyperbolic:
             if self.kernel_features and wanted % 2:
@@ -202,9 +203,9 @@ class LinearAttention(AttentionFeature):
             wanted = -(-wanted // 2)
         orthogonal = not of_heads if self.kernel_orthogonal is None else self.kernel_orthogonal
         if not of_heads:
-            return orthogonal_normals(wanted, width, like) if orthogonal else torch.randn(wanted, width, device=where)
+            return orthogonal_normals(wanted, width, like) if orthogonal else torch.randn(wanted, width, **where)
         if not orthogonal:
-            return torch.randn(self.key_heads, width, wanted, device=where)
+            return torch.randn(self.key_heads, width, wanted, **where)
         return torch.stack([orthogonal_normals(wanted, width, like).mT for _ in range(self.key_heads)]).contiguous()
 
     def stepped(self, progress: float) -> None:
@@ -245,7 +246,7 @@ class LinearAttention(AttentionFeature):
         heads = rearrange(accurate(q), 'b (g k) n e -> b k g n e', k=k.shape[1])
         keys = Tokens(accurate(k), accurate(v), self.seen(call))
         found = self.found(heads, keys, self.features_of(heads, call.scale), call)
-        return rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d').to(v.dtype), None
+        return clamped_to(rearrange(self.quotient(found.value), 'b k g n d -> b (g k) n d'), v.dtype), None
 
     def found(self, q: Tensor, keys: Tokens, features: FeatureMap, call: Any) -> Scaled:
         """What the queries find, b k g n (e + 1)."""
@@ -338,7 +339,8 @@ class LinearAttention(AttentionFeature):
         elif self.kernel in SIGNED:
             weights = torch.where(weights < 0, weights.clamp(max=-1e-4), weights.clamp(min=1e-4))
         else:
-            weights = weights.clamp(min=1e-12)
+            # what weighs nothing learns nothing
+            weights = weights.clamp(min=1e-12).masked_fill(weights == 0, torch.inf)
         return sums * weights.reciprocal()
 
     @staticmethod

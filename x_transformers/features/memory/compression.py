@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from x_transformers.core.precision import accurate
 from x_transformers.core.rows import taken
 
 Compressed = tuple[Tensor, Tensor | None]
@@ -58,7 +59,7 @@ class Mean(Compression):
         parts = old.unflatten(1, (-1, self.ratio))
         if real is None:
             return parts.mean(dim=2)
-        return parts.sum(dim=2) / real.sum(dim=-1, keepdim=True).clamp(min=1)
+        return (accurate(parts).sum(dim=2) / real.sum(dim=-1, keepdim=True).clamp(min=1)).to(old.dtype)
 
 
 class Max(Compression):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from x_transformers.core.checks import check_vectors
-from x_transformers.core.precision import at_least_float
+from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.precision import accurate
 from x_transformers.features.heads import KeyRMSNorm, QKHeadNorm, QKNorm, QKRMSNorm, ValueRMSNorm
 from x_transformers.features.levels import ModelFeature
 from x_transformers.features.memory.compression import LEARNED, POOLS, Compression
@@ -33,6 +34,7 @@ from x_transformers.flags import (
 )
 from x_transformers.kernels.dense import heads_of, tile_heads
 from x_transformers.kernels.derivatives import differentiable_sdpa
+from x_transformers.training.losses import mean_or_zero
 
 # what a layer does to queries, keys and values wherever they stand
 OF_CONTENT = (ProjectionClip, ProjectionNorm, QKNorm, QKRMSNorm, QKHeadNorm, KeyRMSNorm, ValueRMSNorm)
@@ -69,7 +71,7 @@ class CompressiveMemory(ModelFeature):
     needs_all = ''
 
     def setup(self, host: Any) -> None:
-        stack, learns = host.attn_layers, self.cmem_fn in LEARNED
+        stack, learns = known_stack(host.attn_layers), self.cmem_fn in LEARNED
         if not host.max_mem_len:
             raise ConfigError('`cmem_len` needs `max_mem_len`: what is compressed has been a memory before')
         if learns and self.cmem_ratio < 2:
@@ -138,7 +140,7 @@ class CompressiveMemory(ModelFeature):
         """Pairs of memories, of which each may be absent. Those of a model that compresses nothing are taken too."""
         if mems is None or not isinstance(mems, (list, tuple)):
             return []  # what is no list is refused by the stack
-        batch, dim = call.like_tokens.shape[0], self.host.attn_layers.dim
+        batch, dim = call.like_tokens.shape[0], known_stack(self.host.attn_layers).dim
         pairs: list[Pair] = []
         for at, mem in enumerate(mems):
             pair = (mem, None) if mem is None or torch.is_tensor(mem) else mem
@@ -167,7 +169,7 @@ class CompressiveMemory(ModelFeature):
     def use_of(self, weights: Tensor, held: int, tokens: int, call: Any) -> Tensor:
         """From weights (b h i j), the sums over queries, of the mean over heads, for each memory (b l)."""
         first = weights.shape[-1] - tokens - held
-        weights, real = weights[..., first : first + held].mean(dim=1), real_of(call, tokens)
+        weights, real = accurate(weights[..., first : first + held]).mean(dim=1), real_of(call, tokens)
         if real is not None:
             weights = weights.masked_fill(~real[:, -weights.shape[1] :, None], 0.0)
         return weights.sum(dim=1)
@@ -209,7 +211,7 @@ class CompressiveMemory(ModelFeature):
             )
         if call.inputs.get('document_ids') is not None:
             raise ValueError('`document_ids` does not go with `cmem_len`: documents are whole')
-        if call.training and self.host.attn_layers.features.find(Reversible):
+        if call.training and known_stack(self.host.attn_layers).features.find(Reversible):
             raise ValueError(
                 '`reversible` does not go with `cmem_len` while training: memories are hidden states of all layers, '
                 'which it is there to let go'
@@ -233,7 +235,7 @@ class CompressiveMemory(ModelFeature):
         if self.cmem_loss == 'ae':
             back = self.each[self.numbers[at]].expanded(new.rows, old.count)
             return mean_square(old.rows - back, old.real)
-        layer = self.host.attn_layers.layers[self.order[at]]
+        layer = known_stack(self.host.attn_layers).current_layers()[self.order[at]]
         found = by_content(layer, Memories(own.rows.detach(), own.real), (old, new))
         return mean_square(found[0] - found[1], own.real)
 
@@ -274,9 +276,10 @@ def by_content(layer: Any, own: Memories, memories: Sequence[Memories]) -> list[
 
 def mean_square(t: Tensor, real: Tensor | None) -> Tensor:
     """Of all numbers of the real rows of (b n ...), in float32 at least."""
-    t = t.flatten(2)
-    each = t.to(at_least_float(t.dtype)).square().mean(dim=-1)
-    return each.mean() if real is None else (each * real).sum() / real.sum().clamp(min=1)
+    t = accurate(t.flatten(2))
+    if real is None:
+        return mean_or_zero(t.square())
+    return t.masked_fill(~real.unsqueeze(-1), 0.0).square().mean(dim=-1).sum() / real.sum().clamp(min=1)
 
 
 def real_of(call: Any, tokens: int) -> Tensor | None:

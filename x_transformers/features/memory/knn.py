@@ -11,6 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from x_transformers.core.checks import a_list, a_tensor, as_mask, check_device
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate, without_autocast
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
 from x_transformers.features.memory.kept import real_rows
@@ -131,7 +132,7 @@ class KNNMemory(AttentionFeature):
 
     def looked_up(self, q: Tensor, k: Tensor, v: Tensor, count: Tensor) -> Tensor:
         """What queries (b h i e) find in a store, b h i d."""
-        i, heads = q.shape[2], k.shape[1]
+        heads, groups = k.shape[1], q.shape[1] // k.shape[1]
         q = rearrange(q, 'b (g k) i e -> b k (g i) e', k=heads)  # query head h reads key head h mod k
         seen = torch.arange(k.shape[2], device=k.device) >= k.shape[2] - count.unsqueeze(-1)
         with without_autocast(q):
@@ -141,7 +142,7 @@ class KNNMemory(AttentionFeature):
             known = known | (count == 0)[:, None, None, None]  # of nothing there is nothing, but no NaN
             weights = scores.masked_fill(~known, -torch.inf).softmax(dim=-1)
             found = (weights.unsqueeze(-2) @ accurate(taken_for_each(v, at))).squeeze(-2)
-        return rearrange(found, 'b k (g i) d -> b (g k) i d', i=i)
+        return rearrange(found, 'b k (g i) d -> b (g k) i d', g=groups)
 
     @torch.no_grad()
     def best(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ class KNNMemory(AttentionFeature):
 
 def projection(width: int) -> Tensor:
     """A quarter of the dimensions of a random rotation, the same for all models."""
-    drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device='cpu')
     return torch.linalg.qr(drawn).Q[:, : max(width // 4, 1)].float()
 
 
@@ -278,7 +279,7 @@ class KNNMemoryOfModel(ModelFeature):
 
     @property
     def layers(self) -> Any:
-        return self.host.attn_layers.features.find(KNNMemoryLayers)
+        return known_stack(self.host.attn_layers).features.find(KNNMemoryLayers)
 
     def stored(self, trace: Any, start: Tensor | None = None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each store with the keys and values of the segment behind."""

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from x_transformers.flags import ConfigError
-from x_transformers.flags.checks import Check
+from x_transformers.flags.checks import Check, is_int
+from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
 
+OUTSIDE = {
+    'outside_pattern': 'how many of the first tokens stand outside of the pattern, or at which places (p): all tokens '
+    'attend to them, and they attend to all'
+}
+OUTSIDE_MUST_BE = {
+    'outside_pattern': Check(
+        'a number of tokens, or a tensor of places (p)',
+        lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
+    )
+}
 a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern)
 
 
@@ -40,6 +52,10 @@ class HoldsPattern:
             self.random_blocks = table
 
     @property
+    def counts_tokens(self) -> bool:
+        return self.pattern is not None and self.pattern.depends_on_length
+
+    @property
     def not_by_differences(self) -> str:
         """Why its documents cannot be told apart, if they cannot."""
         return '' if self.pattern.of_differences else 'its blocks are counted from where a row begins'
@@ -49,15 +65,23 @@ class HoldsPattern:
         if self.is_drawn:
             self.random_blocks.copy_(self.pattern.drawn(self.heads_of_pattern, layer))
 
-    def of_heads(self, heads: int, n: int) -> tuple[Pattern, ...]:
-        """The patterns of all heads, in a call of n positions."""
-        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0)).of_length(n)
+    def of_heads(self, heads: int, call: Any) -> tuple[Pattern, ...]:
+        """The patterns of all heads in a call, of the length of each row where that counts."""
+        own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
+        if own.depends_on_length:
+            place = Placement.of(call, own)
+            n = call.keys - place.count
+            own = own.of_length(n) if place.lengths is None else own.of_lengths(place.lengths, n)
         own = own.stored(self.random_blocks) if self.is_drawn else own
         return own.for_heads(heads)
 
-    def wrong_size(self, call: Any) -> str | None:
-        """Why a call has too many or too few tokens, if it has."""
-        size = self.pattern.size
-        if size is not None and (call.keys > size or (call.keys < size and not call.causal)):
-            return f'{call.keys} tokens: its pattern is of {size}'
+    def wrong_call(self, call: Any) -> str | None:
+        """Why a call has too many or too few tokens, or tokens outside of the pattern that it cannot have."""
+        size, outside = self.pattern.size, call.inputs.get('outside_pattern')
+        if call.memories and torch.is_tensor(outside):
+            return '`mems` and tokens outside of the pattern between the others'
+        count = 0 if outside is None else len(outside) if torch.is_tensor(outside) else outside
+        n = call.keys - (0 if self.pattern.of_differences else count)
+        if size is not None and (n > size or (n < size and not call.causal)):
+            return f'{n} tokens: its pattern is of {size}'
         return None

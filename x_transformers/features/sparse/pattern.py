@@ -11,12 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import as_mask
+from x_transformers.core.precision import accurate
+from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
-from x_transformers.features.sparse.held import HoldsPattern, a_pattern
+from x_transformers.features.sparse.held import OUTSIDE, OUTSIDE_MUST_BE, HoldsPattern, a_pattern
 from x_transformers.flags import ConfigError, PerToken, boolean, flag, none
-from x_transformers.kernels.dense import heads_of, lowest, softmax, tile_heads
+from x_transformers.kernels.dense import dot_product, heads_of, lowest, softmax, tile_heads
 from x_transformers.kernels.patterns.engine import attended, over_context
 from x_transformers.kernels.patterns.formula import none_marked
+from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Global, Pattern
 from x_transformers.patterns.tokens import MarkedQueries, without_marked_queries
 
@@ -61,8 +64,9 @@ class Apart:
 class SparsePattern(HoldsPattern, AttentionFeature):
     """A query sees the keys that a pattern shows it, and no score is formed for others:  x_transformers.patterns
 
-    Positions are places in the sequence, counted from its first real token, whatever `pos` says. Time and memory grow
-    with the keys that a query sees.
+    Positions are places in the sequence, counted from its first real token, whatever `pos` says; what depends on the
+    length depends on that of the row. Memory tokens and prefixes stand outside of a pattern that knows more than
+    distances: all tokens attend to them, and they attend to all. Time and memory grow with the keys that a query sees.
     """
 
     paper = 'Sparse Transformer, arXiv:1904.10509; Longformer, arXiv:2004.05150'
@@ -75,7 +79,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         boolean | none,
         example=False,
     )
-    takes = {'global_mask': "b n, which tokens see all and are seen by all, for Global('mask')"}
+    takes = {'global_mask': "b n, which tokens see all and are seen by all, for Global('mask')", **OUTSIDE}
+    must_be = OUTSIDE_MUST_BE
     not_across = 'its places are those of one sequence'  # unless it is Global
     handles = ('causal', 'masks', 'padding', 'documents', 'biases', 'keys', 'past', 'context', 'elsewhere', 'dropout')
     not_in_stack = {
@@ -115,6 +120,9 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     def reach_and_step(self, call: Any) -> tuple[int, int] | None:
         own = self.pattern.of_layer(getattr(self.host, 'layer_number', 0))
         known = own.reach is not None and own.period is not None and own.size is None and not own.marked
+        outside = call.inputs.get('outside_pattern')
+        if torch.is_tensor(outside) or (outside and not own.of_differences):
+            return None  # all later tokens attend to those outside
         return (own.reach, own.period) if known else None
 
     def unsupported(self, call: Any) -> str | None:
@@ -124,7 +132,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
             return f'`mems`: {self.not_by_differences}'
         if call.memories and call.inputs.get('index') is not None:
             return '`mems` and padding on the left: memories stand next to the first token'
-        return (self.wrong_size(call) if call.context is None else None) or super().unsupported(call)
+        return (self.wrong_call(call) if call.context is None else None) or super().unsupported(call)
 
     def sources(self, inputs: Views, call: Any) -> Views:
         if self.apart is not None:
@@ -136,7 +144,7 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         if call.context is not None:
             call.own(self).places = at = self.stand(call)
             return over_context(q, k, v, call, self.pattern, at)
-        call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call.keys)
+        call.own(self).marks, patterns = marks, self.of_heads(q.shape[1], call)
         on = self.host.features
         if self.apart is None:
             return attended(q, k, v, call, patterns, marks, on)
@@ -152,6 +160,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         known, new = call.inputs.get('index'), call.count
         if known is not None:
             return known
+        if call.query_mask is not None and call.past is None:
+            return Placement.among(new, None, None, call.query_mask).positions(new, call.x.device)
         seen = new
         if call.keeps or call.past is not None:
             # rows of no width: a layer alone counts by them
@@ -187,22 +197,15 @@ class SparsePattern(HoldsPattern, AttentionFeature):
     def maps(self, q: Tensor, k: Tensor, call: Any) -> tuple[Tensor, Tensor, Tensor]:
         """The dense twin."""
         call, across = call.combine(), call.context is not None
-        marks, patterns = None if across else call.own(self).marks, self.of_heads(q.shape[1], call.keys)
-        sim = (q * call.scale) @ tile_heads(k, q.shape[1]).mT
+        marks = None if across else call.own(self).marks
+        sim = accurate(dot_product(q, k, call))
+        patterns = (self.pattern,) * q.shape[1] if across else self.of_heads(q.shape[1], call)
         if self.apart is not None and marks is not None and call.inputs.get('global_mask') is not None:
             own_q, own_k, _ = call.own(self).apart
-            own = (own_q * call.scale) @ tile_heads(own_k, q.shape[1]).mT
+            own = accurate(dot_product(own_q, own_k, call))
             sim = torch.where(self.chosen(call.of_queries(marks), patterns), own, sim)
         logits = sim if call.bias is None else sim + call.bias.to(sim.dtype)
-        q_at = call.own(self).places if across else call.q_at
-        k_at = torch.arange(call.keys, device=q.device) if across else call.k_at
-        i, j = q_at.unsqueeze(-1), k_at.unsqueeze(-2)
-        known = (
-            none_marked
-            if marks is None
-            else lambda at: call.of_queries(marks).unsqueeze(-1) if at is i else marks.unsqueeze(-2)
-        )
-        shown = [one.visible(i, j, known) for one in patterns]
+        shown = [self.shown_across(call) if across else self.shown(one, marks, call) for one in patterns]
         size = torch.broadcast_shapes(*(one.shape for one in shown))
         seen = torch.stack([one.expand(size) for one in shown], dim=-3)
         seen = seen if seen.ndim == 4 else seen[None]
@@ -212,34 +215,101 @@ class SparsePattern(HoldsPattern, AttentionFeature):
         logits = logits.masked_fill(~seen, lowest(logits))
         return sim, logits, softmax(logits).to(q.dtype).masked_fill(~seen, 0.0)
 
+    @staticmethod
+    def shown(pattern: Pattern, marks: Tensor | None, call: Any) -> Tensor:
+        """Which keys a pattern shows each query:  b|1 i j."""
+        place, device = Placement.of(call, pattern), call.x.device
+        own = place.positions(call.keys, device)
+        own = own if own.ndim == 2 else own[None]
+        i, j = call.of_queries(own).unsqueeze(-1), own.unsqueeze(-2)
+        known = (
+            none_marked
+            if marks is None
+            else lambda at: call.of_queries(marks).unsqueeze(-1) if at is i else marks.unsqueeze(-2)
+        )
+        seen = pattern.visible(i, j, known)
+        if not place.count:
+            return seen
+        outside = place.is_outside(call.keys, device)
+        return seen | outside.unsqueeze(-2) | call.of_queries(outside).unsqueeze(-1)
+
+    def shown_across(self, call: Any) -> Tensor:
+        """Which keys of a context the pattern shows each query:  b|1 i j."""
+        queries = call.own(self).places
+        keys = Placement.among(call.keys, None, None, call.real).positions(call.keys, call.x.device)
+        queries, keys = (t if t.ndim == 2 else t[None] for t in (queries, keys))
+        return self.pattern.visible(queries.unsqueeze(-1), keys.unsqueeze(-2))
+
 
 class PatternsInStack(StackFeature):
-    """Tells layers with a pattern where rows with padding on the left begin, and those of cross-attention where their
-    queries stand."""
+    """Tells layers with a pattern where rows with padding on the left begin, and which tokens stand outside of it, and
+    those of cross-attention where their queries stand."""
 
     serves = ('sparse_pattern', 'local_pattern')
+    takes = OUTSIDE
+    must_be = OUTSIDE_MUST_BE
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         if call.start is not None:
             call.shared['a'].setdefault('index', call.row_positions())
-        if any(map(reads_places, self.host.layers)):
+        if any(map(reads_places, self.host.current_layers())):
             if call.memories:
                 reason = 'its queries are counted from where a row begins'
                 raise ValueError(f'`cross_attn_sparse_pattern` does not go with `mems`: {reason}')
-            places = torch.arange(call.held, call.tokens, device=x.device)
-            places = places[None] if call.start is None else places - call.start.unsqueeze(-1)
+            places = self.places(x, call)[:, call.held :]
             call.own(self).places = places.unsqueeze(-1)  # rows of tokens, of which a pass may pick some
         return x
 
+    def places(self, x: Tensor, call: Any) -> Tensor:
+        """Return the place of each token in its row, or in its document:  b|1 n"""
+        documents = call.inputs.get('document_ids')
+        if documents is not None:
+            return positions_within(documents if documents.ndim == 2 else documents[None])
+        place = Placement.among(call.tokens, call.inputs.get('outside_pattern'), call.start, call.real)
+        found = place.positions(call.tokens, x.device)
+        return found if found.ndim == 2 else found[None]
+
     def inputs(self, inputs: dict[str, Any], layer: Any, call: Any) -> dict[str, Any]:
-        places = getattr(call.own(self), 'places', None)
-        return inputs if places is None or not reads_places(layer) else {**inputs, 'index': places.squeeze(-1)}
+        places, outside = getattr(call.own(self), 'places', None), call.inputs.get('outside_pattern')
+        if places is not None and reads_places(layer):
+            return {**inputs, 'index': places.squeeze(-1)}
+        return inputs if outside is None or not holds_pattern(layer) else {**inputs, 'outside_pattern': outside}
+
+
+class PatternsInModel(ModelFeature):
+    """Tells a stack which tokens stand outside of its patterns: those that the model puts in front or between."""
+
+    serves = ('sparse_pattern', 'local_pattern')
+    plain = True  # with such a stack there are no short cuts
+
+    def stack_inputs(self, inputs: dict[str, Any], call: Any) -> dict[str, Any]:
+        if not (call.leading or call.spread) or not has_patterns(self.host.attn_layers):
+            return inputs
+        if call.spread is None:
+            return {**inputs, 'outside_pattern': call.leading}
+        text = torch.ones(1, call.leading + call.tokens, dtype=torch.long, device=call.like_tokens.device)
+        text[:, : call.leading] = 0
+        text = call.spread(text, 0)[0]
+        # What fills up the last chunk is among the others, behind all tokens.
+        return {**inputs, 'outside_pattern': text.argsort(stable=True)[: text.shape[0] - call.tokens]}
+
+
+def has_patterns(stack: Any) -> bool:
+    """Whether layers of a stack have a pattern."""
+    on = getattr(stack, 'features', None)
+    return on is not None and on.find(PatternsInStack) is not None
 
 
 def reads_places(layer: Any) -> bool:
     """Whether a layer has a pattern over a context."""
     on = getattr(layer[1], 'features', None) if layer.kind == 'c' else None
     return on is not None and on.find(SparsePattern) is not None
+
+
+def holds_pattern(layer: Any) -> bool:
+    """Whether a layer of self-attention has a pattern, in all heads or in some."""
+    on = getattr(layer[1], 'features', None) if layer.kind == 'a' else None
+    return on is not None and on.find(HoldsPattern) is not None
 
 
 class GlobalTokensInStack(StackFeature):
@@ -253,7 +323,7 @@ class GlobalTokensInStack(StackFeature):
         marks = call.inputs.get('global_mask')
         if marks is None:
             return x
-        if not any(map(reads_marks, self.host.layers)):
+        if not any(map(reads_marks, self.host.current_layers())):
             raise ValueError("`global_mask` was given, but no `attn_sparse_pattern` has Global('mask')")
         marks = as_mask(marks, 'global_mask', x.shape[0], None, like=x)
         if marks.shape[1] > call.tokens:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from x_transformers.core.calls import Call
 from x_transformers.core.rows import Rows
-from x_transformers.kernels.patterns.engine import FEW, of_branches
+from x_transformers.kernels.patterns.engine import FEW, of_branches, scores_of
 from x_transformers.kernels.patterns.flash import takes
 from x_transformers.kernels.patterns.layouts import Grid
 from x_transformers.patterns.branches import Branch, Span
@@ -56,4 +56,4 @@ def in_band(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor | None:
 
     grid = Grid(call.keys, call.keys - call.rows, q.device)
     branch = Branch(Span(CHUNK, past, ahead), near, 1)
-    return of_branches(q, k, v, call, (branch,), grid, masks)[0]
+    return of_branches(q, k, v, call, (branch,), grid, scores_of(call, masks))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from x_transformers.kernels.patterns.flash import by_flash, numbers_of, takes
 from x_transformers.kernels.patterns.flexed import by_flex
 from x_transformers.kernels.patterns.formula import Scores, by_formula, of_front, of_index, together
 from x_transformers.kernels.patterns.layouts import Grid
+from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Branch, Global, Pattern
 
 # Queries up to which each reads keys of its own: more share those of a chunk.
@@ -31,7 +33,7 @@ def attended(
     on         the features of the layer, by which FlexAttention may take large calls on a GPU
     returns    b h i d, and the logarithms of what softmaxes divided by, b h i, if they are known
     """
-    found = None if on is None else by_flex(q, k, v, call, patterns, marks, on, functools.partial(start_of, call))
+    found = None if on is None else by_flex(q, k, v, call, patterns, marks, on, functools.partial(Placement.of, call))
     if found is not None:
         return found, None
     heads: dict[Pattern, list[int]] = {}
@@ -55,59 +57,135 @@ def of_heads(
     q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Pattern, marks: Tensor | None, heads: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """The same for heads of one pattern."""
-    start, at = start_of(call, pattern), None
-    few = is_few(call) and not takes(q, k, v, call)
-    if call.places is not None or few or (start is not None and call.rows < call.keys):
-        at = call.of_queries(torch.arange(call.keys, device=q.device))
-        at = at if start is None else at - start.unsqueeze(-1)
-    if marks is not None and start is not None:
-        marks = taken(marks, (torch.arange(call.keys, device=q.device) + start[:, None]).clamp(max=call.keys - 1), -1)
-    grid = Grid(call.keys, call.keys - call.rows if at is None else 0, q.device, at, marks)
-    branches = pattern.branches(call.keys, call.causal)
-    if marks is None:
-        branches = tuple([one for one in branches if not one.of_marks])
-    return of_branches(q, k, v, call, branches, grid, call.masks, heads, start)
+    place = Placement.of(call, pattern)
+    if call.places is not None or place.by_row:
+        return of_rows(q, k, v, call, pattern, marks, heads, place)
+    # Tokens outside of the pattern are keys in front of the others, and rows of their own.
+    count, own = place.count, scores_of(call, call.masks, heads)
+    first = max(count - (call.keys - call.rows), 0)
+    text, n = own if count == 0 else behind(own, first, count), call.keys - count
+    rows = call.rows - first
+    if first and rows == 0:
+        return of_outside(q, k, v, own)
+    at = torch.arange(n - rows, n, device=q.device) if is_few(call) and not takes(q, k, v, call) else None
+    grid = Grid(n, n - rows if at is None else 0, q.device, at, None if marks is None else marks[:, count:])
+    rest = q if first == 0 else q[:, :, first:]
+    out, log_sums = of_branches(rest, k, v, call, branches_of(pattern, n, call, marks), grid, text)
+    if first == 0:
+        return out, log_sums
+    outside, sums = of_outside(q[:, :, :first], k, v, own)
+    return torch.cat((outside, out), dim=2), None if log_sums is None else torch.cat((sums, log_sums), dim=2)
+
+
+def of_rows(
+    q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Pattern, marks: Tensor | None, heads: Tensor | None,
+    place: Placement,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same where the tokens that the pattern counts stand elsewhere in each row, or queries do."""
+    at, n = None, call.keys - place.count
+    if call.places is not None or is_few(call) or call.rows < call.keys:
+        at = call.of_queries(place.positions(call.keys, q.device))
+    own = dataclasses.replace(scores_of(call, call.masks, heads), place=place)
+    if marks is not None:
+        index, _ = place.indices(torch.arange(n, device=q.device).expand(len(marks), -1), call.keys)
+        marks = marks.gather(-1, index)
+    grid = Grid(n, 0, q.device, at, marks, call.keys)
+    others = outside_parts(q, k, v, call, own) if place.count else []
+    return by_formula(q, k, v, branches_of(pattern, n, call, marks), grid, own, others)
+
+
+def branches_of(pattern: Pattern, n: int, call: Call, marks: Tensor | None) -> tuple[Branch, ...]:
+    branches = pattern.branches(n, call.causal)
+    return branches if marks is not None else tuple([one for one in branches if not one.of_marks])
 
 
 def of_branches(
-    q: Tensor, k: Tensor, v: Tensor, call: Call, branches: tuple[Branch, ...], grid: Grid, masks: Sequence[Rows],
-    heads: Tensor | None = None, start: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The same by branches, under some of the masks."""
-    own = scores_of(call, masks, heads, start)
-    if grid.at is not None or start is not None or not takes(q, k, v, call):
+    q: Tensor, k: Tensor, v: Tensor, call: Call, branches: tuple[Branch, ...], grid: Grid, own: Scores
+) -> tuple[Tensor, Tensor | None]:
+    """The same by branches, where positions are indices of keys behind those in front."""
+    if grid.at is not None or not takes(q, k, v, call):
         return by_formula(q, k, v, branches, grid, own)
     entry = numbers_of(own.mask, own.bias, q.dtype)
-    if entry is not None and heads is not None:
-        entry = of_some(entry, heads)
+    if entry is not None and own.heads is not None:
+        entry = of_some(entry, own.heads)
 
     def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return by_formula(q, k, v, branches, grid, own)[0]
 
-    return by_flash(q, k, v, call, branches, grid, own.mask is not None, entry, formula), None
+    return by_flash(q, k, v, call, branches, grid, own.added, own.mask is not None, entry, formula), None
 
 
-def scores_of(call: Call, masks: Sequence[Rows], heads: Tensor | None = None, start: Tensor | None = None) -> Scores:
+def scores_of(call: Call, masks: Sequence[Rows], heads: Tensor | None = None) -> Scores:
     added = call.total_keys - call.keys
     each = tuple([one.pointwise(added, True) for one in masks])
     mask, bias = all_of(each) if each else None, call.bias_entry()
-    return Scores(call.scale, call.causal, mask, bias, added, call.dropout, heads, start)
+    return Scores(call.scale, call.causal, mask, bias, added, call.dropout, heads)
+
+
+# tokens outside of the pattern
+
+
+def behind(own: Scores, rows: int, keys: int) -> Scores:
+    """Scores of the queries behind the first `rows`, for which the first `keys` are further keys in front."""
+    mask, bias = (each if each is None or rows == 0 else later(each, rows) for each in (own.mask, own.bias))
+    return dataclasses.replace(own, mask=mask, bias=bias, added=own.added + keys)
+
+
+def later(entry: Pointwise, rows: int) -> Pointwise:
+    return lambda b, h, i, j: entry(b, h, i + rows, j)
+
+
+def of_outside(q: Tensor, k: Tensor, v: Tensor, own: Scores) -> tuple[Tensor, Tensor]:
+    """What the first queries find among all keys, if they stand outside of the pattern."""
+    row, key = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
+    seen = torch.ones(len(row), len(key), dtype=torch.bool, device=q.device)
+    seen = key <= row.unsqueeze(-1) + own.added if own.causal else seen
+    return of_index(q, k, v, row[None, None, None], key[None, None, None], seen[None, None, None], own)
+
+
+def outside_parts(q: Tensor, k: Tensor, v: Tensor, call: Call, own: Scores) -> list[tuple[Tensor, Tensor]]:
+    """What queries find where rows differ: all of them among the keys outside of the pattern, and those outside among
+    the other keys."""
+    key, row = torch.arange(call.keys, device=q.device), torch.arange(call.rows, device=q.device)
+    own_keys, is_outside = own.place.outside_keys(q.device), own.place.is_outside(call.keys, q.device)
+    at = call.of_queries(key)
+    at = (at if at.ndim == 2 else at[None])[:, None, None, :, None]  # at which key each query stands
+    there = own_keys[:, None, None]
+    seen = there.unsqueeze(-2) <= at if own.causal else torch.ones_like(there.unsqueeze(-2) <= at)
+    parts = [of_index(q, k, v, row[None, None, None], there + own.added, seen, own)]
+    if call.places is None:  # the rows of those outside alone
+        which = there - (call.keys - call.rows)
+        which = torch.where((which >= 0) & (which < call.rows), which, call.rows)
+        at, is_row = there.unsqueeze(-1), (which < call.rows).unsqueeze(-1)
+    else:
+        which = row[None, None, None]
+        is_row = taken(is_outside.expand(call.batch, -1), at.flatten(1).expand(call.batch, -1), -1)
+        is_row = is_row[:, None, None, :, None]
+    seen = is_row & ~is_outside[:, None, None, None]
+    seen = seen & (key <= at) if own.causal else seen
+    return [*parts, of_index(q, k, v, which, (key + own.added)[None, None, None], seen, own)]
 
 
 def over_context(q: Tensor, k: Tensor, v: Tensor, call: Call, pattern: Global, at: Tensor) -> tuple[Tensor, Tensor]:
     """Attention of queries (b h i e) at their places, i or b i, to the keys of a context (b h j e) and to those in
-    front: all see the keys that are global, and queries that are global see the others too. b h i d, log-sums b h i."""
+    front: all see the keys that are global, and queries that are global see the others too. b h i d, log-sums b h i.
+
+    Keys are counted from the first real one of each row.
+    """
     own, rows = scores_of(call, call.masks), q.shape[2]
     parts = [of_front(q, k, v, own)] if own.added else []
     if rows and call.keys:
         places, keys = pattern.places().to(q.device), torch.arange(call.keys, device=q.device)
         # of_index:  axes of the batch, of heads, and of groups come first
-        seen = (places < call.keys).expand(1, 1, 1, rows, -1)
-        each, j = torch.arange(rows, device=q.device), places.clamp(max=call.keys - 1) + own.added
-        parts.append(of_index(q, k, v, each[None, None, None], j[None, None, None], seen, own))
+        place, each = Placement.among(call.keys, None, None, call.real), torch.arange(rows, device=q.device)
+        count = 1 if place.offset is None else len(place.offset)
+        j, seen = (t[:, None, None] for t in place.indices(places.expand(count, -1), call.keys))
+        seen = seen.unsqueeze(-2).expand(-1, -1, -1, rows, -1)
+        parts.append(of_index(q, k, v, each[None, None, None], j + own.added, seen, own))
         is_at = (at if at.ndim == 2 else at[None]).unsqueeze(-1) == places  # b|1 i g
         row = torch.where(is_at.any(dim=-2), is_at.to(torch.uint8).argmax(dim=-2), rows)[:, None, None]
-        seen = (row < rows).unsqueeze(-1) & ~pattern.chosen(keys)
+        others = ~pattern.chosen(place.positions(call.keys, q.device))
+        seen = (row < rows).unsqueeze(-1) & (others if others.ndim == 1 else others[:, None, None, None])
         parts.append(of_index(q, k, v, row, (keys + own.added)[None, None, None], seen, own))
     return together(parts, q, v)
 
@@ -119,13 +197,3 @@ def of_some(entry: Pointwise, heads: Tensor) -> Pointwise:
 def is_few(call: Call) -> bool:
     """Whether there are few queries of many keys."""
     return call.rows == 1 or (not torch.compiler.is_compiling() and call.rows <= FEW and call.rows < call.keys)
-
-
-def start_of(call: Call, pattern: Pattern) -> Tensor | None:
-    """The padding on the left of each row (b), if the pattern is not one of differences alone."""
-    index = call.inputs.get('index')
-    if index is None or pattern.of_differences:
-        return None
-    start = -index[:, 0]
-    # where first keys have left, rows may have begun before: then only blocks must stay where they are
-    return torch.where(start < 0, start % pattern.period, start) if call.summed else start

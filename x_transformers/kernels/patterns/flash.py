@@ -56,10 +56,10 @@ def numbers_of(mask: Pointwise | None, bias: Pointwise | None, dtype: torch.dtyp
 
 
 def by_flash(
-    q: Tensor, k: Tensor, v: Tensor, call: Call, branches: Sequence[Branch], grid: Grid, masks: bool,
+    q: Tensor, k: Tensor, v: Tensor, call: Call, branches: Sequence[Branch], grid: Grid, added: int, masks: bool,
     entry: Pointwise | None, formula: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:  # fmt: skip
-    """Attention to what branches see:  b h i d.
+    """Attention to what branches see, and to the `added` keys in front:  b h i d.
 
     masks      whether there are any beside the triangle
     formula    the same of (q, k, v), with all derivatives
@@ -73,9 +73,8 @@ def by_flash(
             out = formula(q[..., :width], k[..., :width], v[..., :value])
             return F.pad(out, (0, most - value))
 
-        return by_flash(q, k, v, call, branches, grid, masks, entry, narrow)[..., :value]
+        return by_flash(q, k, v, call, branches, grid, added, masks, entry, narrow)[..., :value]
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-    added = call.total_keys - call.keys
     distances = all(isinstance(bias, Diagonals) for bias in call.biases) and not masks
     cut = Cut(grid, q.shape[0], q.shape[1], q.shape[-1], added, call.causal, entry, distances, q.dtype)
     plan = Plan(tuple(branches), cut, float(call.scale), formula)

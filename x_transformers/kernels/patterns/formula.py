@@ -5,7 +5,7 @@ Axes: b batch, h heads, G groups, c queries of a group, s its keys, e features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from x_transformers.core.precision import accurate
+from x_transformers.core.precision import accurate, at_least_float, without_autocast
 from x_transformers.core.rows import Pointwise
 from x_transformers.kernels.merging import merged
 from x_transformers.kernels.patterns.layouts import Grid, Group, group_of
+from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns.branches import Branch
+
+ALL_COUNT = Placement()  # positions are indices of keys
 
 
 @dataclass
@@ -26,7 +29,7 @@ class Scores:
 
     mask, bias   for one query and one key; j counts the `added` keys in front too
     heads        which heads these are, None for all
-    start        padding on the left of each row (b), whose positions are negative; None if positions are indices
+    place        at which keys positions stand
     """
 
     scale: Any
@@ -36,7 +39,7 @@ class Scores:
     added: int
     dropout: float = 0.0
     heads: Tensor | None = None
-    start: Tensor | None = None
+    place: Placement = ALL_COUNT
 
     def head_index(self, count: int, device: torch.device) -> Tensor:
         heads = torch.arange(count, device=device) if self.heads is None else self.heads
@@ -53,23 +56,14 @@ def rows_at(t: Tensor, index: Tensor) -> Tensor:
     return found.unflatten(2, index.shape[2:])
 
 
-def indices(positions: Tensor, start: Tensor | None, n: int) -> tuple[Tensor, Tensor]:
-    """Where positions stand, and which are any."""
-    real = positions >= 0
-    if start is None:
-        return positions.clamp(min=0), real
-    index = positions + start[:, None, None, None]
-    return index.clamp(0, max(n - 1, 0)), real & (index < n)
-
-
 def of_group(
     q: Tensor, k: Tensor, v: Tensor, group: Group, sees: Callable[[Tensor, Tensor], Tensor] | None, grid: Grid,
     own: Scores,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What each query of the call finds among the keys of its group:  b h i d, and log-sums b h i, -inf of none."""
-    at, is_query = indices(group.queries, own.start, grid.n)
+    at, is_query = own.place.indices(group.queries, grid.all_keys)
     row = rows_of(at, is_query, group, grid, own)
-    j, is_key = indices(group.keys, own.start, grid.n)
+    j, is_key = own.place.indices(group.keys, grid.all_keys)
     j = j + own.added
     seen = is_query.unsqueeze(-1) & is_key.unsqueeze(-2)
     i_pos, j_pos = group.queries.unsqueeze(-1), group.keys.unsqueeze(-2)
@@ -83,7 +77,7 @@ def of_group(
 def rows_of(at: Tensor, is_query: Tensor, group: Group, grid: Grid, own: Scores) -> Tensor:
     """Which rows of the call the queries of a group are; one more than there are for none."""
     if grid.at is None:
-        rows = grid.n - grid.first
+        rows = grid.all_keys - grid.first
         return torch.where(is_query & (at >= grid.first), at - grid.first, rows)
     rows = grid.at.shape[-1]
     row = torch.arange(rows, device=at.device)
@@ -97,7 +91,8 @@ def of_index(
     """The same, of rows (b|1 1 G c), keys (b|1 h|1 G s), and which pairs meet (b|1 h|1 G c s)."""
     rows = q.shape[2]
     i = row.clamp(max=max(rows - 1, 0))
-    scores = accurate(rows_at(q, i) * own.scale) @ accurate(rows_at(k, j)).mT
+    with without_autocast(q):
+        scores = (accurate(rows_at(q, i)) * own.scale) @ accurate(rows_at(k, j)).mT
     b = torch.arange(q.shape[0], device=q.device)[:, None, None, None, None]
     where = b, own.head_index(q.shape[1], q.device), i.unsqueeze(-1), j.unsqueeze(-2)
     if own.bias is not None:
@@ -122,10 +117,11 @@ def back(t: Tensor, row: Tensor, rows: int, filler: float = 0.0) -> Tensor:
 
 
 def by_formula(
-    q: Tensor, k: Tensor, v: Tensor, branches: tuple[Branch, ...], grid: Grid, own: Scores
-) -> tuple[Tensor, Tensor]:
-    """Attention to what the branches see, and to the keys in front:  b h i d, log-sums b h i."""
-    parts = []
+    q: Tensor, k: Tensor, v: Tensor, branches: tuple[Branch, ...], grid: Grid, own: Scores,
+    others: Sequence[tuple[Tensor, Tensor]] = (),
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Attention to what the branches see, to the keys in front, and what `others` found:  b h i d, log-sums b h i."""
+    parts = [*others]
     marks = none_marked if grid.marks is None else marked_at(grid.marks)
     for branch in branches:
         group = group_of(branch.layout, grid)
@@ -149,7 +145,7 @@ def together(parts: list[tuple[Tensor, Tensor]], q: Tensor, v: Tensor) -> tuple[
     """What is found in all parts, zeros and -inf of none."""
     if not parts:
         nothing = v.new_zeros(*q.shape[:-1], v.shape[-1])
-        return nothing, torch.full(q.shape[:-1], -torch.inf, device=q.device)
+        return nothing, torch.full(q.shape[:-1], -torch.inf, dtype=at_least_float(q.dtype), device=q.device)
     return parts[0] if len(parts) == 1 else merged(parts)
 
 

@@ -17,6 +17,7 @@ class Grid(NamedTuple):
     """There are `n` positions; the queries are those from the `first` on, or those at the positions `at`, i or b i.
 
     marks   which positions are marked, b n
+    keys    how many keys there are, if some stand at no position
     """
 
     n: int
@@ -24,6 +25,11 @@ class Grid(NamedTuple):
     device: torch.device
     at: Tensor | None = None
     marks: Tensor | None = None
+    keys: int | None = None
+
+    @property
+    def all_keys(self) -> int:
+        return self.n if self.keys is None else self.keys
 
     def count(self, *sizes: int) -> Tensor:
         return torch.arange(*sizes, device=self.device)
@@ -65,7 +71,8 @@ def group_of(layout: Span | Listed | Columns | Rows, grid: Grid) -> Group:
 def chosen(positions: Tensor | None, grid: Grid, first: int) -> Tensor:
     """Some positions, from the first one on; those that are marked, if it is not said which."""
     if positions is not None:
-        return to_4d(within(positions.to(grid.device), first, grid.n))  # in graphs nothing is looked at
+        found = within(positions.to(grid.device), first, grid.n)  # in graphs nothing is looked at
+        return found[:, None, None] if found.ndim == 2 else to_4d(found)
     marks = grid.marks.clone()
     marks[:, :first] = False
     order = marks.long().argsort(dim=-1, descending=True, stable=True)[:, : most_of(marks)]
@@ -112,8 +119,13 @@ def of_each(layout: Span | Listed | Columns | Rows, grid: Grid) -> Group:
         keys = torch.where(own >= 0, own * stride + (at % stride).unsqueeze(-1), -1).unsqueeze(1)
         return Group(queries, within(keys, 0, grid.n))
     if isinstance(layout, Listed):
-        keys = layout.keys.to(grid.device)[..., (at // layout.size).clamp(0, layout.keys.shape[-2] - 1), :]
-        keys = keys.unsqueeze(1) if keys.ndim == 3 else keys.movedim(0, 1)
+        listed, chunk = layout.keys.to(grid.device), (at // layout.size).clamp(0, layout.keys.shape[-2] - 1)
+        if listed.ndim == 4:  # of each row
+            row = torch.arange(len(listed), device=grid.device).unsqueeze(-1)
+            keys = listed.transpose(1, 2)[row, chunk].transpose(1, 2)
+        else:
+            keys = listed[..., chunk, :]
+            keys = keys.unsqueeze(1) if keys.ndim == 3 else keys.movedim(0, 1)
         return Group(queries, within(keys, 0, grid.n))
     if isinstance(layout, Columns):
         return Group(queries.mT, marked(grid) if layout.keys is None else chosen(layout.keys, grid, 0))

@@ -1,0 +1,160 @@
+"""Attributes of a stack that code of others reads and assigns: what flags come to, under the names of the original.
+
+A feature that holds a thing keeps it under the same name; where it is off there is `None`, or a module that does
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from einops.layers.torch import Rearrange
+from torch import Tensor, nn
+
+from x_transformers.features.norms import Identity
+from x_transformers.features.residuals import LayerDropout, ResidualScale
+from x_transformers.flags import ConfigError, is_number, shown
+from x_transformers.kernels.dense import heads_of
+
+# names under which the original keeps modules and parameters, None where their feature is off
+OF_ATTENTION = (
+    'data_dependent_alibi', 'hybrid_mix', 'hybrid_module', 'hybrid_norms', 'k_rmsnorm', 'q_rmsnorm',
+    'rel_proj_pos_bias', 'to_latent_kv', 'to_latent_q', 'to_output_gate', 'to_rotateable_k', 'to_v_gate',
+    'to_v_head_gate', 'value_rmsnorm',
+)  # fmt: skip
+OF_STACK = (
+    'learned_reinject_input_gate', 'polar_pos_emb', 'reinject_input_proj', 'rel_pos', 'rotary_pos_emb', 'stream_emb',
+)  # fmt: skip
+OF_MODEL = (
+    'attn_pool', 'cls_token', 'combine_mixture', 'embeds', 'exit_gate', 'ff_deep_embed', 'recycled_proj', 'to_mixture',
+)  # fmt: skip
+
+# modules for each layer, and the flag without which nothing runs them
+FOR_EACH_LAYER = {'skip_combines': 'unet_skips', 'layer_integrators': 'integrate_layers'}
+
+
+def keep_none(host: nn.Module, names: Sequence[str]) -> None:
+    """Set the attributes of these names that nothing has set to None."""
+    for name in names:
+        if not hasattr(host, name):
+            setattr(host, name, None)
+
+
+class DerivedAttributes:
+    """What a stack keeps for classes that derive from it and for code that edits it. All but sizes may be assigned.
+
+    need_condition, norm_need_condition, post_branch_fn_needs_condition   whether its norms, or what stands behind its
+                     branches, read a `condition`
+    dim_condition    width of this condition
+    adaptive_mlp     what it goes through first
+    residual_scale   constant factor of all branches; None for 1
+    layer_dropouts   how likely each layer is left out in training
+    skip_combines, layer_integrators   one module or None for each layer
+    """
+
+    features: Any
+    layer_types: Sequence[str]
+    dim: int
+    depth: int
+
+    def keep_derived(self) -> None:
+        """Settle these attributes, once the features of the stack are set up."""
+        keep_none(self, OF_STACK)
+        norms = ('use_adaptive_layernorm', 'use_adaptive_rmsnorm')
+        behind = ('use_adaptive_layerscale', 'use_adaln_zero')
+        self.norm_need_condition, self.post_branch_fn_needs_condition = map(self.is_any_set, (norms, behind))
+        self.need_condition = self.norm_need_condition or self.post_branch_fn_needs_condition
+        self.dim_condition = getattr(self, 'dim_condition', None) or self.dim
+        if getattr(self, 'adaptive_mlp', None) is None:
+            self.adaptive_mlp = Identity()
+        scales = self.features.find(ResidualScale)
+        self.residual_scale = None if scales is None or scales.factor == 1 else scales.factor
+        if self.residual_scale is None and self.is_any_set(['attn_aggregated_residuals']):
+            self.residual_scale = 1.0
+        self.depth = 1 if self.is_any_set(['weight_tie_layers']) else self.depth
+        self.depth_scale_residual = getattr(self, 'depth_scale_residual', False) is True
+        for name in FOR_EACH_LAYER:
+            if getattr(self, name, None) is None:
+                setattr(self, name, nn.ModuleList([None] * len(self.layer_types)))
+
+    def is_any_set(self, names: Sequence[str]) -> bool:
+        return any(getattr(self, name, False) for name in names)
+
+    def check_assigned(self) -> None:
+        """Refuse modules for layers that no feature of the stack would run."""
+        for name, flag in FOR_EACH_LAYER.items():
+            runs = any(name in feature.stored_as.values() for feature in self.features.active)
+            if not runs and any(module is not None for module in getattr(self, name)):
+                raise ConfigError(f'`{name}` got modules, which nothing runs: the stack was built without `{flag}`')
+
+    @property
+    def layer_dropouts(self) -> tuple[float, ...]:
+        """The probability of leaving out each layer in training. A sequence that is assigned holds from then on."""
+        return vars(self).get('rates_of_layers') or (0.0,) * len(self.layer_types)
+
+    @layer_dropouts.setter
+    def layer_dropouts(self, rates: Any) -> None:
+        if not (isinstance(rates, Sequence) and all(is_number(rate) and 0 <= rate <= 1 for rate in rates)):
+            raise ConfigError(f'`layer_dropouts` got {shown(rates)}, it must be a number from 0 to 1 for each layer')
+        vars(self)['rates_of_layers'] = tuple(rates)
+        if any(rates) and self.features.find(LayerDropout) is None:
+            self.features = self.features.joined_by(LayerDropout(self, {'layer_dropout': 0.0}))
+            self.can_cache_kv_in_training = False
+
+
+# attention layers
+
+
+class MadeWhenRead:
+    """A submodule without parameters that a layer makes when somebody asks for it, and runs from then on."""
+
+    def __init__(self, make: Callable[[Any], nn.Module]) -> None:
+        self.make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        held = instance._modules
+        if held.get(self.name) is None:
+            held[self.name] = self.make(instance)
+        return held[self.name]
+
+
+def half(x: Tensor) -> float:
+    """Stand in for a learned mix of value residuals: it is one half."""
+    return 0.5
+
+
+class DerivedHeads:
+    """What an attention layer keeps for classes that derive from it, and for hooks that look at its heads.
+
+    split_q_heads, split_k_heads, split_v_heads   b n (h d) -> b h n d
+    merge_heads                                   b h n d -> b n (h d)
+    """
+
+    split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', h=own.heads))
+    split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_head))
+    split_v_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_value))
+    merge_heads = MadeWhenRead(lambda own: Rearrange('b h n d -> b n (h d)'))
+
+    def keep_derived(self) -> None:
+        """Settle further attributes, once the features of the layer are set up."""
+        keep_none(self, OF_ATTENTION)
+        self.attn_on_attn = bool(getattr(self, 'on_attn', False))
+        for name, value in (('qk_norm_q_scale', 1), ('qk_norm_k_scale', 1), ('to_value_residual_mix', half)):
+            if getattr(self, name, None) is None:
+                setattr(self, name, value)
+
+    def split(self, name: str, t: Tensor, width: int) -> Tensor:
+        """Split heads, b n (h d) -> b h n d, by the module of that name if somebody has asked for it or replaced it."""
+        module = self._modules.get(name)
+        return heads_of(t, width) if module is None else module(t)
+
+    def merged(self, out: Tensor) -> Tensor:
+        """Merge heads, b h n d -> b n (h d), likewise."""
+        module = self._modules.get('merge_heads')
+        return out.transpose(1, 2).flatten(2) if module is None else module(out)
