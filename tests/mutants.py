@@ -948,6 +948,7 @@ BUGS = {
         ('columns of longer rows are read', 'gone = torch.arange(along.shape[-1], device=along.device) >= count', 'gone = torch.arange(along.shape[-1], device=along.device) >= 99 * count', 'test_patterns_of_rows.py'),
     ]),
     'features/clusters/routing.py': ('test_clusters.py', [
+        ('of equal scores any is taken', 'scores.sort(dim=-1, descending=True, stable=True).indices[..., :most]', 'scores.topk(most, dim=-1).indices', 'test_clusters.py -kequal_tokens'),
         ('an empty side counts as zero', 'sides = (counts > 0).sum(dim=0)', 'sides = (counts > 0).sum(dim=0) * 0 + 2'),
         ('padding moves centroids', 'of = of if real is None else of * real', 'of = of if real is None else of * real.any()'),
         ('tallies are never begun anew', 'tally.zero_()', 'tally.add_(0)'),

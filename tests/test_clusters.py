@@ -323,6 +323,16 @@ def test_balanced_routes_against_loops(size):
             assert_close(attn(x, mask=real, attn_mask=pairs), merged(attn, wanted) * real[..., None])
 
 
+def test_of_equal_tokens_balanced_routes_take_the_first():
+    """So a row with padding on either side routes its tokens as it does alone."""
+    stack = Encoder(dim=16, depth=2, heads=2, attn_dim_head=8, attn_cluster='routing', attn_num_clusters=2)
+    net = TransformerWrapper(num_tokens=3, max_seq_len=32, use_abs_pos_emb=False, attn_layers=stack).double()
+    net, ids, others = randomise(net), drawn(2, 12, high=3, seed=1), drawn(2, 4, high=3, seed=2)
+    alone, place = net(ids), torch.arange(16).expand(2, -1)
+    assert_close(net(torch.cat((others, ids), dim=1), mask=place >= 4)[:, 4:], alone)
+    assert_close(net(torch.cat((ids, others), dim=1), mask=place < 12)[:, :12], alone)
+
+
 @pytest.mark.parametrize('causal', [True, False])
 def test_one_centroid_is_dense_attention_of_normed_heads(causal):
     x = randn(B, N, 16)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -51,9 +51,19 @@ def for_branch(branch: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name in known or name not in OURS}
 
 
-@functools.lru_cache(maxsize=1024)
 def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
     """Return the names that a function takes by keyword; None for any."""
+    # The compiler of torch warns of `functools.cache`, and traces into what it wraps.
+    if function not in KEYWORDS:
+        KEYWORDS[function] = read_keywords(function)
+    return KEYWORDS[function]
+
+
+KEYWORDS: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = WeakKeyDictionary()
+
+
+def read_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return what `keywords_of` keeps, from the signature."""
     known = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in known):
         return None

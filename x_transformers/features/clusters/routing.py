@@ -197,9 +197,12 @@ class Routing(HoldsPattern, Clusters, kind='routing'):
         return in_groups(q, k, v, *picks, keys, self.extra(call, self.local), ragged)
 
     def best_of(self, scores: Tensor, sizes: Tensor | None) -> Tensor:
-        """Return the places with the largest scores (b h k n), as many as a centroid takes in each row; -1 for none."""
+        """Return the places with the largest scores (b h k n), as many as a centroid takes in each row; -1 for none.
+
+        Of equal scores, which equal tokens have, the first ones are taken: a row is then what it is without padding.
+        """
         most = min(self.size_of(scores.shape[-1]), scores.shape[-1])
-        found = scores.topk(most, dim=-1, sorted=sizes is not None).indices
+        found = scores.sort(dim=-1, descending=True, stable=True).indices[..., :most]
         if sizes is None:
             return found
         return torch.where(torch.arange(most, device=found.device) < sizes[:, None, None, None], found, -1)
