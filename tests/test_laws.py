@@ -1190,16 +1190,6 @@ def test_every_pair_runs_or_is_refused(case):
     assert not list(filter(None, (pair_law(case, other) for other in partners(case))))
 
 
-@pytest.mark.nightly
-@each(PAIRED, every=True, whole=True)
-def test_float16_of_pairs(case):
-    """With a few others, the same ones every night."""
-    for other in random.Random(f'float16 {case}').sample(partners(case), 2):
-        both = case.together(other)
-        if refusal(both) is None:
-            float16_law(both)
-
-
 # all laws, for random combinations
 
 COMBINED = [*PAIRED, *(case for case in INPUT_CASES if case.wrapper is TransformerWrapper)]

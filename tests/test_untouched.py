@@ -301,7 +301,11 @@ def attributes():
     for flags in FLAGS:
         for place, part in parts_of(made(flags)):
             for name, value in vars(part).items():
-                if name == 'index' or name in MODULES_THAT_ARE_OFF or (flags == 'others' and type(part) in USUAL and name in vars(USUAL[type(part)])):
+                if (
+                    name == 'index'
+                    or name in MODULES_THAT_ARE_OFF
+                    or (flags == 'others' and type(part) in USUAL and name in vars(USUAL[type(part)]))
+                ):
                     continue
                 for number, other in enumerate(other_values(value)):
                     learned = isinstance(other, nn.Parameter)  # a feature hands parameters on to its host
