@@ -1026,7 +1026,7 @@ BUGS = {
         ('the order is not told', 'SentencePair(following, first, 1)', 'SentencePair(first, following, 1)'),
         ('the second sentence is of the first type', '[1] * (len(second) + 1)', '[0] * (len(second) + 1)'),
         ('the shorter sentence is cut', 'if len(first) >= len(second):', 'if len(first) <= len(second):'),
-        ('pairs that nobody knows count', 'return next_token_loss(logits, labels.long(), ignore_index=IGNORED)', 'return next_token_loss(logits, labels.long().clamp(min=0), ignore_index=IGNORED)'),
+        ('pairs that nobody knows count', 'return next_token_loss(logits, known.long(), ignore_index=IGNORED)', 'return next_token_loss(logits, known.long().clamp(min=0), ignore_index=IGNORED)'),
     ]),
     'objectives/span_corruption.py': ('test_span_corruption.py', [
         ('as many spans as tokens', 'spans = (noise / mean_span.clamp(min=1))', 'spans = (noise / 1)'),

@@ -207,9 +207,7 @@ class BertPretrainWrapper(Configurable):
         loss = loss_of_hidden(self.net, outputs, hidden)
         pair_logits = self.pair_logits(beside, hidden.ids, read.get('mask')) if self.nsp else None
         if self.nsp:
-            real = read.get('mask')
-            known = labels if real is None else labels.masked_fill(~real.any(dim=-1), IGNORED)
-            loss = loss + pair_loss(pair_logits, known)
+            loss = loss + pair_loss(pair_logits, labels, read.get('mask'))
         loss = aux.added_to(loss)
         return (loss, (outputs, pair_logits, hidden)) if return_outputs else loss
 
@@ -221,11 +219,12 @@ class BertPretrainWrapper(Configurable):
         return self.to_nsp(beside)
 
 
-def pair_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean cross entropy of labels (b) that are not -100, 0 if there is none."""
+def pair_loss(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean cross entropy of labels (b) that are not -100, 0 if there is none. Rows of padding have none."""
     if labels.shape != logits.shape[:1]:
         raise ValueError(f'`labels` got shape {tuple(labels.shape)}, it must be {tuple(logits.shape[:1])}')
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'`labels` got {labels.dtype}, they must be whole numbers')
     check_range(labels[labels != IGNORED] if can_look(labels) else labels, 'labels', 0, 1, 'labels')
-    return next_token_loss(logits, labels.long(), ignore_index=IGNORED)
+    known = labels if mask is None else labels.masked_fill(~mask.any(dim=-1), IGNORED)
+    return next_token_loss(logits, known.long(), ignore_index=IGNORED)
