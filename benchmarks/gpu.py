@@ -87,7 +87,7 @@ class Item:
     unit: str = 'tokens/s'
     tokens: int = 0  # of one run, for tokens per second
     bound: float | None = None  # in `unit`
-    abreast: int = 9  # how many columns fit on the device together
+    abreast: int | None = None  # how many columns fit on the device together; None for all
 
 
 # ---------------------------------------------------------------------------------------------------- rows in files
@@ -190,7 +190,7 @@ def items_of(stage: str, options: argparse.Namespace) -> Iterator[Item]:
                     case['generate'] = 4 if tiny else 128
                     tokens = batch * case['generate']
                     bound = tokens * bandwidth / bytes_of_decoding(case, width)
-                    name, abreast = f'{model}, batch {batch}, prompt {prompt}', 1 if batch * prompt > 2**16 else 9
+                    name, abreast = f'{model}, batch {batch}, prompt {prompt}', 1 if batch * prompt > 2**16 else None
                     yield Item(name, case, columns, tokens=tokens, bound=bound, abreast=abreast)
     elif stage == 'features':
         scale, sizes = (16, {'dim': 32, 'heads': 2}) if tiny else (1, {'dim': 1024, 'heads': 16})
@@ -250,10 +250,11 @@ def measure(stage: str, options: argparse.Namespace, clock: Clock) -> None:
             asked = options.columns.split(',') if options.columns else wanted
             done = [name for name in wanted if (*start, item.work, name) in known and not options.again]
             wanted = [name for name in wanted if name in asked and name not in done]
-            for at in range(0, len(wanted), item.abreast):
-                if at or item.abreast < 9:
+            abreast = item.abreast or max(len(wanted), 1)
+            for at in range(0, len(wanted), abreast):
+                if at or item.abreast is not None:
                     columns.close()
-                for row in together(item, wanted[at : at + item.abreast], columns, options, clock):
+                for row in together(item, wanted[at : at + abreast], columns, options, clock):
                     append(options.into, Row(stage, *start, item.work, **row))
     finally:
         columns.close()
@@ -279,8 +280,9 @@ def together(
         left = [name for name in names if 'note' not in found[name]]
         left = left[turn % max(1, len(left)) :] + left[: turn % max(1, len(left))]
         begun = time.monotonic()
-        for name in left if what == 'build' else []:
-            columns.side(name).tell({'what': what, 'case': item.case})
+        if what == 'build':
+            for name in left:
+                columns.side(name).tell({'what': what, 'case': item.case})
         for name in left:
             own, side = found[name], columns.side(name)
             try:
@@ -307,6 +309,7 @@ def keep(
         own['memory'] = value / 2**20
     elif what == 'profile':
         path = options.into / f'profile {item.work} {column} {commit()}.txt'.replace(' ', '_').replace('/', '_')
+        options.into.mkdir(parents=True, exist_ok=True)
         path.write_text(f'{item.work}, {column}\n\n{value}')
     else:
         own['values'].append(value)
@@ -362,6 +365,8 @@ def correct(options: argparse.Namespace, clock: Clock) -> None:
     os.chdir(ROOT)
     quiet = ['-q', '-p', 'no:cacheprovider', '-m', '', *(['-k', options.only] if options.only else [])]
     pytest.main([*quiet, '--collect-only', '-qq', 'tests/test_gpu.py'], plugins=[Collector()])
+    if not collected:  # without a name pytest would run all tests that there are
+        return
     workers = ['-n', str(options.workers)] if options.workers > 1 else []
     # where there is an answer in time, its row is there: what is left at the end is for the next call
     watch = threading.Timer(clock.left, os.kill, (os.getpid(), signal.SIGINT))

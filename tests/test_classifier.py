@@ -154,3 +154,16 @@ def test_other_models():
 def test_refusals(build, words):
     with pytest.raises((ConfigError, ValueError, TypeError), match=words):
         build()
+
+
+@pytest.mark.parametrize('token', ['first', 'last', 'mean'])
+def test_a_padded_row_of_an_encoder_and_decoder_is_the_row_alone(token):
+    sizes = dict(num_tokens=9, max_seq_len=0, **SIZES, rotary_pos_emb=True)
+    both = {f'{side}_{name}': value for side in ('enc', 'dec') for name, value in sizes.items()}
+    model = randomised(Classifier(XTransformer(dim=8, **both), num_classes=3, token=token, start_id=0))
+    x, others = torch.randint(1, 9, (3, 5)), torch.randint(1, 9, (3, 2))
+    place = torch.arange(7).expand(3, -1)
+    alone = model(x)
+    assert (alone[0] - alone[1]).abs().max() > 1e-6
+    assert_close(model(torch.cat((others, x), dim=1), mask=place >= 2), alone)
+    assert_close(model(torch.cat((x, others), dim=1), mask=place < 5), alone)

@@ -1,6 +1,8 @@
 """Ways in which published packages use this one, each cut down to the few lines that they rely on."""
 
+import copy
 import functools
+import types
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from x_transformers import (
+    Attention,
     AutoregressiveWrapper,
     ContinuousAutoregressiveWrapper,
     ContinuousTransformerWrapper,
@@ -21,6 +24,7 @@ from x_transformers import (
     XValTransformerWrapper,
 )
 from x_transformers.attend import Intermediates
+from x_transformers.patterns import BlockLocal, Global
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
     LayerIntermediates,
@@ -372,13 +376,9 @@ def test_rates_that_are_assigned_leave_layers_out():
     plain = Decoder(**MODULES).double().eval()
     plain.load_state_dict(stack.state_dict())
     exact(stack(VECTORS), plain(VECTORS))
-    for wrong in (0.5, (0.5, 2.0), ('a',)):
+    for wrong in (0.5, (0.5, 2.0), ('a',) * 4, (0.5,), (0.5, 0, 0, 2.0)):
         with pytest.raises(ValueError, match='`layer_dropouts` got'):
             stack.layer_dropouts = wrong
-    stack.train().layer_dropouts = (0.5,)
-    with pytest.raises(ValueError, match='`layer_dropouts` has 1 entries, there is a layer 1'):
-        for _ in range(99):
-            stack(VECTORS)
 
 
 # layers that are plain lists of three
@@ -477,7 +477,7 @@ def test_lists_that_are_no_layers_are_refused():
         stack(VECTORS.float())
     stack = Decoder(**MODULES)
     stack.skip_combines[2] = nn.Linear(16, 16)
-    with pytest.raises(ValueError, match='`skip_combines` got modules, which nothing runs'):
+    with pytest.raises(ValueError, match='`skip_combines` got what nothing runs'):
         stack(VECTORS.float())
 
 
@@ -853,3 +853,73 @@ def test_a_module_around_a_stack_is_that_stack():
         exact(around(IDS, cache=cache, **given), out[:, 5:])
     around.can_cache_kv = False
     assert around.can_cache_kv is False
+
+
+# what is assigned runs, or is refused
+
+
+def test_a_wrapped_stack_is_read_as_it_is():
+    """Its patterns know of memory tokens, and where it is read from, as without the module around it."""
+    for flags in (dict(attn_sparse_pattern=BlockLocal(4)), dict(attn_sparse_pattern=Global(1))):
+        net = token_model(Encoder, flags=flags, num_memory_tokens=2)
+        before = net(IDS)
+        net.attn_layers = Around(net.attn_layers)
+        exact(net(IDS), before)
+    with pytest.raises(ValueError, match="`token='first'` of `pooler` reads tokens in front"):
+        around = Around(Decoder(**MODULES))
+        TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=around, pooler=dict(token='first'))
+
+
+def test_a_stack_of_a_clients_own_gives_no_maps():
+    net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Mixing(causal=True)).double()
+    for asked in ('return_attn', 'return_attn_z_loss'):
+        with pytest.raises(ValueError, match=f'`{asked}` does not go with Mixing'):
+            net(IDS, **{asked: True})
+    bare = Bare()
+    bare.forward = types.MethodType(lambda own, x: type(own).forward(own, x), bare)
+    bound = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=bare).double()
+    assert bound(IDS).shape == (2, 9, 20)
+
+
+def test_assignments_that_nothing_reads_are_refused():
+    stack = Decoder(**MODULES).double()
+    stack.rotary_pos_emb = nn.Identity()
+    with pytest.raises(ValueError, match='`rotary_pos_emb` got what nothing runs'):
+        stack(VECTORS)
+    stack = Encoder(**MODULES, weight_tie_layers=True, act_halting=True)
+    with pytest.raises(ValueError, match='`layer_dropouts` does not go with `act_halting`'):
+        stack.layer_dropouts = [0.5] * 2
+    with pytest.raises(ValueError, match=r'`layer_dropouts` got .*, it must be 2 numbers from 0 to 1'):
+        stack.layer_dropouts = [0.5] * 3
+    stack = Decoder(**MODULES).double()
+    stack.layers.insert(0, stack.layers[1])
+    with pytest.raises(ValueError, match='there are 5 `layers` and 4 `layer_types`'):
+        stack(VECTORS)
+    attn = Attention(16, heads=2, dim_head=8)
+    with pytest.raises(TypeError, match=r'`split_q_heads` got .*, it must be a module'):
+        attn.split_q_heads = torch.clone
+    with pytest.raises(AttributeError, match=r'`attend.selective` cannot be assigned'):
+        attn.attend.selective = True
+
+
+def test_what_an_operator_is_told_its_layer_does():
+    attn, x = Attention(16, heads=2, dim_head=8).double(), VECTORS
+    for name, value in (('causal', True), ('scale', 0.1), ('flash', False)):
+        other = copy.deepcopy(attn)
+        setattr(other.attend, name, value)
+        assert getattr(other, {'scale': 'logit_scale'}.get(name, name)) == getattr(other.attend, name) == value
+        assert torch.allclose(other(x), attn(x)) == (name == 'flash')
+    narrow = Attention(16, heads=2, dim_head=8, collab_heads=True, collab_compression=0.5).double()
+    before = narrow(x)
+    assert isinstance(narrow.split_q_heads, nn.Module) and isinstance(narrow.split_k_heads, nn.Module)
+    exact(narrow(x), before)
+
+
+def test_a_branch_of_a_client_behind_shifted_tokens():
+    class Plain(nn.Module):
+        def forward(self, x, mask=None):
+            return x * 2
+
+    stack = Decoder(**MODULES, shift_tokens=1).double()
+    stack.layers[0][1].fn = Plain()
+    assert stack(VECTORS).shape == VECTORS.shape

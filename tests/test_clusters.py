@@ -226,6 +226,20 @@ def test_buckets_of_two_hashes():
     assert free.features.at['attend'][0].buckets(100) == (26, 1) and not free.can_cache_kv
 
 
+def test_hashes_of_many_buckets_do_not_depend_on_padding():
+    """Two hashes of their own directions, of which a shorter row has the first."""
+    attn = lsh(lsh_buckets=None, cluster_size=2)
+    feature = next(f for f in attn.features.active if hasattr(f, 'directions'))
+    n = 20000
+    one, other = feature.buckets(n)
+    assert min(one, other) > 130
+    q = torch.randn(1, HEADS, 40, E, dtype=torch.float64)
+    both = feature.directions(one, other, q)
+    first, second = both.split((one // 2, other // 2), dim=-1)
+    assert not torch.isclose(first[..., None], second[..., None, :]).all(dim=-3).any()
+    assert torch.equal(feature.hashes(q, n + 64, lengths=torch.tensor([[n]])), feature.hashes(q, n))
+
+
 def test_later_tokens_change_no_earlier_one():
     for attn in (lsh(), routing(), routing(local_heads=1)):
         x = randn(1, N, 16).requires_grad_()

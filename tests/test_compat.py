@@ -23,6 +23,7 @@ from x_transformers import (
     TransformerWrapper,
     XTransformer,
 )
+from x_transformers.compat import helpers
 from x_transformers.features.positions import RotaryEmbedding
 from x_transformers.flags import ConfigError
 from x_transformers.x_transformers import Intermediates, LayerIntermediates, apply_rotary_pos_emb
@@ -387,3 +388,8 @@ def test_encoder_decoder():
     )  # fmt: skip
     assert torch.equal(model(ids(), ids()), copy.deepcopy(model)(ids(), ids()))
     assert rearrange(model.generate(ids(), ids()[:, :1], 4), 'b n -> (b n)').shape == (8,)
+
+
+def test_helpers_of_whole_numbers_give_fractions():
+    assert helpers.masked_mean(torch.tensor([[1, 2]]), torch.ones(1, 2, dtype=torch.bool)) == 1.5
+    assert torch.allclose(helpers.log(torch.tensor([1, 2])), torch.tensor([1.0, 2.0]).log())

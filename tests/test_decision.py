@@ -115,12 +115,6 @@ def test_acting_is_the_last_prediction(discrete):
     assert kept == [2, 5, 8, 11, 14, 17, 17, 17, 17]
 
 
-def test_a_number_is_the_reward_of_each_row():
-    episode = Episode().observe(torch.zeros(B, S))
-    episode.actions.append(torch.zeros(B))
-    assert torch.equal(episode.receive(torch.tensor(2)).rewards[0], torch.full((B,), 2.0))
-
-
 def test_images_as_states():
     stack = Decoder(dim=16, depth=1, heads=2, attn_dim_head=8, verbose=False)
     net = DecisionTransformer((3, 9, 6), 2, stack, discrete=True)

@@ -58,7 +58,7 @@ def by_graves(net, x, eps, mask=None, context=None):
     out = torch.stack(
         [torch.stack([total[b][i] if real[b, i] else x[b, i] for i in range(length)]) for b in range(batch)]
     )
-    return out if net.final_norm is None else net.final_norm(out), ponder / real.sum(), steps
+    return net.final_norm(out), ponder / real.sum(), steps
 
 
 MASK = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])

@@ -23,12 +23,15 @@ from x_transformers import (
     AutoregressiveWrapper,
     BertPretrainWrapper,
     Classifier,
+    ContinuousAutoregressiveWrapper,
+    ContinuousTransformerWrapper,
     Decoder,
     Encoder,
     MLMWrapper,
     PrefixDecoder,
     TransformerWrapper,
 )
+from x_transformers.core.nets import counts_tokens
 from x_transformers.gpt_vae import GPTVAE
 
 PADS = 2
@@ -170,14 +173,13 @@ def test_content_of_padding_never_matters(name, place, way):
     content_law(name, place, way)
 
 
-def test_wrappers_that_are_told_nothing():
-    """What hands inputs on to nowhere refuses them; a wrapper that begins to take a mask joins those above."""
-    for name in UNTOLD:
-        subject = SUBJECTS[name]
-        if name in ('spans', 'pretraining', 'points', 'pixels', 'videos'):
-            model, call = made(name)
-            with pytest.raises((TypeError, ValueError)):
-                call(model, {**subject.inputs, 'mask': torch.ones(2, N, dtype=torch.bool)})
+@pytest.mark.parametrize('name', ['spans', 'pretraining', 'points', 'videos'])
+def test_wrappers_that_are_told_nothing(name):
+    """They refuse a mask; a wrapper that begins to take one joins those above."""
+    assert name in UNTOLD
+    model, call = made(name)
+    with pytest.raises(TypeError, match=r'unexpected (keyword argument|input).*mask'):
+        call(model, {**SUBJECTS[name].inputs, 'mask': torch.ones(2, N, dtype=torch.bool)})
 
 
 # a padded row is the row alone
@@ -425,6 +427,7 @@ def test_no_tokens_beside_any_flag(case):
     inputs = inputs_for(net, case)
     try:
         out = run(net, tokens(inputs, 0, 0))
+        run(net, tokens(inputs, 0, 0), mask=torch.ones(len(inputs['x']), 0, dtype=torch.bool))
     except ValueError as error:
         assert re.search('at least|must|needs|got|before', str(error)), error
         return
@@ -529,3 +532,42 @@ def test_ids_of_padding_are_told_to_nets_that_count(name, monkeypatch):
     model = randomised(GPTVAE(**SIZES, **VARIATIONAL, pad_id=-1, dec_kwargs=own), scale=0.3)
     wanted = seeded(lambda m: m(TEXT[:1]), model)
     assert_close(seeded(lambda m: m(F.pad(TEXT[:1], (0, 3), value=-1)), model), wanted, 'alone')
+
+
+# single cases
+
+
+def test_a_mask_of_another_length_is_refused():
+    model, call = made('passes, linear')
+    for shape in ((2, 2), (2, N + 1)):
+        with pytest.raises(ValueError, match='`mask` got shape'):
+            call(model, {**SUBJECTS['passes, linear'].inputs, 'mask': torch.ones(shape, dtype=torch.bool)})
+
+
+def test_vectors_go_on_from_the_last_real_one():
+    """A start with padding on the right gives what it gives alone; rows with padding on both sides are refused."""
+    stack = Decoder(dim=16, depth=2, heads=2, attn_dim_head=8, rotary_pos_emb=True)
+    net = ContinuousTransformerWrapper(dim_in=4, dim_out=4, max_seq_len=0, attn_layers=stack)
+    model, x = randomised(ContinuousAutoregressiveWrapper(net), scale=0.3), torch.randn(2, 6, 4, dtype=torch.float64)
+    lens = torch.tensor([4, 6])
+    found = model.generate(x, 3, mask=torch.arange(6) < lens[:, None])
+    for row, count in enumerate(lens):
+        assert_close(found[row], model.generate(x[row, :count], 3))
+    mask = torch.tensor([[True] * 4 + [False] * 2, [False] + [True] * 5])
+    with pytest.raises(ValueError, match='`mask` hides'):
+        model.generate(x, 3, mask=mask)
+
+
+def test_what_counts_tokens_knows_of_layers_that_come_later():
+    net = net_of(Decoder)
+    assert not counts_tokens(net)
+    other = net_of(Decoder, dict(ff_moe_experts=2, ff_moe_balance_loss=0.1))
+    net.attn_layers.layers[1][1] = other.attn_layers.layers[1][1]
+    assert counts_tokens(net)
+
+
+def test_a_batch_with_a_mask_for_all_of_its_texts():
+    model, call = made('towers')
+    inputs = SUBJECTS['towers'].inputs
+    mask = torch.arange(inputs['texts'].shape[1]) < 4
+    assert_close(call(model, {**inputs, 'mask': mask[None]}), call(model, {**inputs, 'mask': mask.expand(2, -1)}))

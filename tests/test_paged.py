@@ -215,19 +215,6 @@ def test_weights_that_change_between_steps_count():
     assert list(engine.step().values()) == wanted != before
 
 
-def test_a_net_that_was_cast_begins_with_an_empty_pool():
-    made, (short, long) = model(), prompts(3, 9)
-    engine = PagedEngine(made, 30, 4)
-    check(made, [(long, 4)], engine)
-    made.float()
-    check(made, [(torch.cat((long, short)), 4)], engine)  # whose beginning was read in float64
-    engine.add(short, 4, temperature=0.0)
-    engine.step()
-    made.double()
-    with pytest.raises(ValueError, match='the net was cast or moved while 1 requests run'):
-        engine.step()
-
-
 @pytest.mark.parametrize('blocks', [12, 14, 30])
 @pytest.mark.parametrize('batch', [1, 3, 8])
 def test_few_blocks(blocks, batch):

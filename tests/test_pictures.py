@@ -17,7 +17,7 @@ import draw_measured  # noqa: E402
 
 sys.path.remove(str(FOLDER))
 # drawn from measurements, by other scripts
-PNG_OF_NO_PICTURE = {'efficient_memory', 'efficient_time', 'digits', 'moons', 'train_lm', 'speed'}
+PNG_OF_NO_PICTURE = {'efficient_memory', 'efficient_time', 'digits', 'moons', 'train_lm', 'speed', 'gpu'}
 PNG_OF_NO_PICTURE |= {'flag_effects', 'flag_costs', 'flag_pairs', 'flag_lengths'}
 
 

@@ -307,7 +307,7 @@ def test_so_is_it_in_the_format_of_transformers(tmp_path, change):
 
 def test_frequencies_that_were_changed_by_hand(tmp_path):
     model = net(**LLAMA, model=dict(use_abs_pos_emb=False))
-    model.attn_layers.rotary_pos_emb.inv_freq *= 0.5
+    model.attn_layers.rotary_pos_emb.inv_freq *= 1.005
     with pytest.raises(ConfigError, match=r'`attn_layers.rotary_pos_emb.inv_freq` of the model is not what its llama'):
         pretrained.save(model, tmp_path, format='hf', hf_type='llama')
     model.save_pretrained(tmp_path)

@@ -102,7 +102,8 @@ def test_a_deep_post_norm_model_learns_with_a_warm_up_only(seed):
             optimizer.step()
             scheduler.step()
         found[share] = right(net, task)
-    assert found[0] < 0.5 and found[0.02] > found[0] + 0.3, found
+    # seen: 0.2 to 0.3 without, 0.8 to 1 with, by the number of threads
+    assert found[0] < 0.5 and found[0.02] > 0.7, found
 
 
 def xavier_(stack):

@@ -78,7 +78,7 @@ def written_out(stack, x, mask=None, pos=None, eps=0.1):
         spent, going = spent + torch.where(going & ~ends, p, 0.0), going & ~ends
         ended |= {t} if ends.any() else set()
     last = torch.where(real.unsqueeze(-1), total, last) if halts else last
-    return (last if stack.final_norm is None else stack.final_norm(last)), ended
+    return stack.final_norm(last), ended
 
 
 @pytest.mark.parametrize('kind', [Encoder, Decoder])

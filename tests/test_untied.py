@@ -126,7 +126,7 @@ def test_without_products_it_is_another_temperature():
 
 def test_beside_the_bias_of_t5():
     net = model(rel_pos_bias=True)
-    assert net.pos_emb is not no_positions and hasattr(net.attn_layers, 'rel_pos')
+    assert net.pos_emb is not no_positions and net.attn_layers.rel_pos is not None
     before = net(IDS)
     torch.nn.init.zeros_(net.attn_layers.rel_pos.relative_attention_bias.weight)
     alone = model()

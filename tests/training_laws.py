@@ -35,12 +35,18 @@ def net_of(kind=Decoder, stack=None, **model):
     return TransformerWrapper(**{'num_tokens': VOCAB, 'max_seq_len': LIMIT, 'attn_layers': layers, **model})
 
 
+def states_of_others():
+    """The states of Python's and NumPy's generators: of the latter the numbers, and how many of them were used."""
+    kind, numbers, *used = np.random.get_state()
+    return random.getstate(), kind, numbers.tolist(), used
+
+
 def seeded(call, model, seed=1):
     """What is computed with the noise of a seed: torch's, and no other."""
     torch.manual_seed(seed)
-    others = random.getstate(), np.random.get_state()[1].tolist()
+    others = states_of_others()
     found = call(model)
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == others
+    assert states_of_others() == others
     return found
 
 

@@ -161,7 +161,7 @@ class Host:
 # attributes of an operator, and what its layer calls them; None where the layer has none
 OF_LAYER = {'scale': 'logit_scale', **{name: name for name in (
     'causal', 'dropout', 'flash', 'add_zero_kv', 'cog_signed', 'head_learned_sink', 'inverted_attention', 'l2_distance',
-    'logit_softclamp_value', 'selective', 'softclamp_logits', 'flash_pack_seq', 'cope', 
+    'logit_softclamp_value', 'selective', 'softclamp_logits', 'flash_pack_seq', 'cope',
     'pre_softmax_talking_heads', 'post_softmax_talking_heads', 'pre_scale_post_talking_heads',
 )}}  # fmt: skip
 
@@ -219,6 +219,17 @@ class Attend(Configurable, ChoosesKernel):
             return super().__getattr__(name)
         own = self._modules.get(name, self._parameters.get(name))
         return getattr(layer, OF_LAYER[name], None) if own is None else own
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Hand what a layer reads at each call on to it, and refuse what it has settled when it was built."""
+        layer = self.__dict__.get('layer')
+        if layer is None or name not in OF_LAYER or isinstance(value, (nn.Module, nn.Parameter)):
+            return super().__setattr__(name, value)
+        if name not in ('causal', 'dropout', 'flash', 'scale'):
+            raise AttributeError(f'`attend.{name}` cannot be assigned, it is a flag that its layer is built with')
+        setattr(layer, OF_LAYER[name], value)
+        if name == 'flash':
+            layer.choose_kernel()
 
     @property
     def query_heads(self) -> int:

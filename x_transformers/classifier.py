@@ -115,8 +115,9 @@ class Classifier(Configurable):
         if self.start_id is None:
             return self.net(x, return_embeddings=True, **masked)
         context, context_mask = self.net.encode(x, mask, **inputs)
-        shifted = F.pad(x[:, :-1], (1, 0), value=self.start_id)
-        given = {} if mask is None else {'mask': F.pad(mask[:, :-1], (1, 0), value=True)}
+        shifted, given = F.pad(x[:, :-1], (1, 0), value=self.start_id), {}
+        if mask is not None:  # A row begins at its first real token.
+            shifted, given = shifted.scatter(1, mask.byte().argmax(dim=1, keepdim=True), self.start_id), {'mask': mask}
         return self.net.decoder.net(
             shifted, context=context, context_mask=context_mask, return_embeddings=True, **given
         )

@@ -47,14 +47,13 @@ from x_transformers.flags import (
     boolean,
     count,
     is_int,
-    is_number,
     none,
     size,
     warn_once,
 )
-from x_transformers.generation.sampling import require, shift_right
+from x_transformers.generation.sampling import align_right, check_temperature, lens_of_real, require, shift_right
 from x_transformers.modalities.conv_stem import ConvStem, convolutions
-from x_transformers.training.losses import mean_or_zero, predictable, real_tokens
+from x_transformers.training.losses import mean_or_zero, predictable, read_of, real_tokens
 from x_transformers.x_transformers import AttentionLayers, Wrapper
 
 __all__ = ['ContinuousAutoregressiveWrapper', 'ContinuousTransformerWrapper']
@@ -305,7 +304,7 @@ class ContinuousAutoregressiveWrapper(Configurable):
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
             return self.rollout(x, rollout_steps, lens, kwargs)
 
-        inputs = kwargs if mask is None and lens is None else kwargs | {'mask': real[:, :-1]}
+        inputs = kwargs if mask is None and lens is None else kwargs | {'mask': read_of(real)}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
         return aux.added_to(self.loss(prediction, x[:, 1:], None if real is None else predictable(real)))
@@ -394,14 +393,17 @@ class ContinuousAutoregressiveWrapper(Configurable):
         """
         check_sequence(start_tokens, 'start_tokens', 1, (2, 3))
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')
-        require(is_number(temperature) and temperature >= 0, 'temperature', temperature, 'a number of at least 0')
+        check_temperature(temperature)
         refuse_own(kwargs, 'generate', SET_BY_GENERATION)
         *leading, n, d = start_tokens.shape
         batch = math.prod(leading)
-        as_mask(kwargs.get('mask'), 'mask', batch, n, like=start_tokens)
+        real, start = as_mask(kwargs.get('mask'), 'mask', batch, n, like=start_tokens), start_tokens.reshape(-1, n, d)
         if seq_start_pos is not None:
             check_lengths(a_tensor(seq_start_pos, 'seq_start_pos').reshape(-1), 'seq_start_pos', batch, n)
-        sequence = F.pad(start_tokens.reshape(-1, n, d), (0, 0, 0, seq_len))
+        elif (lens := lens_of_real(real)) is not None:
+            start, seq_start_pos = align_right(start, lens, 0.0), n - lens
+            del kwargs['mask']
+        sequence = F.pad(start, (0, 0, 0, seq_len))
         reader = Reader(self.net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(n, n + seq_len):

@@ -417,6 +417,8 @@ class FullBandwidth(Configurable):
         refuse_own(kwargs, 'the loss', SET_BY_LOSS | OWN)
         inputs = seq[:, :-1] if return_loss else seq
         mask = as_mask(kwargs.get('mask'), 'mask', seq.shape[0], None, like=seq)
+        if mask is not None and mask.shape[1] not in {seq.shape[1], inputs.shape[1]}:
+            raise ValueError(f'`mask` got shape {tuple(mask.shape)}, it must be {tuple(seq.shape)}')
         if mask is not None:  # one of the input says nothing of the last target
             mask = F.pad(mask, (0, max(seq.shape[1] - mask.shape[1], 0)), value=True)
             kwargs['mask'] = read_of(mask) if return_loss else mask

@@ -958,11 +958,14 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
     def returned(self, out: Any, wants: Wants, call: ModelCall, mems: Any, logits: Any, x: Tensor) -> Any:
         """The output, with what was asked for beside it: of `mems` before, the logits, and hidden states `x`."""
         trace = call.trace
+        if wants.maps or wants.z_loss:
+            asked = 'return_attn' if wants.maps else 'return_attn_z_loss'
+            refuse_own_stack(self.attn_layers, asked, 'it gives no maps')
         if wants.entropies:
             trace.logit_entropies = each_head(entropy, logits)
         if wants.z_loss:
             weight = self.attn_z_loss_weight if wants.z_loss_weight is None else wants.z_loss_weight
-            trace.attn_z_loss = attn_z_loss(trace, weight, x, call, self.attn_layers)
+            trace.attn_z_loss = attn_z_loss(trace, weight, x, call, known_stack(self.attn_layers))
         if wants.mems:
             trace.mems = self.new_mems(trace, mems, wants.detach_mems, call)
         out = call.on.chain('answer', out, x, call)

@@ -21,7 +21,7 @@ from x_transformers.compat.elsewhere import also
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
-from x_transformers.core.nets import check_net, refuse_own
+from x_transformers.core.nets import check_net, counts_tokens, refuse_own
 from x_transformers.core.own_stacks import known_stack
 from x_transformers.flags import (
     Check,
@@ -50,7 +50,7 @@ from x_transformers.objectives.test_time_training import (
     newtonschulz5,
     row_means,
 )
-from x_transformers.training.losses import readable
+from x_transformers.training.losses import before_padding, read_of, readable
 from x_transformers.training.token_loss import Terms, later, token_losses, weighted_token_loss
 from x_transformers.x_transformers import Attention
 
@@ -235,6 +235,9 @@ class XLAutoregressiveWrapper(Configurable):
             raise ValueError('`ttt_recurrent_steps` needs `ttt_module_paths`: nothing learns between the readings')
         ids, targets = readable(x[:, :-1], self.ignore_index, self.pad_value), x[:, 1:]
         segments = list(zip(ids.split(self.max_seq_len, dim=1), targets.split(self.max_seq_len, dim=1), strict=True))
+        masks: Sequence[Tensor] = ()
+        if counts_tokens(self.net):
+            masks = read_of(before_padding(x, self.ignore_index)).split(self.max_seq_len, dim=1)
         total, aux, inputs = 0.0, AuxLosses(), kwargs
         with self.rows(x.shape[0]):
             for number, (segment, target) in enumerate(segments, start=1):
@@ -243,7 +246,8 @@ class XLAutoregressiveWrapper(Configurable):
                     learns = self.has_ttt and not (last and reading == ttt_recurrent_steps)
                     seen = None if dropout_mems else mems
                     detach = number % self.tbptt_steps == 0
-                    loss, added, new_mems, carried = self.read(segment, target, seen, inputs, learns, detach)
+                    given = {**inputs, 'mask': masks[number - 1]} if masks else inputs
+                    loss, added, new_mems, carried = self.read(segment, target, seen, given, learns, detach)
                 total, mems, inputs = total + loss, new_mems, kwargs if dropout_mems else kwargs | carried
                 aux.take(added, (target != self.ignore_index).sum())
                 if self.has_ttt and number % self.tbptt_steps == 0:

@@ -171,9 +171,14 @@ def init_zero_(layer: nn.Module) -> None:
         nn.init.zeros_(layer.bias)
 
 
+def in_dtype_of(t: Tensor, result: Tensor) -> Tensor:
+    """Return a result in the dtype of what it was computed from; of whole numbers as it is."""
+    return result.to(t.dtype) if t.is_floating_point() else result
+
+
 def log(t: Tensor, eps: float = 1e-20) -> Tensor:
     """The logarithm, of `eps` at least."""
-    return accurate(t).clamp(min=eps).log().to(t.dtype)
+    return in_dtype_of(t, accurate(t).clamp(min=eps).log())
 
 
 def rotate_half(x: Tensor) -> Tensor:
@@ -185,7 +190,7 @@ def rotate_half(x: Tensor) -> Tensor:
 def calc_entropy(t: Tensor, is_prob: bool = False) -> Tensor:
     """Entropy of the distributions over the last axis, from logits or probabilities, in nats."""
     prob = accurate(t) if is_prob else accurate(t).softmax(dim=-1)
-    return -(prob * log(prob)).sum(dim=-1).to(t.dtype)
+    return in_dtype_of(t, -(prob * log(prob)).sum(dim=-1))
 
 
 def masked_mean(
@@ -199,7 +204,7 @@ def masked_mean(
     mask = mask[(...,) + (None,) * (t.ndim - mask.ndim)].expand_as(t)
     exact = accurate(t)
     total = exact.masked_fill(~mask, 0.0).sum(dim=axes, keepdim=keepdim)
-    return (total / mask.to(exact.dtype).sum(dim=axes, keepdim=keepdim).clamp(min=eps)).to(t.dtype)
+    return in_dtype_of(t, total / mask.to(exact.dtype).sum(dim=axes, keepdim=keepdim).clamp(min=eps))
 
 
 def lens_to_mask(lens: Tensor, max_len: int | None = None) -> Tensor:
@@ -430,7 +435,7 @@ detach_multiple = DetachMultiple.apply
 
 def batch_masked_mean(t: Tensor, mask: Tensor) -> Tensor:
     """The sums over d of (b n d), and their mean over what a mask (b n) leaves:  b. Of nothing, 0."""
-    return masked_mean(accurate(t), mask, dim=1).sum(dim=-1).to(t.dtype)
+    return in_dtype_of(t, masked_mean(accurate(t), mask, dim=1).sum(dim=-1))
 
 
 def sample_from_mean_variance(
@@ -507,7 +512,7 @@ def cast_tensor(
 
 def exclusive_cumsum(t: Tensor, dim: int = -1) -> Tensor:
     """Sums of what stands before each entry."""
-    return (accurate(t).cumsum(dim=dim) - t).to(t.dtype) if t.is_floating_point() else t.cumsum(dim=dim) - t
+    return in_dtype_of(t, accurate(t).cumsum(dim=dim) - t)
 
 
 def maybe_return(

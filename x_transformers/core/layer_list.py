@@ -79,9 +79,13 @@ def moved(one: Any, kind: str, index: int, layer: type, parts: type[Parts]) -> A
 
 
 def check_places(order: Sequence[int], layers: int, kinds: int) -> None:
-    """Refuse an order of layers of which some have been taken out.  Raises ConfigError."""
-    if order and max(order) >= min(layers, kinds):
+    """Refuse layers of which some have been taken out or put in while their kinds or their order say otherwise.
+
+    Raises:
+        ConfigError: There are other numbers of layers and of kinds, or the order names a layer that is not there.
+    """
+    if layers != kinds or (order and max(order) >= layers):
         raise ConfigError(
-            f'`layers_execute_order` runs layer {max(order)}, but there are {layers} `layers` and {kinds} '
+            f'`layers_execute_order` runs layer {max(order, default=0)}, but there are {layers} `layers` and {kinds} '
             '`layer_types`: whoever assigns one of them must assign the others too'
         )

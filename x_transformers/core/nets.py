@@ -59,18 +59,13 @@ def check_sees_both_sides(net: nn.Module) -> None:
 def counts_tokens(net: nn.Module) -> bool:
     """Return whether padding behind the tokens of a row changes what a causal net gives for them, or its losses."""
     stack = getattr(net, 'attn_layers', None)
-    if 'counts_tokens' not in getattr(stack, '__dict__', ()):
-        modules = () if stack is None else (net, *stack.modules())
-        found = [f for m in modules for f in getattr(getattr(m, 'features', None), 'active', ())]
-        counts = any(getattr(feature, 'counts_tokens', False) for feature in found)
-        if stack is None:
-            return False
-        stack.__dict__['counts_tokens'] = counts  # Looked for once: features do not change.
-    return stack.__dict__['counts_tokens']
+    modules = () if stack is None else (net, *stack.modules())
+    return any(f.counts_tokens for m in modules for f in getattr(getattr(m, 'features', None), 'active', ()))
 
 
 def sees_later(stack: Any) -> bool:
     """Return whether a token of a stack can depend on those behind it. One that does not say so is no causal one."""
+    stack = inner_stack(stack) or stack
     if getattr(stack, 'causal', False) or is_prefix(stack):
         return False
     if not hasattr(stack, 'layer_types') or any(map(joins_later, stack.features.active)):
@@ -110,6 +105,7 @@ def check_reads_front(stack: Any, written: str, advice: str, refuses: bool = Tru
         advice: What to do.
         refuses: False for a warning in any case, where the original has the option.
     """
+    stack = inner_stack(stack) or stack
     if sees_later(stack):
         return
     words = f'{written} reads tokens in front, which see nothing behind them in {type(stack).__name__}: {advice}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -44,19 +45,27 @@ def for_branch(branch: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the keywords for a branch: for a user's, without those of the library that it does not take."""
     if not is_of_others(branch):
         return inputs
-    own = branch.__dict__.get('forward')
-    known = keywords_of(type(branch).forward if own is None else own)
+    known = keywords_of_module(branch)
     if known is None:
         return inputs
     return {name: value for name, value in inputs.items() if name in known or name not in OURS}
 
 
+def keywords_of_module(module: nn.Module) -> frozenset[str] | None:
+    """Return the names that the `forward` of a module takes by keyword, its own or that of its class; None for any."""
+    own = module.__dict__.get('forward')
+    return keywords_of(type(module).forward if own is None else own)
+
+
 def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
     """Return the names that a function takes by keyword; None for any."""
     # The compiler of torch warns of `functools.cache`, and traces into what it wraps.
-    if function not in KEYWORDS:
-        KEYWORDS[function] = read_keywords(function)
-    return KEYWORDS[function]
+    if function in KEYWORDS:
+        return KEYWORDS[function]
+    found = read_keywords(function)
+    with contextlib.suppress(TypeError):  # of what takes no weak reference, such as a builtin
+        KEYWORDS[function] = found
+    return found
 
 
 KEYWORDS: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = WeakKeyDictionary()
@@ -72,8 +81,7 @@ def read_keywords(function: Callable[..., Any]) -> frozenset[str] | None:
 
 def taken_by(module: nn.Module, inputs: dict[str, Any], idle: Iterable[Any] = (None,)) -> dict[str, Any]:
     """Return the keywords for a module of a user's: without those that say nothing, if its `forward` lacks them."""
-    own = module.__dict__.get('forward')
-    known = keywords_of(type(module).forward if own is None else own)
+    known = keywords_of_module(module)
     if known is None:
         return inputs
     idle = tuple(idle)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
-from x_transformers.core.own_modules import OWN, embeds_together, keywords_of
+from x_transformers.core.own_modules import OWN, embeds_together, keywords_of_module
 from x_transformers.core.routing import Routing
 from x_transformers.flags import Check, ConfigError, Features, is_int, shown
 
@@ -65,7 +65,7 @@ class OwnStack:
 
     @property
     def input_names(self) -> Any:
-        names = keywords_of(type(self.module).forward)
+        names = keywords_of_module(self.module)
         return Anything() if names is None else names
 
     def accepted(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def run_stack(module: Any, x: Tensor, keeps: bool, inputs: Mapping[str, Any]) ->
 
 def accepted_by(module: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a call, without those that say nothing and that the module does not take."""
-    names = keywords_of(type(module).forward) if 'forward' not in module.__dict__ else None
+    names = keywords_of_module(module)
     if names is None:
         return inputs
     idle = [name for name, value in inputs.items() if name not in names and (value is None or value is False)]

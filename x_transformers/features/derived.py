@@ -31,7 +31,7 @@ OF_MODEL = (
 )  # fmt: skip
 
 # modules for each layer, and the flag without which nothing runs them
-FOR_EACH_LAYER = {'skip_combines': 'unet_skips', 'layer_integrators': 'integrate_layers'}
+FOR_EACH_LAYER = {'skip_combines': '`unet_skips`', 'layer_integrators': '`integrate_layers`'}
 
 
 def keep_none(host: nn.Module, names: Sequence[str]) -> None:
@@ -42,7 +42,9 @@ def keep_none(host: nn.Module, names: Sequence[str]) -> None:
 
 
 class DerivedAttributes:
-    """What a stack keeps for classes that derive from it and for code that edits it. All but sizes may be assigned.
+    """What a stack keeps for classes that derive from it and for code that edits it.
+
+    `layer_dropouts` may be assigned, and so may modules where a feature runs them; the rest is there to be read.
 
     need_condition, norm_need_condition, post_branch_fn_needs_condition   whether its norms, or what stands behind its
                      branches, read a `condition`
@@ -82,11 +84,13 @@ class DerivedAttributes:
         return any(getattr(self, name, False) for name in names)
 
     def check_assigned(self) -> None:
-        """Refuse modules for layers that no feature of the stack would run."""
-        for name, flag in FOR_EACH_LAYER.items():
-            runs = any(name in feature.stored_as.values() for feature in self.features.active)
-            if not runs and any(module is not None for module in getattr(self, name)):
-                raise ConfigError(f'`{name}` got modules, which nothing runs: the stack was built without `{flag}`')
+        """Refuse modules that no feature of the stack would run."""
+        given = [name for name in OF_STACK if getattr(self, name) is not None]
+        given += [name for name in FOR_EACH_LAYER if any(module is not None for module in getattr(self, name))]
+        for name in given:
+            if not any(name in feature.stored_as.values() for feature in self.features.active):
+                flag = FOR_EACH_LAYER.get(name, 'its flag')
+                raise ConfigError(f'`{name}` got what nothing runs: the stack was built without {flag}')
 
     @property
     def layer_dropouts(self) -> tuple[float, ...]:
@@ -95,8 +99,13 @@ class DerivedAttributes:
 
     @layer_dropouts.setter
     def layer_dropouts(self, rates: Any) -> None:
-        if not (isinstance(rates, Sequence) and all(is_number(rate) and 0 <= rate <= 1 for rate in rates)):
-            raise ConfigError(f'`layer_dropouts` got {shown(rates)}, it must be a number from 0 to 1 for each layer')
+        known = isinstance(rates, Sequence) and all(is_number(rate) and 0 <= rate <= 1 for rate in rates)
+        if not known or len(rates) != len(self.layer_types):
+            wanted = f'{len(self.layer_types)} numbers from 0 to 1, one per layer'
+            raise ConfigError(f'`layer_dropouts` got {shown(rates)}, it must be {wanted}')
+        for feature in self.features.active if any(rates) else ():
+            if reason := feature.clashes.get('layer_dropout'):
+                raise ConfigError(f'`layer_dropouts` does not go with `{feature.title}`: {reason}')
         vars(self)['rates_of_layers'] = tuple(rates)
         if any(rates) and self.features.find(LayerDropout) is None:
             self.features = self.features.joined_by(LayerDropout(self, {'layer_dropout': 0.0}))
@@ -123,6 +132,10 @@ class MadeWhenRead:
             held[self.name] = self.make(instance)
         return held[self.name]
 
+    def __set__(self, instance: Any, value: Any) -> None:
+        # Modules do not come here: `nn.Module` keeps them itself.
+        raise TypeError(f'`{self.name}` got {shown(value)}, it must be a module')
+
 
 def half(x: Tensor) -> float:
     """Stand in for a learned mix of value residuals: it is one half."""
@@ -136,8 +149,8 @@ class DerivedHeads:
     merge_heads                                   b h n d -> b n (h d)
     """
 
-    split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', h=own.heads))
-    split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_head))
+    split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
+    split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
     split_v_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_value))
     merge_heads = MadeWhenRead(lambda own: Rearrange('b h n d -> b n (h d)'))
 

@@ -193,9 +193,9 @@ class ExitsInStack(StackFeature):
         if bool(rows.all()):
             return those_that_go_on(run, x, call, steps, going)
         rows = rows.nonzero().squeeze(-1)
-        part, own, on = call.of_rows(rows), going[rows], run.args[0]
+        part, own, on, layers = call.of_rows(rows), going[rows], run.args[0], self.host.current_layers()
         for step in steps:
-            layer, call.step = self.host.current_layers()[call.order[step]], step
+            layer, call.step = layers[call.order[step]], step
             if call.keeps:
                 layer.fill(x, call, on)
             new = those_that_go_on(run, x[rows], part, (step,), own)
@@ -208,8 +208,9 @@ class ExitsInStack(StackFeature):
         """What a later token that goes on longer will read: keys and values of the states that were kept."""
         if not call.keeps:
             return
+        layers = self.host.current_layers()
         for call.step in steps:
-            self.host.current_layers()[call.order[call.step]].fill(x, call, run.args[0])
+            layers[call.order[call.step]].fill(x, call, run.args[0])
 
 
 class ExitsInModel(ModelFeature):

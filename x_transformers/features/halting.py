@@ -178,10 +178,11 @@ class TokensHalt(StackFeature):
 
     def leave_keys(self, run: Run, x: Tensor, call: Any, blocks: Sequence[Sequence[int]], number: int) -> None:
         """What a later token that goes on longer will read: keys and values of the states that were kept."""
+        layers = self.host.current_layers()
         for at, steps in enumerate(blocks if call.keeps else (), number):
             given = self.with_signal(x, call, at)
             for call.step in steps:
-                self.host.current_layers()[call.order[call.step]].fill(given, call, run.args[0])
+                layers[call.order[call.step]].fill(given, call, run.args[0])
 
 
 def all_tokens(run: Run, x: Tensor, call: Any, steps: Sequence[int], going: Tensor) -> Tensor:

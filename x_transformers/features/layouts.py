@@ -295,7 +295,7 @@ class ParallelBlock(StackFeature):
     def normed(self, x: Tensor, layer: Any, call: Any) -> Tensor:
         if not self.shares or self.begins(layer.index):
             return x
-        return call.norm(self.host.current_layers()[self.first(layer.index)][0][0], x)
+        return call.norm(self.host.layers[self.first(layer.index)][0][0], x)
 
 
 # what reaches every branch

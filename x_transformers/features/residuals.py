@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.draws import draw_number
+from x_transformers.core.own_modules import for_branch
 from x_transformers.core.precision import at_least_float
 from x_transformers.features.levels import StackFeature
 from x_transformers.features.norms import Scale
@@ -188,7 +189,7 @@ class ShiftTokens(nn.Module):
         if shift_within is not None:
             others = ((shift_within.roll(amount, dims=-1) != shift_within).unsqueeze(-1) for amount in self.shifts)
             moved = [part.masked_fill(other, 0.0) for part, other in zip(moved, others, strict=True)]
-        return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[..., -rows:, :], **inputs)
+        return self.fn(torch.cat((*moved, parts[-1]), dim=-1)[..., -rows:, :], **for_branch(self.fn, inputs))
 
 
 def per_layer(value: Any, layers: int, name: str) -> tuple[Any, ...]:

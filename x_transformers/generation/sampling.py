@@ -542,21 +542,34 @@ def lens_of_mask(prompts: Any, prompt_lens: Any, inputs: dict[str, Any]) -> Any:
         return prompt_lens
     ids = prompts.reshape(prompts.shape[:-1].numel(), prompts.shape[-1])
     check_mask(mask, ids, alone=True)
-    real = mask.bool()
-    if bool(real[:, -1:].all()):
+    lens = lens_of_real(mask.bool())
+    if lens is None:
+        return None
+    del inputs['mask']
+    return lens.reshape(prompts.shape[:-1])
+
+
+def lens_of_real(real: Tensor | None) -> Tensor | None:
+    """Return how many tokens of each row are real, (b), where rows end with padding; None if none does.
+
+    Args:
+        real: Which tokens are real, (b, n); None if all are.
+
+    Raises:
+        ValueError: A row ends with padding, and rows have other padding too, or nothing else.
+    """
+    if real is None or bool(real[:, -1:].all()):
         return None
     lens = real.sum(dim=-1)
-    padded = torch.arange(ids.shape[1], device=mask.device) < lens.unsqueeze(-1)
-    wrong = ((padded != real).any(dim=-1) & ~real[:, -1]) | (lens == 0)
-    if bool(wrong.any()) or bool((real[:, -1] & (lens < ids.shape[1])).any()):
-        row = int((wrong | (padded != real).any(dim=-1)).nonzero()[0])
+    wrong = (torch.arange(real.shape[1], device=real.device) < lens.unsqueeze(-1)).ne(real).any(dim=-1) | (lens == 0)
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
         hidden = real[row].logical_not().nonzero().flatten().tolist()
         raise ValueError(
             f'`mask` hides {hidden} of row {row}, and generation goes on from the last token: prompts '
             'of a batch must all be padded on the left, or all on the right'
         )
-    del inputs['mask']
-    return lens.reshape(prompts.shape[:-1])
+    return lens
 
 
 def check_mask(mask: Tensor | None, ids: Tensor, alone: bool) -> None:

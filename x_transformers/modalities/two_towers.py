@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
-from x_transformers.core.checks import as_mask
 from x_transformers.core.precision import accurate
 from x_transformers.features.embeddings import mean_of_real
 from x_transformers.features.norms import l2norm
@@ -134,8 +133,9 @@ class TwoTowers(Configurable):
     @checked
     def forward(self, images: Tensor, texts: Tensor, mask: Tensor | None = None, return_logits: bool = False) -> Tensor:
         """The loss of pairs of images and texts (b n), or with `return_logits` the logits, images texts."""
+        real = real_tokens(texts, mask)
         with AuxLosses() as aux:
-            u, v = self.of_images(images), self.of_texts(texts, mask)
+            u, v = self.of_images(images), self.of_texts(texts, real)
         if u.shape[-1] != v.shape[-1]:
             raise ValueError(
                 f'images have vectors of width {u.shape[-1]}, texts of width {v.shape[-1]}: set `dim_shared`'
@@ -146,7 +146,7 @@ class TwoTowers(Configurable):
             return logits
         if u.shape[0] != v.shape[0]:
             raise ValueError(f'`texts` got {v.shape[0]} texts for {u.shape[0]} images: the loss is one of pairs')
-        there = None if mask is None else as_mask(mask, 'mask', *texts.shape[:2], like=texts).any(dim=-1)
+        there = None if real is None else real.any(dim=-1)
         return aux.added_to(LOSSES[self.loss](accurate(logits), there))
 
 

@@ -236,7 +236,7 @@ def check_frequencies(model: nn.Module, kind: str) -> None:
     for name, module in model.named_modules():
         if isinstance(module, RotaryEmbedding):
             own, said = module.inv_freq, module.frequencies.table(module.inv_freq.device)
-            if not torch.allclose(own.cpu().double(), said.cpu().double(), rtol=0.01):  # in half precision, too
+            if not torch.allclose(own.cpu().double(), said.cpu().double(), rtol=1e-5, atol=0.0):
                 raise ConfigError(f'`{name}.inv_freq` of the model is not what its {kind} config says: {CHANGED}')
 
 

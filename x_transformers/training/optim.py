@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.hosts import Attention, Stack
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.traces import Intermediates
 from x_transformers.flags import shown
 from x_transformers.flags.configurable import muon_parameters_inside
@@ -33,7 +34,7 @@ class UpdatesStack:
 
     def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
         """Shrink queries and keys of the heads whose logits exceeded `tau` in a pass."""
-        self.attn_layers.attn_qk_clip_(intermediates, tau)
+        known_stack(self.attn_layers).attn_qk_clip_(intermediates, tau)
 
 
 def muon_parameters(stack: Stack, queries_and_keys: bool = False) -> list[nn.Parameter]:

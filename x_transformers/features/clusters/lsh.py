@@ -163,9 +163,8 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
             return torch.randn(*shape, sum(sides), device=like.device, dtype=like.dtype)
         if self.lsh_buckets is not None:
             return normals(self.seed, (*shape, sum(sides)), like)
-        second = ONE_HASH // 2  # where those of the second hash begin
-        found = normals(self.seed, (second + sides[1] if sides[1] else sides[0], *shape), like).movedim(0, -1)
-        return torch.cat((found[..., : sides[0]], found[..., second:]), dim=-1) if sides[1] else found
+        found = normals(self.seed, (max(sides), 2, *shape), like).movedim(0, -1)
+        return torch.cat((found[0, ..., : sides[0]], found[1, ..., : sides[1]]), dim=-1)
 
     @torch.no_grad()
     def hashes(self, q: Tensor, length: Any, lengths: Tensor | None = None) -> Tensor:
@@ -180,7 +179,8 @@ class LSH(KeysOfQueries, Clusters, kind='lsh'):
             many = max(one * other, 2)
             limits = self.buckets_of(lengths.view(len(lengths), 1, -1, 1))
             # Shorter rows may have more buckets in a hash than the longest one: of a single hash, or by rounding.
-            one, other = min(many, ONE_HASH), 1 if many <= ONE_HASH else 2 * (round(math.sqrt(many) / 2) + 3)
+            most = 2 * (round(math.sqrt(many) / 2) + 3)
+            one, other = (many, 1) if many <= ONE_HASH else (max(ONE_HASH, most), most)
         with without_autocast(q):
             of = self.directions(one, other, q)  # r h e m
             along = (q @ of.permute(1, 2, 0, 3).flatten(2)).unflatten(-1, (len(of), -1))  # b h n r m

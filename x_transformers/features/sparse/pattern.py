@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from x_transformers.core.checks import as_mask
+from x_transformers.core.own_stacks import known_stack
 from x_transformers.core.precision import accurate
 from x_transformers.features.documents import positions_within
 from x_transformers.features.levels import AttentionFeature, ModelFeature, StackFeature
@@ -296,8 +297,7 @@ class PatternsInModel(ModelFeature):
 
 def has_patterns(stack: Any) -> bool:
     """Whether layers of a stack have a pattern."""
-    on = getattr(stack, 'features', None)
-    return on is not None and on.find(PatternsInStack) is not None
+    return known_stack(stack).features.find(PatternsInStack) is not None
 
 
 def reads_places(layer: Any) -> bool:

@@ -78,7 +78,7 @@ class Placement(NamedTuple):
         if isinstance(outside, Tensor):
             others = torch.zeros(keys, dtype=torch.long, device=outside.device).index_fill(0, outside, 1)
             table, places = others.argsort(stable=True)[: keys - count], outside.unsqueeze(0)
-        if mask is None and pads is None:
+        if keys == count or (mask is None and pads is None):
             return cls(count, None, places, table)
         real = None
         if mask is not None and mask.shape[1] == gone + keys:
