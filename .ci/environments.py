@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
-    'suite': 'the test command',
-    'slow': 'slow tests, and one of 24 parts of the nightly ones',
+    'suite': 'the test command, and half of the further cases',
+    'slow': 'of slow tests one of 8 parts, of nightly ones one of 24',
     'quick': '`pytest -m quick`',
 }
 BLOCK = re.compile(r'(?<=<!-- environments -->\n).*?(?=\n<!-- /environments -->)', re.DOTALL)

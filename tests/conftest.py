@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from loguru import logger
+from sweeps import is_late
 
 from x_transformers.flags import warn_once
 
@@ -19,6 +20,7 @@ settings.register_profile('explore', settings.get_profile('suite'), print_blob=T
 settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'suite'))
 
 LONGER = {'costly', 'slow', 'nightly'}
+SHARE = 5  # of the further cases of a test the suite runs one in so many
 # on tiny tensors a second thread costs more than it saves
 torch.set_num_threads(1)
 
@@ -34,16 +36,21 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """`quick` is the first case of every test that is for the suite and not `costly`: a minute, for the inner loop.
+    """Mark the `quick` tests, and those that come `later`.
 
-    `--part` goes by names: every process chooses the same ones.
+    Quick is the first case of every test without a mark of `LONGER`. The suite runs these, and of further cases one in
+    `SHARE`, or all of a test that is marked `whole`. What is chosen goes by names: every process chooses the same ones.
     """
-    first = {}
+    seen = set()
     for item in items:
-        if not LONGER & {mark.name for mark in item.iter_markers()}:
-            first.setdefault((item.path, item.originalname), item)
-    for item in first.values():
-        item.add_marker('quick')
+        marks = {mark.name for mark in item.iter_markers()}
+        if LONGER & marks:
+            item.add_marker('later')
+        elif (item.path, item.originalname) not in seen:
+            seen.add((item.path, item.originalname))
+            item.add_marker('quick')
+        elif 'whole' not in marks and is_late(SHARE, 'the suite', item.nodeid):
+            item.add_marker('later')
     part, parts = map(int, config.getoption('part').split('/'))
     if not 0 <= part < parts:
         raise pytest.UsageError(f'--part got {part}/{parts}, it must be one of 0/{parts} to {parts - 1}/{parts}')

@@ -21,6 +21,8 @@ from typing import NamedTuple
 from mutants import BUGS
 
 ROOT = Path(__file__).parent.parent
+# Rows whose tests are slow name them by a mark, which counts then.
+OPTIONS = ('-q', '-x', '-p', 'no:cacheprovider', '-p', 'no:randomly', '-m', 'not slow and not nightly')
 COPIED = ('x_transformers', 'tests', 'examples', 'benchmarks', 'pyproject.toml', 'README.md', 'CHANGELOG.md')
 
 
@@ -53,7 +55,7 @@ def outcome(bug: Bug, root: Path, timeout: float) -> str:
     path = root / 'x_transformers' / bug.file
     text = path.read_text(encoding='utf-8')
     path.write_text(with_bug(bug, text), encoding='utf-8')
-    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-p', 'no:cacheprovider', '-p', 'no:randomly', *bug.tests]
+    command = [sys.executable, '-m', 'pytest', *OPTIONS, *bug.tests]
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -112,6 +112,7 @@ def test_names_and_initial_values():
     copy.deepcopy(net).load_state_dict(net.state_dict())
 
 
+@pytest.mark.costly
 def test_compiled_in_one_graph():
     net, x, h = built(), randn(4, 3), randn(4, 5)
     assert_close(torch.compile(net, fullgraph=True, backend='eager')(h, x).state, net(h, x).state)

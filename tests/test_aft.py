@@ -33,6 +33,7 @@ def layer(kind, causal=True, window=3, scale=0.4, **flags):
     return randomise(attn.double(), scale=scale)
 
 
+@pytest.mark.costly
 @EACH
 @pytest.mark.parametrize('causal', [True, False])
 def test_the_softmax_of_each_channel(kind, causal):

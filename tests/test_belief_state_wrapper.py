@@ -82,6 +82,7 @@ def test_b1_weights_of_pairs_always_count(backward):
     assert_close(both, by_hand(model, ids.tolist(), backward=0.25 * backward))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('longest', [None, 4])
 def test_the_distance_is_learned(longest):
     model = wrapped(pred_distance=True, pred_distance_loss_weight=0.7, max_pred_distance=longest)

@@ -123,6 +123,7 @@ def test_operations(name, tmp_path):
     assert_close(found, model(ids), tolerance=1e-10)
 
 
+@pytest.mark.costly
 @torch.no_grad()
 @pytest.mark.parametrize('name', ('window', 'blocks', 'layers', 'rotary', 'alibi', 'mix'))
 def test_generation(name):

@@ -120,6 +120,7 @@ FEW = ('0.12.1', '0.25.9', '1.14.0', '1.19.1', '1.26.6', '1.30.0', '2.25.4', '2.
 RELEASES = [v if v in FEW else pytest.param(v, marks=pytest.mark.slow) for v in GOLDEN.releases]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('version', RELEASES)
 def test_a_release(version):
     """Every recorded case is loaded and gives the recorded outputs, or is refused with its reason."""

@@ -250,6 +250,7 @@ class Looks(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.costly
 def test_checks_wait_for_no_device(monkeypatch):
     """Where values cannot be looked at for free, a generation looks once more at its end, and not at each step."""
     monkeypatch.setattr('x_transformers.generation.failures.can_look', lambda t: False)
@@ -385,6 +386,7 @@ def test_words_count_for_no_token_of_an_image(kind, name):
 # what is padding or not known yet is no answer
 
 
+@pytest.mark.costly
 def test_padding_is_never_an_answer():
     free = FreeTransformer(num_tokens=5, dim=16, dec_head_depth=1, dec_tail_depth=1, latent_bits=2, heads=2,
                            attn_dim_head=8, pad_id=4)  # fmt: skip
@@ -492,6 +494,7 @@ def test_processors_of_users_may_ask_for_the_history():
 # lengths
 
 
+@pytest.mark.costly
 def test_a_total_length_counts_the_prompt():
     length = TotalLength(9)
     assert length == 8 and length.total == 9
@@ -521,6 +524,7 @@ def looped(**flags):
     return randomised(AutoregressiveWrapper(made.double()), 5)
 
 
+@pytest.mark.costly
 def test_a_looped_net_says_the_same_alone():
     """Tokens and log probabilities depend neither on other rows nor on the cache, in any way to generate."""
     model, prompts = looped(), torch.cat((IDS, IDS.flip(1), IDS % 3))

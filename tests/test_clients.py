@@ -662,6 +662,7 @@ def test_the_length_of_a_cache_is_a_tensor(flags, shape):
     exact(stack(VECTORS, seq_pos_offset=torch.full(shape, 3)), stack(VECTORS, seq_pos_offset=3))
 
 
+@pytest.mark.costly
 def test_a_step_with_its_length_as_an_input_is_exported():
     class Step(nn.Module):
         def __init__(self, net):

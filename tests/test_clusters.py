@@ -94,6 +94,7 @@ def blocks_of(how, monkeypatch):
         monkeypatch.setattr(clusters, 'can_look', lambda t: False)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('how', ['', 'cut', 'grid'])
 @pytest.mark.parametrize('name', WAYS)
 def test_the_union_of_rounds(name, how, monkeypatch):
@@ -565,6 +566,7 @@ def test_lengths_of_no_tokens_and_of_nothing_but_padding():
         assert (out[1] == 0).all() and torch.autograd.grad(out.sum(), x)[0].isfinite().all()
 
 
+@pytest.mark.costly
 def test_generation():
     torch.manual_seed(0)
     stack = Decoder(dim=16, depth=2, heads=2, attn_cluster=('lsh', 'routing'), attn_lsh_buckets=4, attn_cluster_size=4,

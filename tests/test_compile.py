@@ -45,7 +45,6 @@ ONE, AGAIN, NO_CACHE = 'one graph', 'recompiles', 'no cache'
 BREAKS = {name: 'breaks: the layers that run are drawn anew in each call' for name in ('layer_dropout',)}
 RANDOM = ('dropout', 'gumbel', 'recycl', 'attn_cluster', 'lsh')
 HEADER = '# case | training step of any length | decoding, token by token\n'
-STANCES = pytest.mark.skipif(not hasattr(torch.compiler, 'set_stance'), reason='needs torch 2.6')
 
 
 def compile_errors():
@@ -188,14 +187,12 @@ def one_block(name):
 
 
 @OFTEN
-@STANCES
 @pytest.mark.parametrize('name', ['plain', *seldom('rotary_pos_emb', 'shift_tokens')])
 def test_some_training_steps(name):
     assert training_status(one_block(name)) == written()[name][0]
 
 
 @OFTEN
-@STANCES
 @pytest.mark.parametrize('name', ['plain', *seldom('num_memory_tokens')])
 def test_some_decoding(name):
     assert decoding_status(one_block(name)) == written()[name][1]
@@ -207,7 +204,6 @@ ONE_EACH = CASES if ALL else one_of_each(CASES)
 
 
 @OFTEN
-@STANCES
 @pytest.mark.nightly
 @pytest.mark.parametrize('case', ONE_EACH, ids=str)
 def test_training_step(case):
@@ -215,7 +211,6 @@ def test_training_step(case):
 
 
 @OFTEN
-@STANCES
 @pytest.mark.nightly
 @pytest.mark.parametrize('case', ONE_EACH, ids=str)
 def test_decoding(case):
@@ -249,7 +244,6 @@ if __name__ == '__main__':
 # blocks of rows
 
 
-@pytest.mark.skipif(not hasattr(torch.compiler, 'is_exporting'), reason='needs torch 2.7')
 @pytest.mark.parametrize(
     ('flags', 'height'),
     [

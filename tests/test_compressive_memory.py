@@ -409,6 +409,7 @@ def test_rows_do_not_meet(fn):
     assert_close(last(ids)[1:2], last(ids[1:2]))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('fn', ['most_used', *(pytest.param(fn, marks=pytest.mark.slow) for fn in FUNCTIONS[:4])])
 @pytest.mark.parametrize('cached', [True, False])
 def test_generation_goes_on_as_training_reads(fn, cached):

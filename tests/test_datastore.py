@@ -308,6 +308,7 @@ def test_a_full_store_ends_a_build(tmp_path):
     assert len(store.build(net, text())) == 21
 
 
+@pytest.mark.costly
 def test_building_on_another_text_or_by_another_net_is_refused(tmp_path):
     net = net_of()
     store = KNNDatastore(DIM, 1000, tmp_path / 'store', block=10).build(net, text())
@@ -421,6 +422,7 @@ def test_without_faiss_the_error_says_what_to_install(tmp_path, monkeypatch):
 # the command
 
 
+@pytest.mark.costly
 def test_the_command_builds_goes_on_tunes_and_verifies(tmp_path, capsys):
     torch.manual_seed(0)
     from x_transformers import Decoder

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import assert_close
-from packaging.version import Version
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
@@ -155,10 +154,9 @@ def with_hooks(attend, *inputs):
 
 
 # before, a checkpoint hands out what it computed once, and says so where a second derivative asks again
-AGAIN = pytest.mark.skipif(Version(torch.__version__).release < (2, 8), reason='needs torch 2.8')
 
 
-@pytest.mark.parametrize('packed', [pytest.param(in_checkpoint, marks=AGAIN), with_hooks])
+@pytest.mark.parametrize('packed', [in_checkpoint, with_hooks])
 def test_where_saved_tensors_are_packed(packed):
     def attend(*inputs):
         return packed(lambda *inputs: differentiable_sdpa(*inputs, is_causal=True), *inputs)

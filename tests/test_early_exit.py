@@ -479,6 +479,7 @@ def test_every_way_to_generate():
     assert longer.shape == (2, 30) and torch.equal(longer[:, :6], wanted)
 
 
+@pytest.mark.costly
 def test_a_net_drafts_for_itself():
     """Greedy tokens are those of all blocks, whatever guesses; a deep draft is right more often."""
     model = built()
@@ -636,6 +637,7 @@ def test_distances():
     assert token_f1_distance(t([]), t([])) == 0
 
 
+@pytest.mark.costly
 def test_calibration():
     """The answer is the last threshold of which the tests, done by hand, are sure."""
     model = built()

@@ -24,7 +24,6 @@ from law_cases import (
     sweep,
 )
 from oracles import assert_close
-from packaging.version import Version
 from sweeps import naming
 from torch import nn
 from torch.export import Dim, export
@@ -49,7 +48,6 @@ from x_transformers.generation.cached_step import CachedStep
 pytestmark = [
     pytest.mark.costly,
     pytest.mark.filterwarnings('ignore::DeprecationWarning', 'ignore::FutureWarning', 'ignore::UserWarning'),  # its own
-    pytest.mark.skipif(Version(torch.__version__).release < (2, 6), reason='before, torch exports no model of ours'),
 ]
 CASES = (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES)
 # these fill up the length to a multiple, and export where it is declared as one, `3 * Dim('chunks')`

@@ -635,6 +635,7 @@ def test_what_is_measured_exists():
     assert {one.models for one in measured.table()} == {*measured.about()} == {'small models', '50M parameters'}
 
 
+@pytest.mark.costly
 def test_refusals_are_told(capsys):
     assert main(['--refusals']) == 0
     assert 'attn_cluster                   attn_max_attend_future, ' in capsys.readouterr().out

@@ -289,6 +289,7 @@ def test_models(flexing, name):
     compare(flexing, model_outcome, net, inputs)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     'flags', [dict(**BOTH, max_attend_past=3, kv_heads=2), dict(num_mem_kv=2, data_dependent_alibi=True)], ids=str
 )

@@ -141,6 +141,7 @@ def greedy(model, ids, length, weights=None):
     return ids
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('cached', [True, False], ids=['cached', 'uncached'])
 def test_it_continues_given_a_code(cached):
     model, ids = model_of(), ids_of(2, 3)

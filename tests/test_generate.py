@@ -603,6 +603,7 @@ def test_models_past_their_window(keywords):
 RELATIVE = ('rotary', 'xpos', 't5', 'alibi', 'one key head', 'shifted tokens')
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     'name, length',
     [(name, 4) for name in RELATIVE]

@@ -112,6 +112,7 @@ def model(pattern=WINDOW, kind=Decoder, **flags):
     return randomise(net.double()).eval()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('flags', [{}, dict(num_memory_tokens=2)], ids=['plain', 'memory tokens'])
 @pytest.mark.parametrize('pattern', [WINDOW, Strided(3) | Global('mask')], ids=['window', 'strides'])
 def test_cache(pattern, flags):
@@ -143,6 +144,7 @@ def test_layers_without_global_tokens():
     assert (stack(x, global_mask=MARKS)[:2] - stack(x)[:2]).abs().max() > 1e-3
 
 
+@pytest.mark.costly
 def test_marks_of_which_nobody_can_tell_how_many_there_are():
     """Inside of `vmap`, and of tensors without values."""
     stack = Encoder(dim=16, depth=2, heads=4, attn_sparse_pattern=WINDOW).double()

@@ -48,6 +48,7 @@ def by_hand(model, x, weights=(1.0,), index=-1, unit=True):
     return ce, *totals
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('make', [ids_of, holes], ids=['full', 'holes'])
 @pytest.mark.parametrize('unit', [True, False], ids=['unit', 'plain'])
 @pytest.mark.parametrize('index', [-1, 0, None])

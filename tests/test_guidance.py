@@ -56,6 +56,7 @@ def test_negative_prompts(scale, cache_kv):
     assert_close(probs[0], net_alone[3:-1].gather(-1, found[0].unsqueeze(-1)).squeeze(-1).to(probs))
 
 
+@pytest.mark.costly
 @torch.no_grad()
 def test_negative_contexts():
     model, prompts = reading(), torch.randint(0, 9, (2, 3))

@@ -160,6 +160,7 @@ def continued(net, x, start, **options):
     return torch.cat(outs, dim=1)
 
 
+@pytest.mark.costly
 def test_a_token_that_goes_on_reads_what_others_kept():
     """Token by token with a cache, where some halt after one step and later ones after five; and from a cut cache."""
     for bias, dense in ((-0.5, False), (1.5, False), (-0.5, True)):
@@ -230,6 +231,7 @@ def test_at_most_so_many_steps(dense):
         assert_close(continued(net.eval(), x, 2, return_hiddens=True), wanted)
 
 
+@pytest.mark.costly
 def test_padding_ponders_nothing_and_halting_saves_work():
     net, x = built(Encoder, act_eps=0.1).train(), randn(2, 6, 16)
     losses = [

@@ -752,6 +752,7 @@ def test_large_calls_are_cut_by_default():
     assert not rows.is_large(x, 64, 64, 1, 10**6)
 
 
+@pytest.mark.costly
 def test_default_blocks_in_a_model():
     """Of real size: outputs and gradients agree."""
     torch.manual_seed(0)

@@ -217,6 +217,7 @@ def test_golden_section_finds_the_least():
         assert golden_section(lambda x, least=least: (x - least) ** 2) == pytest.approx(least, abs=2e-4)
 
 
+@pytest.mark.costly
 def test_tuned_share_is_the_best_of_a_grid():
     net, store = built()
     model = KNNLMWrapper(net, store, 8, temperature=5.0)

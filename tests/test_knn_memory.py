@@ -338,6 +338,7 @@ def test_generation_gets_a_store():
     assert_close(lm(ids, knn_mems=store), F.cross_entropy(lm.net(ids[:, :-1], knn_mems=store).mT, ids[:, 1:]))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('both', [{}, dict(max_mem_len=5, cmem_len=3, cmem_ratio=2)], ids=str)
 def test_segments_hand_on_their_stores(both):
     wrapper, ids = XLAutoregressiveWrapper(model(**both)), ids_of(2, 15)

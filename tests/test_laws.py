@@ -1228,6 +1228,7 @@ def combined(names, kind):
     return whole
 
 
+@pytest.mark.costly
 @settings(max_examples=6, derandomize=True)
 @given(names=combinations, kind=kinds)
 def test_random_combinations(names, kind):

@@ -321,6 +321,7 @@ def test_decoding_does_not_depend_on_what_was_read():
         assert found[0] == found[1]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('update', UPDATES)
 def test_costs_grow_with_the_length(update):
     attn = layer(2, kernel='elu' if update != 'delta' else 'dpfp', kernel_update=update, dpfp_nu=1)

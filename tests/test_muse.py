@@ -115,6 +115,7 @@ class Known(nn.Module):
         return logits, logits
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('order', ['random', 'confidence'])
 def test_random_order_draws_exactly(order):
     """Pairs as often as the joint distribution says (chi squared, 8 degrees of freedom, 99.9 %: 26.1)."""

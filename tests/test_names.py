@@ -485,6 +485,7 @@ def test_a_configuration_has_attributes():
 # what importing costs
 
 
+@pytest.mark.costly
 def test_import_leaves_the_compiler_of_torch_alone():
     """It takes longer to load than torch itself. In a process of its own, since tests here compile."""
     code = 'import sys, torch; before = set(sys.modules); import x_transformers; print(*set(sys.modules) - before)'
@@ -495,6 +496,7 @@ def test_import_leaves_the_compiler_of_torch_alone():
     assert not {name for name in loaded if name.startswith(heavy if load_flex() else heavy[:3])}
 
 
+@pytest.mark.costly
 def test_functions_that_are_only_eager_break_graphs():
     """Called from a compiled function they run as they are; alone they are traced by nobody."""
     from x_transformers.core.transforms import eager_only

@@ -187,6 +187,7 @@ def test_sigreg_of_one_dimension():
     assert sigreg_loss(x, mask=mask).item() == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.costly
 def test_sigreg_of_a_normal_distribution():
     normal = randn(2000, 6)
     assert sigreg_loss(normal, num_slices=64) < 2e-3

@@ -94,6 +94,7 @@ def test_a_part_of_each_row_is_hidden():
     assert ((often - torch.tensor([[1], [4], [6], [N]]) / N).abs() < 0.05).all()
 
 
+@pytest.mark.costly
 def test_a_part_of_the_hidden_ones():
     mask = REAL.clone()
     often = torch.zeros(3, N)

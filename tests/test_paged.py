@@ -406,6 +406,7 @@ def settle(made, engine, asked):
     return len(found)
 
 
+@pytest.mark.costly
 def test_a_storm_of_requests():
     assert rolled(model(rotary_pos_emb=True), 300, 0) > 50
     assert rolled(model(alibi_pos_bias=True), 150, 1) > 20

@@ -291,6 +291,7 @@ def test_maps_and_derivatives_of_derivatives(name):
     assert_close(*twice, tolerance=TIGHT)
 
 
+@pytest.mark.costly
 def test_dropout_keeps_the_mean():
     attn, _ = twins(Sliding(2) | Global(2), dropout=0.5)
     x = stream(1, 9, 8)

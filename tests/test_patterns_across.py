@@ -89,6 +89,7 @@ def test_maps():
     assert_close(own.post_softmax_attn, other.post_softmax_attn, tolerance=TIGHT)
 
 
+@pytest.mark.costly
 def test_dropout_keeps_the_mean():
     attn, _ = twins(Global(3), dropout=0.5)
     x, context = stream(1, N, 8), stream(1, KEYS, 6)
@@ -118,6 +119,7 @@ def model(pattern=None, **flags):
     return randomise(TransformerWrapper(num_tokens=11, max_seq_len=0, attn_layers=stack).double()).eval()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('flags', [{}, dict(attn_kv_heads=1), dict(cross_attn_num_mem_kv=1)], ids=str)
 def test_cache_of_a_model(flags):
     net, ids = model(**flags), torch.randint(0, 11, (3, N), generator=torch.Generator().manual_seed(0))

@@ -454,6 +454,7 @@ def test_transforms_of_functions(runs):
     assert torch.allclose(tangent, (far - near) / 2e-5, atol=1e-6)
 
 
+@pytest.mark.costly
 @pytest.mark.filterwarnings('ignore')  # torch advises other ways
 @pytest.mark.parametrize('flags', some(dict(rotary_pos_emb=True), {}), ids=str)
 def test_traces(flags, runs):
@@ -466,6 +467,7 @@ def test_traces(flags, runs):
         assert torch.allclose(make_fx(lambda x: net(x))(x)(x), net(x), atol=1e-5)
 
 
+@pytest.mark.costly
 def test_copies_and_garbage():
     net, x = stack(), tokens()
     net(x)

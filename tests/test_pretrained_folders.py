@@ -104,6 +104,7 @@ def check_row(case):
             assert close(back[name], t), (step.theirs, step.change.name)
 
 
+@pytest.mark.costly
 def test_every_row_gives_each_weight_once():
     for case in BASES:
         check_row(case)
@@ -133,6 +134,7 @@ def test_what_a_type_does_not_compute_is_refused_by_field(kind):
 # a model that was never loaded
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('kind', WRITTEN)
 def test_a_model_that_was_never_loaded_is_written_and_read(folder, kind):
     loaded, info = pretrained.load(folder(kind), return_info=True)
@@ -151,6 +153,7 @@ def test_a_config_is_found_for_the_keywords_of_every_type(case):
 FEW = 'BertModel BertForTokenClassification LlamaForSequenceClassification T5EncoderModel BartForSequenceClassification'
 
 
+@pytest.mark.costly
 def test_configs_of_other_heads_and_of_decoders_with_a_source_are_found():
     for case in [*(case for case in HEAD_CASES if case.kind in FEW.split()), *SEQ2SEQ_CASES]:
         check_found(case)
@@ -221,6 +224,7 @@ def test_keywords_of_ones_own_words_are_a_t5():
     assert {name: config[name] for name in wanted} == wanted
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('changed, words', [
     (dict(attn_talking_heads=True), 'attn_talking_heads'),
     (dict(attn_num_mem_kv=2), 'attn_num_mem_kv'),

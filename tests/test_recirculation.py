@@ -165,6 +165,7 @@ def test_masked_tokens_do_not_matter():
     assert (one - model(ids))[0, 3:].abs().max() > 1e-4
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('kind', ['absolute', 'rotary', 'memory tokens'])
 def test_it_takes_the_place_of_a_net(kind):
     model, prompts = model_of(net=STACKS[kind], alpha=0.5, ramp_steps=2), ids_of(2, 3)

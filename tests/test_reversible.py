@@ -221,6 +221,7 @@ def test_other_parameters_and_autocast(ordinary):
     assert torch.nn.functional.cosine_similarity(wanted, found, dim=0) > 0.999
 
 
+@pytest.mark.costly
 def test_streams_are_found_again(ordinary):
     """Over 64 blocks, in single precision, and in half: gradients of all against those of doubles."""
     weights = torch.randn(1, 7, 16, generator=torch.Generator().manual_seed(3))

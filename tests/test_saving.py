@@ -78,6 +78,7 @@ def saves(model, folder, how):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ('first', 'then'),
     [('own', 'own shards'), pytest.param('hf shards', 'hf', marks=SLOW), pytest.param('hf shards', 'own', marks=SLOW)],

@@ -100,6 +100,7 @@ def test_a_span_is_looked_up_once_in_a_call(monkeypatch):
     assert read == pytest.approx([15.0] * 2, abs=1e-4)
 
 
+@pytest.mark.costly
 @torch.no_grad()
 def test_a_span_that_grew_misses_its_keys():
     net, x = net_of(), torch.randn(1, 264, 16, dtype=torch.float64)

@@ -58,6 +58,7 @@ def test_greedy_tokens_of_few_and_many_guesses(name, prompts):
     assert torch.equal(model.speculative(prompts, 11, None, cache_kv=False, **GREEDY), expected)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('name', ['absolute', 'rotary', 't5', 'alibi', 'memory tokens'])
 def test_greedy_tokens_past_the_window(name):
     """Near the window nothing is guessed any more; then it slides token by token, as in `generate`."""
@@ -266,6 +267,7 @@ def test_sampled_tokens_have_the_distribution_of_the_model(name, draft):
     assert statistic < limit
 
 
+@pytest.mark.costly
 def test_two_tokens_at_once_in_many_runs():
     """Of 200,000 runs the counts of pairs fit their probabilities, and those of a wrong remedy would not.
 

@@ -110,6 +110,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('name', CASES)
 def test_states_keep_the_laws(name, tmp_path):
     all_laws(CASES[name])

@@ -121,6 +121,7 @@ def of_stream(model, text, image):
     return model.scores(text, image)[1]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('attn', ['full', 'dalle'])
 @torch.no_grad()
 def test_images_by_hand(attn):
@@ -171,6 +172,7 @@ def test_samples():
     assert best_of(IMAGE, None) is IMAGE
 
 
+@pytest.mark.costly
 def test_images_learn_without_their_text():
     """So often as asked, in training alone."""
     model = one_stream(cond_drop_prob=0.3).train()
@@ -245,6 +247,7 @@ def test_the_context_and_its_loss_by_hand():
     assert_close(smooth(TEXT, IMAGE), wanted)
 
 
+@pytest.mark.costly
 @torch.no_grad()
 def test_images_of_two_stacks_by_hand():
     model, runs = two_stacks(guidance=2.5).eval(), []
@@ -296,6 +299,7 @@ def named(b):
     return which, (rows ^ (torch.arange(4) % 2)).flatten(1)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     'kind', ['full', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('dalle', 'two stacks'))]
 )

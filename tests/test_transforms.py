@@ -98,6 +98,7 @@ def check_derivatives(case):
         assert_close(torch.zeros_like(bent[name]) if found is None else found, bent[name], f'second of {name}')
 
 
+@pytest.mark.costly
 @quick
 def test_second_derivatives_and_forward_mode(case):
     check_derivatives(case)

@@ -529,6 +529,7 @@ def made(name: str) -> tuple[nn.Module, Callable[[nn.Module, Inputs], Tensor]]:
 every = pytest.mark.parametrize('name', SUBJECTS)
 
 
+@pytest.mark.costly
 def test_every_wrapper_is_a_subject():
     parts = (*pkgutil.iter_modules(PATH), *pkgutil.iter_modules(modalities.__path__, 'modalities.'))
     modules = [importlib.import_module(f'x_transformers.{part.name}') for part in parts if part.name not in PARTS]

@@ -488,6 +488,7 @@ def test_the_meta_loss():
     assert_close(loss(Trace, mask), (own * (own / target).log()).sum(dim=-1))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize('per_token', [True, False])
 def test_an_inner_loss_of_ones_own(per_token):
     class Loss(torch.nn.Module):

@@ -59,10 +59,8 @@ from x_transformers.xval import XValAutoregressiveWrapper, XValTransformerWrappe
 __version__ = '0.1.0'
 
 # At its first call einops notes how it handles a kind of tensor: a compiled graph that saw it would be compiled again.
-# Before torch 2.8 that imports a compiler.
-if tuple(map(int, _torch.__version__.split('.')[:2])) >= (2, 8):
-    for _kind in (_torch.empty(1), _torch.nn.Parameter(_torch.empty(1))):
-        _rearrange(_kind, 'n -> n')
+for _kind in (_torch.empty(1), _torch.nn.Parameter(_torch.empty(1))):
+    _rearrange(_kind, 'n -> n')
 
 __all__ = [
     'ACT',

@@ -50,6 +50,12 @@ def distance_ids(offsets: Tensor, most: int) -> Tensor:
     return torch.where(offsets < 0, most - offsets, offsets)
 
 
+def extended(t: Tensor, before: int, behind: int, fill: Any) -> Tensor:
+    """With so many rows of `fill` around axis 1. (`F.pad` refuses empty axes behind it in some releases of torch.)"""
+    front, back = (t.new_full((len(t), count, *t.shape[2:]), fill) for count in (before, behind))
+    return torch.cat((front, t, back), dim=1)
+
+
 def slanted(t: Tensor, fill: Any) -> Tensor:
     """From keys by their distance to keys by their place in three chunks:  ... c (2 c + 1) -> ... c (3 c)"""
     c = t.shape[-2]
@@ -72,13 +78,12 @@ class Chunks(NamedTuple):
 
     def cut(self, t: Tensor, fill: Any = 0) -> Tensor:
         """b n ... -> b chunks size ..."""
-        t = F.pad(t, (0, 0) * (t.ndim - 2) + (0, self.count * self.size - self.n), value=fill)
-        return t.unflatten(1, (self.count, self.size))
+        return extended(t, 0, self.count * self.size - self.n, fill).unflatten(1, (self.count, self.size))
 
     def around(self, t: Tensor, fill: Any = 0) -> list[Tensor]:
         """The chunks before, at and after each chunk:  b n ... -> three of b chunks size ..."""
         behind = (self.count + 1) * self.size - self.n
-        t = F.pad(t, (0, 0) * (t.ndim - 2) + (self.size, behind), value=fill).unflatten(1, (-1, self.size))
+        t = extended(t, self.size, behind, fill).unflatten(1, (-1, self.size))
         return [t[:, at : at + self.count] for at in range(3)]
 
     def by_distance(self, t: Tensor, own: int, fill: Any) -> Tensor:

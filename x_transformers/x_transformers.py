@@ -917,7 +917,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
         real = call.real_keys(mask)
         kwargs = on.chain('stack_inputs', {**call.lengthened(self, kwargs, real), 'mems': mems}, call)
 
-        def run(x: Tensor, cache: Any = call.cache) -> Any:  # dynamo of torch 2.5 reads no generic annotations
+        def run(x: Tensor, cache: Any = call.cache) -> Any:
             options = dict(mask=real, cache=cache, input_not_include_cache=call.before is None)
             x = x if call.before is None else torch.cat((call.before, x), dim=1)
             return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})

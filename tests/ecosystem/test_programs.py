@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 import torch
-from packaging.version import Version
 from torch.export import Dim, export
 
 from x_transformers import Decoder, Encoder, TransformerWrapper, ViTransformerWrapper
@@ -16,7 +15,6 @@ from x_transformers.generation.cached_step import CachedStep
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings('default'),
-    pytest.mark.skipif(Version(torch.__version__).release < (2, 6), reason='before, torch exports no model of ours'),
 ]
 SIZES = dict(dim=32, depth=1, heads=4, attn_dim_head=16)
 TODAY = dict(rotary_pos_emb=True, attn_kv_heads=2, use_rmsnorm=True, ff_glu=True, ff_swish=True, ff_no_bias=True)

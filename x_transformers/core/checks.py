@@ -149,7 +149,7 @@ def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
 
 
 def first_of(found: Iterable[T]) -> T | None:
-    """The first, or None: `next` with a default, which the compiler of torch 2.5 cannot follow."""
+    """The first, or None: `next` with a default, which torch's compiler cannot follow in all releases."""
     for one in found:
         return one
     return None

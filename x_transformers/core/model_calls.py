@@ -150,7 +150,7 @@ class ModelCall(AddsLosses, HasStates):
             )
 
     def with_values(self, **values: Any) -> ModelCall:
-        """The same call with other values. torch 2.5 does not compile `dataclasses.replace`."""
+        """The same call with other values."""
         return ModelCall(**{**{name: getattr(self, name) for name in OF_CALLS}, **values})
 
     def embedded(self, model: Model, tokens: Any, embed: Callable[[Any], Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from x_transformers.core.checks import check_scores
 from x_transformers.core.notes import Notes
-from x_transformers.core.transforms import transformed
+from x_transformers.core.transforms import is_exporting, transformed
 
 # Scores, b h i j in all, from which on a call runs in blocks: fewer are held at once, which is faster than twice.
 LARGE = {'cpu': 2**22, 'cuda': 2**26}
@@ -37,14 +37,9 @@ Pointwise = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool:
     """Whether the scores of a call are too many to be held at once. An exported graph has one way for all lengths."""
-    if rows == 1 or (is_exported() or rows <= COMPILED_ROWS if torch.compiler.is_compiling() else transformed()):
+    if rows == 1 or (is_exporting() or rows <= COMPILED_ROWS if torch.compiler.is_compiling() else transformed()):
         return False
     return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
-
-
-def is_exported() -> bool:
-    """Whether a graph is made for export, as far as torch tells it; before 2.7 each one may be."""
-    return not hasattr(torch.compiler, 'is_exporting') or torch.compiler.is_exporting()
 
 
 def scores_of_block(like: Tensor) -> int:

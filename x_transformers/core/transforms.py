@@ -15,8 +15,8 @@ P, R = ParamSpec('P'), TypeVar('R')
 # which dynamo can trace, where torch has it
 transforms_active = getattr(torch._C, '_are_functorch_transforms_active', torch._C._functorch.peek_interpreter_stack)
 
-# whether a program for all sizes is made; no version before 2.7 tells
-is_exporting: Callable[[], bool] = getattr(torch.compiler, 'is_exporting', lambda: False)
+# whether a program for all sizes is made
+is_exporting: Callable[[], bool] = torch.compiler.is_exporting
 
 
 def transformed() -> bool:

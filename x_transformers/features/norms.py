@@ -27,13 +27,8 @@ def l2norm(t: Tensor, groups: int = 1) -> Tensor:
     return t / torch.linalg.vector_norm(t, dim=-1, keepdim=True).clamp_min(1e-12)
 
 
-SUMS_IN_HALF = tuple(map(int, torch.__version__.split('.')[:2])) < (2, 6)  # torch's own norm, until then
-
-
 def rms_normed(t: Tensor, eps: float) -> Tensor:
     """t / sqrt(mean(t^2) + eps)  over the last axis; of half precision in float32."""
-    if SUMS_IN_HALF and t.dtype in HALF:
-        return F.rms_norm(t.float(), t.shape[-1:], eps=eps).to(t.dtype)
     return F.rms_norm(t, t.shape[-1:], eps=eps)
 
 

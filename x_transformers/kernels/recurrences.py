@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 # steps of a chunk in a compiled graph, which has one way for all lengths
@@ -71,7 +70,7 @@ def in_chunks(decay: Tensor, x: Tensor, steps: int, levels: int) -> Tensor:
 
 
 def padded(t: Tensor, count: int) -> Tensor:
-    return F.pad(t, (*(0, 0) * (t.ndim - 1), 0, count))
+    return torch.cat((t, t.new_zeros(count, *t.shape[1:])))
 
 
 def all_at_once(decay: Tensor, x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@
     State(model, optimizer)      what torch.distributed.checkpoint saves and loads, on any number of devices
 
 Each takes a model as it is, tied weights and grouped heads included, and the model computes what it computed on one
-device. Torch 2.6 or later.
+device.
 """
 
 # ruff: noqa: F401  names that users import from here
@@ -13,7 +13,7 @@ device. Torch 2.6 or later.
 try:
     from torch.distributed.fsdp import fully_shard
 except ImportError:
-    raise ImportError('x_transformers.parallel needs torch 2.6 or later, built with torch.distributed') from None
+    raise ImportError('x_transformers.parallel needs a torch that is built with torch.distributed') from None
 
 from x_transformers.parallel.plans import parallelize, plan, shard
 from x_transformers.parallel.states import State

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -555,8 +555,7 @@ class Readout:
 
     def of(self, hidden: Tensor) -> Readout:
         """The readout of other hidden states."""
-        # not by `replace`, which the compiler of torch 2.5 cannot follow
-        return Readout(hidden, self.read, self.linears, self.classes, self.whole, self.modules, self.without)
+        return replace(self, hidden=hidden)
 
     def __getitem__(self, at: Any) -> Readout:
         """The readout of some of the tokens."""
