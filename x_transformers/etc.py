@@ -532,7 +532,7 @@ def make_etc_inputs(
     first, second = 2 * rel_max_distance + 1, 2 * rel_max_distance + 2
     reads = own
     if cls:
-        own, reads = (F.pad(own, (0, 0, 1, 0), value=value) for value in (False, not alone))
+        own, reads = (extended(own, 1, 0, value) for value in (False, not alone))
         mask_global = F.pad(mask_global, (1, 0), value=True)
     g2l = torch.where(own, first, second)
     options: dict[str, Any] = dict(mask_long=mask_long, mask_global=mask_global)
