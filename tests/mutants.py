@@ -249,7 +249,7 @@ BUGS = {
         ('who reads maps finds those of some heads', '            dealt.join_maps', '            id', 'ecosystem/test_distributed.py -mslow -kmaps_of_all'),
         ('losses of some heads are added', "            refuse_losses(losses, 'some of the heads')\n", '', 'ecosystem/test_distributed.py -mslow -kfeatures_of_users'),
         ('what counts tokens is cut with the stream', 'return any(value is not None and name not in taken for name, value in call.inputs.items())', 'return False', 'ecosystem/test_distributed.py -mslow -ksome_flags'),
-        ('a cache holds some of the tokens', 'if call.keeps or call.cache is not None or call.mems or call.norm_inputs:', 'if call.mems or call.norm_inputs:', 'ecosystem/test_distributed.py -mslow -ksome_flags'),
+        ('a cache holds some of the tokens', 'if call.keeps or call.cache is not None or call.mems or call.norm_inputs:', 'if call.mems or call.norm_inputs:', 'ecosystem/test_distributed.py -mslow -ksequence'),
         ('maps of all heads are in the order of devices', 'return [None if t is None else t.index_select(1, back.to(t.device)) for t in joins]', 'return [*joins]', 'ecosystem/test_distributed.py -mslow -kmaps_of_all'),
         ('masks of heads are given whole', "axes = {'attn_mask': '... h i j'}", 'axes = {}', 'ecosystem/test_distributed.py -mslow -kinputs_of_attention'),
     ]),

@@ -159,6 +159,9 @@ def trains_as_one(pair: Pair, how: str, names: Any = MODELS) -> None:
         options = dict(seq_len=5, temperature=0.0)
         assert torch.equal(several.generate(prompt, **options), one.generate(prompt, **options)), name
         assert torch.equal(several.generate(prompt, **options, cache_kv=False), one.generate(prompt, **options)), name
+        kept = [m.net(pair.ids, return_intermediates=True)[1] for m in (several, one)]
+        torch.testing.assert_close(*(leaves_of(k.layer_hiddens) for k in kept), **CLOSE)
+        assert all(kv.shape[-2] == pair.ids.shape[1] for a in kept[0].attn_intermediates for kv in a.cached_kv)
 
 
 # what the two share
