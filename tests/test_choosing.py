@@ -27,6 +27,8 @@ from x_transformers import (
     Parti,
     PermutationLMWrapper,
     TransformerWrapper,
+    VisionLanguageWrapper,
+    ViTransformerWrapper,
     XLAutoregressiveWrapper,
     XTransformer,
     XValAutoregressiveWrapper,
@@ -43,6 +45,7 @@ from x_transformers.modalities.decision import Episode
 from x_transformers.pretrained.generation import generation_keywords
 from x_transformers.recirculation import Recirculation
 from x_transformers.up_wrapper import SyntheticDataGenerator
+from x_transformers.xm_latent_decoder import XMLatentDecoder
 
 SMALL = dict(dim=16, depth=2, heads=2, attn_dim_head=8)
 V = 11
@@ -401,6 +404,21 @@ def test_padding_is_never_an_answer():
             one.generate(prompts, 12, kv_storage=Paged(20, 4), **own), order.infill(prompts, all_missing, **own),
         ):  # fmt: skip
             assert not (found == 4).any()
+    around = dict(num_tokens=5, logits_bias=True, tie_embedding=True, post_emb_norm=True)
+    likely = net(stack=dict(depth_scale_residual=True), **around)
+    likely.to_logits.bias.data[4] = 50.0
+    latents, passes = XMLatentDecoder(likely, ignore_index=4), FullBandwidth(likely, ignore_index=4)
+    images = ViTransformerWrapper(image_size=4, patch_size=2, attn_layers=Encoder(**SMALL))
+    seen = VisionLanguageWrapper(images, AutoregressiveWrapper(likely), image_token_id=4, feature_layer=-1)
+    image, text = torch.randn(1, 3, 4, 4), torch.tensor([[4, 1, 2]])
+    for found in (
+        latents.generate(prompts, 5, **COLD),
+        passes.generate(prompts, 5, **COLD),
+        seen.generate(text, 5, image, **COLD),
+        seen.generate(text, 5, image, **COLD, banned_tokens=[0]),
+    ):
+        assert not (found == 4).any()
+    assert not (found == 0).any()
     made = randomised(discovered().double(), 1)
     made.decoder.to_logits.weight.data[10] *= 50
     assert not (made.decode(torch.randn(8, 16).double(), torch.full((8,), 6)) == 10).any()

@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
+from oracles import randomised
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
@@ -19,6 +20,7 @@ from x_transformers import (
     Decoder,
     Encoder,
     MultiInputTransformerWrapper,
+    PagedEngine,
     TransformerWrapper,
     ViTransformerWrapper,
     XValTransformerWrapper,
@@ -379,6 +381,12 @@ def test_rates_that_are_assigned_leave_layers_out():
     for wrong in (0.5, (0.5, 2.0), ('a',) * 4, (0.5,), (0.5, 0, 0, 2.0)):
         with pytest.raises(ValueError, match='`layer_dropouts` got'):
             stack.layer_dropouts = wrong
+
+
+def test_layers_that_always_drop_out_are_left_out():
+    stack = Decoder(**MODULES, layer_dropout=(1.0, 0.0, 1.0, 1.0)).double()
+    norm, branch, residual = stack.layers[1][0][0], stack.layers[1][1], stack.layers[1][2]
+    exact(stack(VECTORS), stack.final_norm(residual(branch(norm(VECTORS)), VECTORS)))
 
 
 # layers that are plain lists of three
@@ -924,3 +932,76 @@ def test_a_branch_of_a_client_behind_shifted_tokens():
     stack = Decoder(**MODULES, shift_tokens=1).double()
     stack.layers[0][1].fn = Plain()
     assert stack(VECTORS).shape == VECTORS.shape
+
+
+# a forward of a user's around a model
+
+
+class Segments(TransformerWrapper):
+    """Counts tokens from the beginning."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.segment = nn.Embedding(16, 16)
+
+    def forward(self, x, **inputs):
+        return super().forward(x, sum_embeds=self.segment(torch.arange(x.shape[1]) // 2), **inputs)
+
+
+class Periods(TransformerWrapper):
+    def forward(self, x, **inputs):
+        return super().forward(x, pos=torch.arange(x.shape[1]) % 4, **inputs)
+
+
+class Outside(nn.Module):
+    """Hands on what it does not have."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.counted = net, nn.Embedding(16, 16)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.net, name)
+
+    def forward(self, x, **inputs):
+        return self.net(x, sum_embeds=self.counted(x.cumsum(dim=-1) % 16), **inputs)
+
+
+def patched(**options):
+    net, table = TransformerWrapper(**options), torch.randn(16, 16, dtype=torch.float64)
+    written = net.forward
+    net.forward = lambda x, **inputs: written(x, sum_embeds=table[x.cumsum(dim=-1) % 16], **inputs)
+    return net
+
+
+@pytest.mark.parametrize('build', [Segments, Periods, lambda **o: Outside(TransformerWrapper(**o)), patched])
+def test_a_forward_around_a_model_is_given_all_tokens(build):
+    net = build(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES, rotary_pos_emb=True))
+    wrapper = randomised(AutoregressiveWrapper(net))
+    prompts, given = IDS[:, :4], []
+    wanted = wrapper.generate(prompts, 8, temperature=0.0, cache_kv=False)
+    handle = net.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0].shape[1]))
+    assert wrapper.generate(prompts, 8, temperature=0.0).equal(wanted)
+    assert given == list(range(4, 12))
+    handle.remove()
+    assert torch.stack([*wrapper.stream(prompts, 8, temperature=0.0)], dim=-1).equal(wanted)
+    assert wrapper.speculative(prompts, 8, temperature=0.0).equal(wanted)
+    with pytest.raises(ValueError, match='code of others that may need all tokens'):
+        PagedEngine(wrapper, 16)
+
+
+def test_a_net_that_torch_compiles_is_given_new_tokens():
+    net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES)).eval()
+    graph, given = torch.compile(net, backend='eager'), []
+    net.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0].shape[1]))
+    AutoregressiveWrapper(graph).generate(IDS[:, :4], 3, temperature=0.0)
+    assert given[1:] == [1] * (len(given) - 1)
+
+
+@pytest.mark.parametrize('number', [0.5, torch.tensor(0.5)])
+def test_a_number_is_added_to_all_embeddings(number):
+    net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES)).eval()
+    assert net(IDS, sum_embeds=number).equal(net(IDS, sum_embeds=torch.full((16,), 0.5)))

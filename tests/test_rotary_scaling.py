@@ -247,6 +247,23 @@ def test_generation_reads_all_again_where_a_row_has_become_long(prompts):
     assert torch.equal(tokens, net.speculative(prompts, 9, temperature=0.0))
 
 
+BOTH = [dict(theta=50.0, scaling={**DYNAMIC, 'length': 6}), dict(theta=70.0, scaling=LONG)]
+
+
+@pytest.mark.parametrize('flags', [dict(rotary_scaling=DYNAMIC), dict(rotary_scaling=LONG), dict(rotary_layers=BOTH)])
+@pytest.mark.parametrize('most', [0, 8])
+def test_a_prompt_says_the_same_alone_in_a_batch_and_without_a_cache(flags, most):
+    net, options = model(**flags), dict(temperature=0.0, return_log_probs=True)
+    net.net.max_seq_len = most
+    alone = [net.generate(prompt, 9, **options) for prompt in PROMPTS]
+    both = net.generate(PROMPTS, 9, **options)
+    for at, (one, prompt) in enumerate(zip(alone, PROMPTS, strict=True)):
+        assert_close(both.log_probs[at], one.log_probs, tolerance=1e-12)
+        assert torch.equal(both.tokens[at], one.tokens)
+        assert_close(net.generate(prompt, 9, **options, cache_kv=False).log_probs, one.log_probs, tolerance=1e-12)
+        assert torch.equal(net.speculative(prompt, 9, temperature=0.0), one.tokens)
+
+
 def test_padding_that_a_mask_hides_is_no_part_of_a_row_that_becomes_long():
     net, read = model(rotary_scaling=LONG), []
     wanted = net.generate(PROMPTS[:1], 9, temperature=0.0)

@@ -110,6 +110,22 @@ def test_greedy_tokens_with_options(name, seed):
         assert torch.equal(model.speculative(prompts, 13, draft, **OPTIONS[name], **GREEDY), expected)
 
 
+@pytest.mark.parametrize('flags', [dict(attn_cluster='routing', attn_num_clusters=3),
+                                   dict(attn_cluster='lsh', attn_cluster_size=3)], ids=['routing', 'lsh'])  # fmt: skip
+def test_guesses_would_move_clusters_of_earlier_tokens(flags):
+    model, prompts = language_model(**flags), ids_of(4, 7, vocab=11)
+    expected = model.generate(prompts, 8, **GREEDY)
+    assert diverse(expected)
+    for draft in (None, 1):
+        assert torch.equal(model.speculative(prompts, 8, draft, **GREEDY), expected)
+
+
+@pytest.mark.parametrize('draft', [None, 1])
+def test_no_rows_are_no_rows(draft):
+    tokens, stats = language_model(**ROTARY).speculative(ids_of(0, 5), 4, draft, return_stats=True, eos_token=3)
+    assert tokens.shape == (0, 0) and stats.rounds == 0
+
+
 def test_every_row_moves_at_its_own_pace():
     model = language_model(**ROTARY)
     draft = language_model(depth=1, rotary_pos_emb=True)

@@ -83,6 +83,13 @@ def test_a_tone_is_at_its_pitch():
         assert loudest == mel_filters(16_000, 400, 80)[:, hertz // 40].argmax()
 
 
+@pytest.mark.parametrize('seconds', [None, 1.0])
+def test_no_sound_has_frames_of_none(seconds):
+    front, none = LogMelSpectrogram(seconds=seconds), torch.zeros(0, 800, requires_grad=True)
+    assert front(none).shape[1:] == front(torch.zeros(1, 800)).shape[1:] and len(front(none)) == 0
+    assert front(none).requires_grad
+
+
 def test_thirty_seconds_are_1500_vectors():
     front, encoder = LogMelSpectrogram(), SpeechEncoder(16, 1, 2)
     assert encoder(front(torch.zeros(480_000))).shape == (1, 1500, 16)

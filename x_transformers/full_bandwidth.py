@@ -509,7 +509,7 @@ class FullBandwidth(Configurable):
                 f'`max_seq_len`, {limit}, beyond which latents cannot be kept'
             )
         options = dict(temperature=temperature, filter_logits_fn=filter_logits_fn, filter_kwargs=filter_kwargs)
-        model = AutoregressiveWrapper(self.net)
+        model = AutoregressiveWrapper(self.net, ignore_index=self.ignore_index)
         decoding = model.decoding(prompts, seq_len, eos_token=eos_token, **options, **kwargs)
         reader = FeedbackReader(self, decoding.expert, passes, should_fuse_latent, transition, process_prompt)
         decoding.expert, decoding.modules = reader, [*decoding.modules, *self.modules()]

@@ -18,7 +18,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
-from x_transformers.core.own_stacks import a_stack, known_stack
+from x_transformers.core.own_stacks import a_stack, given_whole, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
     EmbFracGradient,
@@ -230,7 +230,7 @@ class Side:
         self.net, self.names = net, tuple(net.num_tokens)
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
-        self.reads_whole = net.reads_whole
+        self.reads_whole = given_whole(net)
         self.can_pad_left = net.can_pad_left
 
     def __call__(self, ids: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:

@@ -132,6 +132,8 @@ class LogMelSpectrogram(Configurable):
         length = max(waves.shape[1] if self.samples is None else self.samples, self.n_fft // 2 + 1)
         waves = F.pad(waves, (0, length - waves.shape[1]))
         filters, window = self.tables(waves.device, waves.dtype)
+        if not len(waves):  # which `torch.stft` refuses
+            return waves.sum() + waves.new_zeros(0, length // self.hop, self.n_mels)
         bins = torch.stft(waves, self.n_fft, self.hop, window=window, return_complex=True)[..., :-1]
         m = (filters @ bins.abs().square()).clamp(min=1e-10).log10()
         m = torch.maximum(m, m.amax(dim=(1, 2), keepdim=True) - 8.0)

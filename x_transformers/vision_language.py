@@ -222,7 +222,7 @@ class VisionLanguageWrapper(Configurable):
 
         prompts   b n       with `image_token_id` where images stand, padded on the right as `mask` says
         images    k c h w
-        returns   b s
+        returns   b s       without `image_token_id`
         raises    ValueError also if prompt and answer are longer than `max_seq_len`
         """
         refuse_own({name: options[name] for name in options if name in SET_BY_WRAPPER}, 'generate', SET_BY_WRAPPER)
@@ -242,4 +242,7 @@ class VisionLanguageWrapper(Configurable):
         for row, length in enumerate(lengths):  # as generation pads them, on the left
             at[row, n - length :], vectors[row, n - length :] = made.images[row, :length], made.vectors[row, :length]
         put = self.spliced(at, vectors, whole=False)
-        return self.decoder.generate(rows or made.ids, seq_len, transform_token_embeds=put, **options)
+        banned = options.pop('banned_tokens', None)
+        banned = [self.image_token_id, *(() if banned is None else torch.as_tensor(banned).flatten().tolist())]
+        options |= dict(transform_token_embeds=put, banned_tokens=banned)
+        return self.decoder.generate(rows or made.ids, seq_len, **options)

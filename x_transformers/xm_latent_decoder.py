@@ -315,7 +315,8 @@ class XMLatentDecoder(Configurable):
             if latents.ndim != 3:
                 raise ValueError('`latents` got candidates, see `generate_with_candidate_latents`')
             prefix = dict(prepend_embeds=self.latent_proj(latents), excise_prepend_embeds=True)
-            return AutoregressiveWrapper(self.net).generate(start_tokens, seq_len, **prefix, **kwargs)
+            net = AutoregressiveWrapper(self.net, ignore_index=self.ignore_index)
+            return net.generate(start_tokens, seq_len, **prefix, **kwargs)
 
     @checked
     def generate_with_candidate_latents(

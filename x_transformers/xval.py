@@ -19,7 +19,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
-from x_transformers.core.own_stacks import a_stack, known_stack
+from x_transformers.core.own_stacks import a_stack, given_whole, known_stack
 from x_transformers.core.precision import accurate, at_least_float, clamped_to
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -238,7 +238,7 @@ class Growing:
         self.net, self.numbers = net, numbers
         self.max_seq_len, self.can_cache_kv = net.max_seq_len, net.can_cache_kv
         self.can_cache_kv_outside_max_seq_len = net.can_cache_kv_outside_max_seq_len
-        self.reads_whole = net.reads_whole
+        self.reads_whole = given_whole(net)
 
     def __call__(self, x: Tensor, return_intermediates: bool = False, **kwargs: Any) -> Any:
         numbers = self.numbers[:, self.numbers.shape[1] - x.shape[1] :]

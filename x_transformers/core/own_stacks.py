@@ -89,14 +89,32 @@ def known_stack(module: Any) -> Any:
 def overrides_forward(module: Any) -> bool:
     """Return True if a class of a user's derives from a stack of ours and has a `forward` of its own."""
     stack = inner_stack(module)
-    if stack is None:
+    return stack is not None and has_own_forward(stack)
+
+
+def has_own_forward(module: Any) -> bool:
+    """Return True if the `forward` of a module is a user's."""
+    forward = getattr(type(module), 'forward', None)
+    if forward is None or type(module).__module__.startswith('torch.'):  # as what torch compiles
         return False
-    return 'forward' in stack.__dict__ or type(stack).forward.__module__.partition('.')[0] != OWN
+    return 'forward' in vars(module) or forward.__module__.partition('.')[0] != OWN
 
 
 def reads_whole(model: Any) -> bool:
     """Return True if code of others embeds tokens or runs the layers, and is given all tokens beside a cache."""
     return embeds_together(model) or overrides_forward(model.attn_layers)
+
+
+def given_whole(net: Any) -> bool:
+    """Return True if a net is called with all tokens beside a cache, as code of others in it may need.
+
+    A net may say so itself by an attribute `reads_whole`, or take `input_not_include_cache` by name.
+    """
+    if hasattr(type(net), 'reads_whole') or 'reads_whole' in vars(net):
+        return net.reads_whole is True
+    if has_own_forward(net):
+        return 'input_not_include_cache' not in (keywords_of_module(net) or ())
+    return getattr(net, 'reads_whole', False) is True
 
 
 def is_own(module: Any) -> bool:

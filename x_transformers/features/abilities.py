@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from x_transformers.cache import Cache
-from x_transformers.core.own_stacks import known_stack, reads_whole
+from x_transformers.core.own_stacks import has_own_forward, known_stack, reads_whole
 from x_transformers.features.positions import no_positions
 from x_transformers.flags import Features
 
@@ -70,7 +70,7 @@ class Abilities:
     @overridable
     def reads_whole(self) -> bool:
         """Whether tokens must be read together with those before them, as modules of others may need."""
-        return reads_whole(self)
+        return has_own_forward(self) or reads_whole(self)
 
     @overridable
     def can_pad_left(self) -> bool:

@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from x_transformers.core.checks import a_tensor, check_ids, check_range, check_vectors, cleared, is_past
+from x_transformers.core.checks import (
+    a_tensor,
+    check_ids,
+    check_range,
+    check_vectors,
+    cleared,
+    first_of,
+    is_past,
+    weights_in,
+)
 from x_transformers.core.nets import check_reads_front
 from x_transformers.core.own_modules import is_of_others, taken_by
 from x_transformers.core.own_stacks import known_stack
@@ -343,6 +352,9 @@ class SumEmbeds(ModelFeature):
         given = call.inputs.get('sum_embeds')
         if given is None:
             return None
+        if is_number(given) or (torch.is_tensor(given) and given.ndim == 0):  # the same for all
+            like = first_of(weights_in(self.host))
+            given = torch.as_tensor(given, dtype=like.dtype, device=like.device).expand(1, 1, self.host.emb_dim)
         if 0 < a_tensor(given, 'sum_embeds').ndim < 3:  # the same for all rows, or for all tokens
             given = given[(None,) * (3 - given.ndim)]
         check_vectors(given, 'sum_embeds', 'b', 'n', self.host.emb_dim)

@@ -350,7 +350,7 @@ class LayerDropout(StackFeature):
     layer_dropout = flag(
         0.0,
         'probability of leaving a layer out in training, or a tuple with one per layer',
-        probability | each(probability),
+        probability | each(Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)),
         example=0.5,
     )
     settles = ('layer_dropouts',)

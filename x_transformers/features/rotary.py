@@ -439,17 +439,31 @@ class RotaryPositions(StackFeature):
         """The lengths past which earlier tokens turn otherwise too."""
         return [one.longest for one in self.sets if one.longest is not None and not one.keeps_turned]
 
+    def stage_of(self, lengths: Any) -> Any:
+        """A number that changes where rows of these lengths turn earlier tokens otherwise.
+
+        Beside a set for which rows are read again, those that keep what is turned cannot: other rows of a batch would
+        decide when a row is read again.
+        """
+        limits = [(one.longest, one.keeps_turned) for one in self.sets if one.longest is not None]
+        return sum((lengths > most) * (lengths - most if keeps else 1) for most, keeps in limits)
+
     def starts_over(self, cache: Any, count: int, pads: Tensor | None) -> bool:
+        """Whether generation has to read all tokens again.
+
+        A cache in the caller's hands keeps what dynamic scaling has turned; generation does not depend on its cache.
+        """
         kept, known = (
             next((state for name, state in cache.states.items() if name.rpartition(': ')[2] == wanted), None)
             for wanted in ('stage', 'positions')
         )
-        if not self.rereads or kept is None or kept.length == 0:
-            return False
         lengths = cache.seen + count - (0 if pads is None else pads)
         if known is not None and known.length:  # Padding that a mask hides has no part in them.
             lengths = known.tensor[:, -1, 0] + 1 + count
-        return bool((kept.tensor[:, -1, 0] != sum(lengths > longest for longest in self.rereads)).any())
+        stage = torch.as_tensor(self.stage_of(lengths))
+        if not self.rereads:
+            return bool(stage.any())
+        return kept is not None and kept.length > 0 and bool((kept.tensor[:, -1, 0] != stage).any())
 
     def open(self, x: Tensor, call: Any) -> Tensor:
         own, centred, lengths = call.shared['a'].get('rotary_pos_emb'), {'centre': 0}, None
@@ -588,7 +602,7 @@ class RotaryPositions(StackFeature):
             positions = positions.masked_fill(~real, -1)
         lengths = positions.amax(dim=-1).reshape(-1) + 1
         if self.rereads and (call.keeps or call.cache is not None):
-            stage = sum((lengths > longest).long() for longest in self.rereads).expand(x.shape[0])
+            stage = self.stage_of(lengths).expand(x.shape[0])
             self.refuse_other_stage(stage, call)
             self.kept(call, 'stage', stage.reshape(-1, 1, 1).expand(-1, call.new, -1), x)
         return lengths

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import Tensor, nn
 
+from x_transformers.core.own_stacks import given_whole
 from x_transformers.core.traces import cache_alone
 from x_transformers.fast.plain_step import PlainStep
 from x_transformers.fast.untouched import Private
@@ -140,7 +141,7 @@ class Reader:
         if not self.caching:
             return self.recomputed(sequence[:, start:], inputs, count)
         if cache is not None:
-            whole = getattr(self.net, 'reads_whole', False) is True
+            whole = given_whole(self.net)
             start = start if whole else self.seen
             inputs |= dict(cache=cache, input_not_include_cache=not whole)
         # let go of the last ones, whose memory the next pass may need
@@ -200,6 +201,8 @@ class Reader:
             return 'absolute positions change as the window slides'
         if self.cache is not None and self.cache.leading > 0:
             return 'what stands in front of the tokens stays while they leave'
+        if getattr(self.net, 'follows_length', False):
+            return 'rotary scaling may have tokens read again, of which some have left by then'
         return self.cache_cannot('keep_last')
 
     def cache_cannot(self, operation: str, count: int = 0) -> str | None:

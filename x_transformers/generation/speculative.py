@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from x_transformers.cache import Cache
 from x_transformers.core.buffers import Buffer
 from x_transformers.core.checks import within
-from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.nets import SET_BY_GENERATION, check_net, counts_tokens, refuse_own
+from x_transformers.core.own_stacks import given_whole
 from x_transformers.flags import is_int, warn_once
 from x_transformers.generation.choice import NO_TOKEN, Choice, Endings, GenerationHistory, vocabulary_of
 from x_transformers.generation.engine import Reader
@@ -263,7 +264,7 @@ class Speculation:
 
     def run(self) -> Tensor:
         """Generate, and give the new tokens in the leading axes of the prompts."""
-        left = self.seq_len
+        left = self.seq_len if len(self.ids) else 0
         while left > 0:
             count = min(self.guesses, left - 1, self.room())
             self.round(max(count, 0))
@@ -431,8 +432,12 @@ def speculation(
         modules += list(draft.modules())
         of_draft = inputs if draft_kwargs is None else draft_kwargs
         guesser = Draft(Rewinder(draft, {**of_draft, **(exits or {})}, **reading))
-    if getattr(wrapper.net, 'follows_length', False):
-        warn_once('nothing is guessed for a net whose rotary scaling depends on how many tokens are read')
+    uncached = counts_tokens(wrapper.net) and not getattr(wrapper.net, 'can_cache_kv', True)
+    if uncached or getattr(wrapper.net, 'follows_length', False):
+        warn_once('nothing is guessed for a net in which earlier tokens depend on how many are read')
+        num_draft_tokens = 0
+    if given_whole(wrapper.net) and hasattr(wrapper.net, 'attn_layers') and len(ids) > 1:
+        warn_once('nothing is guessed for several rows of a net with code of others: it may count padding between them')
         num_draft_tokens = 0
     check_looped_exits(wrapper.net, inputs, len(ids), reading['cache_kv'])
     if inputs.get('looped_inference'):
