@@ -19,6 +19,7 @@ from x_transformers import (
     CrossAttender,
     Decoder,
     Encoder,
+    FeedForward,
     MultiInputTransformerWrapper,
     PagedEngine,
     TransformerWrapper,
@@ -1005,3 +1006,23 @@ def test_a_net_that_torch_compiles_is_given_new_tokens():
 def test_a_number_is_added_to_all_embeddings(number):
     net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES)).eval()
     assert net(IDS, sum_embeds=number).equal(net(IDS, sum_embeds=torch.full((16,), 0.5)))
+
+
+def test_projections_of_another_width_are_read():
+    attn, ff = Attention(16, heads=2, dim_head=8), FeedForward(16)
+    attn.to_q, attn.to_k, attn.to_v = (nn.Linear(24, 16, bias=False) for _ in 'qkv')
+    wide = torch.randn(2, 5, 24)
+    heads = [project(wide).view(2, 5, 2, 8).transpose(1, 2) for project in (attn.to_q, attn.to_k, attn.to_v)]
+    torch.testing.assert_close(
+        attn(wide), attn.to_out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+    )
+    ff.ff[0][0] = nn.Linear(20, 64)
+    exact(ff(wide[..., :20]), ff.ff(wide[..., :20]))
+    stack = Decoder(**MODULES, cross_attend=True)
+    for kind, layer in zip(stack.layer_types, stack.layers, strict=True):
+        if kind == 'c':
+            layer[1].to_k, layer[1].to_v = (nn.Linear(6, 16, bias=False) for _ in 'kv')
+    assert stack(VECTORS.float(), context=torch.randn(2, 5, 6)).shape == VECTORS.shape
+    for module, x in ((attn, wide[..., :16]), (ff, wide)):
+        with pytest.raises(ValueError, match='`x` got shape'):
+            module(x)

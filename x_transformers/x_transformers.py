@@ -58,6 +58,7 @@ from x_transformers.core.checks import (
     cleared,
     first_of,
     input_names,
+    width_read,
 )
 from x_transformers.core.feedforward_calls import FeedForwardCall
 from x_transformers.core.hooks import is_hooked, is_watched
@@ -400,7 +401,7 @@ class FeedForward(Configurable):
 
         A stack also says, if features act, which tokens are real (`mask`), and which `layer` of what `kind` this is.
         """
-        if x.ndim == 0 or x.shape[-1] != self.dim:
+        if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != width_read(x, self.dim, self.ff)):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
         if not x.is_floating_point():
             raise TypeError(f'`x` got {x.dtype}, it must be floating point')

@@ -39,6 +39,7 @@ from x_transformers.core.checks import (
     cleared,
     for_each_row,
     positions_from,
+    width_read,
     with_past,
 )
 from x_transformers.core.hosts import Layer, Stack
@@ -364,7 +365,11 @@ def check_stack_inputs(
     x = as_precise(x, stack)
     if context is not None and stack.cross_attend:
         context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
-        check_vectors(context, 'context', x.shape[0], 'j', stack.dim_context, like=x)
+        width = stack.dim_context
+        if context.shape[-1] != width:
+            readers = [getattr(m, 'to_k', None) for m in stack.modules()]
+            width = width_read(context, width, *readers)
+        check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
         as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
     if stack.cross_attend and context is None:
         raise ValueError('`context` is missing: the stack has cross-attention')
@@ -388,11 +393,12 @@ def check_attention_inputs(
 ) -> Tensor | None:
     """Which queries of an attention layer are real, of all tokens or of those at `places`; or a refusal."""
     x = views[0]
-    check_vectors(x, 'x', 'b', 'n', attn.dim)
+    check_vectors(x, 'x', 'b', 'n', width_read(x, attn.dim, attn.to_q))
     n = views[1].shape[1]
     check_weight(x, getattr(attn.to_q, 'weight', None))
     if context is not None:
-        check_vectors(context, 'context', x.shape[0], 'j', attn.dim_kv_in, like=x)
+        width = width_read(context, attn.dim_kv_in, attn.to_k)
+        check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
         check_digits(context, 'context', x)
     if context is None and attn.dim_kv_in != attn.dim:
         raise ValueError(f'`context` is missing: the layer reads keys from a context of width {attn.dim_kv_in}')

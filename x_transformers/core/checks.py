@@ -140,6 +140,16 @@ def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = N
     return x
 
 
+def width_read(t: Tensor, built: int, *modules: Any) -> int:
+    """The width that vectors must have: that for which a layer was built, or of what has taken its projection's place."""
+    if t.shape[-1:] != (built,):
+        for module in modules:
+            first = first_of(m for m in module.modules() if isinstance(m, nn.Linear)) if module is not None else None
+            if first is not None and first.in_features == t.shape[-1]:
+                return first.in_features
+    return built
+
+
 def check_broadcast(t: Tensor, name: str, to: Tensor) -> None:
     """Refuse what does not broadcast to the shape of `to`."""
     shape = (1,) * (to.ndim - t.ndim) + tuple(t.shape)
