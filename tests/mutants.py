@@ -49,6 +49,8 @@ BUGS = {
         ('branches of users are told what they do not take', 'if name in known or name not in OURS}', '}'),
     ]),
     'core/own_stacks.py': ('test_clients.py', [
+        ('a forward around a model sees new tokens alone', "return 'forward' in vars(module) or forward.__module__.partition('.')[0] != OWN", 'return False', 'test_clients.py -karound_a_model'),
+        ('what torch compiles is given all tokens', "or type(module).__module__.startswith('torch.')", '', 'test_clients.py -ktorch_compiles'),
         ('a stack of a user is handed a cache', 'inputs |= dict(cache=None, input_not_include_cache=False)', 'pass'),
         ('a module around a stack is not seen through', 'return inner_stack(next(iter(module._modules.values())))', 'return None'),
         ('what needs layers of ours passes', '    if is_own(module):\n        kind', '    if False:\n        kind'),
@@ -1382,6 +1384,7 @@ BUGS = {
         ('tokens behind padding are predicted', 'targets = Targets(seq, self.ignore_index, real).of()[:, :-1]', 'targets = Targets(seq, self.ignore_index).of()[:, :-1]', 'test_wrapper_laws.py -knothing_is_predicted'),
     ]),
     'generation/engine.py': ('test_generate.py test_beam_search.py', [
+        ('a window slides over tokens that are read again', "if getattr(self.net, 'follows_length', False):", 'if False:', 'test_rotary_scaling.py -kalone_in_a_batch'),
         ('a prompt leaves its hidden states', 'with cache_alone() if self.is_private() else nullcontext():', 'with nullcontext():', 'test_untouched.py -kprompt_leaves'),
         ('the first to leave eval mode decides', 'if not HELD[module]:', 'if True:', 'test_generate.py'),
         ('unfinished beams count as ended', 'live = self.scores if made == seq_len else torch.full_like(self.scores, -torch.inf)', 'live = self.scores', 'test_beam_search.py'),
@@ -1702,7 +1705,9 @@ BUGS = {
         ('lengths of several axes are flat', 'return lens.reshape(prompts.shape[:-1])', 'return lens + 1', 'test_generate.py -kmask'),
     ]),
     'generation/speculative.py': ('test_speculative.py', [
-        ('tokens are guessed that depend on how many are read', "if getattr(wrapper.net, 'follows_length', False):", 'if False:', 'test_rotary_scaling.py'),
+        ('guesses move clusters', 'uncached = counts_tokens(wrapper.net) and', 'uncached = False and', 'test_speculative.py -kclusters'),
+        ('guesses shift what others count', 'if given_whole(wrapper.net) and hasattr', 'if False and hasattr', 'test_clients.py -karound_a_model'),
+        ('tokens are guessed that depend on how many are read', "if uncached or getattr(wrapper.net, 'follows_length', False):", 'if uncached:', 'test_rotary_scaling.py'),
         ('guesses run over the end of what is known', 'real = torch.where(start >= 0, (t - start).clamp(max=count), 0)', 'real = torch.where(start >= 0, count, 0)'),
         ('a rejected token is drawn from the whole', 'rest = (own - q[rows, accepted]).clamp(min=0)', 'rest = own'),
         ('a row that ended goes on', 'self.done = self.done | ended', 'self.done = self.done | (ended & False)'),
