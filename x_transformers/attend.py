@@ -256,6 +256,9 @@ class Attend(Configurable, ChoosesKernel):
     def __setattr__(self, name: str, value: Any) -> None:
         """Hand what a layer reads at each call on to it, and refuse what it has settled when it was built."""
         layer = self.__dict__.get('layer')
+        if name == 'attn_fn':  # a function takes the place of a module, and the other way around
+            self._modules.pop(name, None)
+            self.__dict__.pop('own_attn_fn', None)
         if name in SoftclampLogits.flags and 'features' in vars(layer or self):
             return clamp_logits(layer or self, name, value)
         if layer is None or name not in OF_LAYER or isinstance(value, (nn.Module, nn.Parameter)):
