@@ -26,6 +26,7 @@ from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
 from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
+from x_transformers.core.rows import holds_maps
 from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.blocks import additive, by_rows, can_add
@@ -37,9 +38,6 @@ EAGER_STAGES = (
     'gathered',
 )  # fmt: skip
 
-
-# scores, b h i j in all, up to which the formula runs for a call whose maps carry gradients
-MOST_SCORES = 2**26
 
 PROJECTIONS = ('to_q', 'to_k', 'to_v', 'to_out')
 
@@ -111,13 +109,14 @@ def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
 def carries_gradients(q: Tensor, k: Tensor, call: Call, on: Features) -> bool:
     """Whether the maps of a call must be those that its output is made of, so that gradients reach them.
 
-    Above `MOST_SCORES`, where a feature attends in its own way, and in compiled graphs, maps are computed apart.
+    Where there are too many scores for that, where a feature attends in its own way, and in compiled graphs, maps are
+    computed apart from the output.
     """
     if call.inputs.get('keep_maps') is False or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     if not (q.requires_grad or k.requires_grad) or 'attend' in on.at:
         return False
-    return call.batch * call.heads * call.rows * call.total_keys <= MOST_SCORES
+    return holds_maps(call.batch * call.heads * call.rows * call.total_keys)
 
 
 def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:
