@@ -1059,6 +1059,8 @@ def test_every_dropout_is_switched_by_its_module(flags):
     rates = dict(attn_dropout=0.5, ff_dropout=0.5, layer_dropout=0.0)
     net = token_model(flags={**flags, **rates}, emb_dropout=0.5)
     still = net(IDS)
+    operators(net)[1].attn_dropout.train()  # in a model that evaluates
+    assert not torch.allclose(net(IDS), still)
     for module in net.modules():
         if isinstance(module, nn.Dropout):
             module.train()
