@@ -174,11 +174,9 @@ class Intermediates:
         """For pickle and deepcopy: the maps themselves, since what computes them holds the layer."""
         if isinstance(self.compute_maps, NoMaps):
             return self.__dict__ | {'maps': [*self.maps]}
-        known = self.maps
-        for index in range(len(known)):
-            self.map(index)
-        maps = known if self.maps is known else [None if t is None else t.detach() for t in self.maps]
-        return self.__dict__ | {'maps': [*maps], 'compute_maps': None}
+        maps = [self.map(index) for index in range(len(self.maps))]
+        maps = [t if t is None or t.is_leaf else t.detach() for t in maps]  # a graph cannot be copied
+        return self.__dict__ | {'maps': maps, 'compute_maps': None}
 
     def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn
