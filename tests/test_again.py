@@ -18,6 +18,7 @@ from torch import nn
 
 from x_transformers import Attention, Decoder, TransformerWrapper
 from x_transformers.core.again import Kept, Surroundings
+from x_transformers.core.traces import maps_apart
 from x_transformers.features.catalogue import ATTENTION
 from x_transformers.features.levels import AttentionFeature
 from x_transformers.features.scores import GumbelSoftmax
@@ -465,7 +466,8 @@ def test_maps_of_large_parameters(monkeypatch):
     monkeypatch.setattr(attend, 'COPIED', 10)
     net = copy.deepcopy(model_of(BY_NAME['attn_pre_talking_heads']))
     for change, words in ((step, 'pre_softmax_talking_heads.weight. was changed in place'), (replace, None)):
-        _, trace = run(net, inputs_for(net, BY_NAME['attn_pre_talking_heads']), return_intermediates=True)
+        with maps_apart():
+            _, trace = run(net, inputs_for(net, BY_NAME['attn_pre_talking_heads']), return_intermediates=True)
         change(net)
         if words:
             with pytest.raises(RuntimeError, match=words):
@@ -476,7 +478,8 @@ def test_maps_of_large_parameters(monkeypatch):
 
 def test_maps_of_a_mask_that_was_changed():
     mask = torch.ones(7, 7, dtype=torch.bool)
-    _, left = Attention(dim=8, heads=2)(torch.randn(2, 7, 8), attn_mask=mask, return_intermediates=True)
+    given = dict(attn_mask=mask, return_intermediates=True, keep_maps=False)
+    _, left = Attention(dim=8, heads=2)(torch.randn(2, 7, 8), **given)
     mask[:, 3:] = False
     with pytest.raises(RuntimeError, match='input of the call was changed in place'):
         maps_of(SimpleNamespace(attn_intermediates=[left]))

@@ -1,6 +1,7 @@
 """Ways in which published packages use this one, each cut down to the few lines that they rely on."""
 
 import copy
+import dataclasses
 import functools
 import types
 
@@ -24,9 +25,11 @@ from x_transformers import (
     PagedEngine,
     TransformerWrapper,
     ViTransformerWrapper,
+    XLAutoregressiveWrapper,
     XValTransformerWrapper,
 )
-from x_transformers.attend import Intermediates
+from x_transformers.attend import Attend, Intermediates
+from x_transformers.kernels import dense
 from x_transformers.patterns import BlockLocal, Global
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
@@ -37,6 +40,7 @@ from x_transformers.x_transformers import (
     ScaledSinusoidalEmbedding,
 )
 
+MAPS = dense.attention_maps
 SMALL = dict(dim=32, depth=2, heads=2, attn_dim_head=16, verbose=False)
 
 STACKS = {
@@ -1025,3 +1029,240 @@ def test_projections_of_another_width_are_read():
     for module in (attn, ff):
         with pytest.raises(ValueError, match='`x` got shape'):
             module(torch.randn(2, 5, 7))
+
+
+# attention maps and dropout inside of the operator: explanations of models read and change them
+
+
+def layer_and_parts(**flags):
+    """An attention layer in float64, with its queries, keys and values for VECTORS, computed here once more."""
+    torch.manual_seed(5)
+    attn = Attention(16, heads=2, dim_head=8, **flags).double().eval()
+    q, k, v = (proj(VECTORS).unflatten(-1, (2, 8)).transpose(1, 2) for proj in (attn.to_q, attn.to_k, attn.to_v))
+    return attn, q, k, v
+
+
+def output_of(attn, maps, v):
+    return attn.to_out((maps @ v).transpose(1, 2).flatten(2))
+
+
+def operators(net):
+    return [module for module in net.modules() if isinstance(module, Attend)]
+
+
+@pytest.mark.parametrize('flags', [{}, dict(causal=True), dict(kv_heads=1), dict(softclamp_logits=True)], ids=str)
+def test_gradients_reach_the_maps_that_are_asked_for(flags):
+    attn, _, _, v = layer_and_parts(**{name: value for name, value in flags.items() if name != 'kv_heads'})
+    if 'kv_heads' in flags:
+        attn = Attention(16, heads=2, dim_head=8, kv_heads=1).double()
+        v = attn.to_v(VECTORS).unsqueeze(1).expand(-1, 2, -1, -1)
+    out, left = attn(VECTORS, return_intermediates=True)
+    probe = torch.randn_like(out)
+    grad, of_logits = torch.autograd.grad((out * probe).sum(), [left.post_softmax_attn, left.pre_softmax_attn])
+    wanted = (probe @ attn.to_out.weight).unflatten(-1, (2, 8)).transpose(1, 2) @ v.transpose(-1, -2)
+    exact(grad, wanted)
+    maps = left.post_softmax_attn
+    exact(of_logits, maps * (wanted - (maps * wanted).sum(dim=-1, keepdim=True)))
+    exact(attn(VECTORS), out)
+
+
+@pytest.mark.parametrize('asked', ['return_intermediates', 'return_attn'])
+def test_gradients_reach_the_maps_of_a_model(asked):
+    net, seen = token_model(Encoder, dict(rotary_pos_emb=True)), []
+    out, left = net(IDS, **{asked: True})
+    maps = left if asked == 'return_attn' else [own.post_softmax_attn for own in left.attn_intermediates]
+    for one in maps:
+        one.retain_grad()
+        one.register_hook(seen.append)
+    out[0, 0, 3].backward()
+    assert len(seen) == 2 and all(one.grad.abs().sum() > 0 for one in maps)
+    exact(net(IDS), out)
+
+
+def test_maps_that_nobody_gets_cost_no_formula(monkeypatch):
+    """Memories alone, and what wrappers ask for themselves; without gradients none either."""
+    ran = []
+    monkeypatch.setattr(dense, 'attention_maps', lambda *args: ran.append(args) or MAPS(*args))
+    net = token_model(max_mem_len=4)
+    net(IDS, return_mems=True)
+    XLAutoregressiveWrapper(net)(IDS)
+    with torch.no_grad():
+        net(IDS, return_intermediates=True)
+    net(IDS)
+    assert not ran
+    net(IDS, return_intermediates=True)
+    assert len(ran) == 2
+
+
+def test_a_layer_that_is_computed_again_keeps_its_kernel():
+    net = token_model(max_mem_len=4)
+    inner = net.attn_layers.layers[0][1]
+    whole = inner.forward
+    inner.forward = lambda *args, **kwargs: torch.utils.checkpoint.checkpoint(
+        whole, *args, use_reentrant=False, **kwargs
+    )
+    out, _ = net(IDS, return_mems=True)
+    out.square().sum().backward()
+    assert net.token_emb.emb.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize('where', ['class', 'instance'])
+def test_a_forward_around_that_of_the_operator_gets_maps(where, monkeypatch):
+    net, got, old = token_model(Encoder), [], Attend.forward
+
+    def forward(self, *args, **kwargs):
+        out, left = old(self, *args, **kwargs)
+        got.append(left.post_softmax_attn)
+        return out, left
+
+    _, wanted = net(IDS, return_attn=True)
+    if where == 'class':
+        monkeypatch.setattr(Attend, 'forward', forward)
+    else:
+        for own in operators(net):
+            own.forward = types.MethodType(forward, own)
+    out = net(IDS)
+    assert len(got) == 2 and all(map(torch.equal, got, wanted))
+    assert all(grad.abs().sum() > 0 for grad in torch.autograd.grad(out[0, 0, 3], got))
+
+
+@pytest.mark.parametrize('flags', [{}, dict(rotary_pos_emb=True), dict(attn_dropout=0.5)], ids=str)
+def test_the_dropout_of_maps_is_hooked(flags):
+    net, seen = token_model(flags=flags), []
+    before, wanted = net(IDS, return_attn=True)
+    handles = [own.attn_dropout.register_forward_hook(lambda _, args, out: seen.append(out)) for own in operators(net)]
+    exact(net(IDS), before)
+    assert len(seen) == 2
+    exact(seen, wanted)
+    for handle in handles:
+        handle.remove()
+    operators(net)[0].attn_dropout.register_forward_hook(lambda _, args, out: 0 * out)
+    silent = copy.deepcopy(net)
+    silent.attn_layers.layers[0][1].to_out.weight.data.zero_()
+    exact(net(IDS), silent(IDS))
+
+
+def test_the_dropout_of_maps_is_replaced():
+    class First(nn.Module):
+        def forward(self, maps):
+            return F.one_hot(torch.zeros_like(maps[..., 0], dtype=torch.long), maps.shape[-1]).to(maps)
+
+    for flags in ({}, dict(dropout=0.3), dict(flash=False)):
+        attn, _, _, v = layer_and_parts(**flags)
+        attn.attend.attn_dropout = First()
+        exact(attn(VECTORS), attn.to_out(v[:, :, :1].transpose(1, 2).flatten(2)).expand(-1, 9, -1))
+        attn.attend.attn_dropout = nn.Identity()
+        exact(attn.train()(VECTORS), layer_and_parts()[0](VECTORS))
+
+
+@pytest.mark.parametrize('flags', [{}, dict(attn_flash=False), dict(rotary_pos_emb=True)], ids=str)
+def test_every_dropout_is_switched_by_its_module(flags):
+    rates = dict(attn_dropout=0.5, ff_dropout=0.5, layer_dropout=0.0)
+    net = token_model(flags={**flags, **rates}, emb_dropout=0.5)
+    still = net(IDS)
+    operators(net)[1].attn_dropout.train()  # in a model that evaluates
+    assert not torch.allclose(net(IDS), still)
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.train()
+    assert not torch.allclose(net(IDS), still)
+    net.train()
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    exact(net(IDS), still)
+    bare = token_model(flags=flags)
+    bare.load_state_dict(net.state_dict())
+    plain = bare.train()(IDS)
+    operators(bare)[0].attn_dropout.p = 1.0  # of a layer that was built without
+    assert operators(bare)[0].dropout == bare.attn_layers.layers[0][1].dropout == 1.0
+    assert not torch.allclose(bare(IDS), plain)
+    bare.attn_layers.layers[0][1].to_out.weight.data.zero_()
+    silent = bare(IDS)
+    operators(bare)[0].dropout = 0.0
+    exact(bare(IDS), silent)
+
+
+@pytest.mark.parametrize('flags', [{}, dict(causal=True), dict(dropout=0.5), dict(sigmoid=True)], ids=str)
+def test_a_function_in_the_place_of_softmax(flags):
+    attn, q, k, v = layer_and_parts(**flags)
+    before, old = attn(VECTORS), attn.attend.attn_fn
+    attn.attend.attn_fn = lambda logits: old(logits)
+    exact(attn(VECTORS), before)
+    for squared in (lambda logits: logits.relu().square(), Squared()):
+        attn.attend.attn_fn = squared
+        maps = (q @ k.transpose(-1, -2) * 8**-0.5).relu().square()
+        maps = maps.tril() if 'causal' in flags else maps
+        exact(attn(VECTORS), output_of(attn, maps, v))
+        exact(attn(VECTORS, return_intermediates=True)[1].post_softmax_attn, maps)
+    with pytest.raises(TypeError, match='`attn_fn` got 3, it must be a function'):
+        attn.attend.attn_fn = 3
+    kernelized = Attention(16, heads=2, dim_head=8, kernel='elu')
+    kernelized.attend.attn_fn = torch.relu
+    with pytest.raises(ValueError, match='`attn_fn` was assigned, but `kernel` attends in its own way'):
+        kernelized(torch.randn(1, 3, 16))
+
+
+class Squared(nn.Module):
+    def forward(self, logits):
+        return logits.relu().square()
+
+
+def test_what_can_be_read_of_an_operator():
+    own = Attention(16, heads=2, dim_head=8, dropout=0.25).attend
+    assert type(own.attn_dropout) is nn.Dropout and own.attn_dropout.p == own.dropout == 0.25
+    assert own.head_attn_sink is None and not hasattr(own, 'sdp_context_manager')
+    assert own.create_causal_mask(2, 3, 'cpu').tolist() == [[False, False, True], [False, False, False]]
+    fused = Attention(16, heads=2, dim_head=8, flash=True).attend
+    q = torch.randn(1, 2, 3, 8)
+    with fused.sdp_context_manager():
+        out, left = fused.flash_attn(q, q, q, causal=True)
+    torch.testing.assert_close(out, F.scaled_dot_product_attention(q, q, q, is_causal=True))
+    assert left.to_tuple() == (None, None, None)
+    assert isinstance(Attention(16, heads=2, head_learned_sink=True).attend.head_attn_sink, nn.Parameter)
+
+
+@pytest.mark.parametrize('flags', [{}, dict(softclamp_logits=True)], ids=str)
+def test_the_clamp_of_logits_is_assigned(flags):
+    attn, q, k, v = layer_and_parts(**flags)
+    logits = q @ k.transpose(-1, -2) * 8**-0.5
+    for alone in (False, True):
+        own = attn.attend
+        if alone:
+            own = Attend(**flags)
+            assert own.logit_softclamp_value == 50
+        run = functools.partial(own, q, k, v, causal=False)
+        own.softclamp_logits, own.logit_softclamp_value = True, 0.5
+        assert own.softclamp_logits is True and own.logit_softclamp_value == 0.5
+        exact(run()[0], (0.5 * (2 * logits).tanh()).softmax(dim=-1) @ v)
+        own.softclamp_logits = False
+        exact(run()[0], logits.softmax(dim=-1) @ v)
+        with pytest.raises(ValueError, match=r'`logit_softclamp_value` got -1, it must be positive'):
+            own.logit_softclamp_value = -1
+    attn.attend.softclamp_logits = True
+    exact(attn(VECTORS), output_of(attn, (0.5 * (2 * logits).tanh()).softmax(dim=-1), v))
+
+
+def test_intermediates_are_a_dataclass():
+    net = token_model()
+    whole = net(IDS)
+    with torch.no_grad():
+        _, cache = net(IDS[:, :8], return_intermediates=True)
+    assert [field.name for field in dataclasses.fields(Intermediates)] == [
+        'qk_similarities', 'pre_softmax_attn', 'post_softmax_attn', 'values', 'cached_kv', 'layer_type',
+        'hybrid_hidden', 'log_probs',
+    ]  # fmt: skip
+    cache.attn_intermediates = [
+        dataclasses.replace(own, cached_kv=tuple(t.flip(0) for t in own.cached_kv)) for own in cache.attn_intermediates
+    ]
+    assert [own.layer_type for own in cache.attn_intermediates] == ['a', 'a']
+    out, left = net(IDS.flip(0), cache=cache, return_intermediates=True)
+    exact(out[:, -1], whole.flip(0)[:, -1])
+    own = left.attn_intermediates[0]
+    own.post_softmax_attn = None
+    assert own.post_softmax_attn is None and own.pre_softmax_attn is not None and own.post_softmax_attn is None
+    with torch.no_grad():
+        own = net(IDS, return_intermediates=True)[1].attn_intermediates[0]
+    own.post_softmax_attn = None
+    assert own.post_softmax_attn is None and own.pre_softmax_attn is not None
+    assert copy.deepcopy(own).post_softmax_attn is None

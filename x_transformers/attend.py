@@ -8,6 +8,7 @@ called with, sees the plain arguments instead: q, k, v, one mask, one bias.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,16 +17,20 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from x_transformers.compat.elsewhere import also
-from x_transformers.compat.helpers import default_device, pack_one, unpack_one
+from x_transformers.compat.helpers import create_causal_mask, default_device, pack_one, unpack_one
 from x_transformers.core.calls import Call
 from x_transformers.core.checks import a_tensor, as_mask, boolean_mask
+from x_transformers.core.hooks import is_plainly
 from x_transformers.core.rows import Rows, to_4d
 from x_transformers.core.traces import Intermediates, log_prob_from_hard_attend
 from x_transformers.features.catalogue import ATTEND
 from x_transformers.features.contextual import UseCoPE
+from x_transformers.features.derived import keep_none
 from x_transformers.features.operands import ALL_BACKENDS
+from x_transformers.features.scores import AttentionDropout, SoftclampLogits
 from x_transformers.flags import (
     ConfigError,
     Configurable,
@@ -33,11 +38,21 @@ from x_transformers.flags import (
     Features,
     a_mapping,
     boolean,
+    is_number,
     none,
     number,
+    shown,
     size,
 )
-from x_transformers.kernels.dense import eager, fused, maps_later, tile_heads, wants_maps
+from x_transformers.kernels.dense import (
+    carries_gradients,
+    eager,
+    fused,
+    maps_later,
+    softmax,
+    tile_heads,
+    wants_maps,
+)
 from x_transformers.kernels.operators import FUSED, OPERATORS, SCORES, Operator, attend_by, scoring
 
 
@@ -160,10 +175,25 @@ class Host:
 
 # attributes of an operator, and what its layer calls them; None where the layer has none
 OF_LAYER = {'scale': 'logit_scale', **{name: name for name in (
-    'causal', 'dropout', 'flash', 'add_zero_kv', 'cog_signed', 'head_learned_sink', 'inverted_attention', 'l2_distance',
+    'causal', 'flash', 'add_zero_kv', 'cog_signed', 'head_learned_sink', 'inverted_attention', 'l2_distance',
     'logit_softclamp_value', 'selective', 'softclamp_logits', 'flash_pack_seq', 'cope',
     'pre_softmax_talking_heads', 'post_softmax_talking_heads', 'pre_scale_post_talking_heads',
 )}}  # fmt: skip
+
+
+def clamp_logits(host: Any, name: str, value: Any) -> None:
+    """Change a flag of the clamp of logits, or switch it on, in an operator or a layer that is built."""
+    if name == 'logit_softclamp_value' and not (is_number(value) and value > 0):
+        raise ConfigError(f'`{name}` got {shown(value)}, it must be positive')
+    values = {flag: getattr(host, flag) for flag in SoftclampLogits.flags} | {name: value}
+    for flag, one in values.items():
+        vars(host)[flag] = one
+    feature = host.features.find(SoftclampLogits)
+    if feature is not None:
+        vars(feature).update(values)
+    elif value is True:
+        host.features = host.features.joined_by(SoftclampLogits(host, values))
+        host.choose_kernel()
 
 
 class Attend(Configurable, ChoosesKernel):
@@ -198,10 +228,12 @@ class Attend(Configurable, ChoosesKernel):
         **flags: Any,
     ) -> None:
         super().__init__()
+        self.attn_dropout = nn.Dropout(0.0)
         self.shape, self.causal, self.flash, self.scale = HeadCount(heads), bool(causal), flash, scale
-        self.logit_scale, self.dropout, self.sdp_backends = scale, 0.0, None
+        self.logit_scale, self.sdp_backends = scale, None
         backends = {} if sdp_kwargs == ALL_BACKENDS else {'attend_sdp_kwargs': sdp_kwargs}
         self.features = self.compose(features, backends | flags).setup()
+        keep_none(self, ['head_attn_sink'])
         self.choose_kernel()
 
     @classmethod
@@ -209,6 +241,7 @@ class Attend(Configurable, ChoosesKernel):
         """The operator of an attention layer, with the features of that layer."""
         new = cls.__new__(cls)
         nn.Module.__init__(new)
+        new.attn_dropout = nn.Dropout(0.0)
         new.__dict__['layer'] = layer
         return new
 
@@ -223,13 +256,78 @@ class Attend(Configurable, ChoosesKernel):
     def __setattr__(self, name: str, value: Any) -> None:
         """Hand what a layer reads at each call on to it, and refuse what it has settled when it was built."""
         layer = self.__dict__.get('layer')
+        if name == 'attn_fn':  # a function takes the place of a module, and the other way around
+            self._modules.pop(name, None)
+            self.__dict__.pop('own_attn_fn', None)
+        if name in SoftclampLogits.flags and 'features' in vars(layer or self):
+            return clamp_logits(layer or self, name, value)
         if layer is None or name not in OF_LAYER or isinstance(value, (nn.Module, nn.Parameter)):
             return super().__setattr__(name, value)
-        if name not in ('causal', 'dropout', 'flash', 'scale'):
+        if name not in ('causal', 'flash', 'scale'):
             raise AttributeError(f'`attend.{name}` cannot be assigned, it is a flag that its layer is built with')
         setattr(layer, OF_LAYER[name], value)
         if name == 'flash':
             layer.choose_kernel()
+
+    create_causal_mask = staticmethod(create_causal_mask)
+
+    @property
+    def dropout(self) -> float:
+        """The probability of dropping a weight in training: that of the module `attn_dropout`."""
+        return getattr(self._modules.get('attn_dropout'), 'p', 0.0)
+
+    @dropout.setter
+    def dropout(self, rate: float) -> None:
+        if isinstance(self._modules.get('attn_dropout'), nn.Dropout):
+            self.attn_dropout.p = rate
+        else:
+            self.attn_dropout = nn.Dropout(rate).train(self.training)
+
+    @property
+    def attn_fn(self) -> Callable[[Tensor], Tensor]:
+        """What makes weights of logits, over the last axis. What is assigned takes its place, except in the fused
+        kernel that `flash=True` demands."""
+        given = self.assigned_attn_fn
+        on = (self.layer or self).features
+        return functools.partial(on.pick('normaliser', softmax), call=None) if given is None else given
+
+    @attn_fn.setter
+    def attn_fn(self, function: Callable[[Tensor], Tensor]) -> None:
+        if not callable(function):
+            raise TypeError(f'`attn_fn` got {shown(function)}, it must be a function of the logits')
+        self.__dict__['own_attn_fn'] = function
+
+    @property
+    def assigned_attn_fn(self) -> Callable[[Tensor], Tensor] | None:
+        return self.__dict__.get('own_attn_fn') or self._modules.get('attn_fn')
+
+    @property
+    def is_as_built(self) -> bool:
+        """Whether nobody has replaced `attn_dropout` or assigned `attn_fn`."""
+        return type(self._modules.get('attn_dropout')) is nn.Dropout and self.assigned_attn_fn is None
+
+    @property
+    def sdp_context_manager(self) -> Callable[[], Any]:
+        """Makes a context in which torch's fused kernel chooses among the backends of this operator."""
+        host = self.layer or self
+        if not host.flash:
+            raise AttributeError('`sdp_context_manager` is there with `flash=True` alone')
+        names = host.sdp_backends or ('FLASH_ATTENTION', 'MATH', 'EFFICIENT_ATTENTION')
+        return functools.partial(sdpa_kernel, [getattr(SDPBackend, name) for name in names])
+
+    def flash_attn(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        flash_pack_seq_kwargs: Mapping[str, Any] | None = None,
+        causal: bool | None = None,
+    ) -> tuple[Tensor, Intermediates]:
+        """The output of `forward`, with empty intermediates."""
+        given = dict(mask=mask, attn_bias=attn_bias, flash_pack_seq_kwargs=flash_pack_seq_kwargs, causal=causal)
+        return WRITTEN(self, q, k, v, **given)[0], Intermediates()
 
     @property
     def query_heads(self) -> int:
@@ -258,6 +356,7 @@ class Attend(Configurable, ChoosesKernel):
     ) -> tuple[Tensor, Intermediates]:
         """`mask` is (b, j), or broadcasts to b h i j, True may be attended; `row_mask` says which queries are real,
         (b, i). `call` and `on` come from the layer around."""
+        patched = call is None and self.is_patched()
         if call is None:
             arguments = dict(
                 mask=mask,
@@ -271,11 +370,47 @@ class Attend(Configurable, ChoosesKernel):
             q, k, v, call, on = self.opened(q, k, v, arguments)
         k, v = in_front(call.bare_keys, k, v)
         q, k = on.chain('meet', (q, k), call)
-        if wants_maps(self, call):
-            call.trace.compute_maps = maps_later(q, k, call, on)
+        host = self.layer or self
+        on, by_formula = self.drops(call, on, host)
+        if wants_maps(self, call, patched):
+            by_formula = by_formula or (not host.flash and carries_gradients(q, k, call, on))
+            if not by_formula:
+                call.trace.compute_maps = maps_later(q, k, call, on)
+        if by_formula:
+            call.inputs = {**call.inputs, 'keep_maps': True}
         with call.precision():
-            out = attend_by((self.layer or self).operators, q, k, v, call, on)
+            out = attend_by(host.operators, q, k, v, call, on)
         return out, call.trace
+
+    def is_patched(self) -> bool:
+        """Whether the code of others gets what `forward` returns, and may read the maps."""
+        return (
+            self.__class__.forward is not WRITTEN
+            or 'forward' in self.__dict__
+            or (self.layer is not None and self.layer.attend is not self)
+        )
+
+    def drops(self, call: Call, on: Features, host: Any) -> tuple[Features, bool]:
+        """Tell a call which weights are dropped, and the function that users have assigned in the place of softmax.
+
+        Returns:
+            The features, dropout among them if anything is dropped, and whether the formula must run, since the module
+            `attn_dropout` is hooked or replaced, or `attn_fn` assigned.
+        """
+        module, assigned = self._modules.get('attn_dropout'), self.assigned_attn_fn
+        call.dropout = module.p if isinstance(module, nn.Dropout) and module.training else 0.0
+        replaced = module is not None and not is_plainly(module, nn.Dropout) and not is_plainly(module, nn.Identity)
+        by_formula = (replaced or assigned is not None) and not host.flash
+        if by_formula and 'attend' in on.at:
+            if assigned is not None or not isinstance(module, nn.Dropout):
+                title, name = on.at['attend'][0].title, 'attn_dropout' if assigned is None else 'attn_fn'
+                raise ValueError(f'`{name}` was assigned, but `{title}` attends in its own way')
+            by_formula = False
+        if by_formula:
+            call.drop, call.attn_fn = module if replaced else None, assigned
+        if (by_formula or call.dropout) and on.find(AttentionDropout) is None:
+            on = on.joined_by(AttentionDropout(host, {'dropout': 0.0}))
+        return on, by_formula
 
     def opened(self, q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
         """The call for plain arguments: that of the layer, with what was changed on the way here, or a new one."""
@@ -311,9 +446,8 @@ class Attend(Configurable, ChoosesKernel):
         host.refuse_unfused(inputs)
         causal = host.causal if arguments['causal'] is None else bool(arguments['causal'])
         scale = q.shape[-1] ** -0.5 if host.logit_scale is None else host.logit_scale
-        dropout = host.dropout if self.training else 0.0
         real = as_mask(arguments['row_mask'], 'row_mask', q.shape[0], q.shape[-2], like=q)
-        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, dropout, inputs, None, Intermediates(), keeps=True)
+        call = Call(q[:, 0], q.shape[1], None, real, causal, scale, 0.0, inputs, None, Intermediates(), keeps=True)
         call.backends, call.keys = host.sdp_backends, k.shape[-2]
         q, k, v = settle(on, call, (q, k, v), [] if arguments['mask'] is None else [key_mask(arguments['mask'])])
         return q, k, v, call, on
@@ -425,7 +559,7 @@ def amend(call: Call, k: Tensor, arguments: dict[str, Any]) -> None:
 def take_maps(trace: Intermediates, left: Any) -> None:
     """Take over the maps that another operator than ours has left behind."""
     if isinstance(left, Intermediates):
-        trace.maps, trace.compute_maps = left.maps, left.compute_maps
+        trace.maps, trace.compute_maps, trace.assigned = left.maps, left.compute_maps, left.assigned
     elif left is not None:
         trace.maps = [
             getattr(left, name, None) for name in ('qk_similarities', 'pre_softmax_attn', 'post_softmax_attn')

@@ -34,6 +34,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import can_look, check_documents, check_ids, check_lengths, check_prefix, within
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, is_prefix, refuse_own
+from x_transformers.core.traces import maps_apart
 from x_transformers.features.documents import begins
 from x_transformers.flags import (
     ConfigError,
@@ -311,7 +312,7 @@ class AutoregressiveWrapper(Configurable):
         asked |= dict(return_next_embed_pred=predicts, return_block_readouts=bool(extra and extra.layers))
         kwargs.update({name: True for name, ask in asked.items() if ask})
         kwargs.update({} if return_outputs else later(self.net))
-        with AuxLosses() as aux:
+        with AuxLosses() as aux, maps_apart(not (return_outputs or self.add_attn_z_loss)):
             out = self.net(ids, return_intermediates=wanted, **kwargs)
         out, intermediates = out if wanted else (out, None)
         out, predicted = out if predicts else (out, None)

@@ -165,6 +165,7 @@ class ContinuousTransformerWrapper(Wrapper):
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
         x = call.embedded(self, x, lambda x: self.embed(x, call))
+        call.maps_apart = wants.mems_alone
         x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
         out = x if return_embeddings else self.read(x)
         return self.returned(out, wants, call, mems, None, x)

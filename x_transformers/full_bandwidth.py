@@ -18,6 +18,7 @@ from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import as_mask, check_ids, within
 from x_transformers.core.nets import SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.traces import maps_apart
 from x_transformers.features.norms import RMSNorm
 from x_transformers.flags import (
     Check,
@@ -431,7 +432,8 @@ class FullBandwidth(Configurable):
         if return_loss and not return_all_pass_logits:
             kwargs.update(later(self.net))
         with AuxLosses(joins=not return_loss):
-            done = self.passes(readable(inputs, self.ignore_index), count, transition, kwargs)
+            with maps_apart():
+                done = self.passes(readable(inputs, self.ignore_index), count, transition, kwargs)
         # what stands in front of the tokens is no target
         logits = [out[:, out.shape[1] - inputs.shape[1] :] for out, _ in done]
         name, value, breakdown = 'logits', logits[-1], None

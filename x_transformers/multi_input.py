@@ -158,6 +158,7 @@ class MultiInputTransformerWrapper(Wrapper):
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
         h = call.embedded(self, dict(x), lambda given: self.embed(given, call))
         mems = self.shifted(mems)
+        call.maps_apart = wants.mems_alone
         h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
         logits = None
         if wants_logits or not (return_embeddings or self.return_only_embed):

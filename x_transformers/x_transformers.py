@@ -78,7 +78,7 @@ from x_transformers.core.routing import (
 from x_transformers.core.rows import taken, to_4d
 from x_transformers.core.sight import Limits
 from x_transformers.core.some import refuse_kind, refuse_some
-from x_transformers.core.traces import Intermediates
+from x_transformers.core.traces import Intermediates, are_maps_apart, maps_apart
 from x_transformers.core.widths import Shape, Widths
 from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
@@ -179,7 +179,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.dim, self.dim_kv_in = dim, dim_context or dim
         self.heads, self.kv_heads, self.causal, self.flash = heads, kv_heads, bool(causal), flash
         self.scale = self.logit_scale = dim_head**-0.5  # features change the latter, which the kernels get
-        self.dropout, self.max_attend_past, self.sdp_backends = 0.0, None, None
+        self.max_attend_past, self.sdp_backends = None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
         self.features = self.compose(features, flags)
         widths = self.features.chain('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
@@ -198,6 +198,18 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
         self.choose_kernel()
+
+    @property
+    def dropout(self) -> float:
+        """The probability of dropping an attention weight in training, that of `attend.attn_dropout`."""
+        found = [module for module in self._modules['attend'].modules() if isinstance(module, Attend)]
+        return found[0].dropout if found else 0.0
+
+    @dropout.setter
+    def dropout(self, rate: float) -> None:
+        for module in self._modules['attend'].modules():
+            if isinstance(module, Attend):
+                module.dropout = rate
 
     @property
     def projects(self) -> bool:
@@ -293,9 +305,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         query_mask = check_attention_inputs(self, views, places, context, mask, cache)
         x, past = views[0], None if cache is None else cache.past
         causal = self.causal if causal is None else causal
-        dropout = self.dropout if self.training else 0.0
-        trace = Intermediates()
-        call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, dropout, inputs, past, trace)
+        trace = Intermediates()  # and what is dropped, `attend` says
+        call = Call(x, self.query_heads, context, query_mask, causal, self.logit_scale, 0.0, inputs, past, trace)
         call.backends, call.training, call.maps = self.sdp_backends, self.training, self.query_heads // self.heads
         call.tokens, call.places = views[1], places if context is None else None
         call.old_states, call.declared = None if cache is None else cache.states, self.features.remembers
@@ -461,9 +472,12 @@ class Layer(ModuleList):
         inputs = call.branch_inputs(self, before)
         given = call if call.only is None else call.among()  # attention reads all tokens, and gives some
         inputs = for_branch(branch, on.chain('inputs', inputs, self, given))
-        if not attends(self.kind) or not (call.keeps or on.at.get('attended') or is_watched(branch, Attention)):
+        wanted = attends(self.kind) and (call.keeps or is_watched(branch, Attention))
+        if not wanted and not (attends(self.kind) and on.at.get('attended')):
             out = branch(x, **inputs)
         else:
+            if (call.maps_apart or not wanted) and not is_of_others(branch):
+                inputs = {'keep_maps': False, **inputs}  # nobody reads the maps
             out, intermediates = branch(x, return_intermediates=True, **inputs)
             intermediates = Intermediates() if intermediates is None else intermediates
             intermediates.layer_type, intermediates.layer_index = self.kind, self.index
@@ -698,7 +712,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         x, context, context_mask = check_stack_inputs(self, x, context, cache, attn_mask, context_mask, inputs)
         call = open_stack(x, cache, input_not_include_cache, cache_age, seq_pos_offset, mems, mem_masks, inputs)
         call.keeps, call.trace.made_by = return_hiddens or return_gumbel_log_probs, self.made_by
-        call.training, call.declared = self.training, self.remembers
+        call.training, call.declared, call.maps_apart = self.training, self.remembers, are_maps_apart()
         call.share_masks(x, mask, context_mask, attn_mask, self_attn_kv_mask, seq_start_pos, causal)
         if context is not None:
             call.context_length = context.shape[1]
@@ -924,7 +938,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
             return run_stack(self.attn_layers, x, keeps, {**options, **kwargs})
 
         x = x if call.continues else call.behind_padding(x)
-        with call.losses:
+        with call.losses, maps_apart(call.maps_apart):
             x, trace = on.pick('passes', lambda run, x, call: run(x))(run, x, call)
         trace.aux_losses = call.losses.by_name
         if real is not None:
@@ -1123,6 +1137,7 @@ class TransformerWrapper(Wrapper):
             x = call.embedded(self, x, lambda ids: self.embed(ids, call, token_emb_kwargs or {}))
         wants.check(return_embeddings, return_logits_and_embeddings)
         mems = self.shifted(mems)
+        call.maps_apart = wants.mems_alone
         x = self.run_stack(x, call, mask, mems, wants.anything, kwargs)
         front = None if call.continues else call.inputs.get('prepend_embeds')
         prefix = 0 if front is None else front.shape[1]

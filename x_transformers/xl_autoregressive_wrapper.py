@@ -23,6 +23,7 @@ from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.nets import check_net, counts_tokens, refuse_own
 from x_transformers.core.own_stacks import known_stack
+from x_transformers.core.traces import maps_apart
 from x_transformers.flags import (
     Check,
     ConfigError,
@@ -282,7 +283,7 @@ class XLAutoregressiveWrapper(Configurable):
         second_order = learns and outer and self.training
         counts, aux = target != self.ignore_index, AuxLosses()
         with torch.set_grad_enabled(outer or learns):
-            with aux:
+            with aux, maps_apart(self.ttt_custom_loss_module is None):
                 logits, inter = self.net(
                     segment,
                     mems=mems,

@@ -75,7 +75,8 @@ class StackCall(AddsLosses, HasStates, OfTokens):
 
     `shared` holds what all layers of a kind are called with, `real` which tokens are real (b n), None for all, `start`
     the padding on the left of each row (b). Of the layers in `order`, of `kinds`, the one at `step` runs; `attended`
-    of them were attention so far, `self_attended` self-attention, which is how each finds its own past.
+    of them were attention so far, `self_attended` self-attention, which is how each finds its own past. `maps_apart`
+    says that nobody reads the attention maps.
     """
 
     trace: LayerIntermediates
@@ -102,6 +103,7 @@ class StackCall(AddsLosses, HasStates, OfTokens):
     declared: Mapping[str, Remembered] = field(default_factory=dict)
     batch: int | None = None
     documents: Tensor | None = None
+    maps_apart: bool = False
 
     @property
     def memories(self) -> int:
@@ -506,7 +508,8 @@ class Call(AddsLosses, HasStates, InBlocks):
     keys before they are cached; `summed` how many earlier tokens are no keys any more, since a feature at `past` has
     summed them up, or they are out of `sight`, which is None where all keys are needed; `all_real` which of these and
     of the keys are real; `shown` says which of the new keys any query may see (b n); `tokens` is the input of the keys;
-    `many` that the scores are too many to be held at once; `maps` how many query heads there are for each head.
+    `many` that the scores are too many to be held at once; `maps` how many query heads there are for each head. `drop`
+    and `attn_fn` are what users have put in the place of dropout and softmax, None where they have not.
 
     A kernel may run the call in blocks of its queries: each is a call of its own, with fewer rows and keys.
     """
@@ -545,6 +548,8 @@ class Call(AddsLosses, HasStates, InBlocks):
     maps: int = 1
     full_precision: bool = False
     backends: tuple[str, ...] | None = None
+    drop: Any = None
+    attn_fn: Any = None
 
     @property
     def batch(self) -> int:

@@ -50,6 +50,11 @@ class Wants:
         return self.intermediates or self.entropies or self.z_loss
 
     @property
+    def mems_alone(self) -> bool:
+        """Whether the caller gets memories, and no attention maps."""
+        return self.mems and not (self.trace or self.maps)
+
+    @property
     def anything(self) -> bool:
         return self.trace or self.mems or self.maps
 
@@ -73,7 +78,7 @@ class ModelCall(AddsLosses, HasStates):
     again. `on` are the features that act in this call, `shown` is the mask that the caller gave, of tokens alone.
     `ids` is what the caller gave, if modules of others embed it: it may have further axes, such as those of codebooks.
     `keeps` says that the trace holds all that the layers leave behind, `returns_readout` that the caller wants a
-    `Readout` in place of logits.
+    `Readout` in place of logits, `maps_apart` that nobody reads the attention maps.
     """
 
     trace: LayerIntermediates
@@ -93,6 +98,7 @@ class ModelCall(AddsLosses, HasStates):
     front: list[tuple[int, Tensor | None]] = field(default_factory=list)
     spread: Callable[..., Tensor] | None = None
     keeps: bool = False
+    maps_apart: bool = False
     returns_readout: bool = False
     losses: AuxLosses = field(default_factory=lambda: AuxLosses(joins=True))
     on: Any = None

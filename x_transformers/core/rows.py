@@ -42,6 +42,12 @@ def is_large(like: Tensor, batch: int, heads: int, rows: int, keys: int) -> bool
     return batch * heads * rows * keys > LARGE.get(like.device.type, LARGE['cuda'])
 
 
+def holds_maps(scores: int) -> bool:
+    """Whether maps of so many scores, b h i j in all, are formed at once where gradients must reach them. A CPU is
+    asked for as many as a GPU: its blocks are there for speed, and gradients come first."""
+    return scores <= LARGE['cuda']
+
+
 def scores_of_block(like: Tensor) -> int:
     return BLOCK.get(like.device.type, BLOCK['cuda'])
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +33,28 @@ def is_read() -> bool:
     return torch.compiler.is_compiling() or not UNREAD.get()
 
 
+APART: ContextVar[bool] = ContextVar('apart', default=False)
+
+
+def maps_apart(apart: bool = True) -> AbstractContextManager:
+    """Stacks inside keep fused kernels although intermediates are asked for: the caller reads no attention maps."""
+    return set_apart() if apart and not torch.compiler.is_compiling() else nullcontext()
+
+
+@contextmanager
+def set_apart() -> Iterator[None]:
+    token = APART.set(True)
+    try:
+        yield
+    finally:
+        APART.reset(token)
+
+
+def are_maps_apart() -> bool:
+    """Whether the caller of a stack reads no attention maps."""
+    return not torch.compiler.is_compiling() and APART.get()
+
+
 def log_prob_from_hard_attend(intermeds: Intermediates) -> Tensor:
     """The log probability, under the softmax, of the key that each query chose:  b h i."""
     chosen = intermeds.post_softmax_attn.argmax(dim=-1, keepdim=True)
@@ -48,6 +71,7 @@ class NoMaps:
         raise ValueError(self.reason)
 
 
+@dataclass(init=False, repr=False, eq=False)
 class Intermediates:
     """What one attention call leaves behind.
 
@@ -61,7 +85,18 @@ class Intermediates:
         cached_kv           (b k n d, b k n d)    keys (not yet rotated) and values of all tokens so far
         hybrid_hidden       what a recurrent module beside attention left
         layer_type          'a' or 'c', and the index of the layer in its stack, `layer_index`
+
+    The fields are those of the original. Their properties follow the class, where they are no defaults.
     """
+
+    qk_similarities: Tensor | None
+    pre_softmax_attn: Tensor | None
+    post_softmax_attn: Tensor | None
+    values: Tensor | None
+    cached_kv: tuple[Tensor, Tensor] | None
+    layer_type: str | None
+    hybrid_hidden: Any
+    log_probs: Tensor | None
 
     def __init__(
         self,
@@ -76,7 +111,7 @@ class Intermediates:
         *,
         compute_maps: Callable[[], tuple[Tensor, Tensor, Tensor]] | None = None,
     ) -> None:
-        self.compute_maps = compute_maps
+        self.compute_maps, self.assigned = compute_maps, frozenset()
         self.maps = [qk_similarities, pre_softmax_attn, post_softmax_attn]
         self.values, self.layer_type, self.layer_index = values, layer_type, None
         self.log_probs, self.loose = log_probs, {}
@@ -85,32 +120,28 @@ class Intermediates:
             self.hybrid_hidden = hybrid_hidden
 
     def map(self, index: int) -> Tensor | None:
-        if self.maps[index] is None and self.compute_maps is not None:
+        if self.maps[index] is None and self.compute_maps is not None and index not in self.assigned:
             with Unheard():
                 computed = self.compute_maps()
-            self.maps = [edited if edited is not None else map for edited, map in zip(self.maps, computed, strict=True)]
+            kept = [known is not None or at in self.assigned for at, known in enumerate(self.maps)]
+            self.maps = [known if keep else new for known, new, keep in zip(self.maps, computed, kept, strict=True)]
             self.compute_maps = None
         return self.maps[index]
 
     def set_map(self, index: int, value: Tensor | None) -> None:
         self.maps = [value if i == index else map for i, map in enumerate(self.maps)]
-
-    qk_similarities = property(lambda self: self.map(0), lambda self, value: self.set_map(0, value))
-    pre_softmax_attn = property(lambda self: self.map(1), lambda self, value: self.set_map(1, value))
-    post_softmax_attn = property(lambda self: self.map(2), lambda self, value: self.set_map(2, value))
+        self.assigned |= {index}
 
     @property
     def states(self) -> dict[str, State]:
         """What features remember, by name: beside keys and values, or where these are not kept."""
         return self.loose if self.past is None else self.past.states
 
-    @property
-    def hybrid_hidden(self) -> Any:
+    def get_hybrid_hidden(self) -> Any:
         state = self.states.get('hybrid_hidden')
         return None if state is None else state.value
 
-    @hybrid_hidden.setter
-    def hybrid_hidden(self, value: Any) -> None:
+    def set_hybrid_hidden(self, value: Any) -> None:
         length = 0 if self.past is None else self.past.length
         own = {} if value is None else {'hybrid_hidden': Sum(value, length, batch_first=False)}
         states = {name: state for name, state in self.states.items() if name != 'hybrid_hidden'} | own
@@ -119,15 +150,13 @@ class Intermediates:
         else:  # others may hold the same past
             self.past = KeysValues(self.past.buffers, states, self.past.changed_by)
 
-    @property
-    def cached_kv(self) -> tuple[Tensor, Tensor] | None:
+    def get_cached_kv(self) -> tuple[Tensor, Tensor] | None:
         if self.past is None:
             return None
         self.past = self.past.plain()  # kept so, since what is read here may be edited in place
         return self.past.pair
 
-    @cached_kv.setter
-    def cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
+    def set_cached_kv(self, pair: tuple[Tensor, Tensor] | None) -> None:
         states = {} if self.past is None else self.past.plain().states
         old, self.past = self.past, KeysValues.of(pair)
         if old is not None and self.past is not None and old.gone and old.buffers[0].length == self.past.length:
@@ -145,10 +174,17 @@ class Intermediates:
         """For pickle and deepcopy: the maps themselves, since what computes them holds the layer."""
         if isinstance(self.compute_maps, NoMaps):
             return self.__dict__ | {'maps': [*self.maps]}
-        known = self.maps
-        self.map(0)
-        maps = known if self.maps is known else [None if t is None else t.detach() for t in self.maps]
-        return self.__dict__ | {'maps': [*maps], 'compute_maps': None}
+        maps = [self.map(index) for index in range(len(self.maps))]
+        maps = [t if t is None or t.is_leaf else t.detach() for t in maps]  # a graph cannot be copied
+        return self.__dict__ | {'maps': maps, 'compute_maps': None}
 
     def to_tuple(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         return self.qk_similarities, self.pre_softmax_attn, self.post_softmax_attn
+
+
+# Of map 0, 1 and 2. In the class they would be the defaults of its fields.
+Intermediates.qk_similarities = property(lambda self: self.map(0), lambda self, value: self.set_map(0, value))
+Intermediates.pre_softmax_attn = property(lambda self: self.map(1), lambda self, value: self.set_map(1, value))
+Intermediates.post_softmax_attn = property(lambda self: self.map(2), lambda self, value: self.set_map(2, value))
+Intermediates.cached_kv = property(Intermediates.get_cached_kv, Intermediates.set_cached_kv)
+Intermediates.hybrid_hidden = property(Intermediates.get_hybrid_hidden, Intermediates.set_hybrid_hidden)

@@ -410,7 +410,7 @@ def is_plain(stack: Stack) -> bool:
             return False
         if branch.sdp_backends is not None or branch.limits is not None:
             return False
-        own = type(branch.attend) is attend.Attend and branch.attend.layer is branch
+        own = type(branch.attend) is attend.Attend and branch.attend.layer is branch and branch.attend.is_as_built
         return own and branch.dim == branch.dim_kv_in == stack.dim and branch.dim_key == branch.shape.dim_head
 
     if not (is_known(stack) and are_plain(acting(stack)) and holds_known(stack)):
@@ -447,6 +447,11 @@ def snapshot(
 # the layers of a stack
 
 
+def drops(module: nn.Module) -> bool:
+    """Whether a dropout inside of a module is at work, whatever the mode of the module itself."""
+    return any(type(m) is nn.Dropout and m.training and m.p for m in module.modules())
+
+
 class ShortCuts:
     """What a stack keeps of its plain layers, in training and not; a copy of the stack makes its own."""
 
@@ -471,9 +476,7 @@ class PlainLayers:
         self.parallel = stack.features.find(ParallelBlock)
         side_by_side(self.layers, self.parallel)
         self.seen, self.code = snapshot(stack, stack, stack.layers.modules())
-        self.drops = any(type(m) is nn.Dropout and m.training and m.p for m in stack.layers.modules()) or any(
-            layer.branch.training and layer.branch.dropout for layer in self.layers if type(layer) is PlainAttention
-        )
+        self.drops = drops(stack.layers)
 
     @classmethod
     def of(cls, stack: Stack) -> PlainLayers | None:

@@ -36,6 +36,7 @@ from x_transformers.fast.plain import (
     PlainFeedForward,
     acting,
     are_plain,
+    drops,
     glu,
     holds_known,
     is_plain,
@@ -184,7 +185,7 @@ class PlainStep:
         if not of_core(net, 'TransformerWrapper') or not hasattr(net.attn_layers, 'layers_execute_order'):
             return False
         stack = net.attn_layers
-        if type(net.emb_dropout) is not nn.Dropout:
+        if type(net.emb_dropout) is not nn.Dropout or (drops(net) and not net.training):
             return False
         if not (are_plain(acting(net)) and holds_known(net) and is_known(stack) and is_plain(stack)):
             return False

@@ -157,6 +157,7 @@ class DerivedHeads:
     def keep_derived(self) -> None:
         """Settle further attributes, once the features of the layer are set up."""
         keep_none(self, OF_ATTENTION)
+        keep_none(self.attend, ['head_attn_sink'])
         self.attn_on_attn = bool(getattr(self, 'on_attn', False))
         for name, value in (('qk_norm_q_scale', 1), ('qk_norm_k_scale', 1), ('to_value_residual_mix', half)):
             if getattr(self, name, None) is None:

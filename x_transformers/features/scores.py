@@ -220,7 +220,7 @@ class AttentionDropout(AttentionFeature):
         host.dropout = self.dropout
 
     def mix(self, attn: Tensor, call: Any) -> Tensor:
-        return F.dropout(attn, call.dropout)
+        return F.dropout(attn, call.dropout) if call.drop is None else call.drop(attn)
 
 
 class SoftclampLogits(AttentionFeature):
@@ -234,10 +234,12 @@ class SoftclampLogits(AttentionFeature):
     cuts = {}
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
-        return softclamp(sim, self.logit_softclamp_value)
+        return softclamp(sim, self.logit_softclamp_value) if self.softclamp_logits else sim
 
     def score_mod(self, call: Any) -> Callable[..., Tensor]:
         bound = self.logit_softclamp_value
+        if not self.softclamp_logits:
+            return lambda score, b, h, i, j: score
         return lambda score, b, h, i, j: softclamp(score, bound)
 
 

@@ -26,6 +26,7 @@ from x_transformers.core.again import COPIED, MAPS, Kept, Surroundings, hosts_of
 from x_transformers.core.calls import Call
 from x_transformers.core.hooks import is_hooked
 from x_transformers.core.precision import HALF, accurate, clamped_to, dtype_of_products, product
+from x_transformers.core.rows import holds_maps
 from x_transformers.core.traces import NoMaps, is_read
 from x_transformers.flags import Feature, Features
 from x_transformers.kernels.blocks import additive, by_rows, can_add
@@ -54,6 +55,11 @@ def hides(dtype: torch.dtype) -> float:
 def softmax(sim: Tensor, call: Call | None = None) -> Tensor:
     """Softmax over keys, in float32 if the logits are in half precision."""
     return sim.softmax(dim=-1, dtype=torch.float32 if sim.dtype in HALF else sim.dtype)
+
+
+def assigned_softmax(sim: Tensor, call: Call) -> Tensor:
+    """The weights as the function that users have put in the place of softmax makes them."""
+    return call.attn_fn(sim)
 
 
 def heads_of(t: Tensor, width: int) -> Tensor:
@@ -88,16 +94,29 @@ def attention_maps(q: Tensor, k: Tensor, call: Call, on: Features) -> tuple[Tens
     if seen is not None:
         sim = sim.masked_fill(~seen, lowest(sim))
     sim = on.chain('rows', sim, call)
-    normalise = on.chain('normalising', on.pick('normaliser', softmax))
+    normalise = on.chain('normalising', on.pick('normaliser', softmax) if call.attn_fn is None else assigned_softmax)
     attn = on.unwind('weights', normalise(sim, call).to(q.dtype), call)
     if call.may_be_blind:
         attn = attn.masked_fill(call.blind(), 0.0)
     return similarities, sim, attn
 
 
-def wants_maps(module: nn.Module, call: Call) -> bool:
-    """Whether somebody may read the maps of a call."""
-    return is_hooked(module) or (call.keeps and is_read())
+def wants_maps(module: nn.Module, call: Call, patched: bool = False) -> bool:
+    """Whether somebody may read the maps of a call. `patched`: the code of others gets what the module returns."""
+    return patched or is_hooked(module) or (call.keeps and is_read())
+
+
+def carries_gradients(q: Tensor, k: Tensor, call: Call, on: Features) -> bool:
+    """Whether the maps of a call must be those that its output is made of, so that gradients reach them.
+
+    Where there are too many scores for that, where a feature attends in its own way, and in compiled graphs, maps are
+    computed apart from the output.
+    """
+    if call.inputs.get('keep_maps') is False or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    if not (q.requires_grad or k.requires_grad) or 'attend' in on.at:
+        return False
+    return holds_maps(call.batch * call.heads * call.rows * call.total_keys)
 
 
 def maps_later(q: Tensor, k: Tensor, call: Call, on: Features) -> Callable[[], tuple[Tensor, Tensor, Tensor]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from x_transformers.cache import LayerIntermediates
 from x_transformers.core.arguments import checked
 from x_transformers.core.checks import as_precise
+from x_transformers.core.traces import maps_apart
 from x_transformers.features.hybrid import folded, unfolded
 from x_transformers.flags import Check, ConfigError, Configurable, a_mapping, none, size
 from x_transformers.x_transformers import Decoder, Encoder
@@ -124,6 +125,7 @@ class FactorizedVideoEncoder(Configurable):
         x = self.spatial(x.flatten(0, 1)).unflatten(0, (b, t))
         x = (x + self.temporal_pos[seen : seen + t].unsqueeze(1)).flatten(1, 2)
         given = {} if cache is None else dict(cache=cache.temporal, input_not_include_cache=True)
-        out, left = self.temporal(folded(x, places), return_hiddens=True, **given)
+        with maps_apart(not return_cache):
+            out, left = self.temporal(folded(x, places), return_hiddens=True, **given)
         out = unfolded(out, places, t * places).unflatten(1, (t, places))
         return (out, VideoCache(left, seen + t)) if return_cache else out
