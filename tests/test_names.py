@@ -85,6 +85,7 @@ def original(name):
 
 
 SHOWN, CALLED = original('original_names.txt'), original('original_calls.txt')
+ORDER = original('original_order.txt')
 
 
 @pytest.mark.parametrize('module', SHOWN)
@@ -94,6 +95,15 @@ def test_every_name_of_the_original_is_there(module):
     assert set(SHOWN[module]) <= {*dir(found), 'annotations'}
     with pytest.raises(AttributeError, match='nothing'):
         found.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize('case', ORDER)
+def test_order_of_parameters(case):
+    """Optimizers, `parameters_to_vector` and averages of weights go by the order, not by names."""
+    model = eval(case, {**vars(importlib.import_module('x_transformers')), 'GRU': nn.GRU})
+    assert list(model.state_dict()) == ORDER[case]
+    parameters = dict(model.named_parameters())
+    assert list(parameters) == [name for name in ORDER[case] if name in parameters]
 
 
 def test_names_are_looked_up_when_asked_for():

@@ -13,11 +13,13 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import Reader, evaluating, next_token_loss
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
+from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -126,6 +128,7 @@ class MultiInputTransformerWrapper(Wrapper):
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
         self.to_logits = None if return_only_embed else by_name(heads)
+        sort_members(self, ordering.MODEL)
 
     @checked
     def forward(

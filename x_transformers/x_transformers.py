@@ -29,6 +29,7 @@ from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
 from x_transformers.core.arguments import checked
+from x_transformers.core import ordering
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.branches import check_branch
 from x_transformers.core.buffers import Buffer
@@ -64,6 +65,7 @@ from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_modules import for_branch, is_of_others
 from x_transformers.core.own_stacks import a_stack, known_stack, reads_whole, refuse_own_stack, run_stack
 from x_transformers.core.routing import (
@@ -196,6 +198,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.to_out = self.features.pick('project_out', self.projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
+        sort_members(self, ordering.ATTENTION)
+        sort_members(self.attend, ordering.ATTEND)
         self.choose_kernel()
 
     @property
@@ -570,6 +574,7 @@ class AttentionLayers(DerivedAttributes, Routing):
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
         self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else Identity()
         self.keep_derived()
+        sort_members(self, ordering.STACK)
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types, self)
@@ -1027,6 +1032,7 @@ class TransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits = self.head(to_logits)
+        sort_members(self, ordering.MODEL)
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get('_modules', {}).get(name)

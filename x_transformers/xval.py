@@ -14,11 +14,13 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
+from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.core.precision import accurate, at_least_float, clamped_to
 from x_transformers.features.embeddings import (
@@ -144,6 +146,7 @@ class XValTransformerWrapper(Wrapper):
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         self.to_logits = self.features.pick('readout', self.new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
+        sort_members(self, ordering.MODEL)
 
     def new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens)
