@@ -924,3 +924,37 @@ def test_a_branch_of_a_client_behind_shifted_tokens():
     stack = Decoder(**MODULES, shift_tokens=1).double()
     stack.layers[0][1].fn = Plain()
     assert stack(VECTORS).shape == VECTORS.shape
+
+
+# what a client edits or assigns
+
+
+@pytest.mark.parametrize('positions', [None, torch.arange(7) * 2])
+def test_slopes_of_alibi_belong_to_one_module(positions):
+    (one, other), x = (Decoder(**SMALL, alibi_pos_bias=True).eval() for _ in range(2)), torch.randn(2, 7, 32)
+    other.load_state_dict(one.state_dict())
+    before, bias = one(x, pos=positions), one.rel_pos(7, 7)
+    assert one.rel_pos.slopes.shape == (2, 1, 1) and one.rel_pos.device == x.device
+    one.rel_pos.slopes.mul_(3)
+    torch.testing.assert_close(one.rel_pos(7, 7), 3 * bias)
+    assert not torch.allclose(one(x, pos=positions), before, atol=1e-4)
+    torch.testing.assert_close(other(x, pos=positions), before)
+    assert list(one.state_dict()) == list(other.state_dict())
+    copied = copy.deepcopy(one)
+    one.rel_pos.slopes.div_(3)
+    torch.testing.assert_close(one(x, pos=positions), before)
+    torch.testing.assert_close(copied.rel_pos(7, 7), 3 * bias)
+
+
+def test_slopes_of_alibi_are_assigned():
+    net, x = Decoder(**SMALL, alibi_pos_bias=True, alibi_num_heads=1).eval(), torch.randn(2, 7, 32)
+    net.rel_pos.slopes = torch.tensor([0.5]).view(1, 1, 1)
+    assert net.rel_pos.slopes.item() == 0.5 and net.rel_pos(1, 3).tolist() == [[[-1, -0.5, 0]], [[0, 0, 0]]]
+    net.rel_pos.slopes = nn.Parameter(torch.full((1, 1, 1), 0.25))
+    net(x).square().sum().backward()
+    assert net.rel_pos.slopes.grad.abs() > 0 and 'rel_pos.slopes' in dict(net.named_parameters())
+    assert net.half().rel_pos.slopes.dtype == torch.float16
+    with pytest.raises(ValueError, match=r'`slopes` got shape \(3,\), it must have one per head, \(1, 1, 1\)'):
+        net.rel_pos.slopes = torch.ones(3)
+    read = Decoder(**SMALL, alibi_pos_bias=True)
+    assert read.rel_pos.slopes.dtype == read.half().rel_pos.slopes.dtype == torch.float32
