@@ -958,3 +958,40 @@ def test_slopes_of_alibi_are_assigned():
         net.rel_pos.slopes = torch.ones(3)
     read = Decoder(**SMALL, alibi_pos_bias=True)
     assert read.rel_pos.slopes.dtype == read.half().rel_pos.slopes.dtype == torch.float32
+
+
+class HalvedAngles(RotaryEmbedding):
+    def forward(self, t, offset=0):
+        angles, scale = super().forward(t, offset)
+        return angles / 2, scale
+
+
+class HalvedAnglesAlone(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.angles = RotaryEmbedding(dim)
+
+    def forward(self, t):
+        return self.angles(t / 2)[0], 1.0
+
+
+@pytest.mark.parametrize('kind', [HalvedAngles, HalvedAnglesAlone])
+def test_a_rotary_module_takes_positions_alone(kind):
+    net, x = Decoder(**SMALL, rotary_pos_emb=True).eval(), torch.randn(2, 7, 32)
+    wanted = net(x, pos=torch.arange(7) / 2)
+    net.rotary_pos_emb = kind(net.rotary_pos_emb.dim)
+    torch.testing.assert_close(net(x), wanted)
+    _, cache = net(x[:, :5], return_hiddens=True)
+    torch.testing.assert_close(net(x, cache=cache)[:, -2:], wanted[:, -2:])
+
+
+def test_a_rotary_module_with_xpos_takes_positions_alone():
+    net, x = Decoder(**SMALL, rotary_xpos=True).eval(), torch.randn(2, 7, 32)
+    wanted = net(x)
+
+    class Plain(RotaryEmbedding):
+        def forward(self, t, offset=0):
+            return super().forward(t, offset)
+
+    net.rotary_pos_emb = Plain(net.rotary_pos_emb.dim, use_xpos=True)
+    torch.testing.assert_close(net(x), wanted)
