@@ -995,3 +995,55 @@ def test_a_rotary_module_with_xpos_takes_positions_alone():
 
     net.rotary_pos_emb = Plain(net.rotary_pos_emb.dim, use_xpos=True)
     torch.testing.assert_close(net(x), wanted)
+
+
+def test_a_subclass_draws_its_tables():
+    def build(kind=TransformerWrapper, **flags):
+        torch.manual_seed(0)
+        return kind(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL), **flags)
+
+    class Zeros(TransformerWrapper):
+        def init_(self):
+            super().init_()
+            nn.init.zeros_(self.to_logits.weight)
+            nn.init.zeros_(self.token_emb.emb.weight)
+
+    class Same(TransformerWrapper):
+        pass
+
+    assert not build(Zeros).token_emb.emb.weight.any() and not build(Zeros).to_logits.weight.any()
+    torch.testing.assert_close(build(Same).state_dict(), build().state_dict())
+    for flags, spread in ({}, (2 / 32) ** 0.5), (dict(l2norm_embed=True), 1e-5):
+        net = build(**flags)
+        before, draws = copy.deepcopy(net.state_dict()), {'token_emb.emb.weight', 'pos_emb.emb.weight'}
+        net.init_()
+        drawn = {name for name, t in net.state_dict().items() if not torch.equal(t, before[name])}
+        assert drawn == (draws if flags else draws - {'pos_emb.emb.weight'})
+        assert all(0.8 < net.state_dict()[name].std() / spread < 1.2 for name in drawn)
+
+
+def test_further_attributes():
+    def net(kind=Decoder, flags=(), **around):
+        return TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=kind(**SMALL, **dict(flags)), **around)
+
+    assert not net().has_multiple_heads and net(num_output_heads=2).has_multiple_heads
+    assert net().train_max_looped_steps == 4
+    looped = net(flags=dict(pre_and_post_norm=True), looped=True, max_looped_steps=3)
+    assert looped.train_max_looped_steps == 3
+    assert net(tie_embedding=True).tie_embedding_scale == 32**-0.5
+    assert net(tie_embedding=True, tie_embedding_scale=0.5).tie_embedding_scale == 0.5
+    assert not AutoregressiveWrapper(net()).add_continuous_pred_head
+    assert AutoregressiveWrapper(net(add_continuous_pred_head=True)).add_continuous_pred_head
+    attn = Attention(32)
+    assert attn.sublayer_dropout is None and attn.qk_norm_scale == 10 and attn.to_v_gate_activation is F.sigmoid
+    assert Attention(32, gate_values=True, swiglu_values=True).to_v_gate_activation is F.silu
+    for flag in 'alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias':
+        assert Decoder(**SMALL, **{flag: True}).rel_pos.device == torch.device('cpu')
+
+
+def test_the_activation_of_gates_is_replaced():
+    attn, x = Attention(32, heads=2, dim_head=16, gate_values=True).eval(), torch.randn(2, 5, 32)
+    ungated = Attention(32, heads=2, dim_head=16).eval()
+    ungated.load_state_dict(attn.state_dict(), strict=False)
+    attn.to_v_gate_activation = torch.ones_like
+    torch.testing.assert_close(attn(x), ungated(x))

@@ -47,7 +47,6 @@ ROOT = Path(__file__).parents[1]
 # names that are a matter of the original's inside, or that do something else here, and why
 ELSEWHERE_CALLED = {
     'attend.Attend.flash_attn': 'the kernel is chosen by `choose_kernel`',
-    'x_transformers.TransformerWrapper.init_': 'parameters are drawn when they are made',
     'xl_autoregressive_wrapper.XLAutoregressiveWrapper.init_ttt': 'the inner loop of `TestTimeTraining`',
     'xl_autoregressive_wrapper.XLAutoregressiveWrapper.update_ttt': 'the inner loop of `TestTimeTraining`',
     'recirculation.Recirculation.recirculate': 'takes the state of a pass of its own',

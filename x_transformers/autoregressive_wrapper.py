@@ -247,6 +247,7 @@ class AutoregressiveWrapper(Configurable):
         check_net(net)
         self.net = net
         self.max_seq_len = net.max_seq_len
+        self.add_continuous_pred_head = bool(getattr(net, 'add_continuous_pred_head', False))
         self.ignore_index = ignore_index
         self.pad_value = pad_value
         self.mask_prob = mask_prob

@@ -1032,13 +1032,24 @@ class TransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits = self.head(to_logits)
+        self.has_multiple_heads = getattr(self, 'num_output_heads', 1) > 1
+        self.train_max_looped_steps = getattr(self, 'max_looped_steps', 1)
         sort_members(self, ordering.MODEL)
+        if type(self).init_ is not TransformerWrapper.init_:
+            self.init_()  # of a subclass; our tables are drawn when they are made
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get('_modules', {}).get(name)
         super().__setattr__(name, value)
         if before is not None:
             retie(self, name, before)
+
+    def init_(self) -> None:
+        """Draw the token table again, and with `l2norm_embed` the table of positions. `__init__` ends with it."""
+        if isinstance(self.token_emb, TokenEmbedding):
+            self.token_emb.init_()
+        if self.l2norm_embed and isinstance(self.pos_emb, AbsolutePositionalEmbedding):  # noqa: F405
+            nn.init.normal_(self.pos_emb.emb.weight, std=1e-5)
 
     # whether the logits are log probabilities already, which objectives ask; a feature says so
     output_is_log_prob = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
@@ -158,6 +159,9 @@ class DerivedHeads:
         """Settle further attributes, once the features of the layer are set up."""
         keep_none(self, OF_ATTENTION)
         self.attn_on_attn = bool(getattr(self, 'on_attn', False))
+        self.sublayer_dropout = getattr(self, 'sublayer_dropout', None) or None
+        if getattr(self, 'to_v_gate_activation', None) is None:
+            self.to_v_gate_activation = F.sigmoid
         for name, value in (('qk_norm_q_scale', 1), ('qk_norm_k_scale', 1), ('to_value_residual_mix', half)):
             if getattr(self, name, None) is None:
                 setattr(self, name, value)
