@@ -18,6 +18,7 @@ from x_transformers import (
     CrossAttender,
     Decoder,
     Encoder,
+    FeedForward,
     MultiInputTransformerWrapper,
     TransformerWrapper,
     ViTransformerWrapper,
@@ -1047,3 +1048,96 @@ def test_the_activation_of_gates_is_replaced():
     ungated.load_state_dict(attn.state_dict(), strict=False)
     attn.to_v_gate_activation = torch.ones_like
     torch.testing.assert_close(attn(x), ungated(x))
+
+
+# names that a subclass takes for its own
+
+
+IMAGE = torch.randn(2, 3, 8, 8)
+SUBCLASSED = {
+    'tokens': (
+        TransformerWrapper,
+        lambda: dict(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL)),
+        lambda net: net(torch.arange(5)[None]),
+        ('head', 'embed', 'embedding', 'check', 'new_head', 'compose'),
+    ),
+    'vectors': (
+        ContinuousTransformerWrapper,
+        lambda: dict(dim_in=4, dim_out=3, max_seq_len=8, attn_layers=Encoder(**SMALL)),
+        lambda net: net(torch.ones(2, 5, 4)),
+        ('embed', 'read', 'stem', 'compose'),
+    ),
+    'images': (
+        ViTransformerWrapper,
+        lambda: dict(image_size=8, patch_size=4, num_classes=3, attn_layers=Encoder(**SMALL)),
+        lambda net: net(IMAGE),
+        ('head', 'check', 'tokens', 'hidden', 'positions', 'pooled', 'cropped'),
+    ),
+    'attention': (
+        Attention,
+        lambda: dict(dim=32, heads=2),
+        lambda net: net(torch.ones(2, 5, 32)),
+        ('projection', 'split', 'merged', 'turned', 'compose'),
+    ),
+    'feedforward': (
+        FeedForward,
+        lambda: dict(dim=32),
+        lambda net: net(torch.ones(2, 5, 32)),
+        ('layers', 'widen', 'output', 'outputs', 'last', 'compose'),
+    ),
+    'stack': (Decoder, lambda: SMALL, lambda net: net(torch.ones(2, 5, 32)), ('route', 'hint', 'compose')),
+    'next tokens': (
+        AutoregressiveWrapper,
+        lambda: dict(net=TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))),
+        lambda net: net(torch.arange(5)[None]),
+        ('split', 'head', 'loss'),
+    ),
+    'next vectors': (
+        ContinuousAutoregressiveWrapper,
+        lambda: dict(net=ContinuousTransformerWrapper(max_seq_len=8, attn_layers=Decoder(**SMALL))),
+        lambda net: net(torch.ones(2, 5, 32)),
+        ('loss', 'rollout', 'drawn'),
+    ),
+}
+
+
+@pytest.mark.parametrize('name', SUBCLASSED)
+def test_modules_and_methods_of_a_subclass_are_its_own(name):
+    kind, options, run, names = SUBCLASSED[name]
+
+    def built(cls):
+        torch.manual_seed(0)
+        return cls(**options()).eval()
+
+    wanted = run(built(kind))
+    holds = built(type('Holds', (kind,), {}))
+    for own in names:
+        held = nn.Linear(2, 2)
+        setattr(holds, own, held)
+        assert getattr(holds, own) is held
+        assert f'{own}.weight' in holds.state_dict()
+    torch.testing.assert_close(run(holds), wanted)
+    methods = built(type('Methods', (kind,), {own: lambda self: 5 for own in names}))
+    assert all(getattr(methods, own)() == 5 for own in names)
+    torch.testing.assert_close(run(methods), wanted)
+
+
+def test_a_name_that_is_taken_is_refused():
+    net = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))
+    for name, value in (
+        ('explain', nn.Linear(2, 2)),
+        ('run_stack', nn.Linear(2, 2)),
+        ('outline', nn.Parameter(torch.ones(2))),
+    ):
+        with pytest.raises(AttributeError, match=f'`{name}` is an attribute of the class .*: use another name'):
+            setattr(net, name, value)
+        assert name not in net.state_dict()
+    with pytest.raises(TypeError, match=r'`features` got .*, it holds those of TransformerWrapper: use another name'):
+        net.features = nn.Linear(2, 2)
+
+    class Mine(TransformerWrapper):
+        def middle(self):
+            pass
+
+    mine = Mine(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))
+    mine.middle = nn.Linear(2, 2)  # a class of theirs is their business

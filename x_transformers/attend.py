@@ -201,7 +201,7 @@ class Attend(Configurable, ChoosesKernel):
         self.shape, self.causal, self.flash, self.scale = HeadCount(heads), bool(causal), flash, scale
         self.logit_scale, self.dropout, self.sdp_backends = scale, 0.0, None
         backends = {} if sdp_kwargs == ALL_BACKENDS else {'attend_sdp_kwargs': sdp_kwargs}
-        self.features = self.compose(features, backends | flags).setup()
+        self.features = self._compose(features, backends | flags).setup()
         self.choose_kernel()
 
     @classmethod

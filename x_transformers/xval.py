@@ -142,13 +142,13 @@ class XValTransformerWrapper(Wrapper):
         self.l2norm_embed, self.max_mem_len = False, max_mem_len
         self.attn_layers = attn_layers
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
-        self.features = self.compose(features, flags).setup()
+        self.features = self._compose(features, flags).setup()
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
-        self.to_logits = self.features.pick('readout', self.new_head)()
+        self.to_logits = self.features.pick('readout', self._new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
         sort_members(self, ordering.MODEL)
 
-    def new_head(self) -> nn.Module:
+    def _new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens)
 
     @checked
@@ -193,12 +193,12 @@ class XValTransformerWrapper(Wrapper):
     def embed_all(self, x: Tensor, x_num: Tensor, call: ModelCall) -> Tensor:
         """Embed tokens and numbers, add positions and further inputs, and bring them to the width of the stack."""
         numbers = call.cleared(x_num.unsqueeze(-1)).squeeze(-1)
-        call.like_tokens = self.embed(x, numbers)
+        call.like_tokens = self._embed(x, numbers)
         h = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
         call.trace.initial_embeds = h = self.project_emb(call.on.chain('embedded', h, call))
         return h
 
-    def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
+    def _embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
         exact = accurate(embedded)  # numbers may be beyond the range of float16

@@ -102,7 +102,9 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         if name != 'slopes':
             return super().__setattr__(name, value)
         if a_tensor(value, 'slopes').numel() != self.heads:
-            raise ConfigError(f'`slopes` got shape {tuple(value.shape)}, it must have one per head, ({self.heads}, 1, 1)')
+            raise ConfigError(
+                f'`slopes` got shape {tuple(value.shape)}, it must have one per head, ({self.heads}, 1, 1)'
+            )
         self._parameters.pop(name, None)
         self._buffers.pop(name, None)
         learned = isinstance(value, nn.Parameter)
@@ -113,7 +115,7 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
         """Return the slopes if somebody has asked for them or assigned some."""
         held = self._parameters.get('slopes')
         held = self._buffers.get('slopes') if held is None else held
-        return None if held is None or held.is_meta and self.place[0].type != 'meta' else held
+        return None if held is None or (held.is_meta and self.place[0].type != 'meta') else held
 
     def slopes_of_all(self, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return a slope per head, (h,): 0 for those without."""

@@ -166,12 +166,12 @@ class DerivedHeads:
             if getattr(self, name, None) is None:
                 setattr(self, name, value)
 
-    def split(self, name: str, t: Tensor, width: int) -> Tensor:
+    def _split(self, name: str, t: Tensor, width: int) -> Tensor:
         """Split heads, b n (h d) -> b h n d, by the module of that name if somebody has asked for it or replaced it."""
         module = self._modules.get(name)
         return heads_of(t, width) if module is None else module(t)
 
-    def merged(self, out: Tensor) -> Tensor:
+    def _merge(self, out: Tensor) -> Tensor:
         """Merge heads, b h n d -> b n (h d), likewise."""
         module = self._modules.get('merge_heads')
         return out.transpose(1, 2).flatten(2) if module is None else module(out)

@@ -302,8 +302,8 @@ class Rotary(AttentionFeature):
             scale = self.rotary_factor if scale is None else scale * self.rotary_factor
         still = self.host.heads - self.host.rotate_num_heads
         if still == 0:
-            return self.host.turned(t, angles, scale)
-        return torch.cat((t[:, :still], self.host.turned(t[:, still:], angles, scale)), dim=1)
+            return self.host._rotate(t, angles, scale)
+        return torch.cat((t[:, :still], self.host._rotate(t[:, still:], angles, scale)), dim=1)
 
 
 # features of a stack

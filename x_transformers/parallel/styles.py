@@ -271,7 +271,7 @@ class Features(Style):
         self.lane = lane
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        widened, output = module.ff[0], module.output
+        widened, output = module.ff[0], module.output_layer
         gated = isinstance(widened, GLU)
         inner = View(device_mesh, axis=0, parts=2 if gated else 1)
         wide = widened.proj if gated else widened[0]
