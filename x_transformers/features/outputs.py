@@ -94,6 +94,7 @@ class GateValues(AttentionFeature):
         'output_gate_headwise': 'output_gate',
     }
     stored_as = {'from_input': 'to_v_gate', 'from_values': 'to_output_gate'}
+    settles = ('to_v_gate_activation',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:

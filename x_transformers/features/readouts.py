@@ -127,6 +127,7 @@ class TieEmbedding(ModelFeature):
         'of `l2norm_embed`, logits come from the normed table; False, as in the original: from that which is stored',
     )
     clashes = {'num_output_heads': 'there is one token table'}
+    settles = ('tie_embedding_scale',)
     plain = True
 
     def readout(self) -> nn.Module:
