@@ -1266,3 +1266,219 @@ def test_intermediates_are_a_dataclass():
     own.post_softmax_attn = None
     assert own.post_softmax_attn is None and own.pre_softmax_attn is not None
     assert copy.deepcopy(own).post_softmax_attn is None
+
+
+# what a client edits or assigns
+
+
+@pytest.mark.parametrize('positions', [None, torch.arange(7) * 2])
+def test_slopes_of_alibi_belong_to_one_module(positions):
+    (one, other), x = (Decoder(**SMALL, alibi_pos_bias=True).eval() for _ in range(2)), torch.randn(2, 7, 32)
+    other.load_state_dict(one.state_dict())
+    before, bias = one(x, pos=positions), one.rel_pos(7, 7)
+    assert one.rel_pos.slopes.shape == (2, 1, 1) and one.rel_pos.device == x.device
+    one.rel_pos.slopes.mul_(3)
+    torch.testing.assert_close(one.rel_pos(7, 7), 3 * bias)
+    assert not torch.allclose(one(x, pos=positions), before, atol=1e-4)
+    torch.testing.assert_close(other(x, pos=positions), before)
+    assert list(one.state_dict()) == list(other.state_dict())
+    copied = copy.deepcopy(one)
+    one.rel_pos.slopes.div_(3)
+    torch.testing.assert_close(one(x, pos=positions), before)
+    torch.testing.assert_close(copied.rel_pos(7, 7), 3 * bias)
+
+
+def test_slopes_of_alibi_are_assigned():
+    net, x = Decoder(**SMALL, alibi_pos_bias=True, alibi_num_heads=1).eval(), torch.randn(2, 7, 32)
+    net.rel_pos.slopes = torch.tensor([0.5]).view(1, 1, 1)
+    assert net.rel_pos.slopes.item() == 0.5 and net.rel_pos(1, 3).tolist() == [[[-1, -0.5, 0]], [[0, 0, 0]]]
+    net.rel_pos.slopes = nn.Parameter(torch.full((1, 1, 1), 0.25))
+    net(x).square().sum().backward()
+    assert net.rel_pos.slopes.grad.abs() > 0 and 'rel_pos.slopes' in dict(net.named_parameters())
+    assert net.half().rel_pos.slopes.dtype == torch.float16
+    with pytest.raises(ValueError, match=r'`slopes` got shape \(3,\), it must have one per head, \(1, 1, 1\)'):
+        net.rel_pos.slopes = torch.ones(3)
+    read = Decoder(**SMALL, alibi_pos_bias=True)
+    assert read.rel_pos.slopes.dtype == read.half().rel_pos.slopes.dtype == torch.float32
+
+
+class HalvedAngles(RotaryEmbedding):
+    def forward(self, t, offset=0):
+        angles, scale = super().forward(t, offset)
+        return angles / 2, scale
+
+
+class HalvedAnglesAlone(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.angles = RotaryEmbedding(dim)
+
+    def forward(self, t):
+        return self.angles(t / 2)[0], 1.0
+
+
+@pytest.mark.parametrize('kind', [HalvedAngles, HalvedAnglesAlone])
+def test_a_rotary_module_takes_positions_alone(kind):
+    net, x = Decoder(**SMALL, rotary_pos_emb=True).eval(), torch.randn(2, 7, 32)
+    wanted = net(x, pos=torch.arange(7) / 2)
+    net.rotary_pos_emb = kind(net.rotary_pos_emb.dim)
+    torch.testing.assert_close(net(x), wanted)
+    _, cache = net(x[:, :5], return_hiddens=True)
+    torch.testing.assert_close(net(x, cache=cache)[:, -2:], wanted[:, -2:])
+
+
+def test_a_rotary_module_with_xpos_takes_positions_alone():
+    net, x = Decoder(**SMALL, rotary_xpos=True).eval(), torch.randn(2, 7, 32)
+    wanted = net(x)
+
+    class Plain(RotaryEmbedding):
+        def forward(self, t, offset=0):
+            return super().forward(t, offset)
+
+    net.rotary_pos_emb = Plain(net.rotary_pos_emb.dim, use_xpos=True)
+    torch.testing.assert_close(net(x), wanted)
+
+
+def test_a_subclass_draws_its_tables():
+    def build(kind=TransformerWrapper, **flags):
+        torch.manual_seed(0)
+        return kind(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL), **flags)
+
+    class Zeros(TransformerWrapper):
+        def init_(self):
+            super().init_()
+            nn.init.zeros_(self.to_logits.weight)
+            nn.init.zeros_(self.token_emb.emb.weight)
+
+    class Same(TransformerWrapper):
+        pass
+
+    assert not build(Zeros).token_emb.emb.weight.any() and not build(Zeros).to_logits.weight.any()
+    torch.testing.assert_close(build(Same).state_dict(), build().state_dict())
+    for flags, spread in ({}, (2 / 32) ** 0.5), (dict(l2norm_embed=True), 1e-5):
+        net = build(**flags)
+        before, draws = copy.deepcopy(net.state_dict()), {'token_emb.emb.weight', 'pos_emb.emb.weight'}
+        net.init_()
+        drawn = {name for name, t in net.state_dict().items() if not torch.equal(t, before[name])}
+        assert drawn == (draws if flags else draws - {'pos_emb.emb.weight'})
+        assert all(0.8 < net.state_dict()[name].std() / spread < 1.2 for name in drawn)
+
+
+def test_further_attributes():
+    def net(kind=Decoder, flags=(), **around):
+        return TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=kind(**SMALL, **dict(flags)), **around)
+
+    assert not net().has_multiple_heads and net(num_output_heads=2).has_multiple_heads
+    assert net().train_max_looped_steps == 4
+    looped = net(flags=dict(pre_and_post_norm=True), looped=True, max_looped_steps=3)
+    assert looped.train_max_looped_steps == 3
+    assert net(tie_embedding=True).tie_embedding_scale == 32**-0.5
+    assert net(tie_embedding=True, tie_embedding_scale=0.5).tie_embedding_scale == 0.5
+    assert not AutoregressiveWrapper(net()).add_continuous_pred_head
+    assert AutoregressiveWrapper(net(add_continuous_pred_head=True)).add_continuous_pred_head
+    attn = Attention(32)
+    assert attn.sublayer_dropout is None and attn.qk_norm_scale == 10 and attn.to_v_gate_activation is F.sigmoid
+    assert Attention(32, gate_values=True, swiglu_values=True).to_v_gate_activation is F.silu
+    for flag in 'alibi_pos_bias', 'rel_pos_bias', 'dynamic_pos_bias':
+        assert Decoder(**SMALL, **{flag: True}).rel_pos.device == torch.device('cpu')
+
+
+def test_the_activation_of_gates_is_replaced():
+    attn, x = Attention(32, heads=2, dim_head=16, gate_values=True).eval(), torch.randn(2, 5, 32)
+    ungated = Attention(32, heads=2, dim_head=16).eval()
+    ungated.load_state_dict(attn.state_dict(), strict=False)
+    attn.to_v_gate_activation = torch.ones_like
+    torch.testing.assert_close(attn(x), ungated(x))
+
+
+# names that a subclass takes for its own
+
+
+IMAGE = torch.randn(2, 3, 8, 8)
+SUBCLASSED = {
+    'tokens': (
+        TransformerWrapper,
+        lambda: dict(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL)),
+        lambda net: net(torch.arange(5)[None]),
+        ('head', 'embed', 'embedding', 'check', 'new_head', 'compose'),
+    ),
+    'vectors': (
+        ContinuousTransformerWrapper,
+        lambda: dict(dim_in=4, dim_out=3, max_seq_len=8, attn_layers=Encoder(**SMALL)),
+        lambda net: net(torch.ones(2, 5, 4)),
+        ('embed', 'read', 'stem', 'compose'),
+    ),
+    'images': (
+        ViTransformerWrapper,
+        lambda: dict(image_size=8, patch_size=4, num_classes=3, attn_layers=Encoder(**SMALL)),
+        lambda net: net(IMAGE),
+        ('head', 'check', 'tokens', 'hidden', 'positions', 'pooled', 'cropped'),
+    ),
+    'attention': (
+        Attention,
+        lambda: dict(dim=32, heads=2),
+        lambda net: net(torch.ones(2, 5, 32)),
+        ('projection', 'split', 'merged', 'turned', 'compose'),
+    ),
+    'feedforward': (
+        FeedForward,
+        lambda: dict(dim=32),
+        lambda net: net(torch.ones(2, 5, 32)),
+        ('layers', 'widen', 'output', 'outputs', 'last', 'compose'),
+    ),
+    'stack': (Decoder, lambda: SMALL, lambda net: net(torch.ones(2, 5, 32)), ('route', 'hint', 'compose')),
+    'next tokens': (
+        AutoregressiveWrapper,
+        lambda: dict(net=TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))),
+        lambda net: net(torch.arange(5)[None]),
+        ('split', 'head', 'loss'),
+    ),
+    'next vectors': (
+        ContinuousAutoregressiveWrapper,
+        lambda: dict(net=ContinuousTransformerWrapper(max_seq_len=8, attn_layers=Decoder(**SMALL))),
+        lambda net: net(torch.ones(2, 5, 32)),
+        ('loss', 'rollout', 'drawn'),
+    ),
+}
+
+
+@pytest.mark.parametrize('name', SUBCLASSED)
+def test_modules_and_methods_of_a_subclass_are_its_own(name):
+    kind, options, run, names = SUBCLASSED[name]
+
+    def built(cls):
+        torch.manual_seed(0)
+        return cls(**options()).eval()
+
+    wanted = run(built(kind))
+    holds = built(type('Holds', (kind,), {}))
+    for own in names:
+        held = nn.Linear(2, 2)
+        setattr(holds, own, held)
+        assert getattr(holds, own) is held
+        assert f'{own}.weight' in holds.state_dict()
+    torch.testing.assert_close(run(holds), wanted)
+    methods = built(type('Methods', (kind,), {own: lambda self: 5 for own in names}))
+    assert all(getattr(methods, own)() == 5 for own in names)
+    torch.testing.assert_close(run(methods), wanted)
+
+
+def test_a_name_that_is_taken_is_refused():
+    net = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))
+    for name, value in (
+        ('explain', nn.Linear(2, 2)),
+        ('run_stack', nn.Linear(2, 2)),
+        ('outline', nn.Parameter(torch.ones(2))),
+    ):
+        with pytest.raises(AttributeError, match=f'`{name}` is an attribute of the class .*: use another name'):
+            setattr(net, name, value)
+        assert name not in net.state_dict()
+    with pytest.raises(TypeError, match=r'`features` got .*, it holds those of TransformerWrapper: use another name'):
+        net.features = nn.Linear(2, 2)
+
+    class Mine(TransformerWrapper):
+        def middle(self):
+            pass
+
+    mine = Mine(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))
+    mine.middle = nn.Linear(2, 2)  # a class of theirs is their business

@@ -97,7 +97,7 @@ def test_transformers_conformer_block():
         norm(layer[0][0], ln)
         ff = next(m for m in layer[1].modules() if hasattr(m, 'ff'))
         ff.ff[0][0].load_state_dict(own.intermediate_dense.state_dict())
-        ff.output.load_state_dict(own.output_dense.state_dict())
+        ff.output_layer.load_state_dict(own.output_dense.state_dict())
     norm(attn[0][0], theirs.self_attn_layer_norm)
     for ours, own in zip(('to_q', 'to_k', 'to_v', 'to_out'), ('q', 'k', 'v', 'out'), strict=True):
         getattr(attn[1], ours).load_state_dict(getattr(theirs.self_attn, f'linear_{own}').state_dict())

@@ -191,7 +191,7 @@ def test_a_tiny_variance_is_bounded():
     for variance in (0.0, 1e-9, 1e-6):
         prediction = torch.stack((mean, torch.full_like(mean, variance)))
         expected = entries(prediction, target, 'nll').mean().item()
-        assert wrapped(probabilistic=True).loss(prediction, target).item() == pytest.approx(expected, rel=1e-12)
+        assert wrapped(probabilistic=True)._loss_of(prediction, target).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_loss_of_ones_own():

@@ -159,7 +159,7 @@ def test_it_is_that_of_transformers():
             for linear, conv in (
                 (attention[1].to_out, block.attn.c_proj),
                 (feedforward[1].ff[0][0], block.mlp.c_fc),
-                (feedforward[1].output, block.mlp.c_proj),
+                (feedforward[1].output_layer, block.mlp.c_proj),
             ):
                 linear.weight.copy_(conv.weight.T), linear.bias.copy_(conv.bias)
         for own, other in norms:

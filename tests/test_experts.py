@@ -164,7 +164,7 @@ def test_names_and_shapes():
     module = FeedForward(400, mult=1, moe_experts=3, output_proj_depth=2, moe_shared=1)
     for weight, bound in ((module.moe.up.weight, 20**-1.0), (module.moe.router.weight, 20**-1.0)):
         assert weight.abs().max() <= bound and abs(weight.std() * 3**0.5 / bound - 1) < 0.05
-    for output in module.outputs:
+    for output in module.output_layers:
         assert abs(output.weight.std() * (2 * 400 * 2) ** 0.5 - 1) < 0.03
     module = FeedForward(8, moe_experts=3, zero_init_output=True, moe_shared=1)
     assert (module(randn(2, 3, 8).float()) == 0).all()

@@ -202,9 +202,9 @@ def test_initial_values_shrink_with_depth():
     """2402.00838: a normal of variance 1 / (2 fan_in depth)."""
     for depth in (1, 5):
         module = FeedForward(dim=100, output_proj_depth=depth)
-        assert abs(module.output.weight.std() * (2 * 400 * depth) ** 0.5 - 1) < 0.03
-        assert module.output.bias.abs().max() > 0
-    assert (FeedForward(dim=5, output_proj_depth=2, zero_init_output=True).output.weight == 0).all()
+        assert abs(module.output_layer.weight.std() * (2 * 400 * depth) ** 0.5 - 1) < 0.03
+        assert module.output_layer.bias.abs().max() > 0
+    assert (FeedForward(dim=5, output_proj_depth=2, zero_init_output=True).output_layer.weight == 0).all()
 
 
 def test_gelu_is_exact():

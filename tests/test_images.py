@@ -249,7 +249,7 @@ def test_positions_are_resampled_in_single_precision():
     net = images(interpolate_pos_emb='bicubic').bfloat16()
     grid = net.pos_embedding.float().unflatten(1, (SIDE, SIDE))[0].permute(2, 0, 1)[None]
     wanted = F.interpolate(grid, (5, 4), mode='bicubic').bfloat16().flatten(2).transpose(1, 2)
-    assert torch.equal(net.positions(5, 4), wanted)
+    assert torch.equal(net._positions_of(5, 4), wanted)
 
 
 def test_pixels_that_fill_no_patch():

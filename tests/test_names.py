@@ -47,7 +47,6 @@ ROOT = Path(__file__).parents[1]
 # names that are a matter of the original's inside, or that do something else here, and why
 ELSEWHERE_CALLED = {
     'attend.Attend.flash_attn': 'the kernel is chosen by `choose_kernel`',
-    'x_transformers.TransformerWrapper.init_': 'parameters are drawn when they are made',
     'xl_autoregressive_wrapper.XLAutoregressiveWrapper.init_ttt': 'the inner loop of `TestTimeTraining`',
     'xl_autoregressive_wrapper.XLAutoregressiveWrapper.update_ttt': 'the inner loop of `TestTimeTraining`',
     'recirculation.Recirculation.recirculate': 'takes the state of a pass of its own',
@@ -85,6 +84,7 @@ def original(name):
 
 
 SHOWN, CALLED = original('original_names.txt'), original('original_calls.txt')
+ORDER = original('original_order.txt')
 
 
 @pytest.mark.parametrize('module', SHOWN)
@@ -94,6 +94,15 @@ def test_every_name_of_the_original_is_there(module):
     assert set(SHOWN[module]) <= {*dir(found), 'annotations'}
     with pytest.raises(AttributeError, match='nothing'):
         found.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize('case', ORDER)
+def test_order_of_parameters(case):
+    """Optimizers, `parameters_to_vector` and averages of weights go by the order, not by names."""
+    model = eval(case, {**vars(importlib.import_module('x_transformers')), 'GRU': nn.GRU})
+    assert list(model.state_dict()) == ORDER[case]
+    parameters = dict(model.named_parameters())
+    assert list(parameters) == [name for name in ORDER[case] if name in parameters]
 
 
 def test_names_are_looked_up_when_asked_for():

@@ -19,8 +19,8 @@ def test_parity(kind):
     for name, case in GOLDEN.releases[VERSION].items():
         if made(case) == kind:
             model = build(case['make'])
-            shapes = {entry: shape for entry, shape, _ in GOLDEN.states[case['state']]}
-            assert {entry: shape for entry, shape, _ in layout(model)} == shapes, name
+            shapes = [(entry, shape) for entry, shape, _ in GOLDEN.states[case['state']]]
+            assert [(entry, shape) for entry, shape, _ in layout(model)] == shapes, name
             model.load_state_dict(GOLDEN.state(VERSION, name), strict=True)
             assert GOLDEN.error(VERSION, name, run(model, case['call'])) < 2e-4, name
 

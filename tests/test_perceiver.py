@@ -44,7 +44,7 @@ def copied(reading, layer):
         mine.gamma.copy_(theirs.weight - mine.unit_offset), mine.beta.copy_(theirs.bias)
     linears = [(attn[1].to_q, own.query), (attn[1].to_k, own.key), (attn[1].to_v, own.value)]
     linears += [(attn[1].to_out, layer.attention.output.dense)]
-    linears += [(ff[1].ff[0][0], layer.mlp.dense1), (ff[1].output, layer.mlp.dense2)]
+    linears += [(ff[1].ff[0][0], layer.mlp.dense1), (ff[1].output_layer, layer.mlp.dense2)]
     for mine, theirs in linears:
         mine.weight.copy_(theirs.weight)
         if mine.bias is not None:

@@ -311,7 +311,7 @@ def copied(made, theirs):
             getattr(attn[1], f'xl_{name}').copy_(tensor)
         for (norms, *_), norm in ((attn, own.layer_norm), (ff, layer.ff.layer_norm)):
             norms[2].gamma.copy_(norm.weight - norms[2].unit_offset), norms[2].beta.copy_(norm.bias)
-        for linear, other in ((ff[1].ff[0][0], layer.ff.layer_1), (ff[1].output, layer.ff.layer_2)):
+        for linear, other in ((ff[1].ff[0][0], layer.ff.layer_1), (ff[1].output_layer, layer.ff.layer_2)):
             linear.weight.copy_(other.weight), linear.bias.copy_(other.bias)
 
 

@@ -62,7 +62,7 @@ def as_torch(model, pre_norm):
             if width == 3:
                 put(layer.multihead_attn, own[1][1], layer.norm2, own[1][0][at])
             put_norm(layer.norm3 if width == 3 else layer.norm2, own[-1][0][at])
-            first, last = own[-1][1].ff[0][0], own[-1][1].output
+            first, last = own[-1][1].ff[0][0], own[-1][1].output_layer
             for theirs_linear, linear in ((layer.linear1, first), (layer.linear2, last)):
                 theirs_linear.load_state_dict(linear.state_dict())
         if pre_norm:
@@ -174,7 +174,7 @@ def test_matrices_are_normal_and_all_else_is_neutral(offset):
 
 def test_the_deeper_the_smaller_what_joins_the_stream():
     net = presets.initialise_(net_of(dim=128), residual='depth')
-    ends = [w for a in net.attn_layers.layers for w in ([a[1].to_out] if a.kind == 'a' else [a[1].output])]
+    ends = [w for a in net.attn_layers.layers for w in ([a[1].to_out] if a.kind == 'a' else [a[1].output_layer])]
     for module in net.modules():
         if isinstance(module, nn.Linear):
             shrunk = 6**-0.5 if any(module is end for end in ends) else 1.0

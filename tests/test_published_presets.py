@@ -113,7 +113,7 @@ def test_first_values():
     """What joins the stream of GPT-2 starts smaller; an agent starts from the values of its gates."""
     torch.manual_seed(0)
     net = presets.build(presets.gpt2(dim=128, depth=8, heads=2, num_tokens=300, max_seq_len=10))
-    ends = [w for a in net.attn_layers.layers for w in ([a[1].to_out] if a.kind == 'a' else [a[1].output])]
+    ends = [w for a in net.attn_layers.layers for w in ([a[1].to_out] if a.kind == 'a' else [a[1].output_layer])]
     for end in ends:
         assert abs(end.weight.std() / (0.02 * 16**-0.5) - 1) < 0.06
     assert abs(net.token_emb.emb.weight.std() / 0.02 - 1) < 0.06
@@ -149,7 +149,7 @@ def test_gpt1_is_the_model_of_transformers():
                 parts = [*parts, (branch.to_out, block.attn.c_proj.weight, block.attn.c_proj.bias)]
             else:
                 parts = [(branch.ff[0][0], block.mlp.c_fc.weight, block.mlp.c_fc.bias)]
-                parts += [(branch.output, block.mlp.c_proj.weight, block.mlp.c_proj.bias)]
+                parts += [(branch.output_layer, block.mlp.c_proj.weight, block.mlp.c_proj.bias)]
             for linear, weight, bias in parts:
                 linear.weight.copy_(weight.T), linear.bias.copy_(bias)
     ids = torch.randint(0, 50, (2, 12))
@@ -216,7 +216,7 @@ def test_an_agent_written_out():
             sim = torch.einsum('hd,jhd->hj', q[i] + u, k[:keys]) + torch.einsum('hd,jhd->hj', q[i] + w, far[-keys:])
             rows.append(torch.einsum('hj,jhd->hd', (sim * width**-0.5).softmax(-1), v[:keys]).flatten())
         stream = gated(gate, attn.to_out(torch.stack(rows)), stream)
-        first, last = ff.ff[0][0], ff.output
+        first, last = ff.ff[0][0], ff.output_layer
         inner = (normed(ff_norms[0], stream) @ first.weight.T + first.bias).relu()
         stream = gated(ff_gate, inner @ last.weight.T + last.bias, stream)
     assert_close(net(x, mems=mems)[0], net.project_out(stream))

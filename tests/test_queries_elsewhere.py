@@ -140,7 +140,10 @@ def test_causal_attention_by_its_formula():
         heads = []
         for h in range(2):
             logits = torch.stack(
-                [q[place, h] @ k[j, h] * 8**-0.5 - slopes.slopes[h].double() * (place - j) for j in range(place + 1)]
+                [
+                    q[place, h] @ k[j, h] * 8**-0.5 - slopes.slopes[h, 0, 0].double() * (place - j)
+                    for j in range(place + 1)
+                ]
             )
             heads.append(logits.softmax(0) @ v[: place + 1, h])
         rows.append(torch.cat(heads))

@@ -118,7 +118,7 @@ def last_gradient(pre_norm, depth, dim=64):
     flags = dict(heads=4, attn_dim_head=dim // 4, verbose=False, pre_norm=pre_norm)
     stack = Encoder(dim=dim, depth=depth, **flags)
     xavier_(stack)
-    way_out = stack.layers[-1][1].output.weight
+    way_out = stack.layers[-1][1].output_layer.weight
     out = stack(torch.randn(8, 32, dim))
     return torch.autograd.grad((out - torch.randn_like(out)).square().mean(), way_out)[0].norm()
 

@@ -433,11 +433,11 @@ def test_factor_of_the_branch(flags, factor):
 def test_initial_outputs_shrink_with_depth():
     net = Decoder(dim=64, depth=8, heads=4, attn_dim_head=64, depth_scale_residual=True)
     for index, (_, fn, _) in enumerate(net.layers):
-        output = fn.to_out if index % 2 == 0 else fn.output
+        output = fn.to_out if index % 2 == 0 else fn.output_layer
         block = index // 2 + 1
         assert abs(output.weight.std() * (2 * output.in_features * block) ** 0.5 - 1) < 0.06
     silent = Decoder(**SIZES, depth_scale_residual=True, zero_init_branch_output=True)
-    assert all((fn.output.weight == 0).all() for _, fn, _ in silent.layers[1::2])
+    assert all((fn.output_layer.weight == 0).all() for _, fn, _ in silent.layers[1::2])
 
 
 @pytest.mark.parametrize('value', [0, 0.0, 'deep'])

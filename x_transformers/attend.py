@@ -232,7 +232,7 @@ class Attend(Configurable, ChoosesKernel):
         self.shape, self.causal, self.flash, self.scale = HeadCount(heads), bool(causal), flash, scale
         self.logit_scale, self.sdp_backends = scale, None
         backends = {} if sdp_kwargs == ALL_BACKENDS else {'attend_sdp_kwargs': sdp_kwargs}
-        self.features = self.compose(features, backends | flags).setup()
+        self.features = self._compose(features, backends | flags).setup()
         keep_none(self, ['head_attn_sink'])
         self.choose_kernel()
 

@@ -248,6 +248,7 @@ class AutoregressiveWrapper(Configurable):
         check_net(net)
         self.net = net
         self.max_seq_len = net.max_seq_len
+        self.add_continuous_pred_head = bool(getattr(net, 'add_continuous_pred_head', False))
         self.ignore_index = ignore_index
         self.pad_value = pad_value
         self.mask_prob = mask_prob
@@ -302,7 +303,7 @@ class AutoregressiveWrapper(Configurable):
         targets = self.targets_of(x, labels)
         if prefix_attn_len is not None:
             targets = self.suffix_of(x, targets, lens, prefix_attn_len, kwargs)
-        ids, tokens, real = self.split(x, targets, lens, kwargs)
+        ids, tokens, real = self._split(x, targets, lens, kwargs)
         if prepend_embeds is not None:
             kwargs['prepend_embeds'] = prepend_embeds
         looped, predicts = (getattr(self.net, name, False) for name in ('looped', 'add_continuous_pred_head'))
@@ -373,7 +374,7 @@ class AutoregressiveWrapper(Configurable):
         kwargs['prefix_attn_len'] = own
         return targets.masked_fill(within(own, n), self.ignore_index)
 
-    def split(
+    def _split(
         self, x: Tensor, targets: Tensor, lens: Tensor | None, kwargs: dict[str, Any]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the ids that the net reads, what it shall predict, and which tokens are real (None: all), each (b, n).

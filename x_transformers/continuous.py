@@ -14,11 +14,13 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
+from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, as_precise, check_lengths, check_vectors, within
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_stacks import a_stack, known_stack
 from x_transformers.core.precision import accurate, clamped_to
 from x_transformers.features.documents import DocumentsInModel
@@ -116,8 +118,8 @@ class ContinuousTransformerWrapper(Wrapper):
         self.max_seq_len, self.max_mem_len = max(max_seq_len or 0, 0), max_mem_len
         self.l2norm_embed, self.probabilistic = False, bool(probabilistic)
         self.attn_layers = attn_layers
-        self.conv_stem = None if conv_stem is None else self.stem(dim_in or self.dim, conv_stem, project_in)
-        self.features = self.compose(features, flags).setup()
+        self.conv_stem = None if conv_stem is None else self._build_stem(dim_in or self.dim, conv_stem, project_in)
+        self.features = self._compose(features, flags).setup()
 
         def projection(width_in: int, width_out: int) -> nn.Module:
             same = use_identity_if_same_dim and width_in == width_out
@@ -127,8 +129,9 @@ class ContinuousTransformerWrapper(Wrapper):
         self.project_in = project_in or (projection(dim_in, self.dim) if dim_in else nn.Identity())
         width_out = (dim_out or 0) * (2 if probabilistic else 1)
         self.project_out = project_out or (projection(self.dim, width_out) if dim_out else nn.Identity())
+        sort_members(self, ordering.MODEL)
 
-    def stem(self, dim_in: int, convs: Sequence[Sequence[int]], project_in: nn.Module | None) -> ConvStem:
+    def _build_stem(self, dim_in: int, convs: Sequence[Sequence[int]], project_in: nn.Module | None) -> ConvStem:
         if project_in is not None:
             raise ConfigError('`project_in` and `conv_stem` both bring the input to the stack, set only one')
         if convs[-1][0] != self.dim:
@@ -164,13 +167,13 @@ class ContinuousTransformerWrapper(Wrapper):
             x, mask = self.through_stem(x, mask, cache, kwargs)
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems)
         call = open_model(self, x, mask, cache, input_not_include_cache, kwargs)
-        x = call.embedded(self, x, lambda x: self.embed(x, call))
+        x = call.embedded(self, x, lambda x: self._embed(x, call))
         call.maps_apart = wants.mems_alone
         x = call.on.chain('pool', self.run_stack(x, call, mask, mems, wants.anything, kwargs), call)
-        out = x if return_embeddings else self.read(x)
+        out = x if return_embeddings else self._read_output(x)
         return self.returned(out, wants, call, mems, None, x)
 
-    def embed(self, x: Tensor, call: ModelCall) -> Tensor:
+    def _embed(self, x: Tensor, call: ModelCall) -> Tensor:
         """Bring vectors to the width of the stack, and add positions and further inputs."""
         call.like_tokens = self.project_in(call.cleared(x))
         x = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
@@ -197,7 +200,7 @@ class ContinuousTransformerWrapper(Wrapper):
         mask = None if mask is None else as_mask(mask, 'mask', *x.shape[:2], like=x)
         return self.conv_stem(x, mask)
 
-    def read(self, x: Tensor) -> Tensor:
+    def _read_output(self, x: Tensor) -> Tensor:
         """The output; with `probabilistic` its even channels are means, and the odd ones logarithms of variances."""
         out = self.project_out(x)
         if not self.probabilistic:
@@ -303,18 +306,18 @@ class ContinuousAutoregressiveWrapper(Configurable):
         if rollout_steps > 1:
             if mask is not None:
                 raise ValueError('`mask` cannot be given with `rollout_steps`, give `lens`')
-            return self.rollout(x, rollout_steps, lens, kwargs)
+            return self._roll_out(x, rollout_steps, lens, kwargs)
 
         inputs = kwargs if mask is None and lens is None else kwargs | {'mask': read_of(real)}
         with AuxLosses() as aux:
             prediction = self.net(x[:, :-1], **inputs)
-        return aux.added_to(self.loss(prediction, x[:, 1:], None if real is None else predictable(real)))
+        return aux.added_to(self._loss_of(prediction, x[:, 1:], None if real is None else predictable(real)))
 
     def forward_rollout(self, x: Tensor, rollout_steps: int = 2, **inputs: Any) -> Tensor:
         """The loss of the call with these `rollout_steps`."""
         return self(x, rollout_steps=rollout_steps, **inputs)
 
-    def rollout(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
+    def _roll_out(self, x: Tensor, steps: int, lens: Tensor | None, inputs: dict[str, Any]) -> Tensor:
         """The loss of `steps` predictions in a row, each seeing the true vectors before the first, and then its own."""
         b, n, _ = x.shape
         if n <= steps:
@@ -340,9 +343,9 @@ class ContinuousAutoregressiveWrapper(Configurable):
         places = rearrange(known, 'b -> b 1') + torch.arange(steps, device=x.device)
         target = x[torch.arange(b, device=x.device).unsqueeze(-1), places]
         counts = None if lens is None else repeat(room > 0, 'b -> b s', s=steps)
-        return aux.added_to(self.loss(torch.stack(predictions, dim=-2), target, counts))
+        return aux.added_to(self._loss_of(torch.stack(predictions, dim=-2), target, counts))
 
-    def loss(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+    def _loss_of(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean of the loss over tokens and features; over those of `mask` (b n), if given, and 0 if it has none."""
         if mask is not None:
             # What does not count is left out before and after the loss: its gradient is 0, and not 0 times NaN.
@@ -408,12 +411,12 @@ class ContinuousAutoregressiveWrapper(Configurable):
         reader = Reader(self.net, kwargs, cache_kv=cache_kv, slides=slide_cache)
         with evaluating(list(self.modules())):
             for place in range(n, n + seq_len):
-                new = self.drawn(reader.read(sequence[:, :place], seq_start_pos), temperature, generator)
+                new = self._draw(reader.read(sequence[:, :place], seq_start_pos), temperature, generator)
                 check_width(new, start_tokens)
                 sequence[:, place] = new
         return sequence[:, n:].reshape(*leading, seq_len, d)
 
-    def drawn(self, prediction: Tensor, temperature: float, generator: Generator | None) -> Tensor:
+    def _draw(self, prediction: Tensor, temperature: float, generator: Generator | None) -> Tensor:
         """A vector from the predicted distribution (2 b d), or the prediction (b d) itself."""
         if not self.probabilistic:
             return prediction

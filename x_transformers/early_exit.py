@@ -327,7 +327,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
         """
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, tokens, real = self.split(x, self.targets_of(x, labels), lens, kwargs)
+        ids, tokens, real = self._split(x, self.targets_of(x, labels), lens, kwargs)
         kwargs |= {} if prepend_embeds is None else {'prepend_embeds': prepend_embeds}
         targets = Targets(tokens, self.ignore_index, real).of()
         aligned = not self.mixed or self.kind is not None or return_outputs
@@ -428,7 +428,7 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             raise ValueError("`confidence_loss` needs `exit_confidence='classifier'`")
         x = check_ids(x, 'x', 2)
         refuse_own({n: v for n, v in kwargs.items() if n != 'document_ids'}, 'the loss', SET_BY_EXITS)
-        ids, tokens, _ = self.split(x, x, lens, kwargs)
+        ids, tokens, _ = self._split(x, x, lens, kwargs)
         real = tokens != self.ignore_index
         with torch.no_grad():
             states, _ = self.states_of(ids, kwargs)

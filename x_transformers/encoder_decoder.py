@@ -54,7 +54,7 @@ class XTransformer(Configurable):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        encoder, decoder = self.split(kwargs)
+        encoder, decoder = self._split_flags(kwargs)
         self.cross_attn_tokens_dropout = cross_attn_tokens_dropout
         enc_wrapper, enc_stack = split_model_flags(encoder, TransformerWrapper)
         dec_wrapper, dec_stack = split_model_flags(decoder, TransformerWrapper)
@@ -77,7 +77,7 @@ class XTransformer(Configurable):
         sides = {'enc_': model_flags(Encoder, TransformerWrapper), 'dec_': model_flags(Decoder, TransformerWrapper)}
         return {**cls.arguments(), **{p + name: flag for p, flags in sides.items() for name, flag in flags.items()}}
 
-    def split(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _split_flags(self, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Keywords of the encoder and of the decoder, their prefix taken off."""
         accepted, strangers = self.accepted(), set()
         for p in ('enc_', 'dec_'):

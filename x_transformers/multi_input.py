@@ -13,11 +13,13 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import Reader, evaluating, next_token_loss
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
+from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, SET_BY_LOSS, check_net, refuse_own
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_stacks import a_stack, given_whole, known_stack
 from x_transformers.features.embeddings import (
     AbsolutePositions,
@@ -121,11 +123,12 @@ class MultiInputTransformerWrapper(Wrapper):
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.attn_layers = attn_layers
         self.embeds = by_name({f'{name}_embed': nn.Embedding(v, self.emb_dim) for name, v in self.num_tokens.items()})
-        self.features = self.compose(features, flags).setup()
+        self.features = self._compose(features, flags).setup()
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
         heads = {name: nn.Linear(self.dim, v, bias=False) for name, v in self.num_tokens.items()}
         self.to_logits = None if return_only_embed else by_name(heads)
+        sort_members(self, ordering.MODEL)
 
     @checked
     def forward(
@@ -156,7 +159,7 @@ class MultiInputTransformerWrapper(Wrapper):
         wants = Wants(return_intermediates, return_mems, return_attn, detach_mems, *asked)
         wants.check(return_embeddings, return_logits_and_embeddings)
         call = open_model(self, next(iter(x.values())), mask, cache, input_not_include_cache, kwargs)
-        h = call.embedded(self, dict(x), lambda given: self.embed(given, call))
+        h = call.embedded(self, dict(x), lambda given: self._embed(given, call))
         mems = self.shifted(mems)
         call.maps_apart = wants.mems_alone
         h = call.on.chain('pool', self.run_stack(h, call, mask, mems, wants.anything, kwargs), call)
@@ -176,7 +179,7 @@ class MultiInputTransformerWrapper(Wrapper):
         own = own and all(feature.by_token for feature in self.features.at.get('answer', ()))
         return own and self.to_logits is not None and not overheard(self)
 
-    def embed(self, x: dict[str, Tensor], call: ModelCall) -> Tensor:
+    def _embed(self, x: dict[str, Tensor], call: ModelCall) -> Tensor:
         """Sum the embeddings of the streams, positions and further inputs, and bring them to the width of the stack."""
         call.like_tokens = next(iter(x.values()))
         streams = sum(self.embeds[f'{name}_embed'](x[name].long()) for name in self.num_tokens)

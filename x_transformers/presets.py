@@ -371,7 +371,7 @@ def outputs(stack: AttentionLayers) -> Iterator[nn.Linear]:
     for _, branch, _ in stack.layers:
         for module in branch.modules():
             found = [module.to_out] if isinstance(module, Attention) else []
-            found += module.outputs if isinstance(module, FeedForward) else []
+            found += module.output_layers if isinstance(module, FeedForward) else []
             yield from (one for one in found if isinstance(one, nn.Linear))
 
 

@@ -28,6 +28,7 @@ from x_transformers.autoregressive_wrapper import AutoregressiveWrapper
 from x_transformers.cache import Cache, LayerIntermediates, cache_of
 from x_transformers.compat.elsewhere import also
 from x_transformers.compat.names import *  # noqa: F403  names that other code imports from here
+from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.branches import check_branch
@@ -65,6 +66,7 @@ from x_transformers.core.hooks import is_hooked, is_watched
 from x_transformers.core.kinds import KINDS, Kind, attends, check_kinds, refuse_memories, remembered_with
 from x_transformers.core.layer_list import Parts, check_places, layers_of
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_modules import for_branch, is_of_others
 from x_transformers.core.own_stacks import a_stack, known_stack, reads_whole, refuse_own_stack, run_stack
 from x_transformers.core.routing import (
@@ -181,7 +183,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.scale = self.logit_scale = dim_head**-0.5  # features change the latter, which the kernels get
         self.max_attend_past, self.sdp_backends = None, None
         self.dim_merged, self.project = self.shape.dim_inner, project_out
-        self.features = self.compose(features, flags)
+        self.features = self._compose(features, flags)
         widths = self.features.chain('widths', Widths(dim, self.dim_kv_in, heads, kv_heads, dim_head))
         refuse_other_heads(self.features, widths.query_heads, heads)
         # projections may give fewer: one for all heads, or some from elsewhere
@@ -194,9 +196,11 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         self.features.setup()
         self.keep_derived()
         self.limits = Limits.of(self.features.active)
-        self.to_out = self.features.pick('project_out', self.projection)() if self.projects else nn.Identity()
+        self.to_out = self.features.pick('project_out', self._build_projection)() if self.projects else nn.Identity()
         for feature in self.features.at.get('initialise', ()):
             feature.initialise()
+        sort_members(self, ordering.ATTENTION)
+        sort_members(self.attend, ordering.ATTEND)
         self.choose_kernel()
 
     @property
@@ -225,7 +229,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         """How many query heads share a key head."""
         return self.heads // self.kv_heads
 
-    def projection(self) -> nn.Module:
+    def _build_projection(self) -> nn.Module:
         return nn.Linear(self.dim_merged, self.shape.dim_out, bias=False)
 
     @property
@@ -270,8 +274,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         q_in, k_in, v_in = on.chain('sources', views, call)
         qkv = self.to_q(q_in), self.to_k(k_in), self.to_v(v_in)
         q, k, v = on.chain('projected', qkv, call)
-        q, k = self.split('split_q_heads', q, self.dim_key), self.split('split_k_heads', k, self.dim_key)
-        v = call.trace.values = self.split('split_v_heads', v, shape.dim_value)
+        q, k = self._split('split_q_heads', q, self.dim_key), self._split('split_k_heads', k, self.dim_key)
+        v = call.trace.values = self._split('split_v_heads', v, shape.dim_value)
         q, k, v = on.chain('heads', (q, k, v), call)
         q, k = on.chain('turn', (q, k), call)
         k, v = on.pick('past', Call.with_past_keys)(k, v, call)
@@ -284,7 +288,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         out = attended(self, q, k, v, call, on)
         out = on.unwind('leave', out, call)
         out = on.chain('attended', out, call)
-        out = on.chain('output', self.merged(out), call)
+        out = on.chain('output', self._merge(out), call)
         out = on.chain('result', self.to_out(out), call)
         if call.query_mask is not None:
             out = out.masked_fill(~call.query_mask[:, -call.rows :, None], 0.0)
@@ -314,7 +318,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         trace.loose = call.new_states
         return call
 
-    def turned(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
+    def _rotate(self, t: Tensor, angles: Tensor, scale: Tensor | float | None) -> Tensor:
         """Rows turned by their positions, with the function of this module, where users have always replaced it."""
         return apply_rotary_pos_emb(t, angles, scale)  # noqa: F405
 
@@ -366,41 +370,41 @@ class FeedForward(Configurable):
         if dim_inner is not None and mult != 4:
             warn_once('`mult` has no effect beside `dim_inner`')
         self.no_bias, self.dropout, self.activation = bool(no_bias), dropout, activation
-        on = self.features = self.compose(features, flags).setup()
+        on = self.features = self._compose(features, flags).setup()
         if activation is not None and (chosen := on.at.get('activation')):
             raise ConfigError(f'`activation` does not go with `{chosen[0].title}`: both choose the activation')
-        self.ff = on.pick('layers', self.layers)()
+        self.ff = on.pick('layers', self.build_layers)()
         for feature in on.at.get('initialise', ()):
             feature.initialise()
         # whether features act at each call, beyond what they have built
         self.acts = any(not feature.plain for stage in IN_FEEDFORWARD for feature in on.at.get(stage, ()))
 
-    def layers(self) -> nn.Sequential:
+    def build_layers(self) -> nn.Sequential:
         """The linear layers, and what stands between and behind them."""
         on = self.features
-        widened = on.pick('widen', self.widen)(on.pick('activation', ACTIVATIONS[self.activation or 'gelu'])())
+        widened = on.pick('widen', self._widen)(on.pick('activation', ACTIVATIONS[self.activation or 'gelu'])())
         inner = [feature.inner() for feature in on.at.get('inner', ())]
         output = nn.Linear(self.dim_inner, self.dim_out, bias=not self.no_bias)
         behind = [feature.behind() for feature in on.at.get('behind', ())]
         return nn.Sequential(widened, *inner, nn.Dropout(self.dropout), output, *behind)
 
-    def widen(self, activation: nn.Module) -> nn.Module:
+    def _widen(self, activation: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(self.dim, self.dim_inner, bias=not self.no_bias), activation)
 
     def outline(self) -> dict[str, str]:
         return {'widen': f'(b n {self.dim}) -> (b n {self.dim_inner}), back to (b n {self.dim_out})'}
 
     @property
-    def output(self) -> nn.Module:
+    def output_layer(self) -> nn.Module:
         """The projection back; of experts, all of theirs."""
-        return self.outputs[0]
+        return self.output_layers[0]
 
     @property
-    def outputs(self) -> list[nn.Module]:
+    def output_layers(self) -> list[nn.Module]:
         """All projections back."""
-        return self.features.pick('outputs', self.last)()
+        return self.features.pick('outputs', self._last_layer)()
 
-    def last(self) -> list[nn.Module]:
+    def _last_layer(self) -> list[nn.Module]:
         return [next(module for module in reversed(self.ff) if not isinstance(module, nn.Dropout))]
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
@@ -573,8 +577,8 @@ class AttentionLayers(DerivedAttributes, Routing):
         self.given_features = features
         self.norm_before, self.norm_outside = bool(pre_norm), not pre_norm
         self.norm_at_end = bool(pre_norm and pre_norm_has_final_norm)
-        own, self.branch_flags = self.route(flags)
-        on = self.features = self.compose(features, own)
+        own, self.branch_flags = self._route(flags)
+        on = self.features = self._compose(features, own)
         self.lay_out(cross_attend, only_cross, depth)
         on.setup()
         if self.rel_pos_kwargs and getattr(self, 'rel_pos', None) is None:
@@ -585,6 +589,7 @@ class AttentionLayers(DerivedAttributes, Routing):
             self.layers = ModuleList(self.build_layer(index, kind) for index, kind in enumerate(self.layer_types))
         self.final_norm = on.pick('norm_at_end', self.new_norm)() if self.norm_at_end else Identity()
         self.keep_derived()
+        sort_members(self, ordering.STACK)
         attention = [module for module in self.modules() if isinstance(module, Attention)]
         recalls = all(KINDS[kind].recalls for kind in self.layer_types)
         self.remembers = remembered_with(on, self.layer_types, self)
@@ -892,8 +897,8 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
     shift_mem_down = 0
     attention_pool = AttentionPool
 
-    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
-        on = super().compose(features, flags)
+    def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+        on = super()._compose(features, flags)
         if getattr(self, 'max_mem_len', 0):
             refuse_own_stack(self.attn_layers, 'max_mem_len', 'which of its hidden states are memories is not known')
         self.num_memory_tokens = next((f.num_memory_tokens for f in on.active if 'num_memory_tokens' in f.flags), 0)
@@ -1035,13 +1040,18 @@ class TransformerWrapper(Wrapper):
         self.max_mem_len, self.shift_mem_down, self.attn_z_loss_weight = max_mem_len, shift_mem_down, attn_z_loss_weight
         self.input_not_include_cache = input_not_include_cache
         self.attn_layers = attn_layers
-        self.token_emb = self.embedding(token_emb)
+        self.token_emb = self._build_token_emb(token_emb)
         self.refuse_stack_flags(flags)
-        self.features = self.compose(features, flags).setup()
+        self.features = self._compose(features, flags).setup()
         keep_none(self, OF_MODEL)
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
-        self.to_logits = self.head(to_logits)
+        self.to_logits = self._build_head(to_logits)
+        self.has_multiple_heads = getattr(self, 'num_output_heads', 1) > 1
+        self.train_max_looped_steps = getattr(self, 'max_looped_steps', 1)
+        sort_members(self, ordering.MODEL)
+        if type(self).init_ is not TransformerWrapper.init_:
+            self.init_()  # of a subclass; our tables are drawn when they are made
 
     def __setattr__(self, name: str, value: Any) -> None:
         before = self.__dict__.get('_modules', {}).get(name)
@@ -1049,10 +1059,17 @@ class TransformerWrapper(Wrapper):
         if before is not None:
             retie(self, name, before)
 
+    def init_(self) -> None:
+        """Draw the token table again, and with `l2norm_embed` the table of positions. `__init__` ends with it."""
+        if isinstance(self.token_emb, TokenEmbedding):
+            self.token_emb.init_()
+        if self.l2norm_embed and isinstance(self.pos_emb, AbsolutePositionalEmbedding):  # noqa: F405
+            nn.init.normal_(self.pos_emb.emb.weight, std=1e-5)
+
     # whether the logits are log probabilities already, which objectives ask; a feature says so
     output_is_log_prob = False
 
-    def embedding(self, given: nn.Module | None) -> nn.Module:
+    def _build_token_emb(self, given: nn.Module | None) -> nn.Module:
         """The user's token embedding, its weights untouched, or a new one."""
         if given is None:
             new = TokenEmbedding(self.emb_dim, self.num_tokens, self.l2norm_embed)
@@ -1065,7 +1082,7 @@ class TransformerWrapper(Wrapper):
             warn_once('`l2norm_embed` does not reach `token_emb`, which is used as it is')
         return given
 
-    def head(self, given: nn.Module | None) -> nn.Module | None:
+    def _build_head(self, given: nn.Module | None) -> nn.Module | None:
         """From hidden states to logits, or None for a model of embeddings."""
         heads = self.features.at.get('readout', ())
         own = (('to_logits', given), ('logits_dim', self.logits_dim), ('logits_bias', self.logits_bias or None))
@@ -1079,7 +1096,7 @@ class TransformerWrapper(Wrapper):
             raise ConfigError(f'`to_logits` and `{wished[1]}` both make the head, set only one')
         if given is not None:
             return given
-        return self.features.pick('readout', self.new_head)()
+        return self.features.pick('readout', self._new_head)()
 
     def refuse_stack_flags(self, flags: dict[str, Any]) -> None:
         for name in flags:
@@ -1089,7 +1106,7 @@ class TransformerWrapper(Wrapper):
                     f'unknown keyword `{name}` of {type(self).__name__}: it belongs to the stack, {kind}({name}=...)'
                 )
 
-    def new_head(self) -> nn.Module:
+    def _new_head(self) -> nn.Module:
         return linear_head(self.dim_readout or self.dim, self.logits_dim or self.num_tokens, self.logits_bias)
 
     @checked
@@ -1119,7 +1136,7 @@ class TransformerWrapper(Wrapper):
         **kwargs: Any,
     ) -> Any:
         only_new = self.input_not_include_cache if input_not_include_cache is None else input_not_include_cache
-        x = self.check(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
+        x = self._check_ids(x, kwargs, (return_logits_and_embeddings or return_logit_entropies), logits_to_keep)
         intermediates = return_intermediates or return_embeddings_and_intermediates
         asked = (return_logit_entropies, return_attn_z_loss, attn_z_loss_weight)
         wants = Wants(intermediates, return_mems, return_attn, detach_mems, *asked)
@@ -1132,9 +1149,9 @@ class TransformerWrapper(Wrapper):
         call.returns_readout = return_readout
         if others:
             call.ids = x
-            x = call.embedded(self, embeds, lambda embeds: self.embed(embeds, call, {}))
+            x = call.embedded(self, embeds, lambda embeds: self._embed(embeds, call, {}))
         else:
-            x = call.embedded(self, x, lambda ids: self.embed(ids, call, token_emb_kwargs or {}))
+            x = call.embedded(self, x, lambda ids: self._embed(ids, call, token_emb_kwargs or {}))
         wants.check(return_embeddings, return_logits_and_embeddings)
         mems = self.shifted(mems)
         call.maps_apart = wants.mems_alone
@@ -1179,7 +1196,9 @@ class TransformerWrapper(Wrapper):
         """Whether logits of the last tokens alone can be asked for, as `logits_to_keep`."""
         return not self.features.at.get('pool')
 
-    def check(self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None) -> Tensor:
+    def _check_ids(
+        self, x: Tensor | None, kwargs: dict[str, Any], wants_logits: bool, logits_to_keep: int | None
+    ) -> Tensor:
         """Check ids; None stands for no tokens after prepended embeddings."""
         if logits_to_keep is not None and not (is_int(logits_to_keep) and logits_to_keep >= 1):
             raise ValueError(f'`logits_to_keep` got {shown(logits_to_keep)}, it must be an integer of at least 1')
@@ -1199,7 +1218,7 @@ class TransformerWrapper(Wrapper):
             x = check_ids(x, num_tokens=getattr(self.token_emb.emb, 'num_embeddings', self.num_tokens))
         return x
 
-    def embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
+    def _embed(self, ids: Tensor, call: ModelCall, token_emb_kwargs: dict[str, Any]) -> Tensor:
         """Sum the embeddings of ids, positions and further inputs, and bring them to the width of the stack."""
         codes = call.ids is not None and call.ids.shape != ids.shape[:2]
         call.like_tokens = ids if codes or call.ids is None else call.ids

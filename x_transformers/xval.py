@@ -14,11 +14,13 @@ from torch import Generator, Tensor, nn
 from x_transformers.autoregressive_wrapper import Reader, evaluating
 from x_transformers.cache import Cache, LayerIntermediates
 from x_transformers.compat.elsewhere import also
+from x_transformers.core import ordering
 from x_transformers.core.arguments import checked
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.checks import a_tensor, as_mask, check_device, check_ids
 from x_transformers.core.model_calls import ModelCall, Wants, open_model
 from x_transformers.core.nets import SET_BY_GENERATION, check_net, refuse_own
+from x_transformers.core.ordering import sort_members
 from x_transformers.core.own_stacks import a_stack, given_whole, known_stack
 from x_transformers.core.precision import accurate, at_least_float, clamped_to
 from x_transformers.features.embeddings import (
@@ -140,12 +142,13 @@ class XValTransformerWrapper(Wrapper):
         self.l2norm_embed, self.max_mem_len = False, max_mem_len
         self.attn_layers = attn_layers
         self.token_emb = TokenEmbedding(self.emb_dim, num_tokens)
-        self.features = self.compose(features, flags).setup()
+        self.features = self._compose(features, flags).setup()
         self.project_emb = nn.Linear(self.emb_dim, self.dim) if self.emb_dim != self.dim else nn.Identity()
-        self.to_logits = self.features.pick('readout', self.new_head)()
+        self.to_logits = self.features.pick('readout', self._new_head)()
         self.to_numerical_output = nn.Sequential(nn.Linear(self.dim, 1), Rearrange('... 1 -> ...'))
+        sort_members(self, ordering.MODEL)
 
-    def new_head(self) -> nn.Module:
+    def _new_head(self) -> nn.Module:
         return nn.Linear(self.dim, self.logits_dim or self.num_tokens)
 
     @checked
@@ -191,12 +194,12 @@ class XValTransformerWrapper(Wrapper):
     def embed_all(self, x: Tensor, x_num: Tensor, call: ModelCall) -> Tensor:
         """Embed tokens and numbers, add positions and further inputs, and bring them to the width of the stack."""
         numbers = call.cleared(x_num.unsqueeze(-1)).squeeze(-1)
-        call.like_tokens = self.embed(x, numbers)
+        call.like_tokens = self._embed(x, numbers)
         h = call.cleared(sum(call.on.collect('embed', call), call.like_tokens))
         call.trace.initial_embeds = h = self.project_emb(call.on.chain('embedded', h, call))
         return h
 
-    def embed(self, x: Tensor, x_num: Tensor) -> Tensor:
+    def _embed(self, x: Tensor, x_num: Tensor) -> Tensor:
         scale = torch.where(x == self.numerical_token_id, x_num, 1.0)
         embedded = self.token_emb(x)
         exact = accurate(embedded)  # numbers may be beyond the range of float16

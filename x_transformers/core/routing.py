@@ -53,20 +53,20 @@ class Routing(Configurable):
             routed |= {prefix + name: flag for name, flag in flags.items() if name not in SETTLED[kind]}
         return {**super().accepted(), **routed}
 
-    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+    def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """Without those that serve flags of branches which no branch has."""
-        on = super().compose(features, flags)
+        on = super()._compose(features, flags)
         served = {name for feature in on.active for name in feature.serves}
         given = [(name, value) for own in self.branch_flags.values() for name, value in own.items() if name in served]
         wished = {name for name, value in given if any(value if isinstance(value, tuple) else (value,))}
         return on.only(lambda feature: not feature.serves or not wished.isdisjoint(feature.serves))
 
-    def route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def _route(self, flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Split keywords into those of the stack, and those of its branches by kind."""
         own: dict[str, Any] = {}
         branch: dict[str, dict[str, Any]] = {'a': {}, 'c': {}, 'f': {}}
         accepted, stack_flags = self.accepted(), flags_of(catalogue_for(self.catalogue, self.given_features))
-        strangers = {kind: self.strangers(cls.catalogue) for kind, cls in self.branches.items()}
+        strangers = {kind: self._strangers(cls.catalogue) for kind, cls in self.branches.items()}
         for name, value in flags.items():
             prefix = next((p for p in PREFIXES if name.startswith(p)), '')
             kind, bare = PREFIXES.get(prefix), name.removeprefix(prefix)
@@ -77,16 +77,16 @@ class Routing(Configurable):
             elif name in strangers['a'] or name in strangers['f']:
                 branch['a' if name in strangers['a'] else 'f'][name] = value
             else:
-                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self.hint(name)}')
+                raise ConfigError(f'unknown keyword `{name}` of {type(self).__name__}{self._hint(name)}')
         if branch['c'] and not self.cross_attend:
             warn_once(f'`cross_attn_{next(iter(branch["c"]))}` has no effect unless `cross_attend` is set')
         return own, branch
 
-    def strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
+    def _strangers(self, level: tuple[type[Feature], ...]) -> set[str]:
         """Flags of a level that come from features of the user's own; on a stack they need no prefix."""
         return set(flags_of(catalogue_for(level, self.given_features))) - set(flags_of(level))
 
-    def hint(self, name: str) -> str:
+    def _hint(self, name: str) -> str:
         """What to write instead of an unknown keyword."""
         if name in Configurable.kinds['TransformerWrapper'].accepted():
             return f': it belongs to the wrapper, TransformerWrapper({name}=...)'

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from x_transformers.core.again import Kept
@@ -19,7 +20,7 @@ from x_transformers.core.checks import a_tensor, first_of, overridden_together, 
 from x_transformers.core.rows import Diagonals, Pointwise, Rows, is_large, of_each, summable
 from x_transformers.features.levels import AttentionFeature, StackFeature, uses
 from x_transformers.features.norms import LayerNorm
-from x_transformers.features.tables import Placed, constant
+from x_transformers.features.tables import KeepsPrecision, Placed, constant, is_traced
 from x_transformers.flags import ConfigError, a_callable, flag, none, number, one_of, shown, size
 from x_transformers.flags.inputs import tensor_of
 
@@ -47,9 +48,15 @@ class PositionBias(nn.Module):
             raise ValueError(f'`pos` got positions for {q_pos.shape[1]} heads, there are {bias.shape[-1]}')
         return bias.diagonal(dim1=1, dim2=-1).movedim(-1, 1)
 
+    @property
+    def device(self) -> torch.device:
+        if isinstance(self, Placed):
+            return self.place[0]
+        return first_of((*weights_in(self), *self.buffers())).device
+
     def forward(self, i: int, j: int) -> Tensor:
         """The bias of the last `i` of `j` positions:  h i j. Each distance is computed once."""
-        device = self.place[0] if isinstance(self, Placed) else first_of((*weights_in(self), *self.buffers())).device
+        device = self.device
         table = self.of_distance(torch.arange(-i, j, device=device)[1:])  # none if there are no tokens
         index = torch.arange(j - i, j, device=device).unsqueeze(-1) - torch.arange(j, device=device)
         return table[index + i - 1].movedim(-1, -3)
@@ -62,8 +69,12 @@ class PositionBias(nn.Module):
         return self.at(pos_i, pos_i if pos_j is None else pos_j)
 
 
-class AlibiPositionalBias(Placed, PositionBias):
-    """A penalty on distance, with a slope per head.  Press et al. 2021, arXiv:2108.12409"""
+class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
+    """A penalty on distance, with a slope per head.  Press et al. 2021, arXiv:2108.12409
+
+    slopes   one per head with a slope, h 1 1. Changes in place and assigned tensors count from then on; an assigned
+             parameter is learned.
+    """
 
     plain = True
 
@@ -79,8 +90,48 @@ class AlibiPositionalBias(Placed, PositionBias):
 
     @property
     def slopes(self) -> Tensor:
-        """One per head, 0 for those without."""
-        return constant(self.each, *self.place)
+        held = self.held_slopes()
+        if held is None:
+            with torch.inference_mode(False):
+                held = torch.tensor(self.each[: self.heads], device=self.place[0]).to(self.place[1]).view(-1, 1, 1)
+            if not is_traced():
+                self.slopes = held
+        return held
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != 'slopes':
+            return super().__setattr__(name, value)
+        if a_tensor(value, 'slopes').numel() != self.heads:
+            raise ConfigError(
+                f'`slopes` got shape {tuple(value.shape)}, it must have one per head, ({self.heads}, 1, 1)'
+            )
+        self._parameters.pop(name, None)
+        self._buffers.pop(name, None)
+        learned = isinstance(value, nn.Parameter)
+        (self._parameters if learned else self._buffers)[name] = value
+        self._non_persistent_buffers_set.add(name)  # a parameter is in the state dict all the same
+
+    def held_slopes(self) -> Tensor | None:
+        """Return the slopes if somebody has asked for them or assigned some."""
+        held = self._parameters.get('slopes')
+        held = self._buffers.get('slopes') if held is None else held
+        return None if held is None or (held.is_meta and self.place[0].type != 'meta') else held
+
+    def slopes_of_all(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return a slope per head, (h,): 0 for those without."""
+        held = self.held_slopes()
+        if held is None:
+            return constant(self.each, device, dtype)
+        return F.pad(held.to(device, dtype).flatten(), (0, self.total_heads - self.heads))
+
+    def keep_heads(self, heads: list[int]) -> None:
+        """Keep the slopes of some heads alone."""
+        held = self.held_slopes()
+        own = None if held is None else self.slopes_of_all(held.device, held.dtype)[heads].view(-1, 1, 1)
+        self.each = tuple(self.each[head] for head in heads)
+        self.heads = self.total_heads = len(heads)
+        if own is not None:
+            self.slopes = nn.Parameter(own.detach()) if 'slopes' in self._parameters else own
 
     @staticmethod
     def slopes_for(heads: int) -> list[float]:
@@ -91,11 +142,11 @@ class AlibiPositionalBias(Placed, PositionBias):
         return slopes + between[: heads - below]
 
     def of_distance(self, distance: Tensor) -> Tensor:
-        return distance.abs().unsqueeze(-1).to(self.place[1]) * -constant(self.each, distance.device, self.place[1])
+        return distance.abs().unsqueeze(-1).to(self.place[1]) * -self.slopes_of_all(distance.device, self.place[1])
 
     def entry(self) -> Callable[[Tensor, Tensor], Tensor]:
         """For one head and one distance:  h, q - k -> bias"""
-        slopes = -self.slopes
+        slopes = -self.slopes_of_all(*self.place)
         return lambda h, distance: distance.abs() * slopes[h]
 
 
@@ -112,6 +163,10 @@ class SplitAlibi(AlibiPositionalBias):
         super().__init__(heads, total_heads, self.slopes_for(half) * 2 if slopes is None else slopes)
         # of the sign of the distances q - k that a head sees; 0 for all
         self.sides = (*[1] * half, *[-1] * half, *[0] * (self.total_heads - heads))
+
+    def keep_heads(self, heads: list[int]) -> None:
+        super().keep_heads(heads)
+        self.sides = tuple(self.sides[head] for head in heads)
 
     def sees(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Which keys the queries see, by their positions:  b i, b j -> b h i j; i, j -> 1 h i j"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
@@ -159,16 +160,19 @@ class DerivedHeads:
         keep_none(self, OF_ATTENTION)
         keep_none(self.attend, ['head_attn_sink'])
         self.attn_on_attn = bool(getattr(self, 'on_attn', False))
+        self.sublayer_dropout = getattr(self, 'sublayer_dropout', None) or None
+        if getattr(self, 'to_v_gate_activation', None) is None:
+            self.to_v_gate_activation = F.sigmoid
         for name, value in (('qk_norm_q_scale', 1), ('qk_norm_k_scale', 1), ('to_value_residual_mix', half)):
             if getattr(self, name, None) is None:
                 setattr(self, name, value)
 
-    def split(self, name: str, t: Tensor, width: int) -> Tensor:
+    def _split(self, name: str, t: Tensor, width: int) -> Tensor:
         """Split heads, b n (h d) -> b h n d, by the module of that name if somebody has asked for it or replaced it."""
         module = self._modules.get(name)
         return heads_of(t, width) if module is None else module(t)
 
-    def merged(self, out: Tensor) -> Tensor:
+    def _merge(self, out: Tensor) -> Tensor:
         """Merge heads, b h n d -> b n (h d), likewise."""
         module = self._modules.get('merge_heads')
         return out.transpose(1, 2).flatten(2) if module is None else module(out)

@@ -63,5 +63,5 @@ class RotateValues(AttentionFeature):
             return qkv
         q, k, v = qkv
         added = v.shape[-2] - call.keys
-        turned = self.host.turned(v[..., added:, :], own[0], 1.0)
+        turned = self.host._rotate(v[..., added:, :], own[0], 1.0)
         return q, k, torch.cat((v[..., :added, :], turned), dim=-2)

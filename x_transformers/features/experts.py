@@ -211,7 +211,7 @@ class MixtureOfExperts(FeedForwardFeature):
         """A plain feedforward of an inner width, and what stands behind its output."""
         host = self.host
         host.dim_inner = width
-        whole, last = host.layers(), len(host.features.at.get('behind', ()))
+        whole, last = host.build_layers(), len(host.features.at.get('behind', ()))
         for module in whole.modules() if host.no_bias else ():
             if isinstance(module, nn.Linear):
                 module.bias = None  # a gated unit has its own

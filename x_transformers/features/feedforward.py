@@ -243,7 +243,7 @@ class SoftclampActivation(FeedForwardFeature):
     cuts = {}
 
     def widen(self, activation: nn.Module) -> nn.Module:
-        linear, activation = self.host.widen(activation)
+        linear, activation = self.host._widen(activation)
         return nn.Sequential(linear, Softclamp(self.softclamp_value), activation)
 
 
@@ -280,7 +280,7 @@ class DepthScaledFeedForward(FeedForwardFeature):
     cuts = {}
 
     def initialise(self) -> None:
-        for output in self.host.outputs:
+        for output in self.host.output_layers:
             depth_scaled_(output, self.output_proj_depth)
 
 
@@ -292,7 +292,7 @@ class ZeroInitFeedForward(FeedForwardFeature):
     cuts = {}
 
     def initialise(self) -> None:
-        for output in self.host.outputs:
+        for output in self.host.output_layers:
             nn.init.zeros_(output.weight)
             if output.bias is not None:
                 nn.init.zeros_(output.bias)

@@ -261,7 +261,7 @@ class FeedForwardFeature(Feature):
     {stages}
 
     They are called as `AttentionFeature` says. A feature at `layers` has what the other flags say by
-    `host.layers()`; if it does not ask, they do nothing, and it should refuse them by `clashes`.
+    `host.build_layers()`; if it does not ask, they do nothing, and it should refuse them by `clashes`.
 
     The call holds the input `x`, the `inputs` that features take, and in a stack the `mask` of real tokens (b n) or
     None, the index `layer` and the `kind` of the layer. Tokens of padding count for no loss: `call.real(t)` leaves out

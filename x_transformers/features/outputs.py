@@ -94,12 +94,14 @@ class GateValues(AttentionFeature):
         'output_gate_headwise': 'output_gate',
     }
     stored_as = {'from_input': 'to_v_gate', 'from_values': 'to_output_gate'}
+    settles = ('to_v_gate_activation',)
 
     @classmethod
     def is_on(cls, values: Any) -> bool:
         return bool(values['gate_values'] or values['output_gate'])
 
     def setup(self, host: Any) -> None:
+        host.to_v_gate_activation = F.silu if self.swiglu_values else F.sigmoid
         if self.gate_values:
             self.from_input = self.gate('gate_values', host.dim)
         if self.output_gate:
@@ -139,7 +141,7 @@ class GateValues(AttentionFeature):
             logits.append(self.from_values(out))
         logits = [in_heads(logit, heads) for logit in logits]
         logit = sum(logits[1:], logits[0])
-        gate = F.silu(logit) if self.swiglu_values else logit.sigmoid()
+        gate = self.host.to_v_gate_activation(logit)
         return rearrange(in_heads(out, heads) * gate, 'b i h d -> b i (h d)')
 
 

@@ -127,6 +127,7 @@ class TieEmbedding(ModelFeature):
         'of `l2norm_embed`, logits come from the normed table; False, as in the original: from that which is stored',
     )
     clashes = {'num_output_heads': 'there is one token table'}
+    settles = ('tie_embedding_scale',)
     plain = True
 
     def readout(self) -> nn.Module:
@@ -146,6 +147,7 @@ class TieEmbedding(ModelFeature):
                 f'`logits_dim` got {host.logits_dim}, with `tie_embedding` it is `num_tokens`, {host.num_tokens}'
             )
         scale = dim**-0.5 if self.tie_embedding_scale is None else self.tie_embedding_scale
+        host.tie_embedding_scale = scale
         if not (self.tie_embedding_normed or host.l2norm_embed):
             warn_once('`tie_embedding_normed` has no effect unless `l2norm_embed` is set')
         return TiedReadout(host.token_emb, scale, bool(self.tie_embedding_normed), host.logits_bias)

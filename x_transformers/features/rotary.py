@@ -15,6 +15,7 @@ from torch import Tensor
 
 from x_transformers.core.buffers import Buffer, KeysValues
 from x_transformers.core.checks import can_look
+from x_transformers.core.own_modules import is_of_others, taken_by
 from x_transformers.core.positions import first_positions
 from x_transformers.core.precision import at_least_float
 from x_transformers.core.transforms import is_exporting
@@ -301,8 +302,8 @@ class Rotary(AttentionFeature):
             scale = self.rotary_factor if scale is None else scale * self.rotary_factor
         still = self.host.heads - self.host.rotate_num_heads
         if still == 0:
-            return self.host.turned(t, angles, scale)
-        return torch.cat((t[:, :still], self.host.turned(t[:, still:], angles, scale)), dim=1)
+            return self.host._rotate(t, angles, scale)
+        return torch.cat((t[:, :still], self.host._rotate(t[:, still:], angles, scale)), dim=1)
 
 
 # features of a stack
@@ -491,7 +492,7 @@ class RotaryPositions(StackFeature):
                     'keys of a context turn by the length of one row'
                 )
             call.shared['c']['rotary_pos_emb'] = call.shared['a']['rotary_pos_emb']
-            call.shared['c']['context_rotary_pos_emb'] = self.angles(context_pos, lengths=lengths, **centred)
+            call.shared['c']['context_rotary_pos_emb'] = self.angles_of_first(context_pos, lengths, **centred)
         return x
 
     def centred(self, positions: Tensor, x: Tensor, call: Any) -> tuple[Tensor, dict[str, Any]]:
@@ -537,8 +538,17 @@ class RotaryPositions(StackFeature):
         self, positions: Tensor, lengths: Tensor | None = None, centre: int | Tensor = 0, reach: float = REACH
     ) -> tuple[list[Tensor], Any]:
         """The angles of each set, and the scale of the first."""
-        first, scale = self.angles(positions, centre=centre, lengths=lengths, reach=reach)
+        first, scale = self.angles_of_first(positions, lengths, centre, reach)
         return [first, *(self.angles.angles_by(one, positions, lengths) for one in self.sets[1:])], scale
+
+    def angles_of_first(
+        self, positions: Tensor, lengths: Tensor | None, centre: int | Tensor = 0, reach: float = REACH
+    ) -> tuple[Tensor, Any]:
+        """Return the angles that the module gives, and their scale. A user's module need not take further keywords."""
+        inputs: dict[str, Any] = dict(centre=centre, lengths=lengths, reach=reach)
+        if is_of_others(self.angles):
+            inputs = taken_by(self.angles, inputs, idle=(None, centre, reach))
+        return self.angles(positions, **inputs)
 
     def share_kept_angles(self, x: Tensor, call: Any) -> Tensor | None:
         """Share angles of all keys, and return their `lengths`. Only those of new tokens are computed; positions go on

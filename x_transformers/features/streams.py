@@ -79,10 +79,10 @@ class HyperConnection(Streams):
         self.norm = nn.LayerNorm(dim, bias=False)
         own = torch.zeros(streams, views)
         own[layer_index % streams] = 1.0
+        self.static_beta = nn.Parameter(torch.ones(streams))
         self.static_alpha = nn.Parameter(torch.cat((own, torch.eye(streams)), dim=1))
         self.dynamic_alpha_fn = nn.Parameter(torch.zeros(dim, views + streams))
         self.dynamic_alpha_scale = nn.Parameter(torch.tensor(1e-2))
-        self.static_beta = nn.Parameter(torch.ones(streams))
         self.dynamic_beta_fn = nn.Parameter(torch.zeros(dim))
         self.dynamic_beta_scale = nn.Parameter(torch.tensor(1e-2))
 

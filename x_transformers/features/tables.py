@@ -73,9 +73,14 @@ class Placed(nn.Module):
             self.place = device, self.place[1]
 
 
+def is_traced() -> bool:
+    """Return True if new tensors are not ordinary ones, and must not outlive the call."""
+    return bool(torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack())
+
+
 def constant(values: tuple[float, ...], device: Any, dtype: torch.dtype) -> Tensor:
     """Numbers of a configuration as a tensor. Kept, where it is one like any other."""
-    if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
+    if is_traced():
         return torch.tensor(values, device=device, dtype=torch.float32).to(dtype)
     return kept_constant(values, torch.device(device), dtype)
 

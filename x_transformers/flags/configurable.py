@@ -31,6 +31,7 @@ from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of,
 
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
+LIBRARY = f'{__name__.partition(".")[0]}.'
 PRETRAINED = 'x_transformers.pretrained'  # far above this file: found by name when it is asked for
 Own = TypeVar('Own', bound='Configurable')
 PLAIN_VALUES = (bool, int, float, str, type(None))
@@ -115,6 +116,26 @@ class Configurable(nn.Module):
         if '__init__' in vars(cls):
             cls.__init__ = remembering(cls.__init__)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Module) or type(value) is nn.Parameter:
+            self._check_module_name(name)
+        if name == 'features' and isinstance(self.__dict__.get(name), Features) and not isinstance(value, Features):
+            kind = type(self).__name__
+            raise TypeError(f'`features` got {shown(value)}, it holds those of {kind}: use another name for your own')
+        super().__setattr__(name, value)
+
+    def _check_module_name(self, name: str) -> None:
+        """Refuse a module or parameter that nobody would find: the class has an attribute of that name."""
+        owner = next((base for base in type(self).__mro__ if name in vars(base)), None)
+        if owner is None or not owner.__module__.startswith(LIBRARY):
+            return
+        held = vars(owner)[name]
+        if isinstance(held, property) or not hasattr(type(held), '__set__'):
+            kind = owner.__name__
+            raise AttributeError(
+                f'`{name}` is an attribute of the class {kind}: use another name for a module of yours'
+            )
+
     @classmethod
     def arguments(cls) -> dict[str, Flag]:
         """The arguments that the class declares itself, outside of features."""
@@ -145,7 +166,7 @@ class Configurable(nn.Module):
                 raise ConfigError(f'unknown keyword `{old}` of {cls.__name__}: {advice}')
         return given
 
-    def compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
+    def _compose(self, features: Sequence[type[Feature]] | None, flags: Mapping[str, Any]) -> Features:
         """The features that `flags` switch on, from the user's or the library's catalogue, not yet set up."""
         catalogue = catalogue_for(type(self).catalogue, features)
         twins = TWINS.get()

@@ -53,7 +53,7 @@ def grid_search_exit(
         for batch in loader:
             inputs = dict(batch) if isinstance(batch, dict) else {'x': batch}
             own = check_ids(inputs.pop('x'), 'x', 2)
-            ids, tokens_read, known = model.split(own, own, inputs.pop('lens', None), inputs)
+            ids, tokens_read, known = model._split(own, own, inputs.pop('lens', None), inputs)
             targets = Targets(tokens_read, model.ignore_index, known).of()
             real = targets != model.ignore_index
             tokens += int(real.sum())

@@ -112,15 +112,15 @@ class ViTransformerWrapper(Configurable):
         self.post_emb_norm = kind(dim, eps=post_emb_norm_eps) if post_emb_norm else nn.Identity()
         self.dropout = nn.Dropout(emb_dropout)
         self.attn_layers = attn_layers
-        self.check_pool(pool_kwargs, post_pool_norm)
+        self._check_pool(pool_kwargs, post_pool_norm)
         self.attn_pool = TokenPool(known_stack(attn_layers), pool_kwargs or {}) if pool == 'attention' else None
         self.post_pool_norm = known_stack(attn_layers).new_norm() if post_pool_norm else nn.Identity()
         width = dim * (2 if pool == 'first_mean' else 1)
         self.pooler = nn.Identity() if pooler is None else Pooler(width, pooler)
         width = width if pooler is None else self.pooler[0].out_features
-        self.mlp_head = self.head(width, num_classes) if num_classes else nn.Identity()
+        self.mlp_head = self._build_head(width, num_classes) if num_classes else nn.Identity()
 
-    def check_pool(self, pool_kwargs: dict | None, post_pool_norm: bool) -> None:
+    def _check_pool(self, pool_kwargs: dict | None, post_pool_norm: bool) -> None:
         if self.pool in ('first', 'first_mean', 'prefix') and not self.num_prefix:
             raise ConfigError(f'`pool={self.pool!r}` needs `prefix_tokens`: patches alone have no first token')
         if self.pool in ('first', 'first_mean', 'prefix'):
@@ -132,7 +132,7 @@ class ViTransformerWrapper(Configurable):
         if self.registers_first and self.register_tokens is None:
             warn_once('`register_place` has no effect unless `num_register_tokens` is set')
 
-    def head(self, width: int, num_classes: int) -> nn.Module:
+    def _build_head(self, width: int, num_classes: int) -> nn.Module:
         if self.pool == 'prefix':
             return HeadPerToken(nn.Linear(width, num_classes) for _ in range(self.num_prefix))
         return nn.Linear(width, num_classes)
@@ -157,24 +157,24 @@ class ViTransformerWrapper(Configurable):
             raise ValueError('`return_hiddens` gives embeddings too, from its last entry: ask for nothing else')
         if return_embeddings and return_logits_and_embeddings:
             raise ValueError('`return_embeddings` and `return_logits_and_embeddings` were both given, set only one')
-        self.check(img)
-        img = self.cropped(as_precise(img, self, 'img'))
-        x = self.tokens(img, hidden_patches)
-        apart = self.stack_inputs(img, x.shape[1])
+        self._check_images(img)
+        img = self._crop(as_precise(img, self, 'img'))
+        x = self._embed_patches(img, hidden_patches)
+        apart = self._stack_inputs(img, x.shape[1])
         if return_hiddens:
             _, trace = run_stack(self.attn_layers, x, True, apart)
             if trace.block_hiddens is None:
                 kind = type(self.attn_layers).__name__
                 raise ValueError(f'`return_hiddens` needs a stack that keeps `block_hiddens`, which {kind} does not')
-            return [self.without_registers(one) for one in (x, *trace.block_hiddens)]
+            return [self._without_registers(one) for one in (x, *trace.block_hiddens)]
         x, _ = run_stack(self.attn_layers, x, False, apart)
-        embeddings = self.without_registers(x)
+        embeddings = self._without_registers(x)
         if return_embeddings:
             return embeddings
-        logits = self.mlp_head(self.pooler(self.post_pool_norm(self.pooled(embeddings))))
+        logits = self.mlp_head(self.pooler(self.post_pool_norm(self._pool(embeddings))))
         return (logits, embeddings) if return_logits_and_embeddings else logits
 
-    def check(self, img: Tensor) -> None:
+    def _check_images(self, img: Tensor) -> None:
         if not img.is_floating_point():
             raise TypeError(f'`img` got {img.dtype}, it must be floating point')
         least = self.patch_size
@@ -191,58 +191,58 @@ class ViTransformerWrapper(Configurable):
                 f'`img` got {height} x {width} pixels, at most {self.image_size} x {self.image_size} have positions'
             )
 
-    def cropped(self, img: Tensor) -> Tensor:
+    def _crop(self, img: Tensor) -> Tensor:
         """Images without the pixels on the right and below that fill no patch."""
         if not self.crop_to_patches:
             return img
         height, width = (length - length % self.patch_size for length in img.shape[-2:])
         return img[..., :height, :width]
 
-    def tokens(self, img: Tensor, hidden_patches: Tensor | None) -> Tensor:
+    def _embed_patches(self, img: Tensor, hidden_patches: Tensor | None) -> Tensor:
         """What the stack sees of images:  b c height width -> b n d."""
         side = self.patch_size
         x = self.patch_to_embedding(rearrange(img, 'b c (h p1) (w p2) -> b (h w) (p1 p2 c)', p1=side, p2=side))
         if hidden_patches is not None:
             grid = (img.shape[-2] // side, img.shape[-1] // side)
-            x = torch.where(self.hidden(hidden_patches, x, grid).unsqueeze(-1), self.mask_token.to(x.dtype), x)
+            x = torch.where(self._is_hidden(hidden_patches, x, grid).unsqueeze(-1), self.mask_token.to(x.dtype), x)
         if self.prefix_tokens is not None:
             x = torch.cat((self.prefix_tokens.expand(x.shape[0], -1, -1), x), dim=1)
         if not hands_on_positions(self):
-            x = x + self.positions(img.shape[-2] // side, img.shape[-1] // side)
+            x = x + self._positions_of(img.shape[-2] // side, img.shape[-1] // side)
         x = self.dropout(self.post_emb_norm(x))
-        return x if self.register_tokens is None else self.with_registers(x, self.register_tokens)
+        return x if self.register_tokens is None else self._with_registers(x, self.register_tokens)
 
-    def with_registers(self, x: Tensor, registers: Tensor) -> Tensor:
+    def _with_registers(self, x: Tensor, registers: Tensor) -> Tensor:
         """Rows of prefix tokens and patches, b n d, with those of registers, r d, where these stand."""
         at = self.num_prefix if self.registers_first else x.shape[1]
         return torch.cat((x[:, :at], registers.expand(x.shape[0], -1, -1), x[:, at:]), dim=1)
 
-    def stack_inputs(self, img: Tensor, n: int) -> dict[str, Any]:
+    def _stack_inputs(self, img: Tensor, n: int) -> dict[str, Any]:
         """Return what a stack is given beside n tokens: positions that it reads apart, and which tokens are no
         patches, if its layers have patterns."""
         prefix, registers = self.num_prefix, 0 if self.register_tokens is None else len(self.register_tokens)
         if not (prefix or registers) or not has_patterns(self.attn_layers):
-            return self.positions_apart(img)
+            return self._positions_apart(img)
         outside: int | Tensor = prefix + registers
         if registers and not self.registers_first:
             at = torch.arange(n, device=img.device)
             outside = torch.cat((at[:prefix], at[n - registers :]))
-        return {**self.positions_apart(img), 'outside_pattern': outside}
+        return {**self._positions_apart(img), 'outside_pattern': outside}
 
-    def positions_apart(self, img: Tensor) -> dict[str, Tensor]:
+    def _positions_apart(self, img: Tensor) -> dict[str, Tensor]:
         """What a stack is given that reads positions apart from the tokens."""
         if not hands_on_positions(self):
             return {}
-        vectors = self.positions(img.shape[-2] // self.patch_size, img.shape[-1] // self.patch_size)
+        vectors = self._positions_of(img.shape[-2] // self.patch_size, img.shape[-1] // self.patch_size)
         known = torch.ones(1, vectors.shape[1], 1, dtype=torch.bool, device=vectors.device)
         if begins_with_cls(known_stack(self.attn_layers)):
             known[:, 0] = False
         if self.register_tokens is not None:
-            vectors = self.with_registers(vectors, torch.zeros_like(self.register_tokens))
-            known = self.with_registers(known, known.new_zeros(len(self.register_tokens), 1))
+            vectors = self._with_registers(vectors, torch.zeros_like(self.register_tokens))
+            known = self._with_registers(known, known.new_zeros(len(self.register_tokens), 1))
         return dict(pos_vectors=vectors, pos_known=known[..., 0])
 
-    def hidden(self, given: Tensor, patches: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _is_hidden(self, given: Tensor, patches: Tensor, grid: tuple[int, int]) -> Tensor:
         """Which patches (b n d) are hidden, b n; `given` as that, or b h w in the rows and columns of the grid."""
         if self.mask_token is None:
             raise ValueError('`hidden_patches` was given, but the model has no `mask_token` to stand in for them')
@@ -253,7 +253,7 @@ class ViTransformerWrapper(Configurable):
             raise ValueError(f'`hidden_patches` got {given.dtype} of shape {tuple(given.shape)}, it must be {wanted}')
         return flat
 
-    def positions(self, rows: int, columns: int) -> Tensor:
+    def _positions_of(self, rows: int, columns: int) -> Tensor:
         """Positions of prefix tokens and a grid of patches,  1 n d: the upper left part of the table, or all of it
         resampled."""
         table, prefix, side = self.pos_embedding, self.num_prefix, self.side
@@ -268,14 +268,14 @@ class ViTransformerWrapper(Configurable):
         grid = F.interpolate(grid, (rows, columns), mode='bicubic', align_corners=False, antialias=smooth)
         return torch.cat((table[:, :prefix], rearrange(grid.to(table.dtype), '1 d h w -> 1 (h w) d')), dim=1)
 
-    def without_registers(self, x: Tensor) -> Tensor:
+    def _without_registers(self, x: Tensor) -> Tensor:
         if self.register_tokens is None:
             return x
         count = len(self.register_tokens)
         at = self.num_prefix if self.registers_first else x.shape[1] - count
         return torch.cat((x[:, :at], x[:, at + count :]), dim=1) if self.registers_first else x[:, :at]
 
-    def pooled(self, x: Tensor) -> Tensor:
+    def _pool(self, x: Tensor) -> Tensor:
         """From prefix tokens and patches, b n d, to what the head reads.
 
         mean         the mean of patches,  b d

@@ -182,8 +182,8 @@ def check_feedforward(ff: Any) -> None:
     refuse_unknown([ff], (), UNKNOWN)
     check(ff.features.active, 'feedforward')
     refuse_unknown(ff.ff.modules(), BY_NUMBER, UNKNOWN)
-    known = type(ff.ff) is nn.Sequential and type(ff.output) is nn.Linear
-    if not known or len(list(ff.outputs)) != 1:
+    known = type(ff.ff) is nn.Sequential and type(ff.output_layer) is nn.Linear
+    if not known or len(list(ff.output_layers)) != 1:
         raise ConfigError('a feedforward that is not two linear maps cannot be shared by several devices')
 
 

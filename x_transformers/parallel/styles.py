@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map
 
 from x_transformers.core.aux_losses import AuxLosses
 from x_transformers.core.traces import NoMaps
-from x_transformers.features.biases import AlibiPositionalBias, PositionBias, SplitAlibi
+from x_transformers.features.biases import AlibiPositionalBias, PositionBias
 from x_transformers.features.feedforward import GLU
 from x_transformers.features.readouts import TiedReadout
 from x_transformers.flags import ConfigError, Feature
@@ -249,9 +249,7 @@ class BiasOfHeads(Style):
         for owner, name in laid_out(module):
             see(owner, name, View(device_mesh, partial=True), self.source)
         if isinstance(module, AlibiPositionalBias):
-            for name in ('each', 'sides') if isinstance(module, SplitAlibi) else ('each',):
-                setattr(module, name, tuple(getattr(module, name)[head] for head in own))
-            module.heads = module.total_heads = len(own)
+            module.keep_heads(own)
             return module
         kind: Any = type(module)
 
@@ -273,7 +271,7 @@ class Features(Style):
         self.lane = lane
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        widened, output = module.ff[0], module.output
+        widened, output = module.ff[0], module.output_layer
         gated = isinstance(widened, GLU)
         inner = View(device_mesh, axis=0, parts=2 if gated else 1)
         wide = widened.proj if gated else widened[0]
