@@ -18,13 +18,18 @@ MODELS = {
 IDS = torch.tensor([[3, 1, 4, 0, 5, 2]])
 
 
+def place(name):
+    return 0 if name.startswith('attn_layers.rotary_pos_emb') else 1 if name.startswith('attn_layers') else 2
+
+
 def model_of(name):
     """A small model, whose weights are the same wherever they are made."""
     flags = dict(MODELS[name])
     stack = Decoder(dim=4, depth=1, heads=1, attn_dim_head=4, ff_mult=1, verbose=False, **flags.pop('stack'))
     net = TransformerWrapper(num_tokens=6, max_seq_len=0, attn_layers=stack, **flags).double().eval()
     with torch.no_grad():
-        for at, parameter in enumerate(net.state_dict().values()):
+        # in the order that weights had then
+        for at, (_, parameter) in enumerate(sorted(net.state_dict().items(), key=lambda item: place(item[0]))):
             numbers = torch.arange(parameter.numel()) * 7 + at * 3
             parameter.copy_(((numbers % 11 - 5).double() / 8).view_as(parameter))
     return net

@@ -1,6 +1,7 @@
 """A prompt that was read once: continuations are those of the whole prompt, and a file is believed only if it fits."""
 
 import errno
+import functools
 import importlib
 import io
 import itertools
@@ -34,6 +35,7 @@ def reading(model, monkeypatch):
     """Counts the tokens that the net reads."""
     fed, forward, plain = [], type(model.net).forward, PlainStep.__call__
 
+    @functools.wraps(forward)  # so that it counts as the one of ours
     def counting(self, x, *args, **kwargs):
         fed.append(tuple(x.shape))
         return forward(self, x, *args, **kwargs)
@@ -279,11 +281,22 @@ def test_caches_of_format_2_go_on_with_the_same_numbers(name):
         assert_close(out, whole[:, 4:])
 
 
-def test_a_prompt_cache_of_format_2_goes_on():
+def test_a_prompt_cache_of_format_2_is_known_to_be_of_other_weights():
+    """Its fingerprint went by the order of the weights, which was another one."""
     path, net = old_caches.DATA / 'prompt_2.recurrent', old_caches.model_of('recurrent')
-    model = AutoregressiveWrapper(net)
-    again = model.generate(None, 4, prompt_cache=PromptCache.load(path), temperature=0.0)
+    model, loaded = AutoregressiveWrapper(net), PromptCache.load(path)
+    with pytest.raises(ValueError, match='or its weights have changed: read the prompt again'):
+        model.generate(None, 4, prompt_cache=loaded, temperature=0.0)
+    loaded.fingerprint = fingerprint(net)
+    again = model.generate(None, 4, prompt_cache=loaded, temperature=0.0)
     assert torch.equal(again, model.generate(old_caches.IDS[:, :4], 4, temperature=0.0, cache_kv=False))
+
+
+def test_a_fingerprint_does_not_depend_on_the_order_of_weights():
+    net = old_caches.model_of('masked')
+    known = fingerprint(net)
+    net._modules['token_emb'] = net._modules.pop('token_emb')
+    assert list(net.state_dict())[-1] == 'token_emb.emb.weight' and fingerprint(net) == known
 
 
 @pytest.mark.parametrize('field', ['recurrent', 'exits', 'states'])

@@ -130,7 +130,8 @@ class Configurable(nn.Module):
         if owner is None or not owner.__module__.startswith(LIBRARY):
             return
         held = vars(owner)[name]
-        if isinstance(held, property) or not hasattr(type(held), '__set__'):
+        assigned = held.fset is not None if isinstance(held, property) else hasattr(type(held), '__set__')
+        if not assigned:
             kind = owner.__name__
             raise AttributeError(
                 f'`{name}` is an attribute of the class {kind}: use another name for a module of yours'

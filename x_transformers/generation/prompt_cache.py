@@ -63,7 +63,7 @@ def checksum(t: Tensor) -> list[Tensor]:
 
 def fingerprint(net: nn.Module) -> str:
     """A text that differs between models: of config, and of names, shapes, types and numbers of the weights."""
-    named = [(name, t) for name, t in net.state_dict().items() if isinstance(t, Tensor)]
+    named = [(name, t) for name, t in sorted(net.state_dict().items()) if isinstance(t, Tensor)]
     shapes = [[name, list(t.shape), str(t.dtype)] for name, t in named]
     sums = [one for _, t in named for one in checksum(t)]
     numbers = torch.stack([one.to(sums[0].device) for one in sums]).tolist() if sums else []
