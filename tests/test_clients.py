@@ -1006,6 +1006,12 @@ def test_a_net_that_torch_compiles_is_given_new_tokens():
     assert given[1:] == [1] * (len(given) - 1)
 
 
+def test_a_loss_is_one_graph_with_every_torch():
+    wrapper = AutoregressiveWrapper(TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES)))
+    graph = torch.compile(wrapper.double(), backend='eager', fullgraph=True)
+    exact(graph(IDS), wrapper(IDS))
+
+
 @pytest.mark.parametrize('number', [0.5, torch.tensor(0.5)])
 def test_a_number_is_added_to_all_embeddings(number):
     net = TransformerWrapper(num_tokens=20, max_seq_len=16, attn_layers=Decoder(**MODULES)).eval()

@@ -51,7 +51,7 @@ def distance_ids(offsets: Tensor, most: int) -> Tensor:
 
 
 def extended(t: Tensor, before: int, behind: int, fill: Any) -> Tensor:
-    """With so many rows of `fill` around axis 1. (`F.pad` refuses empty axes behind it in some releases of torch.)"""
+    """With so many rows of `fill` around axis 1. (`F.pad` of torch 2.9 refuses empty axes behind it.)"""
     front, back = (t.new_full((len(t), count, *t.shape[2:]), fill) for count in (before, behind))
     return torch.cat((front, t, back), dim=1)
 

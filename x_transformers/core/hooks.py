@@ -37,7 +37,7 @@ def is_plainly(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a module is of exactly this class, runs its `forward` and nothing else."""
     return (
         type(module) is kind
-        and 'forward' not in vars(module)
+        and 'forward' not in module.__dict__
         and not module._forward_pre_hooks
         and not is_hooked(module)
     )

@@ -97,7 +97,7 @@ def has_own_forward(module: Any) -> bool:
     forward = getattr(type(module), 'forward', None)
     if forward is None or type(module).__module__.startswith('torch.'):  # as what torch compiles
         return False
-    return 'forward' in vars(module) or forward.__module__.partition('.')[0] != OWN
+    return 'forward' in module.__dict__ or forward.__module__.partition('.')[0] != OWN
 
 
 def reads_whole(model: Any) -> bool:
@@ -110,7 +110,7 @@ def given_whole(net: Any) -> bool:
 
     A net may say so itself by an attribute `reads_whole`, or take `input_not_include_cache` by name.
     """
-    if hasattr(type(net), 'reads_whole') or 'reads_whole' in vars(net):
+    if hasattr(type(net), 'reads_whole') or 'reads_whole' in net.__dict__:
         return net.reads_whole is True
     if has_own_forward(net):
         return 'input_not_include_cache' not in (keywords_of_module(net) or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -36,18 +36,18 @@ def is_read() -> bool:
 APART: ContextVar[bool] = ContextVar('apart', default=False)
 
 
-def maps_apart(apart: bool = True) -> AbstractContextManager:
+class maps_apart:  # noqa: N801  a context, and one that the compiler of torch can follow in all releases
     """Stacks inside keep fused kernels although intermediates are asked for: the caller reads no attention maps."""
-    return set_apart() if apart and not torch.compiler.is_compiling() else nullcontext()
 
+    def __init__(self, apart: bool = True) -> None:
+        self.apart = apart
 
-@contextmanager
-def set_apart() -> Iterator[None]:
-    token = APART.set(True)
-    try:
-        yield
-    finally:
-        APART.reset(token)
+    def __enter__(self) -> None:
+        self.token = APART.set(True) if self.apart and not torch.compiler.is_compiling() else None
+
+    def __exit__(self, *error: Any) -> None:
+        if self.token is not None:
+            APART.reset(self.token)
 
 
 def are_maps_apart() -> bool:

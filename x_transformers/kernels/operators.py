@@ -34,7 +34,7 @@ from x_transformers.kernels.dense import (
 from x_transformers.kernels.flex import attempted, fits, has_form, in_one_dtype
 from x_transformers.kernels.patterns.bands import in_band, not_banded
 
-SCORES = frozenset(EAGER_STAGES)
+SCORES = tuple(EAGER_STAGES)
 FEW = 'its scores are few enough to be held at once'
 MANY = 'its scores are many'
 MAPS = '`keep_maps`: the scores of all rows are kept'
@@ -42,7 +42,7 @@ MAPS = '`keep_maps`: the scores of all rows are kept'
 
 def on_scores(call: Call | None, on: Features) -> list[Feature]:
     """The features that need the scores of a call; of every call, if it is None."""
-    if SCORES.isdisjoint(on.at):
+    if not any(stage in on.at for stage in SCORES):
         return []
     if call is not None:
         return [f for f in at_work(call, on) if not f.fuses]
@@ -51,7 +51,7 @@ def on_scores(call: Call | None, on: Features) -> list[Feature]:
 
 def scoring(on: Features) -> list[Feature]:
     """The features at stages of scores, in their order."""
-    found = {feature for stage in SCORES & on.at.keys() for feature in on.at[stage]}
+    found = {feature for stage in SCORES for feature in on.at.get(stage, ())}
     return [feature for feature in on.active if feature in found] if found else []
 
 

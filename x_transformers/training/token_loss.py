@@ -570,7 +570,7 @@ class Readout:
         """The loss of each target, for each head."""
         hidden, flat = self.hidden.flatten(0, -2), targets.flatten()
         if self.linears is not None and not terms.is_log_prob:
-            found = [fused_losses(scaled_by(hidden, one), *one[:2], flat, None, terms) for one in self.linears]
+            found = [fused_losses(scaled_by(hidden, one), one.weight, one.bias, flat, None, terms) for one in self.linears]
         elif self.whole:
             return token_losses(self.logits, targets, terms)
         else:
@@ -588,7 +588,7 @@ class Readout:
         else:
             rest = targets.flatten(), shares.flatten(), terms
             hidden = self.hidden.flatten(0, -2)
-            found = [fused_losses(scaled_by(hidden, one), *one[:2], *rest) for one in self.linears]
+            found = [fused_losses(scaled_by(hidden, one), one.weight, one.bias, *rest) for one in self.linears]
         return sum(found[1:], found[0]) / len(found) if len(found) > 1 else found[0]
 
 
