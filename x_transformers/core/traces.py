@@ -36,7 +36,7 @@ def is_read() -> bool:
 APART: ContextVar[bool] = ContextVar('apart', default=False)
 
 
-class maps_apart:  # noqa: N801  a context, and one that the compiler of torch can follow in all releases
+class maps_apart:
     """Stacks inside keep fused kernels although intermediates are asked for: the caller reads no attention maps."""
 
     def __init__(self, apart: bool = True) -> None:

@@ -570,7 +570,9 @@ class Readout:
         """The loss of each target, for each head."""
         hidden, flat = self.hidden.flatten(0, -2), targets.flatten()
         if self.linears is not None and not terms.is_log_prob:
-            found = [fused_losses(scaled_by(hidden, one), one.weight, one.bias, flat, None, terms) for one in self.linears]
+            found = [
+                fused_losses(scaled_by(hidden, one), one.weight, one.bias, flat, None, terms) for one in self.linears
+            ]
         elif self.whole:
             return token_losses(self.logits, targets, terms)
         else:
