@@ -109,7 +109,9 @@ def test_decoding_given_an_encoding():
     model, encodings = model_of(), 3 * randn(3, DIM)
     ids = torch.full((3, 1), BOS)
     for _ in range(MOST):
-        ids = torch.cat((ids, model.decoder(ids, prepend_embeds=encodings[:, None])[:, -1:].argmax(dim=-1)), dim=1)
+        logits = model.decoder(ids, prepend_embeds=encodings[:, None])[:, -1:]
+        logits[..., PAD] = -torch.inf  # padding is never an answer
+        ids = torch.cat((ids, logits.argmax(dim=-1)), dim=1)
     ids = ids[:, 1:]
     assert torch.equal(model.decode(encodings, LENGTHS), padded(ids))
     assert torch.equal(model.decode(encodings, LENGTHS.clamp(max=3)), ids[:, :3].masked_fill(

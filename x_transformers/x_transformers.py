@@ -1047,8 +1047,6 @@ class TransformerWrapper(Wrapper):
         self.emb_dropout = nn.Dropout(emb_dropout)
         self.project_emb = projection_of(self, project_emb, bool(project_emb_bias))
         self.to_logits = self._build_head(to_logits)
-        self.has_multiple_heads = getattr(self, 'num_output_heads', 1) > 1
-        self.train_max_looped_steps = getattr(self, 'max_looped_steps', 1)
         sort_members(self, ordering.MODEL)
         if type(self).init_ is not TransformerWrapper.init_:
             self.init_()  # of a subclass; our tables are drawn when they are made

@@ -62,6 +62,15 @@ class Abilities:
         """Whether what a token becomes depends on how many are read with it."""
         return any(feature.follows_length for feature in known_stack(self.attn_layers).features.active)
 
+    @overridable
+    def has_multiple_heads(self) -> bool:
+        return getattr(self, 'num_output_heads', 1) > 1
+
+    @overridable
+    def train_max_looped_steps(self) -> int:
+        """How often a looped model runs its stack in training."""
+        return getattr(self, 'max_looped_steps', 1)
+
     def starts_over(self, cache: Cache, count: int, pads: Tensor | None = None) -> bool:
         """Whether tokens of a cache must be read again, once there are `count` more; rows begin with `pads` (b)."""
         of_stack = known_stack(self.attn_layers).features.active

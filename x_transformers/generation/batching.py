@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from x_transformers.cache import Cache
 from x_transformers.core.checks import check_ids, numbers_of, weights_in
-from x_transformers.core.own_stacks import given_whole, known_stack
+from x_transformers.core.own_stacks import given_whole, has_own_forward, known_stack
 from x_transformers.fast.paged_step import PagedStep
 from x_transformers.flags import ConfigError, count, did_you_mean, is_int, none, size
 from x_transformers.generation.cached_step import each_rows, form_of, named_rows
@@ -166,7 +166,7 @@ class PagedEngine:
             reason = 'reads a token again when the sequence grows'
         elif known_stack(net.attn_layers).cross_attend:
             reason = 'reads a context beside its tokens'
-        elif given_whole(net):
+        elif given_whole(net) and has_own_forward(net):
             reason = 'has code of others that may need all tokens of a sequence (set `reads_whole = False` if not)'
         if reason is not None:
             raise ConfigError(f'`wrapper` has a net that {reason}: use `generate`')
