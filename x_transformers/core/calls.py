@@ -368,9 +368,8 @@ def check_stack_inputs(
     if context is not None and stack.cross_attend:
         context, context_mask = for_each_row(context, x.shape[0]), for_each_row(context_mask, x.shape[0])
         width = stack.dim_context
-        if context.shape[-1] != width:
-            readers = [getattr(m, 'to_k', None) for m in stack.modules()]
-            width = width_read(context, width, *readers)
+        if torch.is_tensor(context) and context.shape[-1:] != (width,):
+            width = width_read(context, width, *(getattr(m, 'to_k', None) for m in stack.modules()))
         check_vectors(context, 'context', x.shape[0], 'j', width, like=x)
         as_mask(context_mask, 'context_mask', x.shape[0], context.shape[1], like=x)
     if stack.cross_attend and context is None:

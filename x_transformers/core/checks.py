@@ -142,7 +142,7 @@ def check_vectors(x: Any, name: str, *wanted: int | str, like: Tensor | None = N
 
 def width_read(t: Tensor, built: int, *modules: Any) -> int:
     """The width that vectors must have: that for which a layer was built, or of a projection in place of its own."""
-    if t.shape[-1:] != (built,):
+    if torch.is_tensor(t) and t.ndim > 0 and t.shape[-1] != built:
         for module in modules:
             first = first_of(m for m in module.modules() if isinstance(m, nn.Linear)) if module is not None else None
             if first is not None and first.in_features == t.shape[-1]:

@@ -55,9 +55,9 @@ def num_logits_of(net: Any) -> int | None:
     return next((size for size in sizes if is_int(size)), None)
 
 
-def indices_below(size: int, ids: Any) -> Tensor:
-    """Return those ids of a collection that are less than `size`, as an index."""
-    return torch.tensor([token for token in tokens_of(ids, 'ids', None) if token < size], dtype=torch.long)
+def ids_below(size: int, ids: Any) -> list[int]:
+    """Return those ids of a collection that are less than `size`; of None, none."""
+    return [] if ids is None else [token for token in tokens_of(ids, 'ids', None) if token < size]
 
 
 def check_token(token: Any, name: str, vocabulary: int | None) -> None:
@@ -192,20 +192,19 @@ class Choice:
 
         def shift(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
             check(max(size, vocabulary or 0))
-            made = torch.zeros(size, dtype=torch.float64, device='cpu')
             # A model may read more tokens than it has logits for. These cannot be chosen anyway.
+            made = [0.0 if allowed is None else -math.inf] * size
+            for token in ids_below(size, allowed):
+                made[token] = 0.0
             for token in filter(size.__gt__, bias):
                 made[token] += bias[token]
-            if allowed is not None:
-                kept = torch.zeros(size, dtype=torch.bool, device='cpu')
-                kept[indices_below(size, allowed)] = True
-                made = made.masked_fill(~kept, -torch.inf)
-            made[indices_below(size, () if banned is None else banned)] = -torch.inf
-            made[indices_below(size, self.never_chosen)] = -torch.inf
+            for ids in (banned, self.never_chosen):
+                for token in ids_below(size, ids):
+                    made[token] = -math.inf
             name = next((n for n in ('banned_tokens', 'allowed_tokens') if getattr(self, n) is not None), 'logit_bias')
-            if made.isneginf().all():
+            if all(value == -math.inf for value in made):
                 raise ValueError(f'`{name}` got {getattr(self, name)!r}, it must leave a token that can be chosen')
-            return made.to(dtype=dtype, device=device)
+            return torch.tensor(made, dtype=dtype, device=device)
 
         check(vocabulary)
         if vocabulary is not None:
