@@ -45,6 +45,7 @@ from x_transformers.flags import (
     size,
 )
 from x_transformers.kernels.dense import (
+    EAGER_STAGES,
     carries_gradients,
     eager,
     fused,
@@ -53,7 +54,7 @@ from x_transformers.kernels.dense import (
     tile_heads,
     wants_maps,
 )
-from x_transformers.kernels.operators import FUSED, OPERATORS, SCORES, Operator, attend_by, scoring
+from x_transformers.kernels.operators import FUSED, OPERATORS, Operator, attend_by, scoring
 
 
 class ChoosesKernel:
@@ -456,7 +457,7 @@ class Attend(Configurable, ChoosesKernel):
 def of_scores(on: Features) -> Features:
     """The features of a layer that act in its operator."""
     new = copy.copy(on)
-    own, stages = (*ATTEND, UseCoPE), SCORES | {'attend'}
+    own, stages = (*ATTEND, UseCoPE), {*EAGER_STAGES, 'attend'}
     new.active = tuple(f for f in on.active if isinstance(f, own) or stages & set(f.runs_at()))
     new.arrange()
     return new

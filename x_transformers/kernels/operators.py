@@ -34,7 +34,6 @@ from x_transformers.kernels.dense import (
 from x_transformers.kernels.flex import attempted, fits, has_form, in_one_dtype
 from x_transformers.kernels.patterns.bands import in_band, not_banded
 
-SCORES = tuple(EAGER_STAGES)
 FEW = 'its scores are few enough to be held at once'
 MANY = 'its scores are many'
 MAPS = '`keep_maps`: the scores of all rows are kept'
@@ -42,7 +41,7 @@ MAPS = '`keep_maps`: the scores of all rows are kept'
 
 def on_scores(call: Call | None, on: Features) -> list[Feature]:
     """The features that need the scores of a call; of every call, if it is None."""
-    if not any(stage in on.at for stage in SCORES):
+    if not any(stage in on.at for stage in EAGER_STAGES):
         return []
     if call is not None:
         return [f for f in at_work(call, on) if not f.fuses]
@@ -51,7 +50,7 @@ def on_scores(call: Call | None, on: Features) -> list[Feature]:
 
 def scoring(on: Features) -> list[Feature]:
     """The features at stages of scores, in their order."""
-    found = {feature for stage in SCORES for feature in on.at.get(stage, ())}
+    found = {feature for stage in EAGER_STAGES for feature in on.at.get(stage, ())}
     return [feature for feature in on.active if feature in found] if found else []
 
 
