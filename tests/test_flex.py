@@ -61,11 +61,18 @@ OF_KERNELS = {'SDPKwargs', 'PackedDocuments'}
 
 def for_all(function, *out):
     """A function of b, h, i and j for all of them at once, with `out` in front that has these axes."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # loads the compiler of torch
+
     for axis in (3, 2, 1, 0):
         own = [None] * 4
         own[axis] = 0
         function = torch.vmap(function, in_dims=(*(0 for _ in out), *own))
-    return function
+
+    def indexed(*args):
+        with TransformGetItemToIndex():  # as torch does it: some releases index by `.item()`
+            return function(*args)
+
+    return indexed
 
 
 def written_out(q, k, v, score_mod, block_mask, scale, enable_gqa, return_aux=None):

@@ -176,7 +176,7 @@ def test_several_processes_may_write_one_set(tmp_path, monkeypatch):
 
 
 def test_what_a_running_process_is_writing_is_left_alone(tmp_path):
-    unfinished = tmp_path / f'{writing.NEW}.{os.getpid()}-99.tmp'
+    unfinished = tmp_path / f'{writing.NEW}.{os.getpid()}-99999999.tmp'
     unfinished.mkdir()
     net(depth=1).save_pretrained(tmp_path)
     assert unfinished.is_dir() and same_weights(pretrained.load(tmp_path).state_dict(), net(depth=1).state_dict())
