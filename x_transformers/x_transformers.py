@@ -147,6 +147,8 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
 
     catalogue = ATTENTION
     own_inputs = ('keep_maps', 'index', 'clean', 'at')
+    in_order = """pre_talking_heads post_talking_heads pre_scale_post_talking_heads head_scale sparse_topk
+        sparse_topk_straight_through num_mem_kv dropout sublayer_dropout on_attn"""
     layer_number = 0  # which of the layers of its kind it is, as its stack says
     plain = True
 
@@ -348,6 +350,8 @@ class FeedForward(Configurable):
 
     catalogue = FEEDFORWARD
     own_inputs = ('mask', 'layer', 'kind', 'stack')
+    in_order = """glu glu_mult_bias swish relu_squared solu custom_activation post_act_ln dropout sublayer_dropout no_bias
+        zero_init_output output_proj_depth softclamp_value"""
     plain = True
 
     def __init__(
@@ -535,6 +539,7 @@ class AttentionLayers(DerivedAttributes, Routing):
 
     catalogue = STACK
     branches = {'a': Attention, 'c': Attention, 'f': FeedForward}  # noqa: RUF012
+    in_order = 'cross_attend only_cross only_attn use_scalenorm use_rmsnorm'
     removed = {  # noqa: RUF012
         'dropout': 'write `attn_dropout`, `ff_dropout` or `layer_dropout`',
         'flash_attn': 'write `attn_flash`',

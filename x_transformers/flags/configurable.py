@@ -104,6 +104,7 @@ class Configurable(nn.Module):
     catalogue: ClassVar[tuple[type[Feature], ...]] = ()
     stores: ClassVar[tuple[str, ...]] = ('',)  # under which names of a feature's host its modules are here
     kinds: ClassVar[dict[str, type[Configurable]]] = KINDS
+    in_order: ClassVar[str] = ''  # keywords that may be given by position, behind the positional arguments
     renamed: ClassVar[dict[str, str]] = {}
     removed: ClassVar[dict[str, str]] = {}
     __signature__ = DerivedSignature()
@@ -114,7 +115,7 @@ class Configurable(nn.Module):
         if known is None or not known.__module__.startswith('x_transformers.'):
             Configurable.kinds[cls.__name__] = cls  # a class of the user's may be defined again, ours keep their names
         if '__init__' in vars(cls):
-            cls.__init__ = remembering(cls.__init__)
+            cls.__init__ = remembering(cls.__init__, tuple(vars(cls).get('in_order', '').split()))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Module) or type(value) is nn.Parameter:
@@ -347,13 +348,22 @@ def signature_of(cls: type[Configurable]) -> inspect.Signature:
     return inspect.Signature(named)
 
 
-def remembering(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`."""
+def remembering(init: Callable[..., None], in_order: tuple[str, ...] = ()) -> Callable[..., None]:
+    """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`.
+
+    What is given by position behind the positional arguments is taken for the keywords `in_order`.
+    """
     shape = inspect.signature(init)
+    by_position = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in shape.parameters.values())
     arguments: dict[str, Flag] = {}
 
     @functools.wraps(init)
     def wrapped(self: Configurable, *args: Any, **kwargs: Any) -> None:
+        if by_position <= len(args) < by_position + len(in_order):
+            behind = dict(zip(in_order, args[by_position - 1 :], strict=False))
+            if twice := [name for name in behind if name in kwargs]:
+                raise TypeError(f'{type(self).__name__} got `{twice[0]}` by position and as a keyword')
+            args, kwargs = args[: by_position - 1], {**behind, **kwargs}
         outermost = '_given' not in self.__dict__
         if outermost:
             kwargs = type(self).translate(kwargs)

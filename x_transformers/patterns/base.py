@@ -27,7 +27,7 @@ def pattern(name: str) -> Any:
     """Makes a class a frozen dataclass, and the pattern of that name."""
 
     def of(cls: Kind) -> Kind:
-        made = dataclass(frozen=True)(cls)
+        made = dataclass(frozen=True, eq=False)(cls)
         made.name = name
         PATTERNS[name] = made
         return made
@@ -46,6 +46,17 @@ class Pattern:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, hashable(getattr(self, field.name)))
         self.check()
+
+    def _compared(self) -> tuple[Any, ...]:
+        """What makes it the same as another one; lengths of rows, a tensor, are the same if they are that tensor."""
+        values = [getattr(self, field.name) for field in dataclasses.fields(self) if field.compare]
+        return type(self), *[id(value) if isinstance(value, Tensor) else value for value in values]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Pattern) and self._compared() == other._compared())
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
 
     # what it means
 
@@ -208,7 +219,7 @@ def as_data(value: Any) -> Any:
 # several in one
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Several(Pattern):
     patterns: tuple[Pattern, ...]
     sign: ClassVar[str] = ''

@@ -125,7 +125,7 @@ def mixed(state: Tensor, more: Tensor | int) -> Tensor:
     return (state >> 16) ^ state
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AtRandom(Pattern):
     """What patterns have in common whose blocks are drawn. Their fields `length`, `layer`, `head` and `table` say for
     which call, layer and heads they are, and which blocks are stored with the weights. A row of fewer blocks than a

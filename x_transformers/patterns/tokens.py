@@ -78,7 +78,7 @@ class Global(Pattern):
 # the halves of Global('mask'), for what treats marked queries apart
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MarkedKeys(Pattern):
     """All queries see the tokens that are marked."""
 
@@ -100,7 +100,7 @@ class MarkedKeys(Pattern):
         return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MarkedQueries(MarkedKeys):
     """Marked queries see all tokens."""
 
