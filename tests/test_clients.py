@@ -33,6 +33,7 @@ from x_transformers.kernels import dense
 from x_transformers.patterns import BlockLocal, Global
 from x_transformers.x_transformers import (
     AbsolutePositionalEmbedding,
+    AttentionLayers,
     LayerIntermediates,
     PolarEmbedding,
     Residual,
@@ -1488,3 +1489,46 @@ def test_a_name_that_is_taken_is_refused():
 
     mine = Mine(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))
     mine.middle = nn.Linear(2, 2)  # a class of theirs is their business
+
+
+def test_a_flag_of_a_built_module_is_settled():
+    """Another value would have no effect: it is refused. What is the same, or one's own, is taken."""
+    net = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(**SMALL))
+    attention = net.attn_layers.layers[0][1]
+    for module, name, value in (
+        (attention, 'max_attend_past', 3),
+        (attention, 'qk_norm', True),
+        (net.attn_layers, 'residual_attn', True),
+        (net.attn_layers, 'softclamp_output_value', 3.0),
+        (net, 'sigsoftmax_logits', True),
+    ):
+        held = getattr(module, name)
+        kind = type(module).__name__
+        with pytest.raises(
+            AttributeError, match=rf'`{name}` got {value}, but it is {held} since this {kind} was built'
+        ):
+            setattr(module, name, value)
+        setattr(module, name, held)
+        assert getattr(module, name) is held
+    attention.causal = False  # read at each call
+    net.theirs = 3
+    assert net.theirs == 3
+
+    class Mine(Encoder):
+        def __init__(self):
+            super().__init__(**SMALL)
+            self.sandwich_norm = 'theirs'  # a class of theirs is their business while it is built
+
+    assert Mine().sandwich_norm == 'theirs'
+
+
+def test_keywords_by_position():
+    """In the order of the original."""
+    assert FeedForward(16, 16, 4, True, False, True).config == FeedForward(16, 16, glu=True, swish=True).config
+    by_name = Attention(16, 8, heads=2, causal=True, post_talking_heads=True)
+    assert Attention(16, 8, None, 2, True, None, False, True).config == by_name.config
+    assert AttentionLayers(16, 1, 2, True, True).config == AttentionLayers(16, 1, 2, True, cross_attend=True).config
+    with pytest.raises(TypeError, match='FeedForward got `glu` by position and as a keyword'):
+        FeedForward(16, 16, 4, True, glu=True)
+    with pytest.raises(TypeError, match='FeedForward got 23 positional arguments, it takes only'):
+        FeedForward(16, 16, 4, *[False] * 20)

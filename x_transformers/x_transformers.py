@@ -86,7 +86,15 @@ from x_transformers.fast.plain import PlainLayers, ShortCuts
 from x_transformers.fast.untouched import remember
 from x_transformers.features.abilities import Abilities
 from x_transformers.features.catalogue import ATTENTION, FEEDFORWARD, MODEL, STACK
-from x_transformers.features.derived import OF_MODEL, DerivedAttributes, DerivedHeads, keep_none
+from x_transformers.features.derived import (
+    OF_MODEL,
+    ORDER_OF_ATTENTION,
+    ORDER_OF_FEEDFORWARD,
+    ORDER_OF_STACK,
+    DerivedAttributes,
+    DerivedHeads,
+    keep_none,
+)
 from x_transformers.features.embeddings import TokenEmbedding, projection_of
 from x_transformers.features.feedforward import ACTIVATIONS
 from x_transformers.features.heads import refuse_other_heads
@@ -147,8 +155,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
 
     catalogue = ATTENTION
     own_inputs = ('keep_maps', 'index', 'clean', 'at')
-    in_order = """pre_talking_heads post_talking_heads pre_scale_post_talking_heads head_scale sparse_topk
-        sparse_topk_straight_through num_mem_kv dropout sublayer_dropout on_attn"""
+    positional = ORDER_OF_ATTENTION
     layer_number = 0  # which of the layers of its kind it is, as its stack says
     plain = True
 
@@ -350,8 +357,7 @@ class FeedForward(Configurable):
 
     catalogue = FEEDFORWARD
     own_inputs = ('mask', 'layer', 'kind', 'stack')
-    in_order = """glu glu_mult_bias swish relu_squared solu custom_activation post_act_ln dropout sublayer_dropout no_bias
-        zero_init_output output_proj_depth softclamp_value"""
+    positional = ORDER_OF_FEEDFORWARD
     plain = True
 
     def __init__(
@@ -539,7 +545,7 @@ class AttentionLayers(DerivedAttributes, Routing):
 
     catalogue = STACK
     branches = {'a': Attention, 'c': Attention, 'f': FeedForward}  # noqa: RUF012
-    in_order = 'cross_attend only_cross only_attn use_scalenorm use_rmsnorm'
+    positional = ORDER_OF_STACK
     removed = {  # noqa: RUF012
         'dropout': 'write `attn_dropout`, `ff_dropout` or `layer_dropout`',
         'flash_attn': 'write `attn_flash`',

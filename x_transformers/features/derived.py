@@ -27,6 +27,16 @@ OF_ATTENTION = (
 OF_STACK = (
     'learned_reinject_input_gate', 'polar_pos_emb', 'reinject_input_proj', 'rel_pos', 'rotary_pos_emb', 'stream_emb',
 )  # fmt: skip
+# keywords in the order in which the original takes them by position, behind those that the classes take that way
+ORDER_OF_ATTENTION = (
+    'pre_talking_heads', 'post_talking_heads', 'pre_scale_post_talking_heads', 'head_scale', 'sparse_topk',
+    'sparse_topk_straight_through', 'num_mem_kv', 'dropout', 'sublayer_dropout', 'on_attn',
+)  # fmt: skip
+ORDER_OF_FEEDFORWARD = (
+    'glu', 'glu_mult_bias', 'swish', 'relu_squared', 'solu', 'custom_activation', 'post_act_ln', 'dropout',
+    'sublayer_dropout', 'no_bias', 'zero_init_output', 'output_proj_depth', 'softclamp_value',
+)  # fmt: skip
+ORDER_OF_STACK = ('cross_attend', 'only_cross', 'only_attn', 'use_scalenorm', 'use_rmsnorm')
 OF_MODEL = (
     'attn_pool', 'cls_token', 'combine_mixture', 'embeds', 'exit_gate', 'ff_deep_embed', 'recycled_proj', 'to_mixture',
 )  # fmt: skip
@@ -56,6 +66,7 @@ class DerivedAttributes:
     skip_combines, layer_integrators   one module or None for each layer
     """
 
+    read_at_call = ('layers_execute_order',)
     features: Any
     layer_types: Sequence[str]
     dim: int
@@ -150,6 +161,7 @@ class DerivedHeads:
     merge_heads                                   b h n d -> b n (h d)
     """
 
+    read_at_call = ('kernel',)  # the function that is chosen; a flag of linear attention has the same name
     split_q_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
     split_k_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.dim_key))
     split_v_heads = MadeWhenRead(lambda own: Rearrange('b n (h d) -> b h n d', d=own.shape.dim_value))

@@ -24,10 +24,10 @@ from x_transformers.flags.checks import (
     shown,
     warn_once,
 )
-from x_transformers.flags.config import KINDS, decode, encode
+from x_transformers.flags.config import KINDS, decode, encode, same
 from x_transformers.flags.declared import Feature, Features, Flag, names_of
 from x_transformers.flags.explain import explained
-from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, resolve
+from x_transformers.flags.resolved import catalogue_for, did_you_mean, flags_of, known_flags, resolve
 
 # what the layers of the stack that is being built have come to, by their flags; None outside of that
 TWINS: ContextVar[dict[Any, Any] | None] = ContextVar('twins', default=None)
@@ -104,7 +104,10 @@ class Configurable(nn.Module):
     catalogue: ClassVar[tuple[type[Feature], ...]] = ()
     stores: ClassVar[tuple[str, ...]] = ('',)  # under which names of a feature's host its modules are here
     kinds: ClassVar[dict[str, type[Configurable]]] = KINDS
-    in_order: ClassVar[str] = ''  # keywords that may be given by position, behind the positional arguments
+    positional: ClassVar[
+        tuple[str, ...]
+    ] = ()  # keywords that may be given by position, behind the positional arguments
+    read_at_call: ClassVar[tuple[str, ...]] = ()  # flags that may be assigned to a module that is built
     renamed: ClassVar[dict[str, str]] = {}
     removed: ClassVar[dict[str, str]] = {}
     __signature__ = DerivedSignature()
@@ -115,11 +118,13 @@ class Configurable(nn.Module):
         if known is None or not known.__module__.startswith('x_transformers.'):
             Configurable.kinds[cls.__name__] = cls  # a class of the user's may be defined again, ours keep their names
         if '__init__' in vars(cls):
-            cls.__init__ = remembering(cls.__init__, tuple(vars(cls).get('in_order', '').split()))
+            cls.__init__ = remembering(cls.__init__, vars(cls).get('positional', ()))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Module) or type(value) is nn.Parameter:
             self._check_module_name(name)
+        elif '_is_built' in self.__dict__ and name in self.__dict__:
+            self._check_flag(name, value)
         if name == 'features' and isinstance(self.__dict__.get(name), Features) and not isinstance(value, Features):
             kind = type(self).__name__
             raise TypeError(f'`features` got {shown(value)}, it holds those of {kind}: use another name for your own')
@@ -137,6 +142,17 @@ class Configurable(nn.Module):
             raise AttributeError(
                 f'`{name}` is an attribute of the class {kind}: use another name for a module of yours'
             )
+
+    def _check_flag(self, name: str, value: Any) -> None:
+        """Refuse another value for a flag whose features are built, and would not hear of it."""
+        held = self.__dict__[name]
+        if name in self.read_at_call or name not in known_flags(type(self).catalogue) or same(value, held):
+            return
+        kind = type(self).__name__
+        raise AttributeError(
+            f'`{name}` got {shown(value)}, but it is {shown(held)} since this {kind} was built: '
+            f'build another one, {kind}(..., {name}={shown(value)}), and load the weights'
+        )
 
     @classmethod
     def arguments(cls) -> dict[str, Flag]:
@@ -348,10 +364,10 @@ def signature_of(cls: type[Configurable]) -> inspect.Signature:
     return inspect.Signature(named)
 
 
-def remembering(init: Callable[..., None], in_order: tuple[str, ...] = ()) -> Callable[..., None]:
+def remembering(init: Callable[..., None], positional: tuple[str, ...] = ()) -> Callable[..., None]:
     """Wrap an `__init__`: check the declared arguments, and keep what was given for `config`.
 
-    What is given by position behind the positional arguments is taken for the keywords `in_order`.
+    What is given by position behind the positional arguments is taken for the keywords `positional`.
     """
     shape = inspect.signature(init)
     by_position = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in shape.parameters.values())
@@ -359,8 +375,8 @@ def remembering(init: Callable[..., None], in_order: tuple[str, ...] = ()) -> Ca
 
     @functools.wraps(init)
     def wrapped(self: Configurable, *args: Any, **kwargs: Any) -> None:
-        if by_position <= len(args) < by_position + len(in_order):
-            behind = dict(zip(in_order, args[by_position - 1 :], strict=False))
+        if by_position <= len(args) < by_position + len(positional):
+            behind = dict(zip(positional, args[by_position - 1 :], strict=False))
             if twice := [name for name in behind if name in kwargs]:
                 raise TypeError(f'{type(self).__name__} got `{twice[0]}` by position and as a keyword')
             args, kwargs = args[: by_position - 1], {**behind, **kwargs}
@@ -391,6 +407,8 @@ def remembering(init: Callable[..., None], in_order: tuple[str, ...] = ()) -> Ca
                 if reason := arguments[name].refusal(value):
                     raise ConfigError(f'{type(self).__name__}: {reason}')
         init(self, *args, **kwargs)
+        if outermost:
+            self.__dict__['_is_built'] = True
 
     return wrapped
 
