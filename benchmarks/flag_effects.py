@@ -9,7 +9,7 @@ its baseline reaches in the time that the variant took, between its runs of more
 baseline those count as shown which hold at a false discovery rate of 5 % (Benjamini and Hochberg).
 
 `--write` fills `benchmarks/results/README.md`, `images/flag_*.png`, `x_transformers/flags/measured.json`, and the
-tables of the README between their marks.
+tables of `docs/measured.md` between their marks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 8  # of greedy selection, at the least
 NEXT = 10  # of the other variants that are tried where none of the best is left
-SHOWN = {'small': 'small models', '50M': '50M parameters'}  # what README and library tell, and as what
+SHOWN = {'small': 'small models', '50M': '50M parameters'}  # what the documentation and the library tell, and as what
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def table_of_lengths(rows: Sequence[Row], baseline: str) -> str:
 
 
 def table_of_best(rows: Sequence[Row], baseline: str = 'modern', most: int = 12) -> str:
-    """The table of the README: what holds and gains most, and what loses most."""
+    """The table of the documentation: what holds and gains most, and what loses most."""
     found = sorted((one for one in alone(effects(rows, baseline)).values() if one.shown), key=lambda each: each.mean)
     some = [*found[:most], *found[-most // 2 :]] if len(found) > most * 3 // 2 else found
     lines = [[one.variant, one.cell, one.cell_equal_time, f'{one.step:.2f}', f'{one.memory:.2f}'] for one in some]
@@ -333,7 +333,7 @@ def table_of_best(rows: Sequence[Row], baseline: str = 'modern', most: int = 12)
 
 
 def table_of_sizes(small: Sequence[Row], large: Sequence[Row], baseline: str = 'modern') -> str:
-    """The other table of the README: what small models gave, and what is left of it in larger ones."""
+    """The other table of the documentation: what small models gave, and what is left of it in larger ones."""
     before = alone(effects(small, baseline))
     found = [one for one in alone(effects(large, baseline)).values() if one.seeds > 1 and one.variant in before]
     lines = [
@@ -432,7 +432,7 @@ def table_of_rates(rows: Sequence[Row], baseline: str) -> str:
 
 
 def short(rows: Sequence[Row]) -> str:
-    """What the README shows: the best and the worst, how many hold, and the best sets of flags."""
+    """What the documentation shows: the best and the worst, how many hold, and the best sets of flags."""
     parts = (table_of_best(rows), count_of_effects(rows), table_of_final(rows), count_of_pairs(rows))
     return '\n\n'.join(part for part in parts if part)
 
@@ -557,11 +557,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fill(into / 'benchmarks/results/README.md', options.sizes, report(rows, SIZES[options.sizes]))
         if options.sizes in SHOWN:
             both = {sizes: rows if sizes == options.sizes else read(RESULTS / sizes) for sizes in SHOWN}
-            fill(into / 'README.md', 'flags in larger models', table_of_sizes(*both.values()))
+            fill(into / 'docs/measured.md', 'flags in larger models', table_of_sizes(*both.values()))
             text = json.dumps(records(both), ensure_ascii=False).replace(', [', ',\n[')
             (into / 'x_transformers/flags/measured.json').write_text(text + '\n', encoding='utf-8')
         if options.sizes == 'small':
-            fill(into / 'README.md', 'flags that help', short(rows))
+            fill(into / 'docs/measured.md', 'flags that help', short(rows))
             for file in draw(rows, into / 'images'):
                 print(f'drawn: {file}')
 

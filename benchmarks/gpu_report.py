@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu import RESULTS, Row, latest, read
 from measure import ROOT, markdown
 
-PLACES = (ROOT / 'README.md', ROOT / 'benchmarks' / 'README.md')
+PLACES = (ROOT / 'docs' / 'kernels.md', ROOT / 'benchmarks' / 'README.md')
 PICTURE = ROOT / 'images' / 'gpu.png'
 TITLES = {
     'training': 'Training: tokens per second (MFU), peak GiB',
@@ -78,7 +78,7 @@ def with_block(text: str, name: str, content: str) -> str:
 
 
 def blocks(rows: Sequence[Row]) -> dict[Path, str]:
-    """The text of each README with its block as the rows have it."""
+    """The text of each page with its block as the rows have it."""
     contents = zip(PLACES, ('gpu summary', 'gpu table'), (summary(rows), table(rows)), strict=True)
     return {path: with_block(path.read_text(encoding='utf-8'), name, content) for path, name, content in contents}
 
@@ -113,7 +113,7 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
 
 
 def write() -> None:
-    """Bring the README files and the picture up to date."""
+    """Bring the pages and the picture up to date."""
     rows = read(RESULTS)
     for path, text in blocks(rows).items():
         path.write_text(text, encoding='utf-8')

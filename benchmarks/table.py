@@ -1,4 +1,4 @@
-"""All tables of the README's section on speed, in one run.
+"""All tables of the section on speed in `docs/benchmarks.md`, in one run.
 
     pip install --target ORIGINAL x-transformers==2.31.10
     pip install --target HUGGINGFACE transformers --no-deps

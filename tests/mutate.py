@@ -23,7 +23,7 @@ from mutants import BUGS
 ROOT = Path(__file__).parent.parent
 # Rows whose tests are slow name them by a mark, which counts then.
 OPTIONS = ('-q', '-x', '-p', 'no:cacheprovider', '-p', 'no:randomly', '-m', 'not slow and not nightly')
-COPIED = ('x_transformers', 'tests', 'examples', 'benchmarks', 'pyproject.toml', 'README.md', 'CHANGELOG.md')
+COPIED = ('x_transformers', 'tests', 'examples', 'benchmarks', 'docs', 'pyproject.toml', 'README.md', 'CHANGELOG.md')
 
 
 class Bug(NamedTuple):

@@ -514,7 +514,7 @@ def test_what_is_written_of_flags(scripts, tmp_path):
     rows += [runner.Row('pairs', 'modern', 'attn_qk_norm + alibi_pos_bias', 0, 10, 1e-3, 2.5)]
     for row in rows:
         runner.append(tmp_path / 'rows', row)
-    marks = {'README.md': ('flags that help', 'flags in larger models'), 'benchmarks/results/README.md': ('small',)}
+    marks = {'docs/measured.md': ('flags that help', 'flags in larger models'), 'benchmarks/results/README.md': ('small',)}
     for file, own in marks.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         parts = (f'<!-- {mark} -->\nold\n<!-- end of {mark} -->\n' for mark in own)
@@ -538,7 +538,7 @@ def test_what_is_written_of_flags(scripts, tmp_path):
 
 
 def test_tables_of_flags_are_those_of_the_rows(scripts):
-    """What the README, the results and the library say of flags is what the rows of the repository give today."""
+    """What the documentation, the results and the library say of flags is what the rows of the repository give today."""
     pytest.importorskip('scipy', reason='pip install scipy')
     effects, runner = scripts('flag_effects'), scripts('which_flag_helps')
 
@@ -550,9 +550,9 @@ def test_tables_of_flags_are_those_of_the_rows(scripts):
         rows = runner.read(runner.RESULTS / sizes)
         assert between('benchmarks/results/README.md', sizes) == effects.report(rows, runner.SIZES[sizes])
     rows = runner.read(runner.RESULTS / 'small')
-    assert between('README.md', 'flags that help') == effects.short(rows)
+    assert between('docs/measured.md', 'flags that help') == effects.short(rows)
     large = runner.read(runner.RESULTS / '50M')
-    assert between('README.md', 'flags in larger models') == effects.table_of_sizes(rows, large)
+    assert between('docs/measured.md', 'flags in larger models') == effects.table_of_sizes(rows, large)
     kept = json.loads((ROOT / 'x_transformers' / 'flags' / 'measured.json').read_text(encoding='utf-8'))
     assert kept == json.loads(json.dumps(effects.records({'small': rows, '50M': large})))
 

@@ -38,7 +38,7 @@ from x_transformers import Decoder
 
 pytestmark = pytest.mark.costly
 HERE = Path(__file__).parent
-STATUS, README = HERE / 'data' / 'compile_status.txt', HERE.parent / 'README.md'
+STATUS, PAGE = HERE / 'data' / 'compile_status.txt', HERE.parent / 'docs' / 'benchmarks.md'
 CASES = (*FLAG_CASES, *ARGUMENT_CASES, *INPUT_CASES)
 ONE, AGAIN, NO_CACHE = 'one graph', 'recompiles', 'no cache'
 # what draws which layers run cannot be one graph
@@ -137,7 +137,7 @@ def written():
 
 
 def summary(table):
-    """The table in a few words, for the README."""
+    """The table in a few words, for the documentation."""
     flags = {case.flag for case in FLAG_CASES if case.flag and case.name in table}
     statuses = {flag: [table[c.name] for c in FLAG_CASES if c.flag == flag and c.name in table] for flag in flags}
     trains = [flag for flag in flags if all(training == ONE for training, _ in statuses[flag])]
@@ -167,8 +167,8 @@ def test_who_keeps_no_cache(cases):
         assert (table[case.name][1] == NO_CACHE) == (not build(case).can_cache_kv), case.name
 
 
-def test_the_readme_tells_them():
-    text = re.sub(r'\s+', ' ', README.read_text(encoding='utf-8'))
+def test_the_documentation_tells_them():
+    text = re.sub(r'\s+', ' ', PAGE.read_text(encoding='utf-8'))
     assert summary(written()) in text, summary(written())
 
 

@@ -1,4 +1,4 @@
-"""The README keeps its word: its snippets run, its shapes are true, its keywords and commands exist."""
+"""README and documentation keep their word: snippets run, shapes are true, keywords, commands and links exist."""
 
 import ast
 import inspect
@@ -24,21 +24,30 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings the same parser
 pytestmark = pytest.mark.whole
 ROOT = Path(__file__).parent.parent
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
+PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+TEXT = '\n'.join(page.read_text(encoding='utf-8') for page in PAGES)
 # what other libraries warn of is theirs
 WITH_OTHERS = (pytest.mark.slow, pytest.mark.filterwarnings('default'))
 SHAPE = re.compile(r'#\s*\(((?:\d+(?:, ?\d+)*,?)?)\)\s*$')
 
 
 def snippets():
-    """Every python block with the packages that it needs, and the line it starts on; its id is its heading, and its
-    number below it. One with packages, "python needs peft torch>=2.6", is slow."""
+    """Every block of Python in README and documentation: its source, page and first line, and the packages it needs.
+
+    Its id is its page, its heading, and its number below that. "python needs peft torch>=2.6" is slow. "python torchrun"
+    runs in tests/ecosystem.
+    """
+    return [found for page in PAGES for found in snippets_of(page)]
+
+
+def snippets_of(page):
+    lines = page.read_text(encoding='utf-8').splitlines()
     heading, count, start, needs, found = '', 0, None, (), []
-    for number, line in enumerate(README.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         if start is not None and line == '```':
-            source = '\n'.join(README.splitlines()[start : number - 1])
-            found.append(
-                pytest.param(source, start, needs, id=f'{heading}-{count}', marks=WITH_OTHERS if needs else ())
-            )
+            name = f'{page.stem}-{heading}-{count}'
+            marks = WITH_OTHERS if needs else ()
+            found.append(pytest.param('\n'.join(lines[start : number - 1]), page, start, needs, id=name, marks=marks))
             start, count = None, count + 1
         elif re.fullmatch(r'```python( needs .+)?', line):
             start, needs = number, tuple(line.split()[2:])
@@ -66,42 +75,30 @@ class HoldShapes(ast.NodeTransformer):
             return statement
         target = statement.targets[0]
         target = target.elts[0] if isinstance(target, ast.Tuple) else target
-        check = ast.parse(f'_expect({ast.unparse(target)}, {shape}, {statement.end_lineno + self.first_line})').body[0]
+        line = statement.end_lineno + self.first_line
+        check = ast.parse(f'_expect({ast.unparse(target)}, {shape}, {line})').body[0]
         return [statement, ast.increment_lineno(check, statement.end_lineno - 1)]
 
 
 def expect(value, shape, line):
-    assert tuple(value.shape) == shape, f'README.md line {line} promises {shape}, got {tuple(value.shape)}'
+    assert tuple(value.shape) == shape, f'line {line} promises {shape}, got {tuple(value.shape)}'
 
 
-def run(source, first_line=0):
+def run(source, first_line=0, page=ROOT / 'README.md'):
     """Execute a snippet, holding every promised shape against the tensor assigned on that line."""
     promises = promised_shapes(source)
     tree = HoldShapes(promises, first_line).visit(ast.parse(source))
     assert not promises, f'shapes promised where no assignment ends, lines {sorted(promises)} of the snippet'
-    exec(compile(ast.increment_lineno(tree, first_line), ROOT / 'README.md', 'exec'), {'_expect': expect})
+    exec(compile(ast.increment_lineno(tree, first_line), page, 'exec'), {'_expect': expect})
 
 
-@pytest.mark.parametrize(('source', 'line', 'needs'), snippets())
-def test_snippet(source, line, needs, tmp_path, monkeypatch):
+@pytest.mark.parametrize(('source', 'page', 'line', 'needs'), snippets())
+def test_snippet(source, page, line, needs, tmp_path, monkeypatch):
     for need in needs:
         name, _, least = need.partition('>=')
         pytest.importorskip(name, minversion=least or None, reason="pip install -e '.[ecosystem]'")
     monkeypatch.chdir(tmp_path)
-    if "'some-llama'" in source:
-        write_llama('some-llama')
-    run(source, line)
-
-
-def write_llama(folder):
-    """What a user has downloaded: a tiny Llama in the format of `transformers`."""
-    from x_transformers import pretrained
-
-    norms = dict(use_rmsnorm=True, norm_eps=1e-6, norm_add_unit_offset=False, rotary_pos_emb=True, rotary_emb_dim=16)
-    gated = dict(ff_glu=True, ff_activation='silu', ff_no_bias=True, ff_glu_bias=False, attn_dim_head=16)
-    stack = x_transformers.Decoder(dim=64, depth=2, heads=4, **norms, **gated)
-    net = x_transformers.TransformerWrapper(num_tokens=256, max_seq_len=0, attn_layers=stack)
-    pretrained.save(net, folder, hf_type='llama')
+    run(source, line, page)
 
 
 def test_a_wrong_shape_is_found():
@@ -151,7 +148,7 @@ def test_commands_install_extras_and_run_files_that_exist():
 
 def tables():
     """Every table as `(header cells, rows of cells)`."""
-    for block in re.findall(r'(?:^\|.*\|\n)+', README, re.MULTILINE):
+    for block in re.findall(r'(?:^\|.*\|\n)+', TEXT, re.MULTILINE):
         rows = [[cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]] for line in block.splitlines()]
         yield rows[0], rows[2:]
 
@@ -248,25 +245,27 @@ def anchors(text):
     return {re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-') for heading in headings}
 
 
-@pytest.mark.parametrize('file', ['README.md', 'benchmarks/README.md', 'benchmarks/results/README.md'])
+LINKED = [*PAGES, ROOT / 'benchmarks' / 'README.md', ROOT / 'benchmarks' / 'results' / 'README.md']
+
+
+@pytest.mark.parametrize('file', LINKED, ids=lambda file: str(file.relative_to(ROOT)))
 def test_links_lead_somewhere(file):
-    text = (ROOT / file).read_text(encoding='utf-8')
+    text = re.sub(r'(?ms)^```.*?^```', '', file.read_text(encoding='utf-8'))
     links = [link for link in re.findall(r'\]\(([^)]+)\)', text) if not link.startswith(('http://', 'https://'))]
-    assert links
     for path, _, anchor in (link.partition('#') for link in links):
-        target = (ROOT / file).parent / path if path else ROOT / file
+        target = file.parent / path if path else file
         assert target.exists(), path
         assert not anchor or anchor in anchors(target.read_text(encoding='utf-8')), f'{path}#{anchor}'
 
 
 def test_speed_is_that_of_the_benchmarks():
-    """The short table of the README has the numbers of benchmarks/README.md, from which its picture is drawn."""
+    """The short table of the documentation has the numbers of benchmarks/README.md, from which its picture is drawn."""
     sys.path.append(str(ROOT / 'images'))
     import draw_measured
 
     found = draw_measured.speeds((ROOT / 'benchmarks' / 'README.md').read_text(encoding='utf-8'))
     assert list(found) == list(draw_measured.SPEED)
-    short = re.findall(r'(?ms)^## Speed$.*?(?=^Every model)', README)[0]
+    short = re.findall(r'(?ms)^# Benchmarks$.*?(?=^Every model)', TEXT)[0]
     rows = [line.strip('|').split('|') for line in short.splitlines() if line.startswith('|')][2:]
     order = list(dict.fromkeys(draw_measured.COLUMNS.values()))
     for (_, *cells), (row, numbers) in zip(rows, found.items(), strict=True):
@@ -275,7 +274,7 @@ def test_speed_is_that_of_the_benchmarks():
 
 
 def between_marks(mark):
-    (found,) = re.findall(rf'<!-- {mark} -->\n(.*?)<!-- end of {mark} -->', README, re.DOTALL)
+    (found,) = re.findall(rf'<!-- {mark} -->\n(.*?)<!-- end of {mark} -->', TEXT, re.DOTALL)
     return found
 
 
@@ -294,3 +293,11 @@ def test_version_is_the_one_of_the_package():
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
     assert x_transformers.__version__ == project['version']
     assert f'## [{project["version"]}]' in (ROOT / 'CHANGELOG.md').read_text()
+
+
+def test_sizes_of_pages():
+    """A README that one reads, and pages that one reads to the end."""
+    assert len(README.splitlines()) <= 700
+    assert len(PAGES) > 15
+    for page in PAGES[1:]:
+        assert len(page.read_text(encoding='utf-8').splitlines()) <= 400, page

@@ -358,7 +358,7 @@ def checkpoints(pair: Pair) -> None:
 
 @check
 def context_parallel(pair: Pair) -> None:
-    """Torch's has no kernel for the CPU: when it has one, our README should say so."""
+    """Torch's has no kernel for the CPU: when it has one, our documentation should say so."""
     import torch.nn.functional as F
     from torch.distributed.tensor.experimental import context_parallel
 
@@ -369,13 +369,13 @@ def context_parallel(pair: Pair) -> None:
 
 
 @check
-def recipes_of_the_readme(pair: Pair) -> None:
-    text = (ROOT / 'README.md').read_text(encoding='utf-8')
+def recipes_of_the_documentation(pair: Pair) -> None:
+    text = (ROOT / 'docs' / 'distributed.md').read_text(encoding='utf-8')
     sources = re.findall(r'^```python torchrun\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
     assert sources
     os.chdir(pair.folder)
     for source in sources:
-        exec(compile(source, 'README.md', 'exec'), {})
+        exec(compile(source, 'distributed.md', 'exec'), {})
 
 
 # the training script
