@@ -167,6 +167,10 @@ def refusing(case, function, *args, **kwargs):
         if names_a_flag(str(error), [*case.keywords, 'mask', 'x', 'cache', 'custom_layers', 'depth']):
             raise Refused(str(error)) from error
         raise
+    except TypeError as error:  # the flag that takes an input is drawn as off
+        if any(f'unexpected input `{name}`' in str(error) for name in case.inputs):
+            raise Refused(str(error)) from error
+        raise
 
 
 def hold(case, setting):
@@ -260,7 +264,7 @@ AROUND = [
     and all(isinstance(v, PLAIN) for v in base.stack.values())
 ]  # fmt: skip
 # what builders of wrappers give, which a refusal may name
-OF_BUILDERS = ('attn_layers', 'net', 'mask', 'cache', 'mems', 'decoder', 'encoder', 'ttt_module_paths')
+OF_BUILDERS = ('attn_layers', 'net', 'mask', 'cache', 'mems', 'decoder', 'encoder', 'ttt_module_paths', 'recirc_pairs')
 CHOOSY = ('ff_moe_experts', 'attn_cluster', 'attn_cog_signed')
 
 
@@ -303,12 +307,17 @@ def try_wrapper(seed, number):
                 model, call = wrapper_laws.made(name)
                 call(model)
             except (ValueError, NotImplementedError) as error:
-                if names_a_flag(
-                    str(error), [*extra, 'attn_layers', 'net', 'mask', 'cache', 'mems', 'decoder', 'encoder']
-                ):
+                if names_a_flag(str(error), [*extra, *OF_BUILDERS]):
                     return 'refused', words, error
                 raise
-            WRAPPER_LAWS[law](name)
+            try:
+                WRAPPER_LAWS[law](name)
+            except NotImplementedError as error:
+                return 'refused', words, error
+            except ValueError as error:
+                if names_a_flag(str(error), [*extra, *OF_BUILDERS]):
+                    return 'refused', words, error
+                raise
     except Exception as error:
         return first_line(error), words, error
     return 'ok', words, None

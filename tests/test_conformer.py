@@ -7,7 +7,7 @@ from oracles import assert_close, bools, randn, randomised
 from torch import nn
 from toy_tasks import taught
 
-from x_transformers import ConformerEncoder, Decoder, Encoder
+from x_transformers import ConformerEncoder, Decoder, Encoder, PrefixDecoder
 from x_transformers.features.convolutions import BatchNorm, Convolution
 from x_transformers.flags import ConfigError
 
@@ -185,6 +185,7 @@ def test_it_tells_the_order_of_tones():
     ('call', 'words'),
     [
         (lambda: Decoder(**SIZES, conv_module=True), '`conv_module` does not go with a causal stack'),
+        (lambda: PrefixDecoder(**SIZES, conv_module=True), '`conv_module` does not go with a causal stack'),
         (lambda: Encoder(**SIZES, conv_module=True, conv_kernel_size=4), '`conv_kernel_size` got 4, it must be odd'),
         (lambda: Encoder(**{**SIZES, 'dim': 12}, conv_module=True, conv_norm='group'), 'a width that 8 groups divide'),
         (lambda: Encoder(**SIZES, conv_module=True, shift_tokens=1), '`conv_module` does not go with `shift_tokens`'),
