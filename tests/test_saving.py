@@ -452,3 +452,15 @@ def test_several_dtypes_are_refused_where_a_config_has_one(tmp_path):
         pretrained.save(model, tmp_path, format='hf', hf_type='llama')
     model.save_pretrained(tmp_path)
     assert TransformerWrapper.from_pretrained(tmp_path).to_logits.weight.dtype == torch.float16
+
+
+def test_a_config_is_loaded_by_torch_as_by_default(tmp_path):
+    """In a file of the user's own: as a dict, without code that is trusted."""
+    net = TransformerWrapper(num_tokens=9, max_seq_len=8, attn_layers=Decoder(dim=16, depth=1, heads=2))
+    torch.save({'config': net.config, 'weights': net.state_dict()}, tmp_path / 'mine.pt')
+    found = torch.load(tmp_path / 'mine.pt', weights_only=True)
+    again = TransformerWrapper.from_config(found['config'])
+    again.load_state_dict(found['weights'])
+    assert again.config == net.config
+    for copied in (copy.copy(net.config), copy.deepcopy(net.config)):
+        assert copied == net.config and copied.attn_layers == net.config.attn_layers

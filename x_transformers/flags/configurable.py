@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import typing
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -79,6 +80,16 @@ class Config(dict):
 
     def to_dict(self) -> dict[str, Any]:
         return copy.deepcopy(dict(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Be pickled as an ordinary dict, which `torch.load` takes with `weights_only=True`, its default."""
+        return OrderedDict, (), None, None, iter(self.items())
+
+    def __copy__(self) -> Config:
+        return Config(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Config:
+        return Config(copy.deepcopy(dict(self), memo))
 
     def to_json_string(self) -> str:
         return json.dumps(self, indent=2, sort_keys=True) + '\n'
