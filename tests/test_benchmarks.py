@@ -514,7 +514,10 @@ def test_what_is_written_of_flags(scripts, tmp_path):
     rows += [runner.Row('pairs', 'modern', 'attn_qk_norm + alibi_pos_bias', 0, 10, 1e-3, 2.5)]
     for row in rows:
         runner.append(tmp_path / 'rows', row)
-    marks = {'docs/measured.md': ('flags that help', 'flags in larger models'), 'benchmarks/results/README.md': ('small',)}
+    marks = {
+        'docs/measured.md': ('flags that help', 'flags in larger models'),
+        'benchmarks/results/README.md': ('small',),
+    }
     for file, own in marks.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         parts = (f'<!-- {mark} -->\nold\n<!-- end of {mark} -->\n' for mark in own)

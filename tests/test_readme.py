@@ -1,6 +1,7 @@
 """README and documentation keep their word: snippets run, shapes are true, keywords, commands and links exist."""
 
 import ast
+import importlib.util
 import inspect
 import io
 import re
@@ -301,3 +302,14 @@ def test_sizes_of_pages():
     assert len(PAGES) > 15
     for page in PAGES[1:]:
         assert len(page.read_text(encoding='utf-8').splitlines()) <= 400, page
+
+
+def test_pages_of_flags_are_those_of_the_declarations():
+    """`python docs/generate.py` has nothing to write."""
+    spec = importlib.util.spec_from_file_location('generate', ROOT / 'docs' / 'generate.py')
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    pages = generate.pages()
+    assert sorted(pages) == sorted(page.name for page in (ROOT / 'docs' / 'flags').glob('*.md'))
+    for name, text in pages.items():
+        assert (ROOT / 'docs' / 'flags' / name).read_text(encoding='utf-8') == text, 'run docs/generate.py'

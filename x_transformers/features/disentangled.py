@@ -43,6 +43,7 @@ a_description = Check(
     'a dict with `span`, an integer of at least 2, and perhaps `max_distance`, an integer, `terms`, some of '
     "'c2p' and 'p2c', `share` and `norm`, True or False",
     describes,
+    'Mapping[str, Any]',
 )
 
 

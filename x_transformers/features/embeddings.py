@@ -58,18 +58,21 @@ from x_transformers.flags.inputs import tensor_of
 sizes = Check(
     'a dict from names to integers of at least 1',
     lambda value: isinstance(value, Mapping) and all(map(size.test, value.values())),
+    'Mapping[str, int]',
 )
 
 
 counts = Check(
     'a dict from names to ids, integers of at least 0',
     lambda value: isinstance(value, Mapping) and all(map(count.test, value.values())),
+    'Mapping[str, int]',
 )
 
 
 lengths = Check(
     'a tuple of two or more integers of at least 1',
     lambda value: isinstance(value, (tuple, list)) and len(value) > 1 and all(map(size.test, value)),
+    'Sequence[int]',
 )
 
 
@@ -455,7 +458,7 @@ class EmbFracGradient(ModelFeature):
     emb_frac_gradient = flag(
         1.0,
         'fraction of the gradient that reaches the embeddings',
-        Check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1),
+        Check('a number in (0, 1]', lambda v: is_number(v) and 0 < v <= 1, 'float'),
         example=0.5,
     )
 

@@ -148,7 +148,7 @@ class CustomActivation(FeedForwardFeature):
     custom_activation = flag(
         None,
         'module in place of GELU',
-        Check('a torch module', lambda value: isinstance(value, nn.Module)) | none,
+        Check('a torch module', lambda value: isinstance(value, nn.Module), 'nn.Module') | none,
         example=nn.Tanh(),
     )
     plain = True

@@ -42,7 +42,7 @@ from x_transformers.flags import (
     size,
 )
 
-above_one = Check('a number of at least 1', lambda value: is_number(value) and value >= 1)
+above_one = Check('a number of at least 1', lambda value: is_number(value) and value >= 1, 'float')
 divisors = Check(
     'a list of numbers greater than 0, one for each pair of features',
     lambda value: isinstance(value, (tuple, list)) and all(map(positive.test, value)),
@@ -67,6 +67,7 @@ WORDS = ', '.join(f'{kind} ({", ".join(needed)})' for kind, needed in NEEDED.ite
 a_scaling = Check(
     f'a dict with a `kind` and what that needs: {WORDS}',
     lambda value: isinstance(value, Mapping) and isinstance(value.get('kind'), str) and value['kind'] in NEEDED,
+    'Mapping[str, Any]',
 )
 
 

@@ -78,13 +78,13 @@ class TokensHalt(StackFeature):
     act_eps = flag(
         0.01,
         'a token halts at a sum of 1 less this',
-        Check('a number between 0 and 0.5', lambda v: is_number(v) and 0 < v < 0.5),
+        Check('a number between 0 and 0.5', lambda v: is_number(v) and 0 < v < 0.5, 'float'),
         example=0.4,
     )
     act_ponder_weight = flag(
         0.01,
         'weight of the loss for going on',
-        Check('a number of at least 0', lambda v: is_number(v) and v >= 0),
+        Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
         example=0.5,
     )
     act_dense = flag(False, 'compute all tokens in every run, also those that have halted')

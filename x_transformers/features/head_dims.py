@@ -20,6 +20,7 @@ MIXED = 'it mixes heads, which have no features in common'
 a_width_each = Check(
     'a tuple of integers of at least 1, one for each head',
     lambda value: isinstance(value, (tuple, list)) and len(value) > 0 and all(map(size.test, value)),
+    'Sequence[int]',
 )
 
 

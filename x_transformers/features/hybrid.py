@@ -89,7 +89,7 @@ class Hybrid(AttentionFeature):
     hybrid_mask_kwarg = flag(
         None,
         'keyword under which it gets the mask, where there is no order',
-        Check('a string', lambda v: isinstance(v, str)) | none,
+        Check('a string', lambda v: isinstance(v, str), 'str') | none,
         example='mask',
     )
     hybrid_fold_axial_dim = flag(None, 'it runs along every so many-th token', size | none, example=2)

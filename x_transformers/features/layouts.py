@@ -229,7 +229,11 @@ class ParallelBlock(StackFeature):
     parallel_block = flag(
         False,
         "branches of a block stand side by side, with norms of their own (True) or one for all ('shared')",
-        Check("True, False or 'shared'", lambda value: isinstance(value, bool) or value == 'shared'),
+        Check(
+            "True, False or 'shared'",
+            lambda value: isinstance(value, bool) or value == 'shared',
+            "bool | Literal['shared']",
+        ),
         example=True,
     )
     needs_all = 'branches read the stream from before their block'

@@ -124,6 +124,7 @@ ALL_BACKENDS = dict(enable_flash=True, enable_math=True, enable_mem_efficient=Tr
 a_choice_of_backends = Check(
     f'a dict of {", ".join(BACKENDS)}, at least one of them True',
     lambda value: isinstance(value, Mapping) and value.keys() <= BACKENDS.keys() and any(value.values()),
+    'Mapping[str, bool]',
 )
 
 

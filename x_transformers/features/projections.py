@@ -25,7 +25,7 @@ class ProjectionBias(AttentionFeature):
     qkv_bias = flag(
         False,
         "biases of the projections: True for all three, or some of the letters, 'qv'",
-        boolean | Check("some of the letters 'qkv'", names_projections),
+        boolean | Check("some of the letters 'qkv'", names_projections, 'str'),
         example=True,
     )
     plain = True

@@ -267,7 +267,11 @@ class ResidualScale(StackFeature):
     depth_scale_residual = flag(
         False,
         'True: initial outputs shrink with depth; a number: constant factor of every branch',
-        Check('True, False or a number other than 0', lambda v: isinstance(v, bool) or (is_number(v) and v != 0)),
+        Check(
+            'True, False or a number other than 0',
+            lambda v: isinstance(v, bool) or (is_number(v) and v != 0),
+            'bool | float',
+        ),
         example=True,
     )
     switches = ('scale_residual', 'scale_residual_constant', 'depth_scale_residual')
@@ -350,7 +354,7 @@ class LayerDropout(StackFeature):
     layer_dropout = flag(
         0.0,
         'probability of leaving a layer out in training, or a tuple with one per layer',
-        probability | each(Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1)),
+        probability | each(Check('a number from 0 to 1', lambda value: is_number(value) and 0 <= value <= 1, 'float')),
         example=0.5,
     )
     settles = ('layer_dropouts',)
@@ -385,7 +389,7 @@ class ResiDual(StackFeature):
     resi_dual_scale = flag(
         1.0,
         'the factor c of the second stream, against overflow',
-        Check('a number above 0, up to 1', lambda v: is_number(v) and 0 < v <= 1),
+        Check('a number above 0, up to 1', lambda v: is_number(v) and 0 < v <= 1, 'float'),
         example=0.5,
     )
     options = {'resi_dual_scale': 'resi_dual'}
@@ -435,7 +439,10 @@ class SoftclampOutput(StackFeature):
     paper = 'Gemma 2, arXiv:2408.00118'
     softclamp_output = flag(False, 'bound the output of the last layer smoothly')
     softclamp_output_value = flag(
-        30.0, 'the bound c', Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf), example=2.0
+        30.0,
+        'the bound c',
+        Check('a positive number', lambda v: is_number(v) and 0 < v < math.inf, 'float'),
+        example=2.0,
     )
     cuts = {}
 

@@ -338,7 +338,7 @@ class GivenAngles(StackFeature):
         return tuple(given)
 
 
-a_base = Check('a number greater than 1', lambda value: is_number(value) and value > 1)
+a_base = Check('a number greater than 1', lambda value: is_number(value) and value > 1, 'float')
 
 
 def turns_a_layer(value: Any) -> bool:
@@ -367,7 +367,10 @@ class RotaryPositions(StackFeature):
     rotary_xpos = flag(False, 'decay with distance as well (xPos)')
     rotary_xpos_scale_base = flag(512, 'length scale of the decay, in tokens', positive, example=64)
     rotary_interpolation_factor = flag(
-        1.0, 'divide positions by this', Check('a number of at least 1', lambda v: is_number(v) and v >= 1), example=2.0
+        1.0,
+        'divide positions by this',
+        Check('a number of at least 1', lambda v: is_number(v) and v >= 1, 'float'),
+        example=2.0,
     )
     rotary_base_rescale_factor = flag(1.0, 'stretch the base for longer contexts (NTK-aware)', positive, example=2.0)
     rotate_num_heads = flag(None, 'how many heads are rotated, the last ones; all if None', size | none, example=2)
@@ -639,7 +642,14 @@ class RotaryLayers(StackFeature):
     rotary_layers = flag(
         None,
         'for each self-attention True, False for no rotation, or a dict with `theta` and `scaling` of its own',
-        each(Check(f'True, False or a dict with `theta`, {a_base.words}, `scaling` or both', turns_a_layer)) | none,
+        each(
+            Check(
+                f'True, False or a dict with `theta`, {a_base.words}, `scaling` or both',
+                turns_a_layer,
+                'bool | Mapping[str, Any]',
+            )
+        )
+        | none,
         example=(False, dict(theta=100.0)),
     )
     needs = {'rotary_pos_emb': 'it says in which layers'}

@@ -43,10 +43,11 @@ class AdaptiveSpan(AttentionFeature):
     span_ramp = flag(32, 'R, over how many tokens weights fade out', size, example=3)
     span_init = flag(
         0.0, 'of static spans, as a share of the longest',
-        Check('a number from 0 to 1', lambda v: is_number(v) and 0 <= v <= 1), example=0.5,
+        Check('a number from 0 to 1', lambda v: is_number(v) and 0 <= v <= 1, 'float'), example=0.5,
     )  # fmt: skip
     span_loss_weight = flag(
-        2e-6, 'weight of the loss for long spans', Check('a number of at least 0', lambda v: is_number(v) and v >= 0),
+        2e-6, 'weight of the loss for long spans',
+        Check('a number of at least 0', lambda v: is_number(v) and v >= 0, 'float'),
         example=0.1,
     )  # fmt: skip
     options = dict.fromkeys(('max_span', 'span_ramp', 'span_init', 'span_loss_weight'), 'adaptive_span')

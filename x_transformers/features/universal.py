@@ -32,7 +32,7 @@ class CoordinatePositions(StackFeature):
     coord_pos_emb = flag(
         False,
         "waves of positions and runs, added at every run of a block; 'learned': a vector per run",
-        Check("True, False or 'learned'", lambda v: isinstance(v, bool) or v == 'learned'),
+        Check("True, False or 'learned'", lambda v: isinstance(v, bool) or v == 'learned', "bool | Literal['learned']"),
         example='learned',
     )
     stored_as = {'table': 'step_emb'}

@@ -73,13 +73,16 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Check:
-    """A test of a flag's value, with the words for what is allowed."""
+    """A test of a flag's value, with the words for what is allowed, and its type as an annotation."""
 
     words: str
     test: Callable[[Any], bool]
+    type: str = 'Any'
 
     def __or__(self, other: Check) -> Check:
-        return Check(f'{self.words} or {other.words}', lambda value: self.test(value) or other.test(value))
+        kinds = dict.fromkeys(f'{self.type} | {other.type}'.split(' | '))
+        kind = 'Any' if 'Any' in kinds else ' | '.join(kinds)
+        return Check(f'{self.words} or {other.words}', lambda value: self.test(value) or other.test(value), kind)
 
 
 def is_int(value: Any) -> bool:
@@ -91,12 +94,15 @@ def is_number(value: Any) -> bool:
 
 
 def at_least(least: int) -> Check:
-    return Check(f'an integer of at least {least}', lambda value: is_int(value) and value >= least)
+    return Check(f'an integer of at least {least}', lambda value: is_int(value) and value >= least, 'int')
 
 
 def one_of(*allowed: Any) -> Check:
+    plain = all(isinstance(one, (str, int, bool)) for one in allowed)
     return Check(
-        'one of ' + ', '.join(map(repr, allowed)), lambda value: any(value is a or value == a for a in allowed)
+        'one of ' + ', '.join(map(repr, allowed)),
+        lambda value: any(value is a or value == a for a in allowed),
+        f'Literal[{", ".join(map(repr, allowed))}]' if plain else 'Any',
     )
 
 
@@ -106,7 +112,7 @@ def each(check: Check) -> Check:
     def test(value: Any) -> bool:
         return isinstance(value, (tuple, list)) and len(value) > 0 and all(map(check.test, value))
 
-    return Check(f'a tuple with one entry per layer, each {check.words}', test)
+    return Check(f'a tuple with one entry per layer, each {check.words}', test, f'Sequence[{check.type}]')
 
 
 def of_keys(**checks: Check) -> Check:
@@ -116,23 +122,26 @@ def of_keys(**checks: Check) -> Check:
         known = isinstance(value, Mapping) and value.keys() <= checks.keys()
         return known and all(checks[key].test(one) for key, one in value.items())
 
-    return Check('a dict with some of ' + ', '.join(f'`{key}` ({check.words})' for key, check in checks.items()), test)
+    words = ', '.join(f'`{key}` ({check.words})' for key, check in checks.items())
+    return Check(f'a dict with some of {words}', test, 'Mapping[str, Any]')
 
 
 def an_instance(*kinds: type) -> Check:
-    return Check('an instance of ' + ' or '.join(k.__name__ for k in kinds), lambda value: isinstance(value, kinds))
+    modules = all(issubclass(kind, torch.nn.Module) for kind in kinds)
+    words = 'an instance of ' + ' or '.join(kind.__name__ for kind in kinds)
+    return Check(words, lambda value: isinstance(value, kinds), 'nn.Module' if modules else 'Any')
 
 
-none = Check('None', lambda value: value is None)
-boolean = Check('True or False', lambda value: value is None or isinstance(value, bool) or value in (0, 1))
-integer = Check('an integer', is_int)
+none = Check('None', lambda value: value is None, 'None')
+boolean = Check('True or False', lambda value: value is None or isinstance(value, bool) or value in (0, 1), 'bool')
+integer = Check('an integer', is_int, 'int')
 size = at_least(1)
 count = at_least(0)
-number = Check('a number', is_number)
-positive = Check('a positive number', lambda value: is_number(value) and value > 0)
-not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0)
+number = Check('a number', is_number, 'float')
+positive = Check('a positive number', lambda value: is_number(value) and value > 0, 'float')
+not_negative = Check('a number of at least 0', lambda value: is_number(value) and value >= 0, 'float')
 probability = Check(
-    'a probability from 0 up to, but not including, 1', lambda value: is_number(value) and 0 <= value < 1
+    'a probability from 0 up to, but not including, 1', lambda value: is_number(value) and 0 <= value < 1, 'float'
 )
-a_callable = Check('a callable', callable)
-a_mapping = Check('a dict', lambda value: isinstance(value, Mapping))
+a_callable = Check('a callable', callable, 'Callable[..., Any]')
+a_mapping = Check('a dict', lambda value: isinstance(value, Mapping), 'Mapping[str, Any]')

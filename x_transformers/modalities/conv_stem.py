@@ -22,6 +22,7 @@ def is_conv(value: Any) -> bool:
 convolutions = Check(
     'a list of (channels, kernel, stride, padding), where twice the padding is less than the kernel,',
     lambda value: isinstance(value, (tuple, list)) and len(value) > 0 and all(map(is_conv, value)),
+    'Sequence[Sequence[int]]',
 )
 
 

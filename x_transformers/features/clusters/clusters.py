@@ -32,7 +32,7 @@ from x_transformers.flags import (
 )
 from x_transformers.kernels.clusters import FAR, SELF, UNSEEN, Extra
 
-even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0)
+even = Check('an even number of at least 2', lambda value: is_int(value) and value >= 2 and value % 2 == 0, 'int')
 # keys from which a single query looks for those that it sees before it meets them
 MANY = 1024
 NO_SCORES = 'it has no scores of all keys to hand on'

@@ -40,10 +40,12 @@ NOT_SUMMED = 'it looks up keys of a softmax'
 is_settings = Check(
     'what the stack says: (keys that a query gets, initial gate, search)',
     lambda value: isinstance(value, (tuple, list)) and len(value) == 3,
+    'Sequence[Any]',
 )
 are_layers = Check(
     'a tuple of numbers of layers, at least 0',
     lambda value: isinstance(value, (tuple, list)) and all(is_int(number) and number >= 0 for number in value),
+    'Sequence[int]',
 )
 
 

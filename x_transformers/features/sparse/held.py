@@ -22,7 +22,7 @@ OUTSIDE_MUST_BE = {
         lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
     )
 }
-a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern)
+a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern, 'str | Mapping[str, Any] | Pattern')
 
 
 class HoldsPattern:

@@ -1,0 +1,116 @@
+"""Write the pages that list every flag by topic, `docs/flags/*.md`, from the declarations of the flags.
+
+python docs/generate.py    # after a change to a flag; a test compares the pages with the declarations
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import x_transformers.flags.measured as results
+from x_transformers import Attention, AttentionLayers, FeedForward, TransformerWrapper
+from x_transformers.flags import Configurable, Feature
+
+FOLDER = Path(__file__).parent / 'flags'
+HOSTS: dict[type[Configurable], str] = {
+    Attention: 'attn_',
+    FeedForward: 'ff_',
+    AttentionLayers: '',
+    TransformerWrapper: '',
+}
+# page -> title, and the modules of `x_transformers.features` whose flags are on it
+TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
+    'rotary': ('Rotary and polar positions', ('rotary', 'polar')),
+    'positions': (
+        'Position biases and relative positions',
+        ('biases', 'data_positions', 'relative', 'xl', 'untied', 'disentangled', 'rescaled', 'layer_positions', 'contextual'),
+    ),
+    'queries-keys-values': (
+        'Attention: queries, keys and values',
+        ('sources', 'latents', 'projections', 'early', 'two_streams'),
+    ),
+    'heads': ('Attention: heads', ('heads', 'head_dims', 'operands')),
+    'scores': ('Attention: scores', ('scores', 'differential', 'positions')),
+    'outputs': ('Attention: outputs', ('outputs', 'hybrid')),
+    'sub-quadratic': (
+        'Sub-quadratic attention and recurrent layers',
+        (
+            'clusters.clusters', 'clusters.lsh', 'linear.attention', 'sparse.pattern', 'aft', 'linformer', 'spans',
+            'recurrent',
+        ),
+    ),
+    'feedforwards': ('Feedforwards', ('feedforward', 'experts', 'chunks')),
+    'norms': ('Norms', ('norms',)),
+    'residuals': ('Residuals', ('residuals', 'gates', 'streams', 'integrators')),
+    'layouts': ('Layouts and depth', ('layouts', 'convolutions', 'universal', 'halting', 'recompute', 'reversible')),
+    'embeddings': ('Embeddings and passes of models', ('embeddings', 'passes')),
+    'models': ('Memories and heads of models', ('segments', 'memory.compressive', 'memory.knn', 'readouts')),
+}  # fmt: skip
+LEVELS = {
+    Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, `cross_attn_` for '
+    'cross-attention only.',
+    FeedForward: 'Feedforward layers, with the prefix `ff_` on a stack.',
+    AttentionLayers: 'Stacks: `Encoder`, `Decoder`, `PrefixDecoder`, `CrossAttender`, `AttentionLayers`.',
+    TransformerWrapper: 'Models: `TransformerWrapper`, and other wrappers that have the flag.',
+}
+
+
+def topic_of(feature: type[Feature]) -> str:
+    """Return the page that a feature belongs on. A file without a topic raises KeyError."""
+    file = feature.__module__.partition('.features.')[2]
+    return {module: topic for topic, (_, modules) in TOPICS.items() for module in modules}[file]
+
+
+def linked(paper: str) -> str:
+    """Return a citation with links to arXiv."""
+    return re.sub(r'arXiv:(\d{4}\.\d{4,5})', r'[arXiv:\1](https://arxiv.org/abs/\1)', paper)
+
+
+def cell(text: object) -> str:
+    return str(text).replace('|', r'\|').replace('\n', ' ')
+
+
+def described(host: type[Configurable], prefix: str, feature: type[Feature]) -> Iterator[str]:
+    """Yield the lines of one feature: its formula, flags, paper, figures, and what it cannot be combined with."""
+    switch = (feature.switches or tuple(feature.flags))[0]
+    yield from (f'### `{prefix}{switch}`', '', *inspect.cleandoc(feature.__doc__ or '').splitlines(), '')
+    yield from ('| keyword | default | meaning |', '|---|---|---|')
+    for name, declared in feature.flags.items():
+        yield f'| `{prefix}{name}` | `{cell(repr(declared.default))}` | {cell(declared.doc)} |'
+    yield ''
+    if feature.paper:
+        yield from (f'Paper: {linked(feature.paper)}.', '')
+    for one in results.measured({cls.__name__ for cls in host.__mro__}, switch):
+        yield from (f'Measured (`{one.as_given()}`): {one}.', '')
+    for title, pairs in (('Needs', feature.needs), ('Cannot be combined with', feature.clashes)):
+        if pairs:
+            yield from (f'{title}:', '', *(f'- `{prefix}{name}`: {cell(reason)}' for name, reason in pairs.items()), '')
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its name."""
+    parts: dict[str, list[str]] = {}
+    for topic, (title, _) in TOPICS.items():
+        parts[topic] = [
+            f'# {title}', '',
+            '<!-- written by docs/generate.py -->', '',
+            'Every flag of this topic, with its formula, its paper, its measured effect, and what it cannot be combined with.',
+            '',
+        ]  # fmt: skip
+        for host, prefix in HOSTS.items():
+            own = [cls for cls in host.catalogue if cls.flags and topic_of(cls) == topic]
+            if own:
+                parts[topic] += [f'## {LEVELS[host].partition(":")[0].partition(".")[0]}', '', LEVELS[host], '']
+            for feature in own:
+                parts[topic] += described(host, prefix, feature)
+    return {f'{topic}.md': '\n'.join(lines).rstrip() + '\n' for topic, lines in parts.items()}
+
+
+if __name__ == '__main__':
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding='utf-8')
+        print(f'{name}: {len(text.splitlines())} lines')
