@@ -26,7 +26,10 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'rotary': ('Rotary and polar positions', ('rotary', 'polar')),
     'positions': (
         'Position biases and relative positions',
-        ('biases', 'data_positions', 'relative', 'xl', 'untied', 'disentangled', 'rescaled', 'layer_positions', 'contextual'),
+        (
+            'biases', 'data_positions', 'relative', 'xl', 'untied', 'disentangled', 'rescaled', 'layer_positions',
+            'contextual',
+        ),
     ),
     'queries-keys-values': (
         'Attention: queries, keys and values',
@@ -50,8 +53,8 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     'models': ('Memories and heads of models', ('segments', 'memory.compressive', 'memory.knn', 'readouts')),
 }  # fmt: skip
 LEVELS = {
-    Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, `cross_attn_` for '
-    'cross-attention only.',
+    Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, '
+    '`cross_attn_` for cross-attention only.',
     FeedForward: 'Feedforward layers, with the prefix `ff_` on a stack.',
     AttentionLayers: 'Stacks: `Encoder`, `Decoder`, `PrefixDecoder`, `CrossAttender`, `AttentionLayers`.',
     TransformerWrapper: 'Models: `TransformerWrapper`, and other wrappers that have the flag.',
@@ -97,8 +100,7 @@ def pages() -> dict[str, str]:
         parts[topic] = [
             f'# {title}', '',
             '<!-- written by docs/generate.py -->', '',
-            'Every flag of this topic, with its formula, its paper, its measured effect, and what it cannot be combined with.',
-            '',
+            'Every flag of this topic, with its formula, its paper, its measured effect, and its limits.', '',
         ]  # fmt: skip
         for host, prefix in HOSTS.items():
             own = [cls for cls in host.catalogue if cls.flags and topic_of(cls) == topic]

@@ -541,7 +541,7 @@ def test_what_is_written_of_flags(scripts, tmp_path):
 
 
 def test_tables_of_flags_are_those_of_the_rows(scripts):
-    """What the documentation, the results and the library say of flags is what the rows of the repository give today."""
+    """Documentation, results and library say of flags what the rows of the repository give today."""
     pytest.importorskip('scipy', reason='pip install scipy')
     effects, runner = scripts('flag_effects'), scripts('which_flag_helps')
 

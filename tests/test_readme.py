@@ -35,8 +35,8 @@ SHAPE = re.compile(r'#\s*\(((?:\d+(?:, ?\d+)*,?)?)\)\s*$')
 def snippets():
     """Every block of Python in README and documentation: its source, page and first line, and the packages it needs.
 
-    Its id is its page, its heading, and its number below that. "python needs peft torch>=2.6" is slow. "python torchrun"
-    runs in tests/ecosystem.
+    Its id is its page, its heading, and its number below that. A block "python needs peft torch>=2.6" is slow, and
+    "python torchrun" runs in tests/ecosystem.
     """
     return [found for page in PAGES for found in snippets_of(page)]
 
