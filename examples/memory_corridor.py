@@ -51,7 +51,7 @@ def read_arguments(argv: list[str] | None) -> argparse.Namespace:
     add('--gate', choices=(*GATES, 'none'), default='gtrxl', help='in place of residual sums (gtrxl)')
     add('--length', type=bounded(int, 2), default=12, help='steps of a corridor (12)')
     add('--segment', type=size, default=4, help='steps that are read at once (4)')
-    add('--steps', type=size, default=150, help='of training (150)')
+    add('--steps', type=size, default=300, help='of training (300)')
     add('--corridors', type=size, default=64, help='in each step (64)')
     add('--dim', type=bounded(int, 2 * HEADS), default=32, help='width of the agent (32)')
     add('--depth', type=size, default=12, help='layers of the agent (12)')

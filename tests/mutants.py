@@ -719,7 +719,7 @@ BUGS = {
     ]),
     'flags/checks.py': ('test_flags.py test_bad_input.py', [
         ('True is a number of heads', 'return isinstance(value, numbers.Integral) and not isinstance(value, bool)', 'return isinstance(value, numbers.Integral)', 'test_flags.py test_bad_input.py test_wrong_values.py'),
-        ('the least allowed size is refused', 'is_int(value) and value >= least)', 'is_int(value) and value > least)'),
+        ('the least allowed size is refused', 'is_int(value) and value >= least, ', 'is_int(value) and value > least, '),
         ('refusals name keywords without their prefix', 'raise ConfigError(rename(str(error))) from None', 'raise', 'test_flags.py test_bad_input.py'),
     ]),
     'flags/config.py': ('test_flags.py', [
