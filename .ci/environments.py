@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
     'suite': 'the test command, and half of the further cases',
-    'slow': 'of slow tests one of 8 parts, of nightly ones one of 24',
+    'slow': 'of slow tests one of 8 parts, of nightly ones one of 48',
     'quick': '`pytest -m quick`',
 }
 BLOCK = re.compile(r'(?<=<!-- environments -->\n).*?(?=\n<!-- /environments -->)', re.DOTALL)
