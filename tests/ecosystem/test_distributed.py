@@ -824,6 +824,46 @@ def test_a_config_names_the_class_that_was_built() -> None:
     assert net.config == wanted
 
 
+@pytest.fixture
+def imagined(request: Any) -> Any:
+    """A mesh of this process, or of several: of these it is the first, and the others say nothing."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    backend, store = ('gloo', torch.distributed.HashStore()) if request.param == 1 else ('fake', FakeStore())
+    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=request.param)
+    yield init_device_mesh('cpu', (request.param,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('imagined', [2], indirect=True)
+def test_each_device_gets_a_part_of_the_heads(imagined: Any) -> None:
+    """In one process: what the others would add is missing."""
+    from x_transformers.parallel import parallelize
+
+    model = parallelize(wrapped(*MODELS['like Llama']), imagined)
+    attn = model.net.attn_layers.layers[0][1]
+    assert (attn.heads, attn.kv_heads, attn.rotate_num_heads) == (2, 1, 2)
+    assert attn.to_q.weight.shape == (16, 16)
+    loss = model(torch.randint(0, TOKENS, (2, 12)))
+    loss.backward()
+    assert loss.ndim == 0 and all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize('imagined', [1], indirect=True)
+def test_hooks_that_gather_parameters_read_no_maps(imagined: Any) -> None:
+    """The same kernels run, to the last bit, and recomputed layers keep the same tensors."""
+    from x_transformers.parallel import shard
+
+    one = wrapped(dict(checkpoint_layers=True, **LLAMA), {}).double()
+    sharded = shard(copy.deepcopy(one), imagined)
+    ids = torch.randint(0, TOKENS, (2, 12))
+    assert torch.equal(sharded.net(ids), one.net(ids))
+    for model in (one, sharded):
+        model(ids).backward()
+    same({name: p.grad.to_local() for name, p in sharded.named_parameters()}, gradients(one))
+
+
 def main(folder: Path, selection: str) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)

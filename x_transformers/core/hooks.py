@@ -12,9 +12,16 @@ OF_ALL = (
 )
 
 
+# hooks of which gather and free parameters, and read nothing of what a module gives
+GATHERS = 'torch.distributed.'
+
+
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a hook sees what a module gives."""
-    return bool(module._forward_hooks or module._backward_hooks or module._backward_pre_hooks or any(OF_ALL))
+    """Return True if a hook sees what a module gives."""
+    held = module._forward_hooks
+    if held and not all(getattr(hook, '__module__', '').startswith(GATHERS) for hook in held.values()):
+        return True
+    return bool(module._backward_hooks or module._backward_pre_hooks or any(OF_ALL))
 
 
 def is_watched(branch: nn.Module, kind: type[nn.Module]) -> bool:

@@ -234,7 +234,8 @@ def count_heads(attn: Any, heads: int, kv_heads: int) -> None:
     attn.dim_merged = attn.dim_merged * heads // attn.heads
     attn.query_heads, attn.key_heads = heads, kv_heads
     attn.heads, attn.kv_heads = heads, kv_heads
-    attn.rotate_num_heads = heads if all_turn else attn.rotate_num_heads
+    if all_turn:
+        vars(attn)['rotate_num_heads'] = heads  # which is a flag: from outside, those of a built layer are settled
 
 
 class BiasOfHeads(Style):
