@@ -709,7 +709,7 @@ def test_every_flag(tmp_path: Path) -> None:
 
 REFUSED = {
     '`attn_talking_heads` .*: it mixes heads': dict(attn_talking_heads=True),
-    '`attn_qk_proj_norm` .*: it norms all heads': dict(attn_qk_proj_norm=True),
+    '`attn_qk_proj_norm` .*: it normalizes all heads': dict(attn_qk_proj_norm=True),
     '`rotate_num_heads` .*not like the others': dict(rotate_num_heads=2, rotary_pos_emb=True),
     '`ff_post_act_ln` .*: it norms all inner features': dict(ff_post_act_ln=True),
     '`ff_moe_experts` .*: experts': dict(ff_moe_experts=2),

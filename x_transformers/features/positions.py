@@ -148,15 +148,18 @@ class ScaledSinusoidalEmbedding(nn.Module):
 
 
 class Window(AttentionFeature):
-    """See no further than a number of tokens, back and ahead. In causal attention there is nothing ahead."""
+    """Sliding window: attend only to keys within a distance, backwards and (if not causal) forwards."""
 
     paper = 'Longformer, arXiv:2004.05150; ModernBERT, arXiv:2412.13663'
-    max_attend_past = flag(None, 'how many tokens before itself a query sees', count | none, example=3)
-    max_attend_future = flag(
-        None, 'how many tokens after itself a query sees, if it is not causal', count | none, example=1
+    max_attend_past = flag(
+        None, 'number of earlier tokens that a query attends to, besides itself; all if None', count | none, example=3
     )
+    max_attend_future = flag(
+        None, 'number of later tokens that a query attends to in non-causal attention; all if None', count | none,
+        example=1,
+    )  # fmt: skip
 
-    not_across = 'it counts to keys of the same sequence'
+    not_across = 'its distances are between tokens of one sequence'
     switches = ('max_attend_past', 'max_attend_future')
     settles = ('max_attend_past',)
     is_band = True
