@@ -1,4 +1,4 @@
-"""Gates in place of residual sums: a branch proposes, a learned gate decides what the stream takes.
+"""Gated residual connections: a learned gate combines the residual stream and the branch output.
 
 Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764.
 """
@@ -129,11 +129,11 @@ OPTIONS = ('gate', 'gate_bias', 'pre_relu')
 
 
 class GateResidual(StackFeature):
-    """A gate decides what a branch changes: a GRU cell, or the `gate` of `residual_fn_kwargs`."""
+    """Gated residual connections instead of sums: a GRU cell, or another `gate` given in `residual_fn_kwargs`."""
 
     paper = 'Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764'
     gate_residual = flag(
-        False, "gates in place of the sum: a GRU cell, or of `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
+        False, "gate the residuals: by a GRU cell, or as in `residual_fn_kwargs=dict(gate='gtrxl', ...)`"
     )
     cuts = {}
 
