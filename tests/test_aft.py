@@ -179,13 +179,19 @@ def test_values_at_first():
 BUILT = {
     'aft_max_len': (dict(attn_aft='full'), "`attn_aft='full'` needs `attn_aft_max_len`: each place has a vector"),
     'kv_heads': (dict(attn_kv_heads=1), '`attn_aft` does not go with `attn_kv_heads`: each channel has a key of its'),
-    'dropout': (dict(attn_dropout=0.1), '`attn_aft` does not go with `attn_dropout`: it has no weights to drop'),
-    'qk_norm': (dict(attn_qk_norm=True), '`attn_aft` does not go with `attn_qk_norm`: queries do not meet keys'),
-    'rotary': (dict(rotary_pos_emb=True), '`attn_aft` does not go with `rotary_pos_emb`: queries do not meet keys'),
+    'dropout': (dict(attn_dropout=0.1), '`attn_aft` does not go with `attn_dropout`: it forms no attention weights'),
+    'qk_norm': (
+        dict(attn_qk_norm=True),
+        '`attn_aft` does not go with `attn_qk_norm`: it has no dot products of queries and keys',
+    ),
+    'rotary': (
+        dict(rotary_pos_emb=True),
+        '`attn_aft` does not go with `rotary_pos_emb`: it has no dot products of queries and keys',
+    ),
     'alibi': (dict(alibi_pos_bias=True), '`attn_aft` does not go with `alibi_pos_bias`: its weights are those of keys'),
     'flash': (dict(attn_flash=True), '`attn_flash=True` does not go with `attn_aft`: it attends in its own way'),
     'cross': (dict(attn_aft='conv', cross_attend=True), '`attn_aft` does not go with `cross_attend`: its places are'),
-    'keys': (dict(attn_num_mem_kv=2), '`attn_aft` does not go with `attn_num_mem_kv`: its keys are the tokens'),
+    'keys': (dict(attn_num_mem_kv=2), '`attn_aft` does not go with `attn_num_mem_kv`: its keys must be the tokens'),
 }
 
 
@@ -206,7 +212,7 @@ CALLS = {
         '`aft` does not go with `attn_mask`: it hides no keys but from',
     ),
     'maps': (dict(keep_maps=True), '`aft` does not go with `return_attn`'),
-    'context': (dict(context=torch.zeros(2, 3, 8)), '`aft` does not go with a context: its places are those of one'),
+    'context': (dict(context=torch.zeros(2, 3, 8)), '`aft` does not go with a context: its positions are those of one'),
 }
 
 

@@ -502,7 +502,10 @@ class Nameless(Sliding):
 
 BAD = [
     (dict(cluster='lsh', lsh_buckets=5), '`attn_lsh_buckets` got 5, it must be an even number of at least 2 or None'),
-    (dict(cluster='lsh', kv_heads=1), '`attn_cluster` does not go with `attn_kv_heads`: keys are made of queries'),
+    (
+        dict(cluster='lsh', kv_heads=1),
+        '`attn_cluster` does not go with `attn_kv_heads`: keys are computed from the queries',
+    ),
     (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are made of'),
     (dict(cluster='lsh', lsh_chunks='sorted'), "`attn_lsh_chunks='sorted'` does not go with `causal`"),
     (dict(cluster='lsh', lsh_across_buckets=True), "`attn_lsh_across_buckets` needs `attn_lsh_chunks='sorted'`"),

@@ -220,12 +220,12 @@ TOGETHER = [
     (
         model,
         dict(use_cls_token=True, average_pool_embed=True),
-        '`average_pool_embed` does not go with `use_cls_token`: both say where the output is read',
+        '`average_pool_embed` does not go with `use_cls_token`: both determine how the output is pooled',
     ),
     (
         model,
         dict(num_output_heads=2, tie_embedding=True),
-        '`tie_embedding` does not go with `num_output_heads`: there is one token table',
+        '`tie_embedding` does not go with `num_output_heads`: there is only one table of token embeddings',
     ),
     (
         attention,
@@ -250,7 +250,7 @@ TOGETHER = [
     (
         stack,
         dict(cross_attend=True, attn_max_attend_past=2),
-        '`attn_max_attend_past` does not go with `cross_attend`: it counts to keys of the same sequence. '
+        '`attn_max_attend_past` does not go with `cross_attend`: its distances are between tokens of one sequence. '
         'Set `cross_attn_max_attend_past=None`',
     ),
     (
@@ -566,7 +566,7 @@ def test_command_explains_flags(capsys):
     assert 'c tanh(sim / c)' in out and 'paper: Gemma 2' in out
 
     assert main(['average_pool_embed']) == 0
-    assert 'not with `use_cls_token`: both say where the output is read' in capsys.readouterr().out
+    assert 'not with `use_cls_token`: both determine how the output is pooled' in capsys.readouterr().out
 
 
 MEASURED = (

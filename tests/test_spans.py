@@ -164,7 +164,7 @@ def test_spans_shrink_to_what_a_task_needs():
 @pytest.mark.parametrize(
     'stack, flags, words',
     [
-        (Encoder, {}, '`attn_adaptive_span` needs `causal`: it counts back to keys of the same sequence'),
+        (Encoder, {}, '`attn_adaptive_span` needs `causal`: its distances are between tokens of one sequence'),
         (Decoder, dict(cross_attend=True), 'In cross-attention leave it out: `cross_attn_adaptive_span=None`'),
         (Decoder, dict(attn_flash=True), '`attn_flash=True` does not go with `attn_adaptive_span`'),
         (Decoder, dict(attn_num_mem_kv=1), '`attn_adaptive_span` does not go with `attn_num_mem_kv`: keys in front'),

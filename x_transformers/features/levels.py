@@ -92,7 +92,7 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
         if not term.by_entry:
             yield 'rows', f'`{term.name}`, which has no form for one query and one key'
     for term in call.biases:
-        yield 'biases', f'`{term.name or "attn_bias"}`: nothing is added to its scores'
+        yield 'biases', f'`{term.name or "attn_bias"}`: it forms no scores to add to'
         if not term.by_entry:
             yield 'rows', f'`{term.name}`, which has no form for one query and one key'
     if call.total_keys is not call.keys and call.total_keys != call.keys:
@@ -104,7 +104,7 @@ def needs_of(call: Any, feature: Any) -> Iterator[tuple[str, str]]:
     if call.places is not None:
         yield 'elsewhere', 'queries that `views` puts elsewhere'
     if call.dropout:
-        yield 'dropout', '`dropout`: it has no weights to drop'
+        yield 'dropout', '`dropout`: it forms no attention weights'
     if call.inputs.get('keep_maps') and feature.maps is None:
         yield 'maps', '`return_attn` or others that ask for its scores: it keeps none'
 

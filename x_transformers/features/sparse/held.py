@@ -13,12 +13,12 @@ from x_transformers.kernels.patterns.placement import Placement
 from x_transformers.patterns import Pattern, as_pattern, check_known, is_pattern
 
 OUTSIDE = {
-    'outside_pattern': 'how many of the first tokens stand outside of the pattern, or at which places (p): all tokens '
+    'outside_pattern': 'tokens outside of the pattern, their number at the start or their indices (p): all tokens '
     'attend to them, and they attend to all'
 }
 OUTSIDE_MUST_BE = {
     'outside_pattern': Check(
-        'a number of tokens, or a tensor of places (p)',
+        'a number of tokens, or a tensor of indices (p)',
         lambda value: (is_int(value) and value >= 0) or (torch.is_tensor(value) and value.ndim == 1),
     )
 }
