@@ -55,7 +55,7 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
 LEVELS = {
     Attention: 'Attention layers. On a stack, the prefix `attn_` sets a flag for all attention layers, '
     '`cross_attn_` for cross-attention only.',
-    FeedForward: 'Feedforward layers, with the prefix `ff_` on a stack.',
+    FeedForward: 'Feedforward layers. On a stack, the prefix `ff_` sets a flag for all feedforwards.',
     AttentionLayers: 'Stacks: `Encoder`, `Decoder`, `PrefixDecoder`, `CrossAttender`, `AttentionLayers`.',
     TransformerWrapper: 'Models: `TransformerWrapper`, and other wrappers that have the flag.',
 }

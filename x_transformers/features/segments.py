@@ -27,7 +27,9 @@ class SameLength(AttentionFeature):
         if past is None:
             return None
         if call.context is not None:
-            raise ValueError('`mem_same_length` does not go with a context: its distances are between tokens of one sequence')
+            raise ValueError(
+                '`mem_same_length` does not go with a context: its distances are between tokens of one sequence'
+            )
         return window(call, past, None)
 
 
