@@ -48,23 +48,25 @@ class Classifier(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model with hidden states, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],
         *,
         num_classes: Annotated[int, 'number of classes', size],
         token: Annotated[
             str | None,
-            "whose hidden state is read; 'all' for a class of each; None for 'first', or 'last' where tokens look back "
-            'alone',
+            "token whose hidden state is classified; 'all': classify every token; None: 'first', or 'last' "
+            'in causal models',
             one_of(*TOKENS) | none,
         ] = None,
-        pad_id: Annotated[int | None, 'id that is no token, where there is no mask', integer | none] = None,
-        eos_id: Annotated[int | None, "id of the token of 'eos' and 'last_eos'", integer | none] = None,
-        start_id: Annotated[int | None, 'what the decoder of an encoder-decoder reads first', integer | none] = None,
-        head_transform: Annotated[
-            Mapping[str, Any] | None, 'a layer before the classes, as `head_transform` of models', transform_options
+        pad_id: Annotated[int | None, 'id of the padding token, if no mask is passed', integer | none] = None,
+        eos_id: Annotated[int | None, "id of the token for 'eos' and 'last_eos'", integer | none] = None,
+        start_id: Annotated[
+            int | None, 'id of the start token for the decoder of an encoder-decoder', integer | none
         ] = None,
-        bias: Annotated[bool, 'a bias of the classes', boolean] = True,
-        dropout: Annotated[float, 'dropout before the classes', probability] = 0.0,
+        head_transform: Annotated[
+            Mapping[str, Any] | None, 'layer before the classes, like `head_transform` of models', transform_options
+        ] = None,
+        bias: Annotated[bool, 'use a bias for the classes', boolean] = True,
+        dropout: Annotated[float, 'dropout probability before the classes', probability] = 0.0,
     ) -> None:
         super().__init__()
         if eos_id is None and token in ('eos', 'last_eos'):

@@ -39,11 +39,15 @@ class DPO(Configurable):
 
     def __init__(
         self,
-        model: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         *,
-        beta: Annotated[float, 'how much a departure from the frozen copy costs', positive] = 0.1,
-        pad_id: Annotated[int | None, 'id of padding, from which missing masks are made', integer | none] = None,
-        sum_log_probs: Annotated[bool, 'sum over the tokens of an answer, instead of the mean', boolean] = False,
+        beta: Annotated[float, 'beta: strength of the penalty for deviations from the frozen copy', positive] = 0.1,
+        pad_id: Annotated[
+            int | None, 'id of the padding token, from which missing masks are computed', integer | none
+        ] = None,
+        sum_log_probs: Annotated[
+            bool, 'sum the log probabilities over the tokens of an answer, instead of the mean', boolean
+        ] = False,
     ) -> None:
         super().__init__()
         if isinstance(model, AutoregressiveWrapper):

@@ -171,31 +171,43 @@ class EarlyExitWrapper(AutoregressiveWrapper):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
-        exit_heads: Annotated[str, 'one head for all, or one for each block', one_of('shared', 'per_layer')] = 'shared',
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
+        exit_heads: Annotated[
+            str, 'output heads: one shared head, or one per block', one_of('shared', 'per_layer')
+        ] = 'shared',
         exit_train: Annotated[
-            str, 'all tokens run all blocks, or leave at random', one_of('aligned', 'mixed')
+            str, 'training: all tokens run all blocks, or exit after random blocks', one_of('aligned', 'mixed')
         ] = 'aligned',
-        mixed_samples: Annotated[int, 'how often the blocks are drawn for each step', size] = 1,
+        mixed_samples: Annotated[int, 'number of sampled exit patterns per training step', size] = 1,
         layer_loss_weights: Annotated[
-            str | Sequence[float], 'w_n of aligned training', one_of('uniform', 'linear') | weights_of_blocks
+            str | Sequence[float],
+            'loss weights w_n of aligned training',
+            one_of('uniform', 'linear') | weights_of_blocks,
         ] = 'uniform',
         exit_classifier: Annotated[
-            str | None, 'what learns when to leave', one_of('sequence', 'multinomial', 'geometric') | none
+            str | None,
+            'type of the classifier that learns when to exit',
+            one_of('sequence', 'multinomial', 'geometric') | none,
         ] = None,
-        exit_oracle: Annotated[str, 'what it is worth to stay', one_of('likelihood', 'correctness')] = 'likelihood',
-        exit_penalty: Annotated[float, 'what each block costs', not_negative] = 0.0,
-        exit_rbf_sigma: Annotated[float | None, 'how far neighbours count for the oracle', positive | none] = None,
+        exit_oracle: Annotated[
+            str, 'target of the classifier: what running further blocks improves', one_of('likelihood', 'correctness')
+        ] = 'likelihood',
+        exit_penalty: Annotated[float, 'cost per block', not_negative] = 0.0,
+        exit_rbf_sigma: Annotated[
+            float | None, 'width, in tokens, of the smoothing over neighboring tokens for the oracle', positive | none
+        ] = None,
         exit_loss_weight: Annotated[float, 'weight of the loss of the classifier', not_negative] = 1.0,
-        exit_detach: Annotated[bool, 'the net does not learn from that loss', boolean] = False,
+        exit_detach: Annotated[bool, 'stop the gradient of this loss into the model', boolean] = False,
         exit_confidence: Annotated[
             str,
-            "what `exit='confidence'` compares: p_(1) - p_(2), p_(1), cos(h_n, h_(n-1)), or a classifier that "
-            '`confidence_loss` trains',
+            "confidence measure of `exit='confidence'`: p_(1) - p_(2), p_(1), cos(h_n, h_(n-1)), or a "
+            'classifier trained by `confidence_loss`',
             one_of('softmax', 'max_prob', 'state', 'classifier'),
         ] = 'softmax',
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
-        pad_value: Annotated[int, 'id for padding: before prompts, after the end', integer] = 0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'padding id, used before shorter prompts and after the end of a sequence', integer
+        ] = 0,
     ) -> None:
         super().__init__(net, ignore_index, pad_value)
         self.blocks = blocks = self.checked_blocks(net, exit_heads)

@@ -266,18 +266,24 @@ class ETCEncoder(Configurable):
         self,
         dim: Annotated[int, 'width of both streams', size],
         depth: Annotated[int, 'number of blocks', size],
-        heads: Annotated[int, 'attention heads', size] = 8,
-        local_radius: Annotated[int, 'how far a long token sees others, on both sides', count] = 84,
-        rel_max_distance: Annotated[int, 'distances up to this one have labels of their own', count] = 12,
-        share_qkv: Annotated[str, 'which projections are the same', one_of('all', 'kv', 'none')] = 'all',
-        share_ff: Annotated[bool, 'norms and feedforwards are those of both streams', boolean] = True,
+        heads: Annotated[int, 'number of attention heads', size] = 8,
+        local_radius: Annotated[int, 'window of the long tokens, in tokens on each side', count] = 84,
+        rel_max_distance: Annotated[int, 'maximum distance with a separate relative position label', count] = 12,
+        share_qkv: Annotated[
+            str, "sharing of the projections: 'all', 'kv' or 'none'", one_of('all', 'kv', 'none')
+        ] = 'all',
+        share_ff: Annotated[bool, 'share norms and feedforwards between both streams', boolean] = True,
         num_rel_ids: Annotated[
-            int | None, 'size of the table of labels; None: distances, and two for segments; 0: no labels', count | none
+            int | None,
+            'number of relative position labels; None: those of distances, plus two for segments; 0: no labels',
+            count | none,
         ] = None,
         *,
-        dim_head: Annotated[int, 'width of a head', size] = 64,
-        attn_dropout: Annotated[float, 'dropout of attention weights', probability] = 0.0,
-        ff_kwargs: Annotated[Mapping[str, Any] | None, 'keywords of the feedforwards', a_mapping | none] = None,
+        dim_head: Annotated[int, 'width of each attention head', size] = 64,
+        attn_dropout: Annotated[float, 'dropout probability of the attention weights', probability] = 0.0,
+        ff_kwargs: Annotated[
+            Mapping[str, Any] | None, 'keyword arguments of the feedforwards', a_mapping | none
+        ] = None,
     ) -> None:
         super().__init__()
         distances = 2 * rel_max_distance + 1

@@ -111,12 +111,14 @@ class FineTuned(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of hidden states, as TransformerWrapper', an_instance(nn.Module)],
-        head: Annotated[str, 'what is said', one_of('tokens', 'class', 'span')] = 'class',
-        num_labels: Annotated[int, 'labels of tokens or classes', size] = 2,
+        net: Annotated[nn.Module, 'model with hidden states, such as TransformerWrapper', an_instance(nn.Module)],
+        head: Annotated[
+            str, "type of the head: 'tokens', 'class' or 'span'", one_of('tokens', 'class', 'span')
+        ] = 'class',
+        num_labels: Annotated[int, 'number of labels', size] = 2,
         read: Annotated[
             str | None,
-            "what a class is read from; None for 'first', or 'last' where tokens look back alone",
+            "token from which the class is predicted; None: 'first', or 'last' in causal models",
             one_of('first', 'last', 'mean') | none,
         ] = None,
     ) -> None:

@@ -258,14 +258,14 @@ class FullBandwidth(Configurable):
     def __init__(
         self,
         net: Annotated[
-            nn.Module, 'a TransformerWrapper around a Decoder with `depth_scale_residual`, `tie_embedding=True` and '
-            '`post_emb_norm=True`', an_instance(nn.Module),
+            nn.Module, 'TransformerWrapper with `tie_embedding=True` and `post_emb_norm=True` around a Decoder with '
+            '`depth_scale_residual`', an_instance(nn.Module),
         ],
-        temporal_parallel_passes: Annotated[int, 'passes', size] = 2,
+        temporal_parallel_passes: Annotated[int, 'number of passes', size] = 2,
         recirc_pairs: Annotated[
             str | Sequence[Sequence[int]] | None,
-            'pairs (out, in) of blocks from 1 on, or `paper` (the last to the first, which is the default), `prev`, '
-            '`top_and_prev`, `prev_with_self`, `self`, `full`, `dense`',
+            'pairs (out, in) of blocks, counted from 1, or a name: `paper` (default: from the last to the '
+            'first), `prev`, `top_and_prev`, `prev_with_self`, `self`, `full`, `dense`',
             one_of(*RECIRC_SHORTCUTS) | each(Check('a pair of blocks', lambda value: isinstance(value, (list, tuple))))
             | none,
         ] = None,
@@ -274,13 +274,19 @@ class FullBandwidth(Configurable):
             '`glu` (the default), `residual`, `gru`, `linear`, `residual_glu`, a module, or a function of the width '
             'that builds one', one_of(*TRANSITIONS) | an_instance(nn.Module) | a_callable | none,
         ] = None,
-        transitions: Annotated[dict | None, 'pair (out, in) -> a transition of its own', a_mapping | none] = None,
-        feedback_pass_weight: Annotated[float, 'weight of the later passes', not_negative] = 1.0,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
-        jitter_noise_delta: Annotated[float, 'uniform noise on latents in training, up to this', not_negative] = 0.02,
-        dynamic_rollout_loss_weight: Annotated[bool, 'later passes count less after large losses', boolean] = False,
-        dynamic_loss_decay: Annotated[float, 'how much less', number] = 0.5,
-        dynamic_loss_threshold: Annotated[float, 'loss that is not large, in nats', number] = 1.0,
+        transitions: Annotated[
+            dict | None, 'separate transitions, a dict from pairs (out, in)', a_mapping | none
+        ] = None,
+        feedback_pass_weight: Annotated[float, 'weight of the loss of the later passes', not_negative] = 1.0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        jitter_noise_delta: Annotated[
+            float, 'maximum of the uniform noise on latents in training', not_negative
+        ] = 0.02,
+        dynamic_rollout_loss_weight: Annotated[
+            bool, 'reduce the weights of later passes after large losses', boolean
+        ] = False,
+        dynamic_loss_decay: Annotated[float, 'strength of this reduction', number] = 0.5,
+        dynamic_loss_threshold: Annotated[float, 'loss, in nats, above which weights are reduced', number] = 1.0,
     ) -> None:  # fmt: skip
         super().__init__()
         check_net(net)

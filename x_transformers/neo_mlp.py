@@ -55,7 +55,7 @@ class NeoMLP(Configurable):
         dim_hidden: Annotated[int, 'number of hidden nodes', count],
         dim_out: Annotated[int, 'number of output nodes', size],
         dim_model: Annotated[int, 'width of a node', size],
-        depth: Annotated[int, 'blocks of the encoder', size],
+        depth: Annotated[int, 'number of blocks of the encoder', size],
         encoder_kwargs: Annotated[
             Mapping[str, Any] | None, f'flags of the encoder, in place of {ENCODER_DEFAULTS}', a_mapping | none
         ] = None,

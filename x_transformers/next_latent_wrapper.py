@@ -180,10 +180,10 @@ class NextLatentWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         *,
         dim: Annotated[int, 'width of the hidden states', size],
-        num_rollouts: Annotated[int, 'steps foretold', size] = 1,
+        num_rollouts: Annotated[int, 'number of predicted steps', size] = 1,
         loss_type: Annotated[
             str | nn.Module, 'the distance; a module gets (prediction, target), and gives one loss per entry',
             one_of('smooth_l1', 'mse', 'mse_and_cosine_sim') | an_instance(nn.Module),
@@ -199,11 +199,11 @@ class NextLatentWrapper(Configurable):
         dynamics_hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | none] = None,
         dynamics_num_layers: Annotated[int, 'linear layers of the residual network', size] = 3,
         next_latent_loss_weight: Annotated[float, 'weight of the distance', not_negative] = 1.0,
-        kl_loss_weight: Annotated[float, 'weight of the divergence', not_negative] = 1.0,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
-        pad_value: Annotated[int, 'id in its place', integer] = 0,
+        kl_loss_weight: Annotated[float, 'weight of the KL divergence', not_negative] = 1.0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[int, 'input id that replaces `ignore_index`', integer] = 0,
         rollout_weights: Annotated[
-            Sequence[float] | None, 'weights of the steps, equal ones if None', each(not_negative) | none
+            Sequence[float] | None, 'loss weights of the steps; equal if None', each(not_negative) | none
         ] = None,
         sigreg_loss_weight: Annotated[float, 'weight of the distance from a normal distribution', not_negative] = 0.0,
         sigreg_loss_kwargs: Annotated[

@@ -34,8 +34,8 @@ class Parti(Configurable):
     def __init__(
         self,
         dim: Annotated[int, 'width of both stacks', size],
-        enc_depth: Annotated[int, 'blocks of the encoder', size],
-        dec_depth: Annotated[int, 'blocks of the decoder', size],
+        enc_depth: Annotated[int, 'number of blocks of the encoder', size],
+        dec_depth: Annotated[int, 'number of blocks of the decoder', size],
         text_tokens: Annotated[int, 'words', size],
         text_len: Annotated[int, 'words of a text at most', size] = 128,
         image_tokens: Annotated[int, 'tokens of images', size] = 8192,

@@ -91,7 +91,7 @@ class Recirculation(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         source_layer: Annotated[int | Sequence[int], 'the deep layer, or several', count | each(count)],
         destination_layer: Annotated[int | Sequence[int], 'the shallow layer for each', count | each(count)],
         alpha: Annotated[

@@ -151,7 +151,7 @@ class UniversalPretrainWrapper(Configurable):
 
     def __init__(
         self,
-        model: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         data_generator: Annotated[
             nn.Module | None,
             'a module with `generate(length, condition=, seed=)`, else a `SyntheticDataGenerator`',

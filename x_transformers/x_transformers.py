@@ -162,20 +162,30 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
     def __init__(
         self,
         dim: Annotated[int, 'width of the input', size],
-        dim_head: Annotated[int, 'width of a query or key head', size] = 64,
+        dim_head: Annotated[int, 'width of each query and key head', size] = 64,
         dim_context: Annotated[int | None, 'width of the context, `dim` if None', size | none] = None,
         heads: Annotated[int, 'number of query heads', size] = 8,
-        causal: Annotated[bool, 'a token sees only itself and what came before', boolean] = False,
+        causal: Annotated[
+            bool, 'causal attention: tokens attend only to themselves and earlier tokens', boolean
+        ] = False,
         flash: Annotated[
-            bool | None, 'None: the fastest exact kernel; True: the fused one; False: the formula', boolean | none
+            bool | None,
+            'attention kernel; True: fused, False: eager (materializes the scores), None: the fastest of both',
+            boolean | none,
         ] = None,
         *,
-        kv_heads: Annotated[int | None, 'number of key heads, shared between query heads', size | none] = None,
-        one_kv_head: Annotated[bool, 'one key head for all query heads', boolean] = False,
-        value_dim_head: Annotated[int | None, 'width of a value head, `dim_head` if None', size | none] = None,
+        kv_heads: Annotated[
+            int | None, 'number of key/value heads (grouped-query attention); `heads` if None', size | none
+        ] = None,
+        one_kv_head: Annotated[
+            bool, 'use one key/value head for all query heads (multi-query attention)', boolean
+        ] = False,
+        value_dim_head: Annotated[int | None, 'width of each value head, `dim_head` if None', size | none] = None,
         dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
         project_out: Annotated[
-            bool | None, 'project the output; None: unless one head has the width already', boolean | none
+            bool | None,
+            'use an output projection; None: yes, unless there is one head of the output width',
+            boolean | none,
         ] = None,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
@@ -366,10 +376,10 @@ class FeedForward(Configurable):
         dim_out: Annotated[int | None, 'width of the output, `dim` if None', size | none] = None,
         mult: Annotated[float, 'inner width as a multiple of `dim`', positive] = 4,
         *,
-        dim_inner: Annotated[int | None, 'inner width, in place of `mult`', size | none] = None,
-        activation: Annotated[str | None, 'by name; GELU if None', one_of(*ACTIVATIONS) | none] = None,
-        no_bias: Annotated[bool, 'linear layers without bias; a gated unit keeps its own', boolean] = False,
-        dropout: Annotated[float, 'dropout before the output projection', probability] = 0.0,
+        dim_inner: Annotated[int | None, 'inner width, instead of `mult`', size | none] = None,
+        activation: Annotated[str | None, 'name of the activation; GELU if None', one_of(*ACTIVATIONS) | none] = None,
+        no_bias: Annotated[bool, 'use linear layers without bias; a gated linear unit keeps its bias', boolean] = False,
+        dropout: Annotated[float, 'dropout probability before the output projection', probability] = 0.0,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:
@@ -557,22 +567,32 @@ class AttentionLayers(DerivedAttributes, Routing):
 
     def __init__(
         self,
-        dim: Annotated[int, 'width of the stream', size],
+        dim: Annotated[int, 'width of the residual stream', size],
         depth: Annotated[int | None, 'number of blocks', size | none] = None,
-        heads: Annotated[int, 'attention heads of every layer', size] = 8,
-        causal: Annotated[bool, 'a token sees only itself and what came before', boolean] = False,
+        heads: Annotated[int, 'number of attention heads in every layer', size] = 8,
+        causal: Annotated[
+            bool, 'causal attention: tokens attend only to themselves and earlier tokens', boolean
+        ] = False,
         *,
-        cross_attend: Annotated[bool, 'blocks also attend to a context', boolean] = False,
-        only_cross: Annotated[bool, 'blocks attend to the context only', boolean] = False,
-        pre_norm: Annotated[bool, 'norm the input of every branch, else the stream after it', boolean] = True,
-        pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = True,
-        norm_add_unit_offset: Annotated[bool, 'store gains as their difference from one', boolean] = True,
+        cross_attend: Annotated[bool, 'add cross-attention to a context to every block', boolean] = False,
+        only_cross: Annotated[bool, 'use cross-attention only, without self-attention', boolean] = False,
+        pre_norm: Annotated[
+            bool,
+            'normalize the input of every branch (pre-norm), otherwise the residual stream after it (post-norm)',
+            boolean,
+        ] = True,
+        pre_norm_has_final_norm: Annotated[bool, 'use a final norm in pre-norm stacks', boolean] = True,
+        norm_add_unit_offset: Annotated[bool, 'store norm weights as `weight - 1`', boolean] = True,
         disable_abs_pos_emb: Annotated[
-            bool | None, 'no absolute positions in the wrapper; by default if the stack has its own', boolean | none
+            bool | None,
+            'disable the absolute positions of the model; None: disable them if the stack has another position scheme',
+            boolean | none,
         ] = None,
-        rel_pos_kwargs: Annotated[dict | None, 'further arguments of the position bias', a_mapping | none] = None,
-        residual_fn_kwargs: Annotated[dict | None, 'further arguments of the residuals', a_mapping | none] = None,
-        verbose: Annotated[bool, 'warn of choices known to hurt', boolean] = True,
+        rel_pos_kwargs: Annotated[dict | None, 'additional arguments of the position bias', a_mapping | none] = None,
+        residual_fn_kwargs: Annotated[
+            dict | None, 'additional arguments of the residual connections', a_mapping | none
+        ] = None,
+        verbose: Annotated[bool, 'warn about settings that are known to perform poorly', boolean] = True,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:
@@ -881,10 +901,10 @@ class TransformerBlock(AttentionLayers):
 
     def __init__(
         self,
-        dim: Annotated[int, 'width of the stream', size],
+        dim: Annotated[int, 'width of the residual stream', size],
         *,
         depth: Annotated[int, 'number of blocks', size] = 1,
-        pre_norm_has_final_norm: Annotated[bool, 'norm the output of a pre-norm stack', boolean] = False,
+        pre_norm_has_final_norm: Annotated[bool, 'use a final norm in pre-norm stacks', boolean] = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(dim, depth, pre_norm_has_final_norm=pre_norm_has_final_norm, **kwargs)
@@ -1018,28 +1038,42 @@ class TransformerWrapper(Wrapper):
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         max_seq_len: Annotated[
-            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+            int | None,
+            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
+            integer | none,
         ],
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
-        emb_dropout: Annotated[float, 'dropout on the embeddings', probability] = 0.0,
-        l2norm_embed: Annotated[bool, 'embeddings of unit length', boolean] = False,
+        emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
+        l2norm_embed: Annotated[bool, 'L2-normalize the embeddings', boolean] = False,
         project_emb: Annotated[
-            bool | None, 'a projection to the width of the stack; None: where widths differ', boolean | none
+            bool | None,
+            'project the embeddings to the width of the stack; None: only if the widths differ',
+            boolean | none,
         ] = None,
-        project_emb_bias: Annotated[bool, 'a bias of this projection', boolean] = True,
+        project_emb_bias: Annotated[bool, 'use a bias in this projection', boolean] = True,
         post_emb_norm_at: Annotated[
-            str, 'where `post_emb_norm` stands, before or after this projection', one_of('embedding', 'stream')
+            str,
+            "position of `post_emb_norm`: before ('embedding') or after ('stream') this projection",
+            one_of('embedding', 'stream'),
         ] = 'embedding',
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
-        logits_bias: Annotated[bool, 'a bias of the head, also beside `tie_embedding`', boolean] = False,
-        return_only_embed: Annotated[bool, 'no head: the output is embeddings', boolean] = False,
-        token_emb: Annotated[nn.Module | None, 'a token embedding of your own', an_instance(nn.Module) | none] = None,
-        to_logits: Annotated[nn.Module | None, 'a head of your own', an_instance(nn.Module) | none] = None,
-        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
-        shift_mem_down: Annotated[int, 'memories of a layer go to the one so many below', count] = 0,
-        attn_z_loss_weight: Annotated[float, 'weight of the loss on the size of attention logits', number] = 1e-4,
-        input_not_include_cache: Annotated[bool, 'with a cache, calls pass new tokens only', boolean] = False,
+        logits_bias: Annotated[bool, 'add a bias to the logits, also with `tie_embedding`', boolean] = False,
+        return_only_embed: Annotated[bool, 'return embeddings, without an output head', boolean] = False,
+        token_emb: Annotated[nn.Module | None, 'custom token embedding', an_instance(nn.Module) | none] = None,
+        to_logits: Annotated[nn.Module | None, 'custom output head', an_instance(nn.Module) | none] = None,
+        max_mem_len: Annotated[
+            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
+        ] = 0,
+        shift_mem_down: Annotated[
+            int, 'number of layers by which memories are shifted down: layer i gets the memories of layer i + n', count
+        ] = 0,
+        attn_z_loss_weight: Annotated[float, 'weight of the z-loss of the attention logits', number] = 1e-4,
+        input_not_include_cache: Annotated[bool, 'calls with a cache pass only the new tokens', boolean] = False,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:

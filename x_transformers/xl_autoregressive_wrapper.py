@@ -99,7 +99,7 @@ class EpisodicMemoryWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         episodic_mem_len: Annotated[int, 'learned keys and values of each self-attention', size],
     ) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class XLAutoregressiveWrapper(Configurable):
     def __init__(
         self,
         net: Annotated[nn.Module, 'a causal model of tokens, with `max_mem_len`', an_instance(nn.Module)],
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[int, 'id in place of `ignore_index`, and after the end', integer] = 0,
         tbptt_steps: Annotated[int, 'segments that a gradient flows back', size] = 1,
         ttt_module_paths: Annotated[

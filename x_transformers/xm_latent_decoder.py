@@ -85,13 +85,13 @@ class XMLatentDecoder(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal model of tokens, as TransformerWrapper', an_instance(nn.Module)],
+        net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         num_latents: Annotated[int, 'latents in front of the tokens', size] = 4,
         dim: Annotated[int | None, 'width of the embeddings of `net`', size | none] = None,
         latent_dim: Annotated[int | None, 'width of a latent, that of the embeddings if None', size | none] = None,
         candidates: Annotated[int, 'draws per row', size] = 2,
         max_batch_size: Annotated[int | None, 'rows of all candidates that run at a time', size | none] = None,
-        ignore_index: Annotated[int, 'id that is no target', integer] = -100,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         latent_drop_prob: Annotated[float, 'part of the batches trained without latents', chance] = 0.0,
         always_latent_proj: Annotated[bool, 'project latents of the right width, too', boolean] = False,
         repulsive_loss_weight: Annotated[float, 'weight of the disagreement', not_negative] = 0.0,

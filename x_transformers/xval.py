@@ -121,13 +121,21 @@ class XValTransformerWrapper(Wrapper):
         *,
         num_tokens: Annotated[int, 'size of the vocabulary', size],
         max_seq_len: Annotated[
-            int | None, 'longest sequence with absolute positions; 0, -1 or None for none of them', integer | none
+            int | None,
+            'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
+            integer | none,
         ],
         numerical_token_id: Annotated[int, 'id that stands for numbers', count],
-        attn_layers: Annotated[AttentionLayers | nn.Module, 'the stack', a_stack],
+        attn_layers: Annotated[
+            AttentionLayers | nn.Module,
+            'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
+            a_stack,
+        ],
         emb_dim: Annotated[int | None, 'width of the embeddings, that of the stack if None', size | none] = None,
         logits_dim: Annotated[int | None, 'width of the logits, `num_tokens` if None', size | none] = None,
-        max_mem_len: Annotated[int, 'hidden states kept as memories', count] = 0,
+        max_mem_len: Annotated[
+            int, 'number of hidden states that are returned as memories (Transformer-XL)', count
+        ] = 0,
         features: Sequence[type[Feature]] | None = None,
         **flags: Any,
     ) -> None:
@@ -263,8 +271,10 @@ class XValAutoregressiveWrapper(Configurable):
     def __init__(
         self,
         net: Annotated[nn.Module, 'a causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
-        ignore_index: Annotated[int, 'id that is no target of the loss', integer] = -100,
-        pad_value: Annotated[int, 'id for padding: in place of `ignore_index`, and before prompts', integer] = 0,
+        ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
+        pad_value: Annotated[
+            int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
+        ] = 0,
         numerical_loss_weight: Annotated[float, 'weight of the squared difference of numbers', number] = 1.0,
     ) -> None:
         super().__init__()

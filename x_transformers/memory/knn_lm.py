@@ -97,13 +97,13 @@ class KNNLMWrapper(WithDatastore):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'the model whose hidden states are the keys', an_instance(nn.Module)],
-        datastore: Annotated[Any, 'a KNNDatastore that `build` has filled, or its path', a_store],
-        k: Annotated[int, 'neighbours of each token', size] = 1024,
-        lam: Annotated[float, 'share of the neighbours; see `tune_lambda`', a_share] = 0.25,
-        temperature: Annotated[float, 'squared distance over which a neighbour counts less by e', positive] = 1.0,
-        key_layer: Annotated[int, 'which feedforward, as the datastore was built', integer] = -1,
-        key_at: Annotated[str, "'ff_input' or 'output', as the datastore was built", one_of(*KEYS)] = 'ff_input',
+        net: Annotated[nn.Module, 'model whose hidden states are the keys', an_instance(nn.Module)],
+        datastore: Annotated[Any, 'KNNDatastore filled by `build`, or its path', a_store],
+        k: Annotated[int, 'number of retrieved neighbors per token', size] = 1024,
+        lam: Annotated[float, 'interpolation weight lam of the neighbors; see `tune_lambda`', a_share] = 0.25,
+        temperature: Annotated[float, 'temperature of the squared distances', positive] = 1.0,
+        key_layer: Annotated[int, 'index of the feedforward, as used to build the datastore', integer] = -1,
+        key_at: Annotated[str, "'ff_input' or 'output', as used to build the datastore", one_of(*KEYS)] = 'ff_input',
     ) -> None:
         super().__init__()
         if isinstance(getattr(net, 'to_logits', None), nn.ModuleList):

@@ -39,13 +39,15 @@ class SPALMWrapper(WithDatastore):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
-        datastore: Annotated[Any, 'a KNNDatastore that `build` has filled, or its path', a_store],
-        k: Annotated[int, 'neighbours of each token', size] = 4,
-        gate_init: Annotated[float, 'bias of the gate at first: 0 is one half, large is the net alone', number] = 0.0,
-        need_memory: Annotated[bool, 'refuse a net without memories', boolean] = True,
+        net: Annotated[nn.Module, 'model with `tie_embedding` and `max_mem_len`', an_instance(nn.Module)],
+        datastore: Annotated[Any, 'KNNDatastore filled by `build`, or its path', a_store],
+        k: Annotated[int, 'number of retrieved neighbors per token', size] = 4,
+        gate_init: Annotated[
+            float, 'initial bias of the gate: 0 means one half, large values the model alone', number
+        ] = 0.0,
+        need_memory: Annotated[bool, 'raise an error for models without memories', boolean] = True,
         key_net: Annotated[
-            nn.Module | None, 'the model that the datastore was built with, if it is not `net`; it is not trained',
+            nn.Module | None, 'frozen model that was used to build the datastore, if it is not `net`',
             an_instance(nn.Module) | none,
         ] = None,
     ) -> None:  # fmt: skip

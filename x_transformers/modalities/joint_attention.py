@@ -27,7 +27,7 @@ class JointAttention(Configurable):
         self,
         dim: Annotated[int, 'width of both', size],
         heads: Annotated[int, 'number of heads', size] = 8,
-        dim_head: Annotated[int, 'width of a head', size] = 64,
+        dim_head: Annotated[int, 'width of each attention head', size] = 64,
     ) -> None:
         super().__init__()
         self.dim, self.heads, self.dim_head = dim, heads, dim_head
