@@ -247,7 +247,10 @@ class AutoregressiveWrapper(Configurable):
             float, 'weight of the squared log-sum-exp of the logits, arXiv:2204.02311', not_negative
         ] = 0.0,
         intermediate_layer_loss: Annotated[
-            bool | str, "in training, layers between learn too, until they fade: 'step', 'linear'", a_schedule
+            bool | str,
+            "in training, add losses of intermediate layers, which are switched off in turn ('step') or "
+            "gradually ('linear')",
+            a_schedule,
         ] = False,
         future_target_weights: Annotated[
             Sequence[float],

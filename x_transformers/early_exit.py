@@ -190,7 +190,9 @@ class EarlyExitWrapper(AutoregressiveWrapper):
             one_of('sequence', 'multinomial', 'geometric') | none,
         ] = None,
         exit_oracle: Annotated[
-            str, 'target of the classifier: what running further blocks improves', one_of('likelihood', 'correctness')
+            str,
+            "score by which the oracle compares exits: the 'likelihood' or the 'correctness' of the prediction",
+            one_of('likelihood', 'correctness'),
         ] = 'likelihood',
         exit_penalty: Annotated[float, 'cost per block', not_negative] = 0.0,
         exit_rbf_sigma: Annotated[

@@ -100,7 +100,7 @@ class MultiInputTransformerWrapper(Wrapper):
     def __init__(
         self,
         *,
-        num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary of each stream', sizes],
+        num_tokens: Annotated[Mapping[str, int], 'name -> vocabulary size of each stream', sizes],
         max_seq_len: Annotated[
             int | None,
             'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
@@ -266,14 +266,14 @@ class MultiInputAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal MultiInputTransformerWrapper', an_instance(MultiInputTransformerWrapper)],
+        net: Annotated[nn.Module, 'causal MultiInputTransformerWrapper', an_instance(MultiInputTransformerWrapper)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
             int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
         ] = 0,
         loss_weights: Annotated[
             Mapping[str, float] | None,
-            'name -> weight of the loss of a stream, 1 where it is not named',
+            'name -> weight of the loss of a stream, 1 by default',
             weights | none,
         ] = None,
         add_attn_z_loss: Annotated[bool, 'add the z-loss of the attention logits to the loss', boolean] = False,

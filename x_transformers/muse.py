@@ -37,8 +37,10 @@ class Muse(Configurable):
 
     def __init__(
         self,
-        base: Annotated[nn.Module, 'of few tokens', an_instance(NonAutoregressiveWrapper)],
-        superres: Annotated[nn.Module | None, 'of many tokens', an_instance(NonAutoregressiveWrapper) | none] = None,
+        base: Annotated[nn.Module, 'model of the small image', an_instance(NonAutoregressiveWrapper)],
+        superres: Annotated[
+            nn.Module | None, 'model of the large image', an_instance(NonAutoregressiveWrapper) | none
+        ] = None,
     ) -> None:
         super().__init__()
         for name, model in (('base', base), ('superres', superres)):

@@ -54,7 +54,7 @@ class NeoMLP(Configurable):
         dim_in: Annotated[int, 'number of input nodes', size],
         dim_hidden: Annotated[int, 'number of hidden nodes', count],
         dim_out: Annotated[int, 'number of output nodes', size],
-        dim_model: Annotated[int, 'width of a node', size],
+        dim_model: Annotated[int, 'width of each node', size],
         depth: Annotated[int, 'number of blocks of the encoder', size],
         encoder_kwargs: Annotated[
             Mapping[str, Any] | None, f'flags of the encoder, in place of {ENCODER_DEFAULTS}', a_mapping | none

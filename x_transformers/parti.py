@@ -36,12 +36,14 @@ class Parti(Configurable):
         dim: Annotated[int, 'width of both stacks', size],
         enc_depth: Annotated[int, 'number of blocks of the encoder', size],
         dec_depth: Annotated[int, 'number of blocks of the decoder', size],
-        text_tokens: Annotated[int, 'words', size],
-        text_len: Annotated[int, 'words of a text at most', size] = 128,
-        image_tokens: Annotated[int, 'tokens of images', size] = 8192,
-        grid: Annotated[int, 'rows and columns of an image', size] = 32,
-        cond_drop_prob: Annotated[float, 'how often an image is learned without its text', probability] = 0.1,
-        guidance: Annotated[float, '`cond_scale` of `generate`, if none is given', not_negative] = 1.0,
+        text_tokens: Annotated[int, 'number of text tokens in the vocabulary', size],
+        text_len: Annotated[int, 'maximum number of text tokens', size] = 128,
+        image_tokens: Annotated[int, 'number of image tokens in the vocabulary', size] = 8192,
+        grid: Annotated[int, 'number of rows and columns of the image, in tokens', size] = 32,
+        cond_drop_prob: Annotated[
+            float, 'probability, in training, of dropping the text (classifier-free guidance)', probability
+        ] = 0.1,
+        guidance: Annotated[float, 'default `cond_scale` of `generate` (guidance strength)', not_negative] = 1.0,
         **flags: Any,
     ) -> None:
         """`flags` begin with `enc_` or `dec_`, as those of XTransformer."""

@@ -92,17 +92,25 @@ class Recirculation(Configurable):
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
-        source_layer: Annotated[int | Sequence[int], 'the deep layer, or several', count | each(count)],
-        destination_layer: Annotated[int | Sequence[int], 'the shallow layer for each', count | each(count)],
+        source_layer: Annotated[
+            int | Sequence[int], 'index of the source self-attention layer (deep), or several', count | each(count)
+        ],
+        destination_layer: Annotated[
+            int | Sequence[int], 'index of the destination layer (shallow), one per source', count | each(count)
+        ],
         alpha: Annotated[
-            float | Sequence[float], 'weight of the source, or one for each', number | each(number)
+            float | Sequence[float], 'weight of the source, or one weight per source', number | each(number)
         ] = 0.15,
         beta: Annotated[
             float | Sequence[float] | None, 'weight of the destination, 1 - a_t if None', number | each(number) | none
         ] = None,
-        ramp_steps: Annotated[int, 'tokens over which the weight of the source grows', count] = 10,
-        use_learned: Annotated[bool, 'weights from a small network for each pair, without a ramp', boolean] = False,
-        learned_hidden: Annotated[int | None, 'its inner width, that of the stream if None', size | none] = None,
+        ramp_steps: Annotated[int, 'number of tokens over which the weight of the source grows', count] = 10,
+        use_learned: Annotated[
+            bool, 'compute the weights by a small network per pair, without a ramp', boolean
+        ] = False,
+        learned_hidden: Annotated[
+            int | None, 'inner width of this network, that of the residual stream if None', size | none
+        ] = None,
     ) -> None:
         super().__init__()
         check_net(net)

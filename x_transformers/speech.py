@@ -74,11 +74,13 @@ class LogMelSpectrogram(Configurable):
 
     def __init__(
         self,
-        sample_rate: Annotated[int, 'samples a second', size] = 16000,
-        n_fft: Annotated[int, 'samples of a window', size] = 400,
-        hop: Annotated[int, 'samples from window to window', size] = 160,
-        n_mels: Annotated[int, 'pitches', size] = 80,
-        seconds: Annotated[float | None, 'length of a row, padded; None for as it is', positive | none] = 30.0,
+        sample_rate: Annotated[int, 'sample rate, in Hz', size] = 16000,
+        n_fft: Annotated[int, 'window length of the Fourier transform, in samples', size] = 400,
+        hop: Annotated[int, 'hop between windows, in samples', size] = 160,
+        n_mels: Annotated[int, 'number of mel bands', size] = 80,
+        seconds: Annotated[
+            float | None, 'length to which audio is padded, in seconds; None for no padding', positive | none
+        ] = 30.0,
     ) -> None:
         super().__init__()
         if n_fft % 2:
@@ -159,12 +161,12 @@ class SpeechEncoder(ContinuousTransformerWrapper):
 
     def __init__(
         self,
-        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
-        depth: Annotated[int | None, 'its blocks', size | none] = None,
-        heads: Annotated[int | None, 'its heads', size | none] = None,
-        n_mels: Annotated[int, 'pitches of a frame', size] = 80,
-        max_positions: Annotated[int, 'vectors at most: half of the frames', size] = 1500,
-        attn_layers: Annotated[AttentionLayers | None, 'an Encoder', an_instance(AttentionLayers) | none] = None,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers` if it is passed', size | none] = None,
+        depth: Annotated[int | None, 'number of blocks', size | none] = None,
+        heads: Annotated[int | None, 'number of attention heads', size | none] = None,
+        n_mels: Annotated[int, 'number of mel bands per frame', size] = 80,
+        max_positions: Annotated[int, 'maximum number of output vectors, half the number of frames', size] = 1500,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
         **flags: Any,
     ) -> None:
         check_sizes_or_stack(attn_layers, dict(dim=dim, depth=depth, heads=heads))

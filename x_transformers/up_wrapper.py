@@ -63,12 +63,12 @@ class SyntheticDataGenerator(Configurable):
         self,
         dim: Annotated[int, 'width of the embeddings', size],
         num_tokens: Annotated[int, 'size of the vocabulary', size],
-        max_seq_len: Annotated[int, 'longest sequence given back', size] = 512,
-        hidden_size: Annotated[int | None, 'width of the network, `dim` if None', size | none] = None,
-        use_gru: Annotated[bool, 'a GRU, else an LSTM', boolean] = False,
+        max_seq_len: Annotated[int, 'maximum length of the returned sequences', size] = 512,
+        hidden_size: Annotated[int | None, 'hidden size of the recurrent network, `dim` if None', size | none] = None,
+        use_gru: Annotated[bool, 'use a GRU, otherwise an LSTM', boolean] = False,
         network_klass: Annotated[
             Callable | None,
-            'another network: (dim, hidden_size) -> a module, from vectors b n d and its state to both again',
+            'custom network: (dim, hidden_size) -> module from vectors (b, n, d) and a state to new vectors and state',
             a_callable | none,
         ] = None,
     ) -> None:
@@ -154,16 +154,20 @@ class UniversalPretrainWrapper(Configurable):
         model: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
         data_generator: Annotated[
             nn.Module | None,
-            'a module with `generate(length, condition=, seed=)`, else a `SyntheticDataGenerator`',
+            'module with `generate(length, condition=, seed=)`; a `SyntheticDataGenerator` if None',
             an_instance(nn.Module) | none,
         ] = None,
-        buffer_size: Annotated[int | None, 'rows of the buffer, 20 batches if None', size | none] = None,
-        num_reset: Annotated[int, 'rows made random or constant again in each step, half of them each', even] = 20,
-        batch_size: Annotated[int, 'rows of a batch', size] = 32,
+        buffer_size: Annotated[int | None, 'number of sequences in the buffer, 20 batches if None', size | none] = None,
+        num_reset: Annotated[
+            int, 'number of sequences that are reset in each step, half to random and half to constant ids', even
+        ] = 20,
+        batch_size: Annotated[int, 'batch size', size] = 32,
         seq_len: Annotated[int, 'length of the sequences', size] = 512,
-        seed_length: Annotated[int, 'tokens of a seed', size] = 8,
-        reset_turing_machine_every: Annotated[int, 'steps until the generator is drawn anew; 0: never', count] = 0,
-        keep_buffer_on_cpu: Annotated[bool, 'leave the buffer there when the module moves', boolean] = False,
+        seed_length: Annotated[int, 'number of tokens of a seed', size] = 8,
+        reset_turing_machine_every: Annotated[
+            int, 'number of steps after which the generator is sampled again; 0 for never', count
+        ] = 0,
+        keep_buffer_on_cpu: Annotated[bool, 'keep the buffer on the CPU when the module is moved', boolean] = False,
     ) -> None:
         super().__init__()
         self.model = model

@@ -71,17 +71,25 @@ class VisionLanguageWrapper(Configurable):
 
     def __init__(
         self,
-        vision: Annotated[nn.Module, 'a ViTransformerWrapper, or images to vectors b p d', an_instance(nn.Module)],
-        decoder: Annotated[nn.Module, 'an AutoregressiveWrapper', an_instance(AutoregressiveWrapper)],
-        image_token_id: Annotated[int, 'id that stands for an image', count],
+        vision: Annotated[
+            nn.Module, 'ViTransformerWrapper, or a module from images to vectors (b, p, d)', an_instance(nn.Module)
+        ],
+        decoder: Annotated[
+            nn.Module, 'AutoregressiveWrapper of the language model', an_instance(AutoregressiveWrapper)
+        ],
+        image_token_id: Annotated[int, 'id of the image placeholder', count],
         projector: Annotated[
-            str | None, 'one layer, two with GELU, or none', one_of('linear', 'mlp') | none
+            str | None,
+            'projector of the image vectors: one linear layer, two with a GELU, or none',
+            one_of('linear', 'mlp') | none,
         ] = 'linear',
         feature_layer: Annotated[
-            int | None, 'behind which block images are read, -1 for the last; None: what `vision` gives', integer | none
+            int | None,
+            'index of the image block whose output is used, -1 for the last; None: the output of `vision`',
+            integer | none,
         ] = -2,
-        drop_prefix: Annotated[bool, 'leave out class tokens', boolean] = True,
-        freeze: Annotated[Sequence[str], 'what does not learn', frozen] = ('vision', 'decoder'),
+        drop_prefix: Annotated[bool, 'remove class tokens', boolean] = True,
+        freeze: Annotated[Sequence[str], 'parts that are frozen', frozen] = ('vision', 'decoder'),
     ) -> None:
         super().__init__()
         net = decoder.net

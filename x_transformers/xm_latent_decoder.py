@@ -86,18 +86,23 @@ class XMLatentDecoder(Configurable):
     def __init__(
         self,
         net: Annotated[nn.Module, 'causal model of tokens, such as TransformerWrapper', an_instance(nn.Module)],
-        num_latents: Annotated[int, 'latents in front of the tokens', size] = 4,
+        num_latents: Annotated[int, 'number of latents prepended to the tokens', size] = 4,
         dim: Annotated[int | None, 'width of the embeddings of `net`', size | none] = None,
-        latent_dim: Annotated[int | None, 'width of a latent, that of the embeddings if None', size | none] = None,
-        candidates: Annotated[int, 'draws per row', size] = 2,
-        max_batch_size: Annotated[int | None, 'rows of all candidates that run at a time', size | none] = None,
+        latent_dim: Annotated[int | None, 'width of each latent, that of the embeddings if None', size | none] = None,
+        candidates: Annotated[int, 'number of candidates sampled per sequence', size] = 2,
+        max_batch_size: Annotated[
+            int | None, 'maximum number of candidate sequences per forward pass', size | none
+        ] = None,
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
-        latent_drop_prob: Annotated[float, 'part of the batches trained without latents', chance] = 0.0,
-        always_latent_proj: Annotated[bool, 'project latents of the right width, too', boolean] = False,
-        repulsive_loss_weight: Annotated[float, 'weight of the disagreement', not_negative] = 0.0,
+        latent_drop_prob: Annotated[float, 'fraction of batches trained without latents', chance] = 0.0,
+        always_latent_proj: Annotated[
+            bool, 'project latents even if they already have the right width', boolean
+        ] = False,
+        repulsive_loss_weight: Annotated[float, 'weight of the repulsive loss between candidates', not_negative] = 0.0,
         winner_fn: Annotated[
             Callable | Sequence[Callable],
-            '(losses b k, intermediates) -> the winners b; intermediates are a list if candidates run in several parts',
+            'function from (losses (b, k), intermediates) to the winners (b,); intermediates are a list if '
+            'candidates run in several parts',
             a_callable | each(a_callable),
         ] = lowest_loss_winner_fn,
         winner_fns: Annotated[Sequence[Callable] | None, 'one for each latent', each(a_callable) | none] = None,

@@ -125,7 +125,7 @@ class XValTransformerWrapper(Wrapper):
             'maximum length with absolute positions; 0, -1 or None to use no absolute positions',
             integer | none,
         ],
-        numerical_token_id: Annotated[int, 'id that stands for numbers', count],
+        numerical_token_id: Annotated[int, 'id of the number placeholder', count],
         attn_layers: Annotated[
             AttentionLayers | nn.Module,
             'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
@@ -270,12 +270,12 @@ class XValAutoregressiveWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
+        net: Annotated[nn.Module, 'causal XValTransformerWrapper', an_instance(XValTransformerWrapper)],
         ignore_index: Annotated[int, 'target id that is ignored by the loss', integer] = -100,
         pad_value: Annotated[
             int, 'padding id, used as input for `ignore_index` and before shorter prompts', integer
         ] = 0,
-        numerical_loss_weight: Annotated[float, 'weight of the squared difference of numbers', number] = 1.0,
+        numerical_loss_weight: Annotated[float, 'weight of the squared error of numbers', number] = 1.0,
     ) -> None:
         super().__init__()
         check_net(net)

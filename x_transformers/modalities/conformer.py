@@ -30,13 +30,11 @@ class ConformerEncoder(Configurable):
 
     def __init__(
         self,
-        dim: Annotated[int | None, 'width of the stack; that of `attn_layers`', size | none] = None,
-        depth: Annotated[int | None, 'its blocks', size | none] = None,
-        input_dim: Annotated[int, 'numbers of a frame', size] = 80,
-        subsample: Annotated[int, 'frames of a vector: 4, or 1 for no convolutions in front', factor] = 4,
-        attn_layers: Annotated[
-            AttentionLayers | None, 'an Encoder, in place of this one', an_instance(AttentionLayers) | none
-        ] = None,
+        dim: Annotated[int | None, 'width of the stack; that of `attn_layers` if it is passed', size | none] = None,
+        depth: Annotated[int | None, 'number of blocks', size | none] = None,
+        input_dim: Annotated[int, 'number of channels per frame', size] = 80,
+        subsample: Annotated[int, 'number of frames per output vector: 4, or 1 for no convolutions', factor] = 4,
+        attn_layers: Annotated[AttentionLayers | None, 'custom Encoder', an_instance(AttentionLayers) | none] = None,
         **flags: Any,
     ) -> None:
         super().__init__()

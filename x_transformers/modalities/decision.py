@@ -102,15 +102,19 @@ class DecisionTransformer(Configurable):
 
     def __init__(
         self,
-        state_dim: Annotated[Any, 'features of a state, or (channels, height, width) of images', an_observation],
-        act_dim: Annotated[int, 'features of an action, or the number of discrete ones', size],
-        attn_layers: Annotated[AttentionLayers, 'a Decoder', an_instance(AttentionLayers)],
+        state_dim: Annotated[
+            Any, 'number of channels of a state, or (channels, height, width) of images', an_observation
+        ],
+        act_dim: Annotated[int, 'number of channels of an action, or number of discrete actions', size],
+        attn_layers: Annotated[AttentionLayers, 'custom Decoder', an_instance(AttentionLayers)],
         *,
-        discrete: Annotated[bool, 'actions are whole numbers', boolean] = False,
-        context_len: Annotated[int, 'steps that are read at most', size] = 20,
-        max_ep_len: Annotated[int, 'times that have a vector', size] = 4096,
-        action_tanh: Annotated[bool | None, 'actions from -1 to 1; None: unless discrete', boolean | none] = None,
-        return_scale: Annotated[float, 'returns are divided by this', positive] = 1.0,
+        discrete: Annotated[bool, 'use discrete actions, given as integers', boolean] = False,
+        context_len: Annotated[int, 'maximum number of steps in the context', size] = 20,
+        max_ep_len: Annotated[int, 'number of time steps with a learned embedding', size] = 4096,
+        action_tanh: Annotated[
+            bool | None, 'bound actions to [-1, 1] by tanh; None: yes, unless actions are discrete', boolean | none
+        ] = None,
+        return_scale: Annotated[float, 'divisor of the returns', positive] = 1.0,
     ) -> None:
         super().__init__()
         if not attn_layers.causal or attn_layers.cross_attend:

@@ -39,9 +39,9 @@ class DMOLHead(Configurable):
     def __init__(
         self,
         dim: Annotated[int, 'width of the hidden states', size],
-        components: Annotated[int, 'logistics in the mixture', size] = 10,
-        channels: Annotated[int, 'channels of a pixel', size] = 3,
-        levels: Annotated[int, 'values of a channel', at_least(2)] = 256,
+        components: Annotated[int, 'number of logistic components in the mixture', size] = 10,
+        channels: Annotated[int, 'number of channels per pixel', size] = 3,
+        levels: Annotated[int, 'number of values per channel', at_least(2)] = 256,
     ) -> None:
         super().__init__()
         self.dim, self.components, self.channels, self.levels = dim, components, channels, levels

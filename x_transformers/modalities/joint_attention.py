@@ -25,7 +25,7 @@ class JointAttention(Configurable):
 
     def __init__(
         self,
-        dim: Annotated[int, 'width of both', size],
+        dim: Annotated[int, 'width of both sequences', size],
         heads: Annotated[int, 'number of heads', size] = 8,
         dim_head: Annotated[int, 'width of each attention head', size] = 64,
     ) -> None:

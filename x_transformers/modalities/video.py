@@ -49,17 +49,21 @@ class FactorizedVideoEncoder(Configurable):
 
     def __init__(
         self,
-        spatial_depth: Annotated[int, 'blocks within frames', size],
-        temporal_depth: Annotated[int, 'blocks through time', size],
+        spatial_depth: Annotated[int, 'number of blocks of the spatial stack, within frames', size],
+        temporal_depth: Annotated[int, 'number of blocks of the temporal stack, across frames', size],
         dim: Annotated[int, 'width of both stacks', size],
-        patch: Annotated[tuple[int, int, int], 'frames, rows and columns of a patch', three_sizes] = (2, 8, 8),
-        channels: Annotated[int, 'of a pixel', size] = 3,
+        patch: Annotated[tuple[int, int, int], 'number of frames, rows and columns per patch', three_sizes] = (2, 8, 8),
+        channels: Annotated[int, 'number of channels per pixel', size] = 3,
         *,
-        image_size: Annotated[Any, 'rows and columns of a frame, one number for both', an_image_size] = 128,
-        max_frames: Annotated[int, 'token frames at most', size] = 64,
-        heads: Annotated[int, 'of both stacks', size] = 8,
-        spatial_kwargs: Annotated[dict | None, 'further flags of that Encoder', a_mapping | none] = None,
-        temporal_kwargs: Annotated[dict | None, 'further flags of that Decoder', a_mapping | none] = None,
+        image_size: Annotated[
+            Any, 'number of rows and columns of a frame, or one number for both', an_image_size
+        ] = 128,
+        max_frames: Annotated[int, 'maximum number of token frames', size] = 64,
+        heads: Annotated[int, 'number of attention heads of both stacks', size] = 8,
+        spatial_kwargs: Annotated[dict | None, 'additional arguments of the spatial Encoder', a_mapping | none] = None,
+        temporal_kwargs: Annotated[
+            dict | None, 'additional arguments of the temporal Decoder', a_mapping | none
+        ] = None,
     ) -> None:
         super().__init__()
         image_size = (image_size, image_size) if size.test(image_size) else tuple(image_size)

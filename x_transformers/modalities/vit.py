@@ -75,24 +75,34 @@ class ViTransformerWrapper(Configurable):
             'stack of attention and feedforward layers, such as `Decoder` or `Encoder`',
             a_stack,
         ],
-        channels: Annotated[int, 'channels of an image', size] = 3,
-        num_classes: Annotated[int | None, 'width of the head; None for what is pooled', size | none] = None,
-        post_emb_norm: Annotated[bool, 'layer norm after the positions are added', boolean] = False,
-        num_register_tokens: Annotated[int, 'learned tokens behind the patches, without positions', count] = 0,
+        channels: Annotated[int, 'number of channels of an image', size] = 3,
+        num_classes: Annotated[
+            int | None, 'number of classes; None to return the pooled embedding', size | none
+        ] = None,
+        post_emb_norm: Annotated[bool, 'use a layer norm after the positions are added', boolean] = False,
+        num_register_tokens: Annotated[
+            int, 'number of learned register tokens after the patches, without positions', count
+        ] = 0,
         emb_dropout: Annotated[float, 'dropout probability of the embeddings', probability] = 0.0,
-        patch_norm: Annotated[bool, 'norm patches before and after their linear map', boolean] = True,
-        patch_bias: Annotated[bool, 'bias of the linear map of patches', boolean] = True,
-        prefix_tokens: Annotated[int, 'learned tokens in front of the patches, with positions', count] = 0,
+        patch_norm: Annotated[bool, 'use norms before and after the linear projection of the patches', boolean] = True,
+        patch_bias: Annotated[bool, 'use a bias in the linear projection of the patches', boolean] = True,
+        prefix_tokens: Annotated[int, 'number of learned prefix tokens before the patches, with positions', count] = 0,
         register_place: Place = 'end',
-        post_emb_norm_bias: Annotated[bool, 'bias of `post_emb_norm`', boolean] = False,
+        post_emb_norm_bias: Annotated[bool, 'use a bias in `post_emb_norm`', boolean] = False,
         post_emb_norm_eps: Annotated[float | None, 'eps of `post_emb_norm`, 1e-5 if None', positive | none] = None,
         interpolate_pos_emb: Resampling = None,
-        crop_to_patches: Annotated[bool, 'leave out pixels on the right and below that fill no patch', boolean] = False,
-        mask_token: Annotated[bool, 'a learned vector in place of the `hidden_patches` of a call', boolean] = False,
+        crop_to_patches: Annotated[
+            bool, 'crop pixels on the right and at the bottom that do not fill a patch', boolean
+        ] = False,
+        mask_token: Annotated[bool, 'use a learned mask token for the `hidden_patches` of a call', boolean] = False,
         pool: Pooling = 'mean',
         pool_kwargs: Options = None,
-        post_pool_norm: Annotated[bool, 'norm of what is pooled, of the kind of the stack', boolean] = False,
-        pooler: Annotated[dict | None, 'layer on what is pooled: `dim`, `activation`, `bias`', a_mapping | none] = None,
+        post_pool_norm: Annotated[
+            bool, 'normalize the pooled embedding, with the kind of norm of the stack', boolean
+        ] = False,
+        pooler: Annotated[
+            dict | None, 'dict that describes a layer after pooling: `dim`, `activation`, `bias`', a_mapping | none
+        ] = None,
     ) -> None:
         super().__init__()
         if image_size % patch_size and not (crop_to_patches and image_size > patch_size):

@@ -149,18 +149,26 @@ class MLMWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
-        mask_token_id: Annotated[int, 'id of a hidden token, one of the vocabulary', count],
-        pad_token_id: Annotated[int | None, 'id of padding, which is neither read nor hidden', count | none],
-        mask_prob: Annotated[float, 'share of the tokens of a row that are chosen', share] = 0.15,
-        replace_prob: Annotated[float, 'share of these that are read as `mask_token_id`', ratio] = 0.8,
-        random_token_prob: Annotated[float, 'share of these that are read as any token', ratio] = 0.1,
-        ignore_token_ids: Annotated[Sequence[int], 'ids that are never hidden, as [CLS] and [SEP]', several_ids] = (),
+        net: Annotated[
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+        ],
+        mask_token_id: Annotated[int, 'id of the mask token, in the vocabulary', count],
+        pad_token_id: Annotated[int | None, 'id of the padding token, which is never masked', count | none],
+        mask_prob: Annotated[float, 'fraction of the tokens of a sequence that are chosen', share] = 0.15,
+        replace_prob: Annotated[
+            float, 'fraction of the chosen tokens that are replaced by `mask_token_id`', ratio
+        ] = 0.8,
+        random_token_prob: Annotated[
+            float, 'fraction of the chosen tokens that are replaced by a random token', ratio
+        ] = 0.1,
+        ignore_token_ids: Annotated[
+            Sequence[int], 'ids that are never masked, such as [CLS] and [SEP]', several_ids
+        ] = (),
         num_tokens: Annotated[
-            int | None, 'any token is one of the first so many; those of `net` if None', size | none
+            int | None, 'random tokens are below this id; `num_tokens` of `net` if None', size | none
         ] = None,
-        max_span: Annotated[int, 'choose spans of up to so many tokens; 1 for single tokens', size] = 1,
-        span_stop_prob: Annotated[float, 'how likely a span ends after each of its tokens', share] = 0.2,
+        max_span: Annotated[int, 'maximum length of the chosen spans, in tokens; 1 for single tokens', size] = 1,
+        span_stop_prob: Annotated[float, 'probability that a span ends after each of its tokens', share] = 0.2,
     ) -> None:
         super().__init__()
         check_every_place(net)

@@ -65,10 +65,16 @@ class PermutationLMWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
-        predict_frac: Annotated[float, 'share of the tokens of a row that are predicted', share] = 1 / 6,
-        perm_len: Annotated[int | None, 'length of the pieces that are permuted; None for the row', size | none] = None,
-        pad_token_id: Annotated[int | None, 'id of padding, neither read nor predicted', count | none] = None,
+        net: Annotated[nn.Module, 'model of tokens around an Encoder(two_stream=True)', an_instance(nn.Module)],
+        predict_frac: Annotated[float, 'fraction of the tokens of a sequence that are predicted', share] = 1 / 6,
+        perm_len: Annotated[
+            int | None,
+            'length of the pieces within which tokens are permuted; None for the whole sequence',
+            size | none,
+        ] = None,
+        pad_token_id: Annotated[
+            int | None, 'id of the padding token, which is masked and not predicted', count | none
+        ] = None,
     ) -> None:
         super().__init__()
         check_every_place(net)

@@ -152,9 +152,11 @@ class BertPretrainWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'a model of tokens, as TransformerWrapper around an Encoder', an_instance(nn.Module)],
-        mlm: Annotated[Mapping[str, Any], 'keywords of `MLMWrapper`: which tokens are hidden', a_mapping],
-        nsp: Annotated[bool, 'also tell whether the second sentence belongs there', boolean] = True,
+        net: Annotated[
+            nn.Module, 'model of tokens, such as TransformerWrapper around an Encoder', an_instance(nn.Module)
+        ],
+        mlm: Annotated[Mapping[str, Any], 'keyword arguments of `MLMWrapper`', a_mapping],
+        nsp: Annotated[bool, 'also train next sentence prediction', boolean] = True,
     ) -> None:
         super().__init__()
         if 'net' in mlm:

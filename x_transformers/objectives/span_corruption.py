@@ -209,13 +209,13 @@ class SpanCorruption(Corruption):
 
     def __init__(
         self,
-        sentinel_start: Annotated[int, 'id of the first sentinel, from which the others go down', count],
+        sentinel_start: Annotated[int, 'id of the first sentinel; the others have descending ids', count],
         eos_id: Annotated[int, 'id at the end of inputs and targets', count],
-        noise_density: Annotated[float, 'share of the tokens that are taken out', part] = 0.15,
-        mean_span: Annotated[float, 'mean length of a span', length] = 3.0,
-        final_sentinel: Annotated[bool, 'one more sentinel ends the targets, before `eos_id`', boolean] = False,
-        pad_id: Annotated[int, 'fills up inputs', count] = 0,
-        num_sentinels: Annotated[int, 'how many sentinels there are', size] = 100,
+        noise_density: Annotated[float, 'fraction of the tokens that are removed', part] = 0.15,
+        mean_span: Annotated[float, 'mean length of the removed spans, in tokens', length] = 3.0,
+        final_sentinel: Annotated[bool, 'add a final sentinel to the targets, before `eos_id`', boolean] = False,
+        pad_id: Annotated[int, 'id of the padding token', count] = 0,
+        num_sentinels: Annotated[int, 'number of sentinels', size] = 100,
     ) -> None:
         super().__init__()
         self.keep(sentinel_start, eos_id, final_sentinel, pad_id, num_sentinels)
@@ -259,17 +259,19 @@ class UL2Mixture(Corruption):
 
     def __init__(
         self,
-        sentinel_start: Annotated[int, 'id of the first sentinel, from which the others go down', count],
+        sentinel_start: Annotated[int, 'id of the first sentinel; the others have descending ids', count],
         eos_id: Annotated[int, 'id at the end of inputs and targets', count],
         mode_ids: Annotated[
-            Sequence[int] | None, 'ids of the modes R, X and S',
+            Sequence[int] | None, 'ids of the mode tokens R, X and S',
             three_ids | none,
         ] = None,
-        denoisers: Annotated[Sequence[Denoiser] | None, 'the tasks, in place of these', a_mixture | none] = None,
-        weights: Annotated[Sequence[float] | None, 'how often each task is drawn; None: alike', shares | none] = None,
-        final_sentinel: Annotated[bool, 'one more sentinel ends the targets, before `eos_id`', boolean] = False,
-        pad_id: Annotated[int, 'fills up inputs', count] = 0,
-        num_sentinels: Annotated[int, 'how many sentinels there are', size] = 100,
+        denoisers: Annotated[Sequence[Denoiser] | None, 'custom denoising tasks', a_mixture | none] = None,
+        weights: Annotated[
+            Sequence[float] | None, 'sampling weights of the tasks; None for equal weights', shares | none
+        ] = None,
+        final_sentinel: Annotated[bool, 'add a final sentinel to the targets, before `eos_id`', boolean] = False,
+        pad_id: Annotated[int, 'id of the padding token', count] = 0,
+        num_sentinels: Annotated[int, 'number of sentinels', size] = 100,
     ) -> None:  # fmt: skip
         super().__init__()
         if (mode_ids is None) == (denoisers is None):
@@ -302,9 +304,9 @@ class T5PretrainWrapper(Configurable):
 
     def __init__(
         self,
-        net: Annotated[nn.Module, 'an encoder-decoder, as XTransformer', an_instance(nn.Module)],
-        corruption: Annotated[Corruption, 'a SpanCorruption or UL2Mixture', an_instance(Corruption)],
-        start_id: Annotated[int, 'what the decoder reads first', integer] = 0,
+        net: Annotated[nn.Module, 'encoder-decoder, such as XTransformer', an_instance(nn.Module)],
+        corruption: Annotated[Corruption, 'SpanCorruption or UL2Mixture', an_instance(Corruption)],
+        start_id: Annotated[int, 'id of the start token of the decoder', integer] = 0,
     ) -> None:
         super().__init__()
         sides = getattr(net, 'encoder', None), getattr(getattr(net, 'decoder', None), 'net', None)

@@ -142,8 +142,8 @@ class TTTNextLatentPredictionLoss(Configurable):
         *,
         dim: Annotated[int, 'width of the hidden states', size],
         hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | nothing] = None,
-        num_layers: Annotated[int, 'linear layers', size] = 3,
-        loss_type: Annotated[str, 'the distance', one_of('smooth_l1', 'mse')] = 'smooth_l1',
+        num_layers: Annotated[int, 'number of linear layers', size] = 3,
+        loss_type: Annotated[str, 'distance of predicted and actual states', one_of('smooth_l1', 'mse')] = 'smooth_l1',
     ) -> None:
         super().__init__()
         widths = [dim, *[hidden_dim or dim] * (num_layers - 1), dim]
@@ -171,9 +171,9 @@ class TTTMetaLearningTargetKLLoss(Configurable):
         *,
         dim: Annotated[int, 'width of the hidden states', size],
         num_classes: Annotated[int, 'number of classes', size],
-        depth: Annotated[int, 'layers of the encoder', size] = 1,
-        heads: Annotated[int, 'its heads', size] = 4,
-        dim_head: Annotated[int, 'their width', size] = 64,
+        depth: Annotated[int, 'number of layers of the encoder', size] = 1,
+        heads: Annotated[int, 'number of attention heads', size] = 4,
+        dim_head: Annotated[int, 'width of the latents', size] = 64,
         **kwargs: Any,
     ) -> None:
         super().__init__()
