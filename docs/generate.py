@@ -102,7 +102,10 @@ def pages() -> dict[str, str]:
         parts[topic] = [
             f'# {title}', '',
             '<!-- written by docs/generate.py -->', '',
-            'All flags of this topic, with formulas, papers, measured effects and restrictions.', '',
+            'All flags of this topic, with formulas, papers, measured effects and restrictions. "Measured" gives the '
+            'change of the loss on held-out text against a baseline, in bits per byte (negative is better), after '
+            'equal training steps and after equal training time, and the ratios of step time and memory; see '
+            '[measured effects](../measured.md).', '',
         ]  # fmt: skip
         for host, prefix in HOSTS.items():
             own = [cls for cls in host.catalogue if cls.flags and topic_of(cls) == topic]

@@ -585,7 +585,7 @@ MEASURED = (
     Measured('no positions', 'tiny', 'modern', *(None,) * 4, *(0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, True)),
     Measured('no positions', 'huge', 'modern', *(None,) * 4, *(-0.5, 0.1, 0.5, 0.1, 1.0, 1.0, 1.0, 5, False)),
 )
-QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 of the time of a step'
+QK_NORM = '-0.030 ± 0.010 bits per byte in equal steps, -0.020 ± 0.011 in equal time; 1.10 x step time'
 
 
 def test_measured_effects_are_told(capsys, monkeypatch):
@@ -613,7 +613,7 @@ def test_measured_effects_are_told(capsys, monkeypatch):
 
     told = [line.strip() for line in stack(attn_qk_norm=True, attn_kv_heads=2).explain().splitlines()]
     told = [line for line in told if line.startswith('measured')]
-    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 of its memory (modern baseline, tiny, 5 seeds)'
+    qk_norm = f'attn_qk_norm [{QKNorm.paper}]: {QK_NORM}, 1.05 x memory (modern baseline, tiny, 5 seeds)'
     assert sorted(told) == [f'measured     {text}' for text in (f'attn_kv_heads 2: {MEASURED[1]}', qk_norm)]
     assert 'measured' not in stack(attn_qk_norm=False, attn_kv_heads=1).explain()
 

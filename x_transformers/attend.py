@@ -198,13 +198,13 @@ def clamp_logits(host: Any, name: str, value: Any) -> None:
 
 
 class Attend(Configurable, ChoosesKernel):
-    """Attention of queries to keys, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
+    """Scaled dot-product attention, without projections:  softmax(q k^T scale + bias) v.  arXiv:1706.03762
 
-    q             b h i d
-    k, v          b k j d, where k divides h: query head h reads key head h mod k; or b j d for one head
-    returns       (b h i d, Intermediates)
+    q             (b, h, i, d)
+    k, v          (b, k, j, d), where k divides h: query head h uses key head h mod k; or (b, j, d) for one head
+    returns       a pair of (b, h, i, d) and `Intermediates`
 
-    Every attention layer has one, as `attend`, which keeps the parameters of features that act on scores.
+    Every attention layer has one as `attend`, which holds the parameters of features that act on scores.
     """
 
     catalogue = ATTEND

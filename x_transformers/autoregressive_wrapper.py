@@ -210,11 +210,11 @@ def amateurs_with(models: Any, contrasts: Any) -> list[tuple[nn.Module, dict[str
 
 
 class AutoregressiveWrapper(Configurable):
-    """A model of tokens with its next-token loss, and generation.
+    """A language model with its next-token loss, and generation.
 
-        forward   b n    ids in, the mean cross entropy of each token given those before it out
+        forward   ids (b, n) -> the mean cross entropy of each token given the tokens before it
 
-    It has no parameters of its own; those of the model are stored under `net.`.
+    The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(

@@ -77,12 +77,12 @@ def flip(x: Tensor, dim: int = 1, lens: Tensor | None = None) -> Tensor:
 
 
 class BeliefStateWrapper(Configurable):
-    """Learn the token after a prefix and the token before a suffix, for every pair of both:  ids b n -> loss.
+    """Predict the token after a prefix and the token before a suffix, for all pairs of both:  ids (b, n) -> loss.
 
         head([F_f ; B_k]) -> next token of the prefix 0..f, and token before the suffix k..n        0 <= f <= k - 2
 
-    F are embeddings of the tokens read forwards, B of the tokens read backwards behind a learned first one. The
-    decoder of the second direction is the first one, unless given.  Hu et al. 2024, arXiv:2410.23506
+    F are embeddings of the tokens read forwards, B of the tokens read backwards after a learned start token. Both
+    directions use the same decoder, unless another one is passed.  Hu et al. 2024, arXiv:2410.23506
     """
 
     def __init__(

@@ -35,13 +35,13 @@ TOKENS = ('first', 'last', 'eos', 'last_eos', 'mean', 'all')
 
 
 class Classifier(Configurable):
-    """A class of every sequence, or of every token, by the hidden states of a model:  ids b n -> b c or b n c.
+    """Classify sequences or tokens by the hidden states of a model:  ids (b, n) -> logits (b, c) or (b, n, c).
 
         x = hidden states of one token, of all, or their mean
         logits = W dropout(norm(act(D x + d))) + w              without `head_transform`: W dropout(x) + w
 
-    With labels it gives their loss: the cross entropy, or squares if there is one class. The model may be one of
-    vectors, or an encoder-decoder, whose decoder reads the sequence behind `start_id`.
+    With labels it returns the loss: cross entropy, or the squared error if there is one class. The model may also be
+    one of vectors, or an encoder-decoder, whose decoder gets the sequence after `start_id`.
 
     BERT, arXiv:1810.04805; of decoders: GPT, Radford et al. 2018; of encoder-decoders: BART, arXiv:1910.13461
     """

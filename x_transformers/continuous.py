@@ -80,10 +80,10 @@ CONTINUOUS: tuple[type[Feature], ...] = (
 
 
 class ContinuousTransformerWrapper(Wrapper):
-    """Vectors in, vectors out:  b n dim_in -> b n dim_out, around any stack.
+    """A model of vectors around a stack:  (b, n, dim_in) -> (b, n, dim_out).
 
-    With `probabilistic` the output is a mean and a variance, (2 b n dim_out). With `conv_stem` n vectors become fewer
-    tokens, which `max_seq_len` and all inputs but `mask` and `lens` count.
+    With `probabilistic` the output is a mean and a variance, (2, b, n, dim_out). With `conv_stem` n vectors become
+    fewer tokens; `max_seq_len` and all inputs except `mask` and `lens` refer to these tokens.
     """
 
     catalogue = CONTINUOUS
@@ -245,11 +245,11 @@ def check_sequence(x: Any, name: str, least: int, ndims: tuple[int, ...]) -> Non
 
 
 class ContinuousAutoregressiveWrapper(Configurable):
-    """A causal model of vectors with the loss of its next vector, and generation.
+    """A causal model of vectors with its next-vector loss, and generation.
 
-        forward   b n d    vectors in, the mean loss of each vector given those before it out
+        forward   vectors (b, n, d) -> the mean loss of each vector given the vectors before it
 
-    It has no parameters of its own; those of the model are stored under `net.`.
+    The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(

@@ -79,11 +79,11 @@ class VariationalLatentBottleneck(nn.Module):
 
 
 class ContinuousTransformerAutoencoder(Configurable):
-    """Sequences of vectors through one latent:  b n d -> loss.
+    """Autoencoder of sequences of vectors, through one latent per sequence:  (b, n, d) -> loss.
 
         z = bottleneck(mean of the encoder's embeddings);  x_i from [W z ; x_0 .. x_{i-1}]
 
-    In training, some rows do not see their latent, and have only the vectors before to go by.
+    In training, some sequences are decoded without their latent.
     """
 
     def __init__(

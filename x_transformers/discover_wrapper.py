@@ -87,9 +87,9 @@ def role_ids_for_tokens(tokens: Tensor, lengths: Tensor, scheme: str, *, max_seq
 
 
 class TPREncoder(Configurable):
-    """A sequence as the sum of its bound fillers and roles:  tokens b n, roles b n -> b d.
+    """Tensor product representation: a sum of bound fillers and roles.  tokens (b, n), roles (b, n) -> (b, d)
 
-        h_o = sum_n B_ofg filler(token_n)_f role(role_n)_g + bias_o       then, if wanted, a perceptron
+        h_o = sum_n B_ofg filler(token_n)_f role(role_n)_g + bias_o       optionally followed by an MLP
 
     arXiv:2608.29530; Smolensky 1990
     """
@@ -180,10 +180,10 @@ class TPREncoder(Configurable):
 
 
 class DiscoverDecoder(Configurable):
-    """One model as encoder and decoder: a sequence to one of its hidden states, and back.  ids b n -> b d.
+    """One model as encoder and decoder: encode a sequence into one hidden state, and decode it.  ids (b, n) -> (b, d).
 
-    Encode a sequence into the state of one token; decode it, given that vector in front of `bos_id`. What the vector
-    knows is told by how well a `TPREncoder` fits it, and proved by `surgery`. arXiv:2608.29530
+    Encodes a sequence into the hidden state of one token, and decodes it with that vector prepended to `bos_id`. How
+    well a `TPREncoder` fits the vector shows its structure, which `surgery` verifies. arXiv:2608.29530
     """
 
     def __init__(

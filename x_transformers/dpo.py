@@ -24,15 +24,15 @@ __all__ = ['DPO']
 
 
 class DPO(Configurable):
-    """Direct preference optimisation: raise the odds of the preferred answer, measured against the model as it was.
+    """Direct preference optimization (DPO): raise the odds of the preferred answer, relative to a frozen reference.
 
-        loss = -log sigmoid(beta ((s(w) - s'(w)) - (s(l) - s'(l))))       mean over rows
+        loss = -log sigmoid(beta ((s(w) - s'(w)) - (s(l) - s'(l))))       mean over the batch
 
-    w and l are the preferred and the other sequence, s is the log probability of an answer under the model that learns
-    and s' under its frozen copy: the mean over the tokens of the answer, or their sum, as in the paper.
+    w and l are the preferred and the other sequence. s is the log probability of an answer under the trained model and
+    s' under its frozen copy: the mean over the tokens of the answer, or their sum, as in the paper.
 
-    The copy is stored too, under `ref_model.`, since without it training could not be continued; `parameters()` gives
-    those of the model that learns only.
+    The copy is stored under `ref_model.`, so that training can be resumed; `parameters()` returns only those of the
+    trained model.
 
     Rafailov et al. 2023, arXiv:2305.18290
     """

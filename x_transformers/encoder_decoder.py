@@ -35,7 +35,7 @@ def check_target(decoder: nn.Module, ids: Any) -> Tensor:
 
 
 class XTransformer(Configurable):
-    """Encoder and decoder:  ids b n, ids b m -> loss.  Vaswani et al. 2017, arXiv:1706.03762
+    """Encoder-decoder of tokens:  ids (b, n), ids (b, m) -> loss.  Vaswani et al. 2017, arXiv:1706.03762
 
     Keywords with `enc_` and `dec_` go to the two models, each a TransformerWrapper around its stack.
     """
@@ -152,9 +152,9 @@ class XTransformer(Configurable):
 
 
 class EncoderDecoder(Configurable):
-    """An encoder of anything, such as sound or images, and a decoder of text that reads it:  source, ids b m -> loss.
+    """An encoder of any source, such as audio or images, with a decoder of text:  source, ids (b, m) -> loss.
 
-    The decoder reads the hidden states of the encoder, which is asked for them with `return_embeddings`.
+    The decoder attends to the hidden states of the encoder, which is called with `return_embeddings`.
 
     Radford et al. 2022, arXiv:2212.04356 (Whisper)
     """

@@ -34,7 +34,7 @@ __all__ = ['EntropyBasedTokenizer']
 
 
 class EntropyBasedTokenizer(Configurable):
-    """Cut a sequence behind every place where the model is unsure of what follows.
+    """Split a sequence after every position where the entropy of the next token is high.
 
         h_i = -sum p_i log p_i        p_i = softmax of the logits at i
         a token ends at i             if h_i >= threshold; or, with `accumulate_entropy`, if the sum of h since the

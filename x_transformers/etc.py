@@ -247,15 +247,15 @@ class ETCLayer(nn.Module):
 
 
 class ETCEncoder(Configurable):
-    """A long sequence in a window, and a few global tokens that read all of it and are read by all of it.
+    """Extended transformer construction (ETC): local attention of a long sequence, plus a few global tokens.
 
         global   softmax over all global and all long tokens
         long     softmax over all global tokens, and long ones at most `local_radius` away
 
-    of s q_i (k_j + P_label(i, j)), where labels are distances between tokens of a stream, clipped (0 itself, 1 .. k to
-    the right, k + 1 .. 2 k to the left), and whatever `rel_ids` say. `share_qkv` is 'all', one projection each for
-    queries, keys and values; 'kv', one for each stream of queries, and for each stream of keys; or 'none', keys and
-    values of their own in each of the pieces g2g, g2l, l2g, l2l. Time and memory grow as n (g + radius) + g^2.
+    of s q_i (k_j + P_label(i, j)), where labels are clipped distances between tokens of a stream (0 itself, 1 .. k to
+    the right, k + 1 .. 2 k to the left), or the values of `rel_ids`. `share_qkv` is 'all', one projection each for
+    queries, keys and values; 'kv', one per stream of queries, and one per stream of keys; or 'none', separate keys and
+    values in each of the parts g2g, g2l, l2g, l2l. Time and memory grow as n (g + radius) + g^2.
 
     Ainslie et al. 2020, arXiv:2004.08483
     """

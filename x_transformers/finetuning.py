@@ -104,9 +104,9 @@ def freeze_pretrained_(
 class FineTuned(Configurable):
     """A model with a new linear head on its hidden states.
 
-    tokens   logits of each token, b n l
-    class    logits of the first or last token, or of the mean of real ones, b l
-    span     logits of where a span begins and ends, b n 2
+    tokens   logits of each token, (b, n, l)
+    class    logits of the first or last token, or of the mean of all tokens except padding, (b, l)
+    span     logits of the start and the end of a span, (b, n, 2)
     """
 
     def __init__(

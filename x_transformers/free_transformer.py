@@ -44,11 +44,11 @@ few_bits = Check('an integer from 1 to 24', lambda value: is_int(value) and 1 <=
 
 
 class BinaryMapper(Configurable):
-    """Draw a code of bits, as a one-hot vector through which gradients pass:  logits ... bits -> ... 2^bits.
+    """Sample a binary code, as a one-hot vector with a gradient:  logits (..., bits) -> (..., 2^bits).
 
         code = sum_j bit_j 2^j,  bit_j = 1 with probability s(logit_j)
         gradient of the vector: that of the probabilities of all codes
-        loss = mean relu(bits ln 2 - entropy - threshold)        nats: what a code may tell for free is the threshold
+        loss = mean relu(bits ln 2 - entropy - threshold)        in nats; information up to the threshold is free
 
     Fleuret 2025, arXiv:2510.17558
     """
@@ -103,12 +103,13 @@ class BinaryMapper(Configurable):
 
 
 class FreeTransformer(Configurable):
-    """A decoder that is conditioned, halfway up, on latents drawn from what an encoder saw:  ids b n -> loss.
+    """A decoder whose upper half is conditioned on latents that are sampled by an encoder:  ids (b, n) -> loss.
 
         h = head(tokens);  z = draw(encoder(query, h));  logits = tail(h, keys and values of its first layer + W z)
 
-    The encoder sees the whole text, each position or all of it through one learned query; a loss bounds what its codes
-    tell. A code has `latent_bits` bits, and its vectors 2^bits entries: 16 bits are 65536.  arXiv:2510.17558
+    The encoder attends to the whole text, with one query per position or one learned query for all; a loss bounds the
+    information in its codes. A code has `latent_bits` bits, and its one-hot vector 2^bits entries: 65536 for 16 bits.
+    arXiv:2510.17558
     """
 
     def __init__(

@@ -245,14 +245,14 @@ def dynamic_rollout_loss_weights(step_losses: Tensor, decay: float = 1.0, thresh
 
 
 class FullBandwidth(Configurable):
-    """Train a decoder in several passes, each given the latents of the one before:  ids b n -> loss.
+    """Train a decoder in several passes, where each gets the latents of the previous one:  ids (b, n) -> loss.
 
-        pass 1    as ever
+        pass 1    unchanged
         pass r    the input s_t of block `in` becomes transition(z_{t-1}, s_t), z being the output of block `out` in
                   pass r - 1; tokens but the first
         loss = loss_1 + weight mean_r loss_r                              loss_r from the second target on
 
-    A generated token costs one pass, and sees the latents of the token before it. arXiv:2608.08888
+    In generation, each token costs one pass, which gets the latents of the token before it. arXiv:2608.08888
     """
 
     def __init__(

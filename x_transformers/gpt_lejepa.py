@@ -86,14 +86,14 @@ def check_hiddens_index(net: nn.Module, index: int | None) -> None:
 
 
 class LatentAutoregressive(Configurable):
-    """A model of tokens that learns to foretell its latents:  ids b n -> loss.
+    """A language model that also learns to predict its future latents:  ids (b, n) -> loss.
 
         z_0 = s_t;  z_r = predictor([z_{r-1} ; action t + r])             s: the input of a layer, h: the output
         loss = CE(probe(h)) + (1 - l) w sum_r w_r mean (z_r / |z_r| - h_{t+r} / |h_{t+r}|)^2
              + l (SIGReg(h) + SIGReg(s)) / 2
 
-    The probe, a perceptron in front of the head, learns from tokens; of its gradient, the part `frac_gradient` reaches
-    the model. The weights w_r sum to 1.
+    The probe, an MLP before the head, is trained by the token loss; the fraction `frac_gradient` of its gradient
+    reaches the model. The weights w_r sum to 1.
     Balestriero and LeCun 2025, arXiv:2511.08544; Huang et al. 2025, arXiv:2509.14252
     """
 

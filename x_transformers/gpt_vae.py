@@ -32,11 +32,11 @@ __all__ = ['GPTVAE']
 
 
 class GPTVAE(Configurable):
-    """Encode a text into a latent, and decode it token by token:  ids b n -> loss.
+    """Variational autoencoder of texts: encode a text into a latent, and decode it from there:  ids (b, n) -> loss.
 
         z = mean + sd * noise;  loss = next token given [W z ; tokens] + weight * mean_b KL(N(mean, sd) || N(0, 1))
 
-    In training, some rows do not see their latent.  As the style variable of ACT, arXiv:2304.13705
+    In training, some sequences are decoded without their latent.  Like the style variable of ACT, arXiv:2304.13705
     """
 
     def __init__(

@@ -190,13 +190,14 @@ class NextLatentWrapper(Configurable):
         ] = 'smooth_l1',
         dynamics_type: Annotated[
             str,
-            "dynamics model: a residual network, a GRU, or 'custom' for `dynamics_network`", one_of('residual', 'gru',
-            'custom')
+            "dynamics model: a residual network, a GRU, or 'custom' for `dynamics_network`",
+            one_of('residual', 'gru', 'custom'),
         ] = 'residual',
         dynamics_network: Annotated[
             nn.Module | None,
             'custom dynamics network; residual: from [state ; token] to the change of the state; custom: '
-            'from the tokens (r, b, n, e) and the states (b, n, d) to the states (r, b, n, d)', an_instance(nn.Module) | none,
+            'from the tokens (r, b, n, e) and the states (b, n, d) to the states (r, b, n, d)',
+            an_instance(nn.Module) | none,
         ] = None,
         dynamics_hidden_dim: Annotated[int | None, 'inner width, `dim` if None', size | none] = None,
         dynamics_num_layers: Annotated[int, 'number of linear layers of the residual network', size] = 3,

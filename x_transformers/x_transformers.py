@@ -1,13 +1,13 @@
 """The model, read from top to bottom: attention, feedforward, a layer, the stack, and the wrappers around it.
 
-Axis letters, here and in all of the package: b batch, n i j positions, h heads, k key heads, d features, l logits.
-Masks are boolean, True may be attended. Papers are not named here: each is a feature that plugs in at a stage, in the
-order of `features/catalogue.py`. `features/levels.py` lists the stages, `model.explain()` what runs in a built model.
+Axis letters, here and in the whole package: b batch, n i j positions, h heads, k key heads, d channels, l logits.
+Masks are boolean, True means attend. Each paper is a feature that plugs in at a stage, in the order of
+`features/catalogue.py`. `features/levels.py` lists the stages; `model.explain()` shows the features of a model.
 
-The features of a module are its `features`, those that act in a pass `on`. `on.chain(stage, value, call)` lets each
-one at a stage change a value, `on.unwind` in reverse; `on.collect(stage, call)` lists what they give;
-`on.pick(stage, own)` is the one function of a stage, a feature's or the module's own. A plain stack takes a short way
-with the same numbers, `fast/plain.py`.
+A module stores its features as `features`; those active in a pass are `on`. `on.chain(stage, value, call)` applies the
+features of a stage to a value, `on.unwind` in reverse order. `on.collect(stage, call)` returns the results of all
+features of a stage, and `on.pick(stage, own)` the one that overrides it, or the module's own function. Stacks without
+active features run on a fast path with the same results, `fast/plain.py`.
 """
 
 import functools
@@ -146,11 +146,11 @@ from x_transformers.training.token_loss import may_read_later, readout_of
 
 
 class Attention(DerivedHeads, Configurable, ChoosesKernel):
-    """Multi-head attention, of a sequence to itself or to a context.  Vaswani et al. 2017, arXiv:1706.03762
+    """Multi-head self- or cross-attention.  Vaswani et al. 2017, arXiv:1706.03762
 
-    x          b n dim
-    context    b j dim_context, for cross-attention
-    returns    b n dim_out, or with `return_intermediates` a pair with its `Intermediates`
+    x          (b, n, dim)
+    context    (b, j, dim_context), for cross-attention
+    returns    (b, n, dim_out), or with `return_intermediates` a pair of this and its `Intermediates`
     """
 
     catalogue = ATTENTION
@@ -363,7 +363,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
 
 
 class FeedForward(Configurable):
-    """Two linear layers with an activation between them:  b n dim -> b n dim_out.  arXiv:1706.03762"""
+    """Two linear layers with an activation in between:  (b, n, dim) -> (b, n, dim_out).  arXiv:1706.03762"""
 
     catalogue = FEEDFORWARD
     own_inputs = ('mask', 'layer', 'kind', 'stack')
@@ -547,10 +547,10 @@ class LayerParts(Parts):
 
 
 class AttentionLayers(DerivedAttributes, Routing):
-    """A stack of attention and feedforward layers:  b n dim -> b n dim.
+    """A stack of attention and feedforward layers:  (b, n, dim) -> (b, n, dim).
 
-    Flags of the attention layers take the prefix `attn_`, of cross-attention `cross_attn_` (it starts from the former),
-    of feedforwards `ff_`; a tuple with one value per layer of that kind gives each its own.
+    Keywords with the prefix `attn_` go to all attention layers, with `cross_attn_` to cross-attention (overriding
+    `attn_`), and with `ff_` to feedforwards. A tuple gives one value per layer of that kind.
     """
 
     catalogue = STACK
@@ -817,7 +817,7 @@ KINDS['f'] = Kind(AttentionLayers.build_branch, remembers={})
 
 
 class Encoder(AttentionLayers):
-    """A stack in which every token sees every other."""
+    """A stack in which all tokens attend to each other (bidirectional)."""
 
     plain = True
 
@@ -830,7 +830,7 @@ class Encoder(AttentionLayers):
 
 
 class Decoder(AttentionLayers):
-    """A causal stack."""
+    """A causal stack: tokens attend only to themselves and earlier tokens."""
 
     plain = True
 
@@ -843,7 +843,7 @@ class Decoder(AttentionLayers):
 
 
 class PrefixDecoder(AttentionLayers):
-    """A causal stack whose first `prefix_attn_len` tokens, one number or one per row, see one another."""
+    """A causal stack whose first `prefix_attn_len` tokens attend to each other; one number, or one per sequence."""
 
     sees_future, masks_pairs = False, True
 
@@ -884,7 +884,7 @@ class PrefixDecoder(AttentionLayers):
 
 
 class CrossAttender(AttentionLayers):
-    """A stack that attends to a context only."""
+    """A stack with cross-attention to a context, without self-attention."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(cross_attend=True, only_cross=True, **kwargs)
@@ -895,7 +895,7 @@ class CrossAttender(AttentionLayers):
 
 
 class TransformerBlock(AttentionLayers):
-    """One block, or a few, without a norm at the end: a part for models of your own."""
+    """One or a few blocks without a final norm, as a part of custom models."""
 
     plain = True
 
@@ -919,7 +919,7 @@ class AttentionPool(Pool):
 
 
 class Wrapper(Abilities, UpdatesStack, Configurable):
-    """What models around a stack share: running it with what stands in front, memories, and return values."""
+    """Base class of models around a stack: prefix tokens, Transformer-XL memories and return values."""
 
     catalogue = MODEL
     own_states = ('real',)  # which of the cached tokens are real
@@ -1028,7 +1028,7 @@ class Wrapper(Abilities, UpdatesStack, Configurable):
 
 
 class TransformerWrapper(Wrapper):
-    """Tokens in, logits out:  ids b n -> b n l, around any stack."""
+    """A model of tokens around a stack: embeddings, stack and output head.  ids (b, n) -> logits (b, n, l)."""
 
     renamed = {'use_pos_emb': 'use_abs_pos_emb'}  # noqa: RUF012
     plain = True

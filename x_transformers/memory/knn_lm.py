@@ -83,13 +83,13 @@ class Tuned(NamedTuple):
 
 
 class KNNLMWrapper(WithDatastore):
-    """A model of tokens whose distribution is mixed with that of the nearest contexts in a datastore:  b n -> b n l.
+    """kNN-LM: interpolate a language model with the nearest contexts in a datastore:  (b, n) -> (b, n, l).
 
         p(y | c)     = lam p_knn(y | c) + (1 - lam) p_net(y | c)
         p_knn(y | c) ~ sum over the k nearest (key, y) of  exp(-|f(c) - key|^2 / temperature)
 
-    f(c) is what the last feedforward reads, after its norm. Nothing is trained. It is called as the net is, and gives
-    log probabilities in place of logits, so that `AutoregressiveWrapper` takes it; `generate` is that of this wrapper.
+    f(c) is the input of the last feedforward, after its norm. Nothing is trained. The wrapper is called like the model
+    and returns log probabilities instead of logits, so that it can be passed to `AutoregressiveWrapper` for generation.
     Padding is not looked up.  arXiv:1911.00172
     """
 
