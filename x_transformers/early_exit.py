@@ -147,25 +147,25 @@ def balanced(losses: Tensor, positive: Tensor, real: Tensor) -> Tensor:
 
 
 class EarlyExitWrapper(AutoregressiveWrapper):
-    """A model of tokens that each leave after the block that is enough for them:  ids b n -> loss, and generation.
+    """Early exits: each token leaves the stack after the block that suffices for it.  ids (b, n) -> loss; generation.
 
-    All N blocks learn to say the next token, by heads of their own or that of the net.
+    All N blocks are trained to predict the next token, by separate output heads or by that of the model.
 
         aligned    sum_n w_n loss_n / sum_n w_n           w_n = 1 or n
-        mixed      the loss where each token leaves after a block that is drawn; later ones copy its state
+        mixed      the loss if each token exits after a random block; later blocks copy its state
 
-    A classifier may learn when to leave, from what leaving would have cost (`exit_oracle`):
+    A classifier can be trained to decide when to exit, from the loss at each exit (`exit_oracle`):
 
-        sequence      q = softmax(W mean(context) + b)               one depth for a row
+        sequence      q = softmax(W mean(context) + b)               one depth per sequence
         multinomial   q_t = softmax(W h_1 + b)                       known after the first block
         geometric     q_t(n) = s(w_n h_n + b_n) prod_{k<n} (1 - s(w_k h_k + b_k))
 
         loss + exit_loss_weight mean(-log q(oracle))
 
-    Generation takes `exit`, see `generate`. The net guesses by itself where `speculative` gets as `draft` a number of
-    blocks, or 'exit' with `exit` and `exit_threshold` beside it.
+    `generate` takes the criterion as `exit`. In speculative decoding, the model drafts by itself if `draft` is a number
+    of blocks, or 'exit' together with `exit` and `exit_threshold`.
 
-    h_n is the state behind block n, normed as at the end of the stack. Losses are sums over targets divided by their
+    h_n is the hidden state after block n, with the final norm applied. Losses are sums over targets divided by their
     number. Parameters of the model are stored under `net.`.
     """
 

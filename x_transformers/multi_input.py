@@ -90,9 +90,9 @@ def by_name(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
 
 
 class MultiInputTransformerWrapper(Wrapper):
-    """Streams of tokens in, logits for each out:  name -> ids b n, name -> logits b n l, around any stack.
+    """A model of several token streams around a stack:  name -> ids (b, n)  to  name -> logits (b, n, l).
 
-    The embeddings of all streams are summed. The tables start from N(0, 1), unlike that of TransformerWrapper.
+    The embeddings of all streams are summed. Unlike in TransformerWrapper, the tables are initialized from N(0, 1).
     """
 
     catalogue = MULTI_INPUT
@@ -256,12 +256,12 @@ class Side:
 
 
 class MultiInputAutoregressiveWrapper(Configurable):
-    """A causal model of streams with its next-token loss, and generation.
+    """A causal model of several token streams with its next-token loss, and generation.
 
         loss = sum over streams of weight * mean cross entropy of each token given all streams before it
 
-    With weights of 1 this is the negative log-likelihood of a step, whose streams are drawn independently of one
-    another. It has no parameters of its own; those of the model are stored under `net.`.
+    With weights of 1 this is the negative log-likelihood of a step, with independently sampled streams. The
+    wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(

@@ -37,10 +37,10 @@ class RandomFourierEmbed(nn.Module):
 
 
 class NeoMLP(Configurable):
-    """Numbers in, numbers out, like a perceptron: its nodes are tokens, and the weights between them attention.
+    """NeoMLP: an MLP whose nodes are tokens, and whose weights between nodes are attention.
 
         in   = W cos(2 pi (w x + c)) + e_in           one token per input node
-        out  = encoder([in; e_hidden; e_out])         without positions: the embeddings tell the nodes apart
+        out  = encoder([in; e_hidden; e_out])         without positions; the embeddings distinguish the nodes
         y_o  = <out_o, v_o> + b_o                     one number per output node
 
         [b] dim_in -> [b] dim_out

@@ -169,13 +169,13 @@ def frozen_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
 
 
 class NextLatentWrapper(Configurable):
-    """A model of tokens whose hidden states foretell the next ones:  ids b n -> loss.
+    """A language model whose hidden states also predict the next hidden states:  ids (b, n) -> loss.
 
         z_0 = h_t;  z_r = dynamics(z_{r-1}, token t + r)                  for r = 1 .. R
         loss = next token + sum_r w_r (distance(z_r, h_{t+r}) + KL(head(h_{t+r}) || head(z_r))) + SIGReg(h)
 
-    Targets, tokens and the head do not learn from these losses. The weights w_r, which sum to 1, may fade with the
-    losses of the steps before, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
+    Targets, token embeddings and the head get no gradient from these losses. The weights w_r, which sum to 1, can be
+    reduced by the losses of earlier steps, by exp(-decay sum_{s<r} distance_s).  Teoh et al. 2025, arXiv:2511.05963
     """
 
     def __init__(

@@ -100,15 +100,15 @@ class SelfCritic(nn.Module):
 
 
 class NonAutoregressiveWrapper(Configurable):
-    """A model of tokens that guesses hidden ones, and generates by guessing all and hiding the least certain again.
+    """Masked generative model (MaskGIT): predict masked tokens; generate by remasking the least certain ones.
 
-        forward    b n      ids in, the mean cross entropy of the hidden ones out
+        forward    ids (b, n) -> the mean cross entropy of the masked tokens
 
-        t ~ U(0, 1), a part gamma(t) of each row is hidden
-        loss = mean over hidden tokens of  w(t) cross entropy          w = |gamma'(t)| / gamma(t), or 1
+        t ~ U(0, 1), a fraction gamma(t) of each sequence is masked
+        loss = mean over masked tokens of  w(t) cross entropy          w = |gamma'(t)| / gamma(t), or 1
 
-    The weight is that of masked diffusion; it is at most n |gamma'|, since one token of n is always hidden. A critic
-    learns which tokens were filled in wrongly, and says in generation which to hide again.
+    The weight is that of masked diffusion; it is at most n |gamma'|, since at least one of n tokens is masked. A critic
+    is trained to detect wrong tokens, and decides in generation which ones are masked again.
 
     Mask-Predict, arXiv:1904.09324; MaskGIT, arXiv:2202.04200; weights, arXiv:2406.07524; self-conditioning,
     arXiv:2208.04202; critics, arXiv:2209.04439

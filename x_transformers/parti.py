@@ -23,10 +23,10 @@ __all__ = ['Parti']
 
 
 class Parti(Configurable):
-    """Texts to tokens of images, with guidance:  ids b m, ids b n -> loss
+    """Parti: text to image tokens, with classifier-free guidance:  ids (b, m), ids (b, n) -> loss
 
-    An `XTransformer` whose decoder writes an image row after row. In training some images come without their text: in
-    place of what the encoder gives, their context is `null_text`, which is learned.
+    An `XTransformer` whose decoder generates an image row by row. In training, the text of some images is dropped:
+    their context is the learned `null_text` instead of the encoder output.
 
     Yu et al. 2022, arXiv:2206.10789
     """

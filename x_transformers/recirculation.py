@@ -78,14 +78,14 @@ class RecirculationMixer(nn.Module):
 
 
 class Recirculation(Configurable):
-    """Give a model of tokens a second look at each:  ids b n -> logits b n l.
+    """Recirculation: a second pass per token, with deep hidden states fed back:  ids (b, n) -> logits (b, n, l).
 
-        first reading     logits of the token, and the residuals z that each self-attention layer reads
-        second reading    z_dst <- a_t z_src |z_dst| / |z_src| + b z_dst,   a_t = alpha min(t / ramp_steps, 1)
+        first pass      logits of the token, and the inputs z of each self-attention layer
+        second pass     z_dst <- a_t z_src |z_dst| / |z_src| + b z_dst,   a_t = alpha min(t / ramp_steps, 1)
 
-    Keys and values of the second reading stay in the cache, so that later tokens see them. The mixture is what the
-    attention of the destination reads, its skip connection stays. Layers count self-attention from 0. It takes the
-    place of `net` in an `AutoregressiveWrapper`. Two passes per token, one token after another.
+    Keys and values of the second pass are cached, so that later tokens attend to them. The mixture is the input of the
+    destination's attention; its residual is not changed. Layers are self-attention layers, counted from 0. Pass it as
+    `net` to an `AutoregressiveWrapper`. It takes two passes per token, one token after another.
     Mozer et al. 2026, arXiv:2608.17981
     """
 

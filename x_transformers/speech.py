@@ -62,12 +62,12 @@ def kept_tables(sizes: tuple[int, int, int], device: torch.device, dtype: torch.
 
 
 class LogMelSpectrogram(Configurable):
-    """Sound as the loudness of pitches in time, in the units that Whisper reads:  [b] t -> b frames n_mels
+    """Log-mel spectrogram of audio, scaled as for Whisper:  ([b], t) -> (b, frames, n_mels)
 
         power of windows of n_fft samples (Hann), every `hop`;  m = log10(max(filters power, 1e-10))
-        (max(m, largest m of the row - 8) + 4) / 4
+        (max(m, largest m of the sample - 8) + 4) / 4
 
-    A row is padded with silence up to `seconds`: 30 of them, at 16 kHz, are 3,000 frames.
+    Audio is padded with silence up to `seconds`: 30 seconds at 16 kHz are 3,000 frames.
 
     Radford et al. 2022, arXiv:2212.04356
     """
@@ -151,10 +151,10 @@ class LogMelSpectrogram(Configurable):
 
 
 class SpeechEncoder(ContinuousTransformerWrapper):
-    """The encoder of Whisper:  frames b n n_mels -> vectors b n/2 dim
+    """The encoder of Whisper:  frames (b, n, n_mels) -> (b, n / 2, dim)
 
-    Two convolutions of width 3 with GELU, the second with stride 2, sines and cosines of the position, and a pre-norm
-    stack, whose flags are those of `attn_layers`, an Encoder; with biases and norms as in the paper if it is None.
+    Two convolutions of kernel size 3 with GELU, the second with stride 2, sinusoidal positions, and a pre-norm stack:
+    `attn_layers`, an Encoder, or if it is None one with biases and norms as in the paper.
 
     Radford et al. 2022, arXiv:2212.04356
     """

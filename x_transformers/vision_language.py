@@ -59,12 +59,12 @@ class Spliced(NamedTuple):
 
 
 class VisionLanguageWrapper(Configurable):
-    """A language model that reads images where its text has placeholders:
+    """Vision-language model (LLaVA): image vectors replace placeholders in the text of a language model.
 
-        v = projector(hidden state of the image model, of each patch)          p vectors of an image
-        each id `image_token_id` becomes p places, with these vectors for embeddings; the loss is that of the text
+        v = projector(hidden state of the image model, of each patch)          p vectors per image
+        each id `image_token_id` becomes p positions with these vectors as embeddings; the loss is that of the text
 
-    At first the projector learns alone; `unfreeze` lets the others learn too.
+    At first only the projector is trained; `unfreeze` makes the other parts trainable.
 
     Liu et al. 2023, arXiv:2304.08485 (LLaVA); two layers: arXiv:2310.03744
     """

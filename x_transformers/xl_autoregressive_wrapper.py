@@ -95,7 +95,7 @@ class EpisodicMemories(nn.Module):
 
 
 class EpisodicMemoryWrapper(Configurable):
-    """A model whose self-attentions also see learned keys and values, which may be learned at test time."""
+    """A model whose self-attention layers have learned keys and values, which can be trained at test time."""
 
     def __init__(
         self,
@@ -143,11 +143,11 @@ class EpisodicMemoryWrapper(Configurable):
 
 
 class XLAutoregressiveWrapper(Configurable):
-    """A model of tokens over segments of its `max_seq_len`:  ids b n+1 -> the mean next-token loss.
+    """Transformer-XL training over segments of `max_seq_len` tokens:  ids (b, n + 1) -> the mean next-token loss.
 
-    Each segment attends to the hidden states of those before it, the last `max_mem_len` of the net; gradients flow
-    back over `tbptt_steps` segments.  Dai et al. 2019, arXiv:1901.02860. With test-time training, the named modules
-    learn from each segment before the next one is read, every row for itself.  Tandon et al. 2025, arXiv:2512.23675
+    Each segment attends to the last `max_mem_len` hidden states of earlier segments; gradients flow back through
+    `tbptt_steps` segments.  Dai et al. 2019, arXiv:1901.02860. With test-time training, the named modules
+    are updated after each segment, separately for each sequence.  Tandon et al. 2025, arXiv:2512.23675
 
     The parameters of the model are stored under `net.`.
     """

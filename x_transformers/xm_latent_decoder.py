@@ -75,11 +75,11 @@ def repulsion(logits: Tensor, valid: Tensor) -> Tensor:
 
 
 class XMLatentDecoder(Configurable):
-    """Prepend random latents, and learn from the best of several draws of one of them:  ids b n -> loss.
+    """Prepend random latents, and train on the best of several samples of one of them:  ids (b, n) -> loss.
 
         loss = mean_b min_k CE(tokens | latents_k) - weight mean KL(p_k || mean_k p_k)
 
-    The candidates of a row share all latents but the active one. Another rule than the lowest loss may choose.
+    The candidates of a sequence differ only in the active latent. `winner_fn` replaces the choice of the lowest loss.
     arXiv:2607.27372; arXiv:2401.00036
     """
 

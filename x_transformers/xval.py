@@ -104,12 +104,12 @@ class GenerateReturn(NamedTuple):
 
 
 class XValTransformerWrapper(Wrapper):
-    """Tokens and numbers in, logits and numbers out, around any stack:  b n, b n -> b n l, b n
+    """xVal: a model of tokens and numbers around a stack:  (b, n), (b, n) -> logits (b, n, l), numbers (b, n)
 
         e_i = T[x_i] * (x_num_i if x_i is the numerical token else 1)
 
-    The token table starts from N(0, 1), so that a number of size 1 weighs as much as a position. Numbers beside other
-    tokens are not looked at, and may be NaN.
+    The token table is initialized from N(0, 1), so that numbers of size 1 weigh as much as positions. Numbers at other
+    tokens are ignored, and may be NaN.
 
     Golkar et al. 2023, arXiv:2310.02989
     """
@@ -261,11 +261,11 @@ class Growing:
 
 
 class XValAutoregressiveWrapper(Configurable):
-    """A causal model of tokens and numbers with the loss of what comes next, and generation.
+    """A causal model of tokens and numbers with its next-token loss, and generation.
 
-        loss = mean over targets of   cross entropy + weight * (number - x_num)^2 where the token stands for a number
+        loss = mean over targets of   cross entropy + weight * (number - x_num)^2 at number tokens
 
-    It has no parameters of its own; those of the model are stored under `net.`.
+    The wrapper has no parameters; those of the model are stored under `net.`.
     """
 
     def __init__(

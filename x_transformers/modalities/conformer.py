@@ -19,10 +19,10 @@ factor = Check('4 or 1', lambda value: value in (1, 4) and not isinstance(value,
 
 
 class ConformerEncoder(Configurable):
-    """Frames of sound as vectors:  b t input_dim -> b n dim
+    """Conformer encoder of audio frames:  (b, t, input_dim) -> (b, n, dim)
 
-    Two convolutions of 3 x 3 with stride 2 and ReLU leave a quarter of the frames, n = ((t - 1) // 2 - 1) // 2; then
-    blocks of half a feedforward, attention, convolution, half a feedforward and a norm, with the relative positions of
+    Two 3 x 3 convolutions with stride 2 and ReLU reduce the frames to a quarter, n = ((t - 1) // 2 - 1) // 2. Each
+    block is half a feedforward, attention, convolution, half a feedforward and a norm, with the relative positions of
     Transformer-XL.
 
     Gulati et al. 2020, arXiv:2005.08100

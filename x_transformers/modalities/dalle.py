@@ -125,14 +125,14 @@ class Painter:
 
 
 class DALLE(Configurable):
-    """A text and the tokens of an image in one sequence, with the loss of both, and images from texts.
+    """Language model of a text followed by the tokens of an image, with the loss of both; generates images from texts.
 
-        sequence    begin, text (`text_seq_len`), image (`image_grid` rows of as many)
+        sequence    start token, text (`text_seq_len`), image (`image_grid` rows and columns)
         loss        (CE of the text + w CE of the image) / (1 + w)                     w = `image_loss_weight`
 
-    Words and tokens of the image have tables of their own, and places of the text can only be followed by words, others
-    by tokens. A text that is shorter is filled up by ids of its own, one for each place. Places of the text have a
-    vector each, those of the image one of their row and one of their column.
+    Text and image tokens have separate embedding tables and output logits: at text positions only text tokens can be
+    predicted, at image positions only image tokens. Shorter texts are padded with a separate padding id per position.
+    Text positions have one learned vector each, image positions one per row and one per column.
 
     Ramesh et al. 2021, arXiv:2102.12092
     """

@@ -88,14 +88,14 @@ class Steps(NamedTuple):
 
 
 class DecisionTransformer(Configurable):
-    """A causal model of (return to go, state, action), three tokens a step, which predicts the action of each state.
+    """Decision Transformer: a causal model of (return to go, state, action), which predicts the action of each state.
 
         tokens   R_0 s_0 a_0 R_1 s_1 a_1 ...        R_t = r_t + r_(t+1) + ...
         x        norm(projection of the token + table[t])
         a_t      W out(s_t) + w                     tanh of it, or logits of discrete actions
 
-    It learns from trajectories of any quality; to act, it is given the return that one would like. The stack has no
-    positions: those of the table are times, the same for the three tokens of a step.
+    It is trained on trajectories of any quality; to act, it is conditioned on the desired return. The stack has no
+    position embeddings: `table` embeds time steps, the same for the three tokens of a step.
 
     Chen et al. 2021, arXiv:2106.01345
     """

@@ -16,9 +16,9 @@ __all__ = ['JointAttention']
 
 
 class JointAttention(Configurable):
-    """Two sequences, such as patches and words, in one softmax:  b n d, b m d -> b n d, b m d
+    """Joint attention of two sequences, such as image patches and text:  (b, n, d), (b, m, d) -> (b, n, d), (b, m, d)
 
-        q, k, v of a by its weights, of b by others;  every token sees both;  outputs by weights of each
+        separate q, k, v and output projections for a and b;  one softmax over the keys of both
 
     Esser et al. 2024, arXiv:2403.03206 (Stable Diffusion 3)
     """

@@ -101,13 +101,13 @@ class Reads:
 
 
 class Perceiver(Reads, Configurable):
-    """Latents z read an array x, think, and read again:  b ... c -> b num_classes
+    """Perceiver: latents z attend to an array x and to each other, repeatedly:  (b, ..., c) -> (b, num_classes)
 
         z = cross_i(z, [x | positions]);  z = self_i(z)          i < depth
         logits = head(mean of z)                                 or z itself, without `num_classes`
 
-    The cost is that of the latents for each entry: linear in the array. With `weight_tie_layers` all readings but the
-    first are one, and so are all stacks of latents.
+    The cost is linear in the size of the array. With `weight_tie_layers`, all cross-attentions except the first share
+    their weights, and so do all self-attention stacks.
 
     Jaegle et al. 2021, arXiv:2103.03206
     """
@@ -164,12 +164,12 @@ class Perceiver(Reads, Configurable):
 
 
 class PerceiverIO(Reads, Configurable):
-    """Latents read an array once, think, and answer any number of queries:  b ... c, b o queries_dim -> b o logits_dim
+    """Perceiver IO: latents encode an array, queries decode it:  (b, ..., c), (b, o, queries_dim) -> (b, o, logits_dim)
 
         z = cross(latents, [x | positions]);  z = self_i(z), i < depth;  out = decoder(queries, z)
 
-    An answer depends on its own query alone. Without queries the output is the latents. With `weight_tie_layers` all
-    stacks of latents are one.
+    Each output depends only on its query. Without queries, the latents are returned. With `weight_tie_layers`, all
+    self-attention stacks share their weights.
 
     Jaegle et al. 2021, arXiv:2107.14795
     """

@@ -38,13 +38,13 @@ MOST, ROUNDED = 100.0, 4.60546875
 
 
 class TwoTowers(Configurable):
-    """A model of images and a model of texts, trained so that the two of a pair have similar vectors.
+    """Contrastive training of an image model and a text model (CLIP, SigLIP): pairs get similar vectors.
 
-        u, v = images and texts, pooled, projected, of length 1                    b d
-        logits = exp(logit_scale) u v^T + logit_bias                               images texts
+        u, v = images and texts, pooled, projected, L2-normalized                  (b, d)
+        logits = exp(logit_scale) u v^T + logit_bias                               (images, texts)
 
-        softmax   the cross entropy of the right text of each image, and of the right image of each text, averaged;
-                  the factor is 100 at most, with the gradient that it has there
+        softmax   the mean of the cross entropies of the text of each image and of the image of each text;
+                  the factor is clamped to 100, with the gradient that it has there
         sigmoid   -sum log sigmoid(+logit of a pair, -logit of any other two), for each image
 
     Radford et al. 2021, arXiv:2103.00020 (CLIP); sigmoid: Zhai et al. 2023, arXiv:2303.15343 (SigLIP)

@@ -36,13 +36,14 @@ class VideoCache(NamedTuple):
 
 
 class FactorizedVideoEncoder(Configurable):
-    """Videos to vectors:  b c T H W -> b t (h w) dim,  t = 1 + (T - 1) / p of patches (p, H / h, W / w)
+    """Factorized video encoder (C-ViViT):  (b, c, T, H, W) -> (b, t, h w, dim)
 
-        x = patches of the first frame, and of each p frames behind it, by projections of their own, + place in space
-        x = spatial(x)      within each token frame, both ways
-        x = temporal(x + place in time)     at each place, causal
+        t = 1 + (T - 1) / p                 for patches (p, H / h, W / w)
+        x = separate projections of patches of the first frame, and of each next p frames, + spatial position
+        x = spatial(x)      within each token frame, bidirectional
+        x = temporal(x + time position)     at each spatial position, causal
 
-    An image (b c H W) is a video of one frame; no token knows of later frames, so that a video can be read as it comes.
+    An image (b, c, H, W) is a video of one frame. No token depends on later frames, so that videos can be streamed.
 
     Villegas et al. 2022, arXiv:2210.02399 (C-ViViT)
     """

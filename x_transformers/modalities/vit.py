@@ -55,12 +55,12 @@ Options = Annotated[
 
 
 class ViTransformerWrapper(Configurable):
-    """Images in, classes or embeddings out:  b c height width -> b classes.
+    """Vision Transformer (ViT): images to classes or embeddings.  (b, c, height, width) -> (b, classes)
 
-    The stack sees learned prefix tokens, the patches, row by row, and registers, behind the patches unless
-    `register_place='front'` puts them before. Prefix tokens and patches have learned positions, added as they are
-    stored, or handed to a stack that reads them apart from the tokens, as `tupe_pos` does. Registers have none, and are
-    left out of what is pooled and returned.
+    The sequence is learned prefix tokens, the patches, row by row, and register tokens, after the patches unless
+    `register_place='front'`. Prefix tokens and patches have learned position embeddings, which are added, or passed
+    to a stack that uses them separately, such as `tupe_pos`. Registers have no positions, and are excluded from pooling
+    and from the output.
 
     Dosovitskiy et al. 2020, arXiv:2010.11929; mean pooling: arXiv:2205.01580; registers: arXiv:2309.16588
     """

@@ -135,14 +135,14 @@ class Hiding:
 
 
 class MLMWrapper(Configurable):
-    """A model of tokens that sees both sides, with the loss of hidden tokens:  ids b n -> loss.
+    """Masked language model (BERT), with the loss of the masked tokens:  ids (b, n) -> loss.
 
-        of the v tokens of a row that may be hidden, ceil(mask_prob v) are chosen
-        a chosen one is read as [MASK] (replace_prob), another token (random_token_prob), or as it is
-        loss = mean over all chosen tokens of  -ln p(x_t | what is read)
+        of the v tokens of a sequence that may be masked, ceil(mask_prob v) are chosen
+        a chosen token is replaced by [MASK] (replace_prob) or a random token (random_token_prob), or kept
+        loss = mean over all chosen tokens of  -ln p(x_t | the changed input)
 
-    `max_span` above 1 chooses spans; `word_ids` in the call whole words, as many as fit into the share. Another token
-    is any of the vocabulary. The head reads chosen tokens only.
+    `max_span` above 1 chooses spans; `word_ids` in the call chooses whole words, as many as fit into the fraction.
+    Random tokens are uniform over the vocabulary. Logits are computed for chosen tokens only.
 
     Devlin et al. 2018, arXiv:1810.04805; spans: Joshi et al. 2019, arXiv:1907.10529
     """

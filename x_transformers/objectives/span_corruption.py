@@ -196,14 +196,14 @@ class Corruption(Configurable):
 
 
 class SpanCorruption(Corruption):
-    """Take out random spans of a text, each for a sentinel:  ids b n -> inputs b i, targets b t.
+    """Span corruption (T5): replace random spans by sentinels.  ids (b, n) -> inputs (b, i), targets (b, t)
 
         noise = clip(round(n noise_density), 1, n - 1),  spans = max(1, round(noise / mean_span))
         text      kept_1 noise_1 kept_2 noise_2 ...
         inputs    kept_1 s_1 kept_2 s_2 ... eos               i = n - noise + spans + 1
         targets   s_1 noise_1 s_2 noise_2 ... [s_last] eos    t = noise + spans + 1, one more with `final_sentinel`
 
-    The lengths of the spans, and of what is between them, are random, at least 1 each. Raffel et al. 2019,
+    The lengths of the spans and of the gaps between them are random, at least 1 each. Raffel et al. 2019,
     arXiv:1910.10683
     """
 
@@ -248,13 +248,13 @@ def is_denoiser(value: Any) -> bool:
 
 
 class UL2Mixture(Corruption):
-    """A task drawn for each row, which its first input token tells: few short spans, much or long ones, or the end.
+    """UL2: a random denoising task per sequence, given by its first input token: short spans, long or many, or the end.
 
         R    (3, .15)                           as T5
-        X    (32, .15), (32, .5), (3, .5)       mean length of spans, share of the tokens
+        X    (32, .15), (32, .5), (3, .5)       mean length of spans, fraction of the tokens
         S    the last quarter, as one span      a prefix language model
 
-    `mode_ids` are the tokens of R, X and S; `denoisers` says other tasks. Tay et al. 2022, arXiv:2205.05131
+    `mode_ids` are the tokens of R, X and S; `denoisers` sets other tasks. Tay et al. 2022, arXiv:2205.05131
     """
 
     def __init__(
@@ -297,9 +297,9 @@ class UL2Mixture(Corruption):
 
 
 class T5PretrainWrapper(Configurable):
-    """An encoder-decoder, with the loss of saying what was taken out of a text:  ids b n -> loss.
+    """An encoder-decoder that is trained to predict the spans that were removed from a text:  ids (b, n) -> loss.
 
-    The decoder starts with `start_id`, and says the targets of the `corruption`. Raffel et al. 2019, arXiv:1910.10683
+    The decoder starts with `start_id` and predicts the targets of `corruption`. Raffel et al. 2019, arXiv:1910.10683
     """
 
     def __init__(

@@ -130,11 +130,11 @@ class LowRankLinear(nn.Module):
 
 
 class TTTNextLatentPredictionLoss(Configurable):
-    """How badly each hidden state foretells the next one:  b n d -> b n.
+    """Loss of predicting each hidden state from the previous one:  (b, n, d) -> (b, n).
 
         loss_i = mean_d distance(MLP(LayerNorm(h_i)), stopgrad(h_{i+1}))
 
-    The last one foretells the first, as the order is cyclic; zero where the next one is masked.
+    The order is cyclic: the last state predicts the first. The loss is zero if the next state is masked.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class TTTNextLatentPredictionLoss(Configurable):
 
 
 class TTTMetaLearningTargetKLLoss(Configurable):
-    """How far each state's own prediction is from that of an encoder which sees all of them:  b n d -> b n.
+    """KL divergence of the prediction of each state from that of an encoder of all states:  (b, n, d) -> (b, n).
 
-    KL(softmax(W h) || softmax(V Encoder(h)))       over classes that mean only what the outer loss makes of them
+    KL(softmax(W h) || softmax(V Encoder(h)))       over classes that are learned by the outer loss
     """
 
     def __init__(
