@@ -344,8 +344,8 @@ class ETCEncoder(Configurable):
 
     def outline(self) -> dict[str, str]:
         return {
-            'global': f'(b g {self.dim}) reads all tokens',
-            'long': f'(b n {self.dim}) reads global tokens, and {self.local_radius} long ones on each side',
+            'global': f'(b g {self.dim}) attends to all tokens',
+            'long': f'(b n {self.dim}) attends to global tokens, and to {self.local_radius} long ones on each side',
             'labels': f'{self.num_rel_ids}, distances up to {self.rel_max_distance}',
         }
 

@@ -260,8 +260,10 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         keys = f'k (b {s.kv_heads} j {s.dim_head}), v (b {s.kv_heads} j {s.dim_value})'
         return {
             'heads': f'x (b n {self.dim}) -> q (b {s.heads} n {s.dim_head}), {keys}',
-            'place': 'keys and values of the cache come in front of the new ones',
-            'enter': 'causal: a query sees itself and what came before' if self.causal else 'a query sees all keys',
+            'place': 'new keys and values are appended to those of the cache',
+            'enter': 'causal: queries attend to themselves and earlier tokens'
+            if self.causal
+            else 'queries attend to all keys',
             'attend': f'{self.kernel_words}; scores times {self.logit_scale:.4g}',
             'project_out': f'(b n {self.dim_merged}) -> (b n {s.dim_out}), {type(self.to_out).__name__}',
         }
