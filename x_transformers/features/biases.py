@@ -1,7 +1,7 @@
-"""Biases of attention scores by positions: ALiBi, T5, a small network, and those that the caller gives.
+"""Position biases of attention scores: ALiBi, T5, an MLP of the distance, and biases passed by the caller.
 
-A bias is a function of the positions of queries and keys. One of many scores is not formed as a whole: it comes in
-rows, or as a table of its diagonals.
+A bias is a function of the positions of queries and keys. For many scores it is computed in blocks of queries, or as a
+table of distances (diagonals), instead of as a whole.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ class AlibiPositionalBias(Placed, KeepsPrecision, PositionBias):
 
 
 class SplitAlibi(AlibiPositionalBias):
-    """The same for both directions: half of the heads with a slope look back, the others, with the same slopes, ahead.
+    """ALiBi in both directions: half of the heads with a slope attend backwards, half, with the same slopes, ahead.
 
-    Each sees itself. Heads without a slope see everything.
+    Every query attends to itself. Heads without a slope attend to all keys.
     """
 
     plain = False
@@ -181,7 +181,7 @@ class SplitAlibi(AlibiPositionalBias):
 
 
 class RelativePositionBias(PositionBias):
-    """A learned bias per bucket of distances; far ones share logarithmic buckets.
+    """A learned bias per bucket of distances, with logarithmic buckets for large distances.
 
     Raffel et al. 2019, arXiv:1910.10683
     """
@@ -221,9 +221,9 @@ class RelativePositionBias(PositionBias):
 
 
 class DynamicPositionBias(PositionBias):
-    """A bias that a small network computes from the distance.  Wang et al. 2021, arXiv:2108.00154
+    """A bias that a small MLP computes from the distance d.  Wang et al. 2021, arXiv:2108.00154
 
-    With `log_distance` it sees sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
+    With `log_distance` its input is sign(d) log(|d| + 1).  Liu et al. 2021, arXiv:2111.09883
     """
 
     plain = True
@@ -248,7 +248,7 @@ class DynamicPositionBias(PositionBias):
 
 
 class SharedBias:
-    """A bias module for one pass through a stack: computes once what all layers add."""
+    """A bias module for one pass through a stack: computes the bias once for all layers."""
 
     def __init__(self, module: PositionBias) -> None:
         self.module = module
@@ -370,7 +370,7 @@ class RelativeBias(AttentionFeature):
 class AttnBias(AttentionFeature):
     """A bias passed by the caller and added to the scores."""
 
-    takes = {'attn_bias': 'broadcasts to b h i j; counts the keys without those that features add'}
+    takes = {'attn_bias': 'broadcasts to b h i j, where j excludes keys that features prepend'}
     keys_may_leave = True
     must_be = {'attn_bias': tensor_of()}
     waits = True

@@ -12,9 +12,11 @@ from x_transformers.training.token_loss import Readout, readout_of
 
 
 class BlockOutputs(StackFeature):
-    """Keeps the stream behind each block as the stack would give it there: streams joined, and the final norm."""
+    """Store the output of the stack after each block: residual streams merged, and the final norm applied."""
 
-    takes = {'return_block_outputs': 'keep in `block_outputs` what the stack would give after each block but the last'}
+    takes = {
+        'return_block_outputs': 'store in `block_outputs` the output of the stack after each block except the last'
+    }
     must_be = {'return_block_outputs': a_switch}
     waits = True
 

@@ -181,7 +181,7 @@ class Selective(AttentionFeature):
     paper = 'Selective Attention Improves Transformer, arXiv:2410.02703'
     selective = flag(False, 'let tokens mask earlier tokens for later queries')
     not_across = 'a token masks others for later queries of the same sequence'
-    needs_all = 'queries hide keys from those behind them'
+    needs_all = 'queries mask keys for later queries'
     can_cache = False
     row_wise = True
     carries = ('votes',)
@@ -193,7 +193,7 @@ class Selective(AttentionFeature):
 
     def enter(self, qkv: tuple[Tensor, Tensor, Tensor], call: Any) -> tuple[Tensor, Tensor, Tensor]:
         check_causal(call, 'selective', self.not_across)
-        call.refuse_places('selective', 'queries hide keys from those behind them')
+        call.refuse_places('selective', 'queries mask keys for later queries')
         return qkv
 
     def rows(self, sim: Tensor, call: Any) -> Tensor:

@@ -23,13 +23,13 @@ def split_heads(t: Tensor, heads: int) -> Tensor:
 
 
 class DataDependentAlibi(nn.Module):
-    """Every token closes a gate on all before it; a key that lies behind many closed gates is forgotten.
+    """Forget gates: the bias of a key is the sum of the log gates of all later tokens up to the query.
 
         f_t = a log sigmoid(W x_t + c)      b h t, the gate of token t
         C_i = f_1 + ... + f_i
         bias_ij = C_i - C_j                 = f_(j+1) + ... + f_i for earlier keys
 
-    With `causal=False`, gates of their own close the way to later keys.  Forgetting Transformer, arXiv:2503.02130
+    With `causal=False`, later keys have separate gates.  Forgetting Transformer, arXiv:2503.02130
     """
 
     def __init__(
@@ -87,7 +87,7 @@ def between_sums(first: int, past: Tensor, future: Tensor | None = None) -> Poin
 
 
 class PerRowDataDependentAlibi(nn.Module):
-    """The same with gates that the query also has a say in.
+    """Forget gates that depend on query and key.
 
         f_ij = a log sigmoid(q_i k_j / sqrt(d))     for earlier keys j < i, from small queries and keys
         bias_ij = f_ij + ... + f_i(i-1)
@@ -134,7 +134,7 @@ class PerRowDataDependentAlibi(nn.Module):
 
 
 class RelativeProjPositionalBias(nn.Module):
-    """Every query mixes curves over distance, learned and shared between heads.
+    """A bias over the distance, which every query mixes from learned curves that heads share.
 
     w_i = W x_i + c                         b h i m, the mix of the curves
     bias_ij = sum_m w_im E_m(i - j)         0 for later keys, and from `max_dist` on

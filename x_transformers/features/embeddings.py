@@ -1,4 +1,4 @@
-"""What a model adds to token embeddings, and the tokens that it puts in front of the sequence."""
+"""Token and position embeddings of a model, and tokens that it prepends to the sequence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ lengths = Check(
 
 
 class TokenEmbedding(nn.Module):
-    """A vector per token; with `l2norm_embed` of unit length.  ids b n -> b n d"""
+    """Token embedding, L2-normalized with `l2norm_embed`:  ids (b, n) -> (b, n, d)"""
 
     plain = True
 

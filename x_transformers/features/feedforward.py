@@ -28,7 +28,7 @@ class ReluSquared(nn.Module):
 
 
 class SoLU(nn.Module):
-    """norm(softmax(x) x),  the softmax over features.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
+    """norm(softmax(x) x),  the softmax over channels.  Elhage et al. 2022, transformer-circuits.pub/2022/solu"""
 
     plain = True
 
@@ -77,7 +77,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class GLU(nn.Module):
     """Gated linear unit:  first half of the projection times the activated second half.
 
-    Shazeer 2020, arXiv:2002.05202. `softclamp` bounds the two: the value (`up`) and the linear factor of the gate.
+    Shazeer 2020, arXiv:2002.05202. `softclamp` soft-clamps the value (`up`) and the linear factor of the gate.
     """
 
     plain = True

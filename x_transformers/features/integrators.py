@@ -119,7 +119,7 @@ def mixed(weights: Tensor, hiddens: Sequence[Tensor] | Tensor) -> Tensor:
 
 
 class Integrator(StackFeature):
-    """One module per layer that makes the input of its branch from those of all branches so far."""
+    """One module per layer that computes the branch input from the inputs of all branches so far."""
 
     stored_as: ClassVar[dict[str, str]] = {'integrators': 'layer_integrators'}
 

@@ -38,7 +38,7 @@ def per_token(condition: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.Module):
-    """Layer norm without bias. With `unit_offset` the gain is stored as its difference from one; it may be None.
+    """Layer norm without bias. With `unit_offset` the weight is stored as `weight - 1`; it may be None.
 
     Ba et al. 2016, arXiv:1607.06450
     """
@@ -73,7 +73,7 @@ class BiasedLayerNorm(LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """x / |x| * sqrt(dim) * gain, or with `eps` x / sqrt(mean(x^2) + eps) * gain. The gain may be None.
+    """x / |x| * sqrt(dim) * weight, or with `eps` x / sqrt(mean(x^2) + eps) * weight. The weight may be None.
 
     Zhang & Sennrich 2019, arXiv:1910.07467
     """
@@ -95,7 +95,7 @@ class RMSNorm(nn.Module):
 
 
 class ScaleNorm(RMSNorm):
-    """RMSNorm with one gain for all features.  Nguyen & Salazar 2019, arXiv:1910.05895"""
+    """RMSNorm with one weight for all channels.  Nguyen & Salazar 2019, arXiv:1910.05895"""
 
     plain = True
 
@@ -105,7 +105,7 @@ class ScaleNorm(RMSNorm):
 
 
 class SimpleRMSNorm(nn.Module):
-    """RMSNorm without a gain.  Qin et al. 2023, arXiv:2307.14995"""
+    """RMSNorm without a weight.  Qin et al. 2023, arXiv:2307.14995"""
 
     plain = True
     eps: float | None = None
@@ -119,7 +119,7 @@ class SimpleRMSNorm(nn.Module):
 
 
 class DynamicTanh(nn.Module):
-    """No norm, but a bound:  tanh(x a) gain + beta, with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
+    """Dynamic tanh:  tanh(x a) weight + bias,  with one learned a.  Zhu et al. 2025, arXiv:2503.10622"""
 
     plain = True
 
@@ -139,7 +139,7 @@ class DynamicTanh(nn.Module):
 
 
 class Derf(nn.Module):
-    """No norm, but a bound:  erf(x a + s) gain + beta, with one learned a and s.  arXiv:2512.10938"""
+    """Derf:  erf(x a + s) weight + bias,  with one learned a and s.  arXiv:2512.10938"""
 
     plain = True
 
@@ -157,7 +157,7 @@ class Derf(nn.Module):
 
 
 class MultiheadRMSNorm(nn.Module):
-    """RMSNorm of each head, with gains of its own:  b h n d -> b h n d."""
+    """RMSNorm of each head, with separate weights:  (b, h, n, d) -> (b, h, n, d)."""
 
     plain = True
 
@@ -171,7 +171,7 @@ class MultiheadRMSNorm(nn.Module):
 
 
 class AdaptiveLayerNorm(nn.Module):
-    """Layer norm whose gain comes from a condition, (b d) or (b n d).  Peebles & Xie 2022, arXiv:2212.09748"""
+    """Layer norm with weights computed from a condition, (b, d) or (b, n, d).  Peebles & Xie 2022, arXiv:2212.09748"""
 
     eps: float | None = 1e-5
 
@@ -189,7 +189,7 @@ class AdaptiveLayerNorm(nn.Module):
 
 
 class AdaptiveRMSNorm(AdaptiveLayerNorm):
-    """RMSNorm whose gain comes from a condition, (b d) or (b n d)."""
+    """RMSNorm with weights computed from a condition, (b, d) or (b, n, d)."""
 
     eps: float | None = None
 
@@ -198,7 +198,7 @@ class AdaptiveRMSNorm(AdaptiveLayerNorm):
 
 
 class Identity(nn.Identity):
-    """Gives its first argument back, whatever else it is called with."""
+    """Return the first argument; other arguments are ignored."""
 
     plain = True
 
@@ -207,7 +207,7 @@ class Identity(nn.Identity):
 
 
 class Scale(nn.Module):
-    """A branch times a constant; of a tuple, only the first entry is scaled."""
+    """Multiply the output of a branch by a constant; of a tuple, only the first entry."""
 
     def __init__(self, scale: float, fn: nn.Module | None = None) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Scale(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """A branch times a learned gain per feature.  Touvron et al. 2021, arXiv:2103.17239"""
+    """Multiply the output of a branch by a learned factor per channel.  Touvron et al. 2021, arXiv:2103.17239"""
 
     def __init__(self, fn: nn.Module, dim: int, init_value: float = 0.0, unit_offset: bool = False) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class LayerScale(nn.Module):
 
 
 class ReZero(nn.Module):
-    """A branch times one learned number, zero at first.  Bachlechner et al. 2020, arXiv:2003.04887"""
+    """Multiply the output of a branch by one learned factor, first zero.  Bachlechner et al. 2020, arXiv:2003.04887"""
 
     def __init__(self, fn: nn.Module) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class ReZero(nn.Module):
 
 
 class AdaptiveLayerScale(nn.Module):
-    """A branch times a gate that comes from a condition, almost closed at first.
+    """Multiply the output of a branch by a gate computed from a condition, almost closed at first.
 
     Peebles & Xie 2022, arXiv:2212.09748
     """
@@ -262,7 +262,7 @@ class AdaptiveLayerScale(nn.Module):
 
 
 class AdaLNZero(nn.Module):
-    """A branch whose input is shifted and scaled, and whose output is gated, by a condition; all zero at first.
+    """Shift and scale the input of a branch and gate its output, by a condition; all initialized with zeros.
 
         shift, scale, gate = W silu(condition) + b;  x -> gate branch((1 + scale) x + shift)
 

@@ -19,10 +19,10 @@ from x_transformers.kernels.dense import tile_heads
 
 
 class PolarEmbedding(KeepsPrecision):
-    """The angles of polar positions, one per feature, and a learned shift of them for the keys of each head.
+    """The angles of polar positions, one per channel, and a learned shift of them for the keys of each head.
 
         pos      n | b n                         positions
-        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d) but for whole turns, and shifts, -2 pi to 0
+        returns  (1 or b) n d,  h 1 d            angles p base^(-k / d) modulo 2 pi, and shifts from -2 pi to 0
 
     Gopalakrishnan et al. 2025, arXiv:2509.10534
     """
@@ -40,7 +40,7 @@ class PolarEmbedding(KeepsPrecision):
 
 
 class InfusedSinusoids(KeepsPrecision):
-    """Sines, then cosines of the position, not scaled:  positions (...) -> (... d).  arXiv:2012.15832"""
+    """Unscaled sinusoids of positions, first sines, then cosines:  positions (...) -> (..., d).  arXiv:2012.15832"""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class PolarPositions(StackFeature):
     }
     stored_as = {'module': 'polar_pos_emb'}
     gives_positions = True
-    uncut = 'heads have biases of their own'
+    uncut = 'its angle shifts are per head'
 
     def setup(self, host: Any) -> None:
         self.module = PolarEmbedding(host.attn_dim_head, host.attn_heads, bool(self.polar_bias_uniform_init))

@@ -1,7 +1,7 @@
-"""Where tokens are: vectors added to the input, and windows. Rotations stand in `rotary.py`, biases in `biases.py`.
+"""Absolute position embeddings and attention windows. Rotations are in `rotary.py`, biases in `biases.py`.
 
-Everything there and here is a function of the positions of queries and keys, never of the size of a grid. So decoding
-with a cache, memories, left padding and positions given by the user need no case of their own.
+Everything there and here is a function of the positions of queries and keys, so that caches, memories, left padding and
+positions passed by the user need no special cases.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def no_positions(
 
 
 class AbsolutePositionalEmbedding(nn.Module):
-    """A learned vector per position, of unit length with `l2norm_embed`, times `scale`: else dim ** -0.5 by default.
+    """A learned vector per position times `scale`, dim ** -0.5 by default; with `l2norm_embed` L2-normalized instead.
 
     x        b n ...      only its length and device are used
     pos      n | b n      positions, 0.. if None
@@ -106,7 +106,7 @@ class AbsolutePositionalEmbedding(nn.Module):
 
 
 class ScaledSinusoidalEmbedding(nn.Module):
-    """Sines, then cosines of the position p, times one scale, learned if None.  Vaswani et al. 2017, arXiv:1706.03762
+    """Sinusoids of the position p, first sines, then cosines, times a scale, learned if None.  arXiv:1706.03762
 
         sin(p w_k), cos(p w_k),   w_k = theta ** (-k / n),   k = 0 .. dim / 2 - 1
 

@@ -35,7 +35,7 @@ from x_transformers.flags import (
 
 
 class Residual(nn.Module):
-    """branch + residual, the residual times an optional learned scale per feature and a constant."""
+    """branch + residual, the residual times an optional learned factor per channel and a constant."""
 
     plain = True
 
@@ -71,7 +71,10 @@ def orthog_project(x: Tensor, y: Tensor) -> Tensor:
 
 
 class OrthogonalResidualUpdate(Residual):
-    """Each token adds only what is orthogonal to its stream, or all real tokens as one vector.  arXiv:2505.11881"""
+    """Add the component of the branch output that is orthogonal to the residual, per token or over the whole sequence.
+
+    arXiv:2505.11881
+    """
 
     def __init__(
         self, dim: int, scale_residual: bool | float = False, *, layer_index: int = 0, over_sequence: bool = False
@@ -92,10 +95,10 @@ class OrthogonalResidualUpdate(Residual):
 
 
 class MVSplitResidualUpdate(nn.Module):
-    """r + (o - mean o) beta + (mean o - mean r) alpha,  the means over real tokens.  arXiv:2605.06169
+    """r + (o - mean o) beta + (mean o - mean r) alpha,  the means over tokens except padding.  arXiv:2605.06169
 
-    With `causal`, over those up to each token; then sums of earlier tokens are remembered with a cache. With `learned`,
-    alpha and beta come from the mean of the branch.
+    With `causal`, the means are over the tokens up to each token, and the cache stores the sums. With `learned`, alpha
+    and beta are computed from the mean of the branch output.
     """
 
     def __init__(
@@ -158,10 +161,10 @@ def shift(t: Tensor, amount: int, mask: Tensor | None = None) -> Tensor:
 
 
 class ShiftTokens(nn.Module):
-    """Shift equal parts of the features along the sequence, each part by one of `shifts`, then apply `fn`.
+    """Shift equal parts of the channels along the sequence, each part by one of `shifts`, then apply `fn`.
 
-    `recall`, if given, takes the new tokens and returns them with all earlier ones in front; from another
-    document of `shift_within` (b n) nothing comes in.
+    `recall`, if passed, takes the new tokens and returns them with all earlier ones prepended. Channels are not
+    shifted across the documents of `shift_within` (b, n).
     """
 
     def __init__(self, shifts: tuple[int, ...], fn: nn.Module) -> None:

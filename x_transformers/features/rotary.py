@@ -47,17 +47,17 @@ REACH, REACH_IN_FLOAT16 = 70.0, 6.0
 
 
 class RotaryEmbedding(KeepsPrecision):
-    """The angles of rotary positions, each repeated for the two features of a pair.
+    """The angles of rotary positions, each repeated for both channels of a pair.
 
         pos      n | b n                       positions
-        centre   number | (1 or b) 1           position where the scale of xPos is 1, the middle if None
-        lengths  (1 or b) | (1 or b) n         tokens of each row, or of the document of each token, where `scaling`
-                                               depends on them
-        reach                                  distance from the centre at most, in lengths of the decay
+        centre   number | (1 or b) 1           position at which the scale of xPos is 1, the middle if None
+        lengths  (1 or b) | (1 or b) n         length of each sequence, or of the document of each token, if `scaling`
+                                               depends on it
+        reach                                  maximum distance from the centre, in lengths of the decay
         returns  (1 or b) n dim, and a scale   the scale is 1., or a tensor of the same shape with xPos
         raises   ValueError                    for positions so far from the centre that the scale of xPos overflows
 
-    Features turn in pairs: of an odd `dim`, the last frequency turns one more.
+    Channels are rotated in pairs: with an odd `dim`, the last frequency rotates one channel more.
 
     Su et al. 2021, arXiv:2104.09864; xPos: Sun et al. 2022, arXiv:2212.10554; interpolation: arXiv:2306.15595
     """

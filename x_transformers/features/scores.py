@@ -473,7 +473,7 @@ class InvertedAttention(AttentionFeature):
     needs_all = 'its softmax is over all queries'
     inverted_attention = flag(False, 'softmax over the queries instead of the keys')
     can_cache = False
-    looks_ahead = 'its softmax over queries sees later ones'
+    looks_ahead = 'its softmax over queries includes later ones'
     cuts = {}
 
     def setup(self, host: Any) -> None:

@@ -119,7 +119,7 @@ class SegmentMemory(AttentionFeature):
     """Memories: prepend the hidden states of earlier segments to the inputs of keys and values."""
 
     paper = 'Transformer-XL, arXiv:1901.02860'
-    takes = {'mem': 'b l d, normed like x', 'mem_mask': 'b l'}
+    takes = {'mem': 'b l d, normalized like x', 'mem_mask': 'b l'}
     must_be = {'mem': tensor_of('b l d', floats=True), 'mem_mask': tensor_of('b l')}
     waits = True
     cuts = {}

@@ -85,7 +85,7 @@ class CompressiveMemory(ModelFeature):
     )
     clashes = {'mem_same_length': 'compressed memories are outside the window of the queries'}
     stored_as = {'each': 'attn_layers.cmem'}
-    joins_tokens = 'what is kept of a segment is made of several tokens'
+    joins_tokens = 'its compressed memories combine several tokens'
     needs_all = ''
 
     def setup(self, host: Any) -> None:

@@ -1,4 +1,4 @@
-"""What holds a pattern: the ways in which all features with one read it."""
+"""Mixin of features with a sparse pattern."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ a_pattern = Check("a pattern, its dict, or a name such as 'sliding'", is_pattern
 
 
 class HoldsPattern:
-    """A part of an attention feature, whose heads, or some of them, see what a pattern shows them.
+    """Mixin of attention features in which all or some heads attend according to a pattern.
 
     pattern         a subclass calls `hold` where it is set up
     random_blocks   what is drawn for the pattern, if anything is, a buffer: `stored_as` must name it

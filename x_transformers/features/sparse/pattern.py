@@ -252,8 +252,8 @@ class SparsePattern(HoldsPattern, AttentionFeature):
 
 
 class PatternsInStack(StackFeature):
-    """Tells layers with a pattern where rows with padding on the left begin, and which tokens stand outside of it, and
-    those of cross-attention where their queries stand."""
+    """Pass left padding and tokens outside of the pattern to layers with a pattern, and indices of the queries to
+    cross-attention."""
 
     serves = ('sparse_pattern', 'local_pattern')
     takes = OUTSIDE
