@@ -514,7 +514,7 @@ BAD = [
     (dict(cluster='routing'), "`attn_cluster='routing'` needs `attn_num_clusters`"),
     (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` got 3, it must be at most `heads`, 2'),
     (dict(cluster='routing', num_clusters=2, routing_balanced=True), '`attn_routing_balanced` does not go with'),
-    (dict(cluster='routing', num_clusters=2, qk_norm=True), '`attn_cluster` does not go with `attn_qk_norm`: it norms'),
+    (dict(cluster='routing', num_clusters=2, qk_norm=True), '`attn_cluster` does not go with `attn_qk_norm`: it already normalizes'),
     (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` does not go with `attn_shaw_rel'),
     (dict(cluster='lsh', dropout=0.1), '`attn_cluster` does not go with `attn_dropout`'),
     (dict(cluster='lsh', sparse_pattern='sliding'), 'both choose the attend, set only one'),
@@ -534,7 +534,7 @@ def test_what_is_refused(flags, words):
 
 
 def test_what_is_refused_of_a_stack_or_a_call():
-    with pytest.raises(ConfigError, match='`attn_cluster` does not go with `cross_attend`: clusters are of the tokens'):
+    with pytest.raises(ConfigError, match='`attn_cluster` does not go with `cross_attend`: clusters contain tokens'):
         Decoder(dim=16, depth=1, cross_attend=True, attn_cluster='lsh')
     sizes = dict(dim=16, depth=1, attn_num_clusters=2, attn_local_heads=0)
     for stack, flags, name in (
@@ -552,7 +552,7 @@ def test_what_is_refused_of_a_stack_or_a_call():
         _, trace = attn(x, return_intermediates=True)
         with pytest.raises(ValueError, match='`cache` was given, but a feature of this layer cannot be cached'):
             attn(x[:, :1], cache=trace)
-    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters are of the tokens'):
+    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters contain tokens'):
         lsh()(x, mem=randn(B, 3, 16))
     with pytest.raises(ValueError, match='`document_ids` does not go with `cluster`: its blocks are counted'):
         routing(local_heads=1, local_pattern=BLOCKS)(x, document_ids=DOCUMENTS)

@@ -185,6 +185,6 @@ def test_calls_keep_the_order():
     net, x = Attention(16, causal=True, adaptive_span='static'), torch.randn(1, 4, 16)
     for inputs in (dict(causal=False), dict(context=x)):
         with pytest.raises(
-            ValueError, match=f'`{next(iter(inputs))}.*does not go with `adaptive_span`: it counts back'
+            ValueError, match=f'`{next(iter(inputs))}.*does not go with `adaptive_span`: its distances are'
         ):
             net(x, **inputs)

@@ -163,7 +163,7 @@ class AbsolutePositions(ModelFeature):
     paper = 'Convolutional Sequence to Sequence Learning, arXiv:1705.03122'
     use_abs_pos_emb = flag(True, 'add absolute position embeddings, unless the stack has another position scheme')
     abs_pos_emb_scale = flag(
-        None, 'factor of the position embeddings, emb_dim ** -0.5 if None; for sinusoids it replaces the learned scale',
+        None, 'factor of the position embeddings; None: emb_dim ** -0.5 (1 with `l2norm_embed`), learned for sinusoids',
         number | none, example=1.0,
     )  # fmt: skip
     takes = {'pos': 'n | b n, positions; or a float tensor to add'}

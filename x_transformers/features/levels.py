@@ -205,8 +205,8 @@ class AttentionFeature(Feature):
                       the logarithm of the softmax denominator (b, h, i, 1)
 
     A feature at `attend` replaces the kernels. It returns the output, (b, h, i, d), zeros for queries whose keys are
-    all masked, and if available the logarithms of the softmax denominators, (b, h, i), so that outputs over disjoint
-    keys can be merged (`kernels/merging.py`). It gets masks and biases from `call.mask_entry()` and
+    all masked, and if available the logarithms of the softmax denominators, (b, h, i), so that outputs can be merged
+    over disjoint keys (`kernels/merging.py`). It gets masks and biases from `call.mask_entry()` and
     `call.bias_entry()`, for one query and one key at a time, or from `of(rows, keys)` of `call.masks` and
     `call.biases`. Inputs that it does not list in `handles` raise an error.
 

@@ -72,7 +72,7 @@ def no_positions(
 
 
 class AbsolutePositionalEmbedding(nn.Module):
-    """A learned vector per position times `scale`, dim ** -0.5 by default; with `l2norm_embed` L2-normalized instead.
+    """A learned vector per position times `scale`: by default dim ** -0.5, or 1 if `l2norm_embed` normalizes it.
 
     x        b n ...      only its length and device are used
     pos      n | b n      positions, 0.. if None
