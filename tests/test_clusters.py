@@ -506,15 +506,18 @@ BAD = [
         dict(cluster='lsh', kv_heads=1),
         '`attn_cluster` does not go with `attn_kv_heads`: keys are computed from the queries',
     ),
-    (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are made of'),
+    (dict(shared_qk=True, one_kv_head=True), '`attn_shared_qk` does not go with `attn_kv_heads`: keys are computed'),
     (dict(cluster='lsh', lsh_chunks='sorted'), "`attn_lsh_chunks='sorted'` does not go with `causal`"),
     (dict(cluster='lsh', lsh_across_buckets=True), "`attn_lsh_across_buckets` needs `attn_lsh_chunks='sorted'`"),
     (dict(cluster='lsh', num_mem_kv=2), '`attn_cluster` does not go with `attn_num_mem_kv`: what stands in front'),
-    (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are made'),
+    (dict(cluster='lsh', qk_rmsnorm=True), '`attn_cluster` does not go with `attn_qk_rmsnorm`: keys are computed'),
     (dict(cluster='routing'), "`attn_cluster='routing'` needs `attn_num_clusters`"),
     (dict(cluster='routing', num_clusters=2, local_heads=3), '`attn_local_heads` got 3, it must be at most `heads`, 2'),
     (dict(cluster='routing', num_clusters=2, routing_balanced=True), '`attn_routing_balanced` does not go with'),
-    (dict(cluster='routing', num_clusters=2, qk_norm=True), '`attn_cluster` does not go with `attn_qk_norm`: it already normalizes'),
+    (
+        dict(cluster='routing', num_clusters=2, qk_norm=True),
+        '`attn_cluster` does not go with `attn_qk_norm`: it already normalizes',
+    ),
     (dict(cluster='lsh', shaw_rel_pos=True), '`attn_cluster` does not go with `attn_shaw_rel'),
     (dict(cluster='lsh', dropout=0.1), '`attn_cluster` does not go with `attn_dropout`'),
     (dict(cluster='lsh', sparse_pattern='sliding'), 'both choose the attend, set only one'),
@@ -552,7 +555,7 @@ def test_what_is_refused_of_a_stack_or_a_call():
         _, trace = attn(x, return_intermediates=True)
         with pytest.raises(ValueError, match='`cache` was given, but a feature of this layer cannot be cached'):
             attn(x[:, :1], cache=trace)
-    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters contain tokens'):
+    with pytest.raises(ValueError, match='`cluster` does not go with `mems`: its clusters are of the tokens'):
         lsh()(x, mem=randn(B, 3, 16))
     with pytest.raises(ValueError, match='`document_ids` does not go with `cluster`: its blocks are counted'):
         routing(local_heads=1, local_pattern=BLOCKS)(x, document_ids=DOCUMENTS)

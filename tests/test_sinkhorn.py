@@ -223,7 +223,7 @@ WORDS = {
         dict(alibi_pos_bias=True),
         '`attn_cluster` does not go with `alibi_pos_bias`: mixed keys have no position',
     ),
-    'window': (dict(attn_max_attend_past=3), '`attn_cluster` does not go with `attn_max_attend_past`: a mixed key has'),
+    'window': (dict(attn_max_attend_past=3), '`attn_cluster` does not go with `attn_max_attend_past`: mixed keys have'),
     'memories': (dict(attn_num_mem_kv=1), '`attn_cluster` does not go with `attn_num_mem_kv`: what stands in front'),
     'dropout': (
         dict(attn_dropout=0.1),
