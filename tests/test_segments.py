@@ -145,7 +145,7 @@ def test_absolute_positions_beside_memories_are_warned_of_once(positions, logged
     assert not logged
     for _ in range(2):
         net(x, mems=mems)
-    assert len(logged) == 1 and '`mems` beside absolute positions: every segment has the same ones' in logged[0]
+    assert len(logged) == 1 and '`mems` with absolute positions: every segment starts at position 0' in logged[0]
 
 
 def test_positions_of_distances_are_right_beside_memories(logged):

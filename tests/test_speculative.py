@@ -161,7 +161,7 @@ def test_nets_that_cannot_cache_read_again_and_say_so(logged):
     expected = model.generate(prompts, 15, **GREEDY)
     for _ in range(2):
         assert torch.equal(model.speculative(prompts, 15, **GREEDY), expected)
-    assert len([text for text in logged if 'reads all tokens of a Counts again' in text]) == 1
+    assert len([text for text in logged if 'recomputes all tokens of a Counts' in text]) == 1
 
 
 class Recurrent(nn.Module):

@@ -202,7 +202,7 @@ def test_segments_begin_anew_with_a_warning(logged):
     net = TransformerWrapper(num_tokens=9, max_seq_len=0, max_mem_len=4, attn_layers=stack)
     _, mems = net(torch.randint(0, 9, (1, 4)), return_mems=True)
     net(torch.randint(0, 9, (1, 4)), mems=mems)
-    assert any('`mems` beside absolute positions' in message for message in logged)
+    assert any('`mems` with absolute positions' in message for message in logged)
 
 
 def test_a_causal_convolution_reads_two_tokens_back():

@@ -124,10 +124,10 @@ def with_old_spellings(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def inner(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if 'start_tokens' in kwargs:
-            warn_once('`start_tokens` is now `prompts`, the old name will go')
+            warn_once('`start_tokens` is now `prompts`, the old name will be removed')
             kwargs['prompts'] = kwargs.pop('start_tokens')
         if 'filter_thres' in kwargs:
-            warn_once('`filter_thres` is now `filter_kwargs = dict(thres = ...)`, the old name will go')
+            warn_once('`filter_thres` is now `filter_kwargs = dict(thres = ...)`, the old name will be removed')
             kwargs['filter_kwargs'] = {'thres': kwargs.pop('filter_thres'), **(kwargs.get('filter_kwargs') or {})}
         return fn(self, *args, **kwargs)
 

@@ -1124,7 +1124,7 @@ class TransformerWrapper(Wrapper):
         if width != self.emb_dim:
             raise ConfigError(f'`token_emb` got vectors of width {width}, they must have width {self.emb_dim}')
         if self.l2norm_embed and not getattr(given, 'l2norm_embed', False):
-            warn_once('`l2norm_embed` does not reach `token_emb`, which is used as it is')
+            warn_once('`l2norm_embed` has no effect on a custom `token_emb`')
         return given
 
     def _build_head(self, given: nn.Module | None) -> nn.Module | None:

@@ -47,7 +47,7 @@ def check_order(stack: Any, attn: Any, kind: str) -> None:
         words = f'{given} does not go with a causal stack: {feature.looks_ahead}'
         if not name.startswith('cross_attn_'):
             raise ConfigError(f'{words}. In cross-attention alone it is written `cross_{name}`')
-        warn_once(f'{words}. What a token gives depends on those behind it')
+        warn_once(f'{words}. Tokens depend on later ones')
 
 
 def check_around(stack: Any, attn: Any, kind: str) -> None:

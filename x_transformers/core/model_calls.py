@@ -151,8 +151,8 @@ class ModelCall(AddsLosses, HasStates):
         given = isinstance(mems, (list, tuple)) and any(mem is not None for mem in mems)
         if given and model.has_absolute_positions and self.inputs.get('pos') is None:
             warn_once(
-                '`mems` beside absolute positions: every segment has the same ones, as if none had been before, unless '
-                '`pos` says where it stands. Positions of distances (rotary, T5, ALiBi) need nothing'
+                '`mems` with absolute positions: every segment starts at position 0, unless `pos` is passed. Relative '
+                'positions (rotary, T5, ALiBi) do not need it'
             )
 
     def with_values(self, **values: Any) -> ModelCall:

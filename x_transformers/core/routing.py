@@ -181,7 +181,7 @@ def renamed_mask(mask: Any, src_mask: Any) -> Any:
         return mask
     if mask is not None:
         raise ValueError('`mask` and `src_mask` were both given: `src_mask` is the old name of `mask`')
-    warn_once('`src_mask` is now `mask`, the old name will go')
+    warn_once('`src_mask` is now `mask`, the old name will be removed')
     return src_mask
 
 
@@ -189,6 +189,6 @@ def hidden_targets(tgt: Tensor, tgt_mask: Any, ignore_index: int) -> tuple[Tenso
     """The target (b m) without a loss where its old mask (b m) is False, and the mask for the decoder's keys."""
     if tgt_mask is None:
         return tgt, {}
-    warn_once('`tgt_mask` is no longer needed: mark what is no target in `tgt` by `ignore_index`, the old name will go')
+    warn_once('`tgt_mask` will be removed: set `tgt` to `ignore_index` where there is no target')
     mask = as_mask(tgt_mask, 'tgt_mask', *tgt.shape, like=tgt)
     return tgt.long().masked_fill(~mask, ignore_index), {'mask': mask}

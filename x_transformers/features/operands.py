@@ -147,7 +147,7 @@ class SDPKwargs(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if host.flash is False:
-            warn_once('`attend_sdp_kwargs` has no effect with `flash=False`: the formula has no backends')
+            warn_once('`attend_sdp_kwargs` has no effect with `flash=False`: the eager kernel has no backends')
         host.sdp_backends = tuple(BACKENDS[name] for name, wanted in self.attend_sdp_kwargs.items() if wanted)
 
 

@@ -208,7 +208,7 @@ def without_scales(flag_name: str, options: dict[str, Any], *scales: str) -> dic
     """The options of a residual that has no such scales. Who asked for one is warned."""
     for name in scales:
         if options.get(name) not in (None, False, 1.0):
-            warn_once(f'`{name}` scales no residual beside `{flag_name}`')
+            warn_once(f'`{name}` has no effect with `{flag_name}`')
     return {name: value for name, value in options.items() if name not in scales}
 
 

@@ -421,7 +421,9 @@ class RotaryPositions(StackFeature):
                 f'`rotary_emb_dim` got {width}, it must be at most the head width, {host.attn_dim_head}{why}'
             )
         if width < 32 and host.verbose:
-            warn_once(f'rotary positions turn {width} features per head: below 32 models are known to suffer')
+            warn_once(
+                f'rotary positions rotate {width} channels per head: fewer than 32 are known to make models worse'
+            )
         self.angles = RotaryEmbedding(
             width,
             use_xpos=bool(self.rotary_xpos),

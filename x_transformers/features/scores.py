@@ -411,7 +411,7 @@ class CogSigned(AttentionFeature):
 
     def setup(self, host: Any) -> None:
         if getattr(host, 'laser', False):
-            warn_once('`cog_signed` beside `laser`: signed sums of exponentials below 0 have no logarithm, it is cut')
+            warn_once('`cog_signed` with `laser`: the logarithm of negative sums of exponentials is clamped')
 
     def logits(self, sim: Tensor, call: Any) -> Tensor:
         call.own(self).signs = sim.sign()

@@ -106,8 +106,8 @@ class HyperConnection(Streams):
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not self.mixes_ones and learned_beside_ones(state_dict, prefix, self.views):
             warn_once(
-                'these weights of residual streams were trained where streams are mixed by a matrix of ones, as in '
-                "x-transformers 2.14 to 2.31: `hyper_conn_residual_mix='ones'` computes what they computed"
+                'these weights of residual streams were trained with a mixing matrix of ones, as in '
+                "x-transformers 2.14 to 2.31: set `hyper_conn_residual_mix='ones'` for the same results"
             )
 
 
@@ -234,7 +234,7 @@ class UseGatedMultiResidual(StackFeature):
 
     def setup(self, host: Any) -> None:
         if not host.pre_norm:
-            warn_once('`pre_norm` has no effect beside `gated_multi_residual`, which settles where norms stand')
+            warn_once('`pre_norm` has no effect beside `gated_multi_residual`, which sets the positions of the norms')
         host.norm_before, host.norm_outside, host.norm_at_end = False, True, True
 
     def residual(self, *args: Any, layer_index: int, **options: Any) -> nn.Module:

@@ -188,7 +188,7 @@ class Configurable(nn.Module):
         """Renamed keywords under their present names, with a warning; removed ones are refused with what to write."""
         for old, new in cls.renamed.items():
             if old in given:
-                warn_once(f'`{old}` is now `{new}`, the old name will go')
+                warn_once(f'`{old}` is now `{new}`, the old name will be removed')
                 given[new] = given.pop(old)
         for old, advice in cls.removed.items():
             if old in given and old not in cls.accepted():

@@ -210,4 +210,4 @@ def check_calibration(
     if references is not None and len(references) != len(prompts):
         raise ValueError(f'`references` got {len(references)} texts, there are {len(prompts)} prompts')
     if len(prompts) < 30:
-        warn_once(f'`prompts` got {len(prompts)}: with fewer than 30 hardly any threshold can be shown to be safe')
+        warn_once(f'`prompts` got {len(prompts)}: with fewer than 30, hardly any threshold passes the test')

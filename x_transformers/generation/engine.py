@@ -126,9 +126,7 @@ class Reader:
         start = 0 if self.window is None else max(length - self.window, 0)
         if start > 0 and self.caching and (reason := self.cannot_slide()):
             if self.slides:
-                warn_once(
-                    f'generation went past `max_seq_len`, and now reads its window again for each token: {reason}'
-                )
+                warn_once(f'generation exceeded `max_seq_len`, and now recomputes its window at each step: {reason}')
             self.caching, self.cache, self.intermediates = False, None, None
 
         inputs = self.inputs_at(length, start, pads)
@@ -249,9 +247,7 @@ class Reader:
             self.inputs = rows_of(self.inputs, rows, b)
         reason = self.cache_cannot('reorder')
         if reason is not None:
-            warn_once(
-                f'the rows of the cache cannot change places, so that the tokens are read again: it holds {reason}'
-            )
+            warn_once(f'the cache cannot be reordered, so that all tokens are recomputed: it holds {reason}')
             self.forget()
         elif self.cache is not None:
             self.cache, self.intermediates = self.cache.reorder(rows), None

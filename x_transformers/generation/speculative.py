@@ -112,7 +112,7 @@ class Rewinder(Reader):
 
     def warn(self, reason: str) -> None:
         name = type(self.net).__name__
-        warn_once(f'speculative decoding reads all tokens of a {name} again at each step: {reason}')
+        warn_once(f'speculative decoding recomputes all tokens of a {name} at each step: {reason}')
 
     def read(self, sequence: Tensor, pads: Tensor | None = None, count: int | None = None) -> Tensor:
         out = super().read(sequence, pads, count)
@@ -434,14 +434,20 @@ def speculation(
         guesser = Draft(Rewinder(draft, {**of_draft, **(exits or {})}, **reading))
     uncached = counts_tokens(wrapper.net) and not getattr(wrapper.net, 'can_cache_kv', True)
     if uncached or getattr(wrapper.net, 'follows_length', False):
-        warn_once('nothing is guessed for a net in which earlier tokens depend on how many are read')
+        warn_once(
+            'speculative decoding drafts no tokens: in this model, earlier tokens depend on the number of later ones'
+        )
         num_draft_tokens = 0
     if given_whole(wrapper.net) and hasattr(wrapper.net, 'attn_layers') and len(ids) > 1:
-        warn_once('nothing is guessed for several rows of a net with code of others: it may count padding between them')
+        warn_once(
+            'speculative decoding drafts no tokens for batches of models with custom code, which may not ignore padding'
+        )
         num_draft_tokens = 0
     check_looped_exits(wrapper.net, inputs, len(ids), reading['cache_kv'])
     if inputs.get('looped_inference'):
-        warn_once('a looped net decides token by token when to stop, nothing is guessed for it')
+        warn_once(
+            'speculative decoding drafts no tokens with `looped_inference`, which decides at each token when to exit'
+        )
         num_draft_tokens = 0
     return Speculation(
         reader=Rewinder(wrapper.net, inputs, **reading),
