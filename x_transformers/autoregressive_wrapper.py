@@ -295,19 +295,20 @@ class AutoregressiveWrapper(Configurable):
         prefix_attn_len: int | Tensor | str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """The mean loss of predicting each token of `x` from those before it, in nats.
+        """Return the mean loss of predicting each token of `x` from the tokens before it, in nats.
 
-        x               b n     ids, n of at least 2; `ignore_index` marks what is no target
+        x               b n     ids, n of at least 2; `ignore_index` where there is no target
         return_outputs          also return `(logits, intermediates)`, the logits being (b, n - 1, l)
-        prepend_embeds  b p e   vectors in front of the tokens, which are no targets
-        lens            b       number of real tokens of each row; later ones are no targets
-        labels          b n     what is to be predicted, if not `x` itself: the tokens of an answer, `ignore_index`
-                                for those of its question, which are read all the same
-        progress        0 to 1  how much of the training is done, for `intermediate_layer_loss`; else as `stepped` says
-        prefix_attn_len (b)     of a `PrefixDecoder`: the first so many tokens of a row see one another, and the loss is
-                                that of the others, arXiv:1910.10683; 'random' draws it for each row, from 1 on
-        **kwargs                to the net: `context`, `mems`, `document_ids` (b n), ..., and `mask` (b n), True for
-                                real tokens: others are no targets, and nothing is predicted from them
+        prepend_embeds  b p e   vectors that are prepended to the tokens, without targets
+        lens            b       number of tokens of each sequence; the tokens after it are padding
+        labels          b n     targets, if they are not `x`: the tokens of an answer, and `ignore_index` for those of
+                                its question, which are input only
+        progress        0 to 1  fraction of the training that is done, for `intermediate_layer_loss`; by default that of
+                                `stepped`
+        prefix_attn_len (b)     for a `PrefixDecoder`: number of first tokens that attend to each other; the loss is
+                                that of the others, arXiv:1910.10683; 'random' samples it per sequence, from 1 on
+        **kwargs                passed to the model: `context`, `mems`, `document_ids` (b n), ..., and `mask` (b n),
+                                True except for padding, which is neither a target nor used for predictions
         returns                 scalar; 0 if there is no target; the mean over heads if there are several
         raises                  ValueError or TypeError for inputs of another shape or kind
         """
@@ -446,46 +447,47 @@ class AutoregressiveWrapper(Configurable):
         """Continue the prompts by `seq_len` tokens. Without gradients, in eval mode.
 
             prompts           ... n   ids with any leading axes, or a list of 1-D tensors of unequal length
-            seq_len                   number of tokens to generate; fewer if every row ends before
-            eos_token                 id that ends a row, or several: it is kept, `pad_value` follows. In the prompt it
-                                      does nothing
-            stop_sequences            sequences of ids; a row ends when it has generated one, which is kept
-            temperature       0 ..    0 takes the most probable token, without a filter
-            prompt_lens       ...     number of real tokens of each prompt, padded on the right
+            seq_len                   number of tokens to generate; fewer if all sequences end before
+            eos_token                 id that ends a sequence, or several ids. It is kept and followed by `pad_value`.
+                                      It has no effect in the prompt
+            stop_sequences            sequences of ids; a text ends when it has generated one, which is kept
+            temperature       0 ..    0 selects the most probable token, without a filter
+            prompt_lens       ...     number of tokens of each prompt, if it is padded on the right
             filter_logits_fn          a filter of `sampling.py` by name, a callable, or several; not used with amateurs
-            filter_kwargs             its keywords, or a dict for each of several
+            filter_kwargs             its keyword arguments, or a dict for each of several
             repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
             logits_processor          change the logits before the filter, in this order: see `Choice` in `choice.py`
-            num_samples       1 ..    continue each prompt so often; the tokens get an axis before the last
-            restrict_to_max_seq_len   read only the last `max_seq_len` tokens
-            amateur_model             weak models to contrast with, arXiv:2309.09117
+            num_samples       1 ..    number of continuations per prompt; the tokens get an axis before the last
+            restrict_to_max_seq_len   use only the last `max_seq_len` tokens
+            amateur_model             weaker models for contrastive decoding, arXiv:2309.09117
             contrastive_decode_kwargs `alpha` and `beta`, the same for all amateurs, or a dict for each
-            cond_scale        0 ..    guidance: logits u + scale (c - u), u those of the net with `negative_prompts`
-                                      (... n, of the same lengths) in place of the prompts, `negative_context`
-                                      (b m d) in place of the context, or both; 1 for none, arXiv:2207.12598
-            cache_kv                  use the cache, if the net can
-            slide_cache               past `max_seq_len`, keep the cache of the last tokens, or read them again: below
-            prompt_cache              what `read_prompt` gave; the prompts begin with its tokens, or are None
+            cond_scale        0 ..    classifier-free guidance: logits u + scale (c - u), where u are the logits with
+                                      `negative_prompts` (... n, of the same lengths) instead of the prompts,
+                                      `negative_context` (b m d) instead of the context, or both; 1 for no guidance,
+                                      arXiv:2207.12598
+            cache_kv                  use the KV cache, if the model supports it
+            slide_cache               past `max_seq_len`, keep the cache of the last tokens, or recompute them: below
+            prompt_cache              result of `read_prompt`; the prompts begin with its tokens, or are None
             callback                  called with the tokens of each step
-            looped_inference          of a looped net with one row: generated tokens may leave out passes as its gate
-                                      says; else all tokens run all passes
-            compile                   True, or a backend of `torch.compile`: each step that reads from a cache runs
-                                      compiled, for any length; the first call takes its time
-            generator                 source of the draws, on the device of the net
-            kv_storage                `Paged(num_blocks)`: rows keep what they remember in blocks of one pool, and share
-                                      equal beginnings, as those of `num_samples`; each draws by itself
-            return_intermediates      also return the last intermediates of the net; None without a cache
-            return_log_probs          return `Generated`, with the log probabilities of the tokens, in nats; they are
-                                      those of the net alone, whatever is done to its logits
-            return_finish_reasons     return `Generated`, with why each row ended: 'eos', 'stop' or 'length'
-            **kwargs                  to every call of the net: `context`, ..., and a `mask` of the prompts, which is
-                                      continued with True
+            looped_inference          for looped models and a batch of 1: generated tokens may exit early, as decided by
+                                      the gate; otherwise all tokens run all passes
+            compile                   True, or a backend of `torch.compile`: compile the steps with a cache, for any
+                                      length; the first call compiles and is slow
+            generator                 random number generator, on the device of the model
+            kv_storage                `Paged(num_blocks)`: store the cache in blocks of one pool, and share blocks of
+                                      equal prefixes, such as those of `num_samples`; each sequence samples separately
+            return_intermediates      also return the last intermediates of the model; None without a cache
+            return_log_probs          return `Generated`, with the log probabilities of the tokens, in nats, under the
+                                      model, before its logits are changed
+            return_finish_reasons     return `Generated`, with the reason why each text ended: 'eos', 'stop', 'length'
+            **kwargs                  passed to every call of the model: `context`, ..., and a `mask` of the prompts,
+                                      which is extended with True
             returns           ... s   the new tokens only
             raises                    ValueError or TypeError for arguments out of range
 
-        Past `max_seq_len` the oldest tokens leave the cache. The keys of deeper layers still carry them, so that the
-        net reads as if all of its attention had a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
-        with `slide_cache=False`, the last `max_seq_len` tokens are read again each time, and nothing else counts.
+        Past `max_seq_len` the oldest tokens are evicted from the cache. Keys of deeper layers still depend on them, so
+        that the result is that of attention with a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
+        with `slide_cache=False`, the last `max_seq_len` tokens are recomputed at each step, and only they matter.
         """
         if kv_storage is not None:
             own = dict(eos_token=eos_token, temperature=temperature, filter_logits_fn=filter_logits_fn)
@@ -511,10 +513,10 @@ class AutoregressiveWrapper(Configurable):
     @with_old_spellings
     @checked
     def stream(self, prompts: Tensor | Sequence[Tensor] | None, seq_len: int, **options: Any) -> Iterator[Tensor]:
-        """The tokens of `generate`, which has the same keywords, one step at a time.
+        """Yield the tokens of `generate`, which has the same keyword arguments, one step at a time.
 
-        Yields `(b,)` tokens per step, or in whatever axes the prompts have before the last. Between the steps, the
-        model is in the mode it was in before.
+        Each step yields tokens `(b,)`, or with the leading axes of the prompts. Between the steps, the model is in its
+        previous mode (training or evaluation).
         """
         state = self.decoding(prompts, seq_len, **options)
         state.expert.alone = False  # between two steps the caller may do anything
@@ -624,12 +626,12 @@ class AutoregressiveWrapper(Configurable):
         prompt_lens: Tensor | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> PromptCache:
-        """Read prompts once, for many continuations:  `generate(prompts, ..., prompt_cache=...)`.
+        """Prefill prompts once, for several continuations:  `generate(prompts, ..., prompt_cache=...)`.
 
         prompts           ... n   as in `generate`, like `prompt_lens`
-        **kwargs                  to the net, then and in every continuation
+        **kwargs                  passed to the model, here and in every continuation
         returns                   a `PromptCache`, which can be saved to a file
-        raises                    ValueError if the net cannot cache, or the prompts exceed its `max_seq_len`
+        raises                    ValueError if the model cannot cache, or the prompts exceed its `max_seq_len`
         """
         return PromptCache.of(self, prompts, prompt_lens, kwargs)
 
@@ -647,15 +649,15 @@ class AutoregressiveWrapper(Configurable):
         return_stats: bool = False,
         **options: Any,
     ) -> Any:
-        """Continue the prompts as `generate` does, reading several guessed tokens at once. See `speculative.py`.
+        """Generate by speculative decoding: verify several drafted tokens in one forward pass. See `speculative.py`.
 
         prompts           ... n   as in `generate`, like the keywords that are not named here
-        draft                     a model with the same vocabulary that guesses the tokens; a number of blocks of the
-                                  net itself, which it runs to guess; or None: what followed the last tokens earlier in
-                                  the row
-        num_draft_tokens  1 ..    tokens guessed at a time
-        max_ngram         1 ..    without a draft: at most so many last tokens are looked up
-        draft_kwargs              keywords of the draft's calls; those of the net if None
+        draft                     draft model with the same vocabulary; or a number of blocks of the model itself, which
+                                  draft; or None for prompt lookup: the tokens that followed the last ones earlier in
+                                  the sequence
+        num_draft_tokens  1 ..    number of drafted tokens per step
+        max_ngram         1 ..    without a draft model: maximum number of last tokens that are looked up
+        draft_kwargs              keyword arguments of the draft model; those of the model if None
         return_stats              return `(tokens, SpeculativeStats)`
         returns           ... s   at temperature 0 the tokens of `generate`, else tokens with the same distribution
         raises                    ValueError or TypeError for arguments out of range
@@ -685,22 +687,22 @@ class AutoregressiveWrapper(Configurable):
         cache_kv: bool = True, generator: Generator | None = None, *,
         slide_cache: bool = True, length_penalty: float = 0.0, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Continue the prompts by the most probable `seq_len` tokens that a search with several hypotheses finds.
+        """Continue the prompts by `seq_len` tokens with beam search.
 
-        Each hypothesis is continued by its most probable tokens; of all continuations the `beams` with the largest sum
-        of log probabilities stay. Those that end with `eos_token` stand aside, the `beams` best of them; the search
-        stops when none that goes on can be better. Fewer come back where there are fewer.
+        Each hypothesis is continued by its most probable tokens; the `beams` continuations with the largest sum of log
+        probabilities are kept. Hypotheses that end with `eos_token` are collected separately, the `beams` best of them;
+        the search stops when no other can become better. Fewer are returned if there are fewer.
 
             prompts           ... n   as in `generate`, like the keywords that are not named here
-            beams             1 ..    hypotheses kept per prompt
+            beams             1 ..    number of hypotheses per prompt
             return_beams_and_scores   return `(tokens (h ... s), scores (h ...))` of all hypotheses, best first
             eos_token                 id that ends a hypothesis, or several: it is kept, `pad_value` follows
             length_penalty            score = log probability / length ** length_penalty, of the generated tokens, the
-                                      end included. 0 is the plain sum, 1 the mean; more favours longer ones
+                                      end included. 0 is the sum, 1 the mean; larger values favor longer texts
             repetition_penalty, presence_penalty, frequency_penalty, logit_bias, banned_tokens, allowed_tokens,
             logits_processor          change the logits before scores are computed, as in `generate`
-            stochastic                candidates of a hypothesis are drawn without replacement from its distribution
-                                      after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores stay those
+            stochastic                sample the candidates of a hypothesis without replacement from its distribution
+                                      after filter and temperature (Gumbel top-k, arXiv:1903.06059); scores are those
                                       of the model. Without it, filter and temperature have no effect
             returns           ... s   the new tokens of the best hypothesis
             raises                    ValueError or TypeError for arguments out of range

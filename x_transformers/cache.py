@@ -31,17 +31,17 @@ OLDER = {'x-transformers cache 2': of_format_2, 'x-transformers cache 3': of_for
 
 @dataclass
 class Cache:
-    """What a model remembers of the tokens it has seen.
+    """The cached keys, values and states of a model, for the tokens processed so far.
 
-    layers         one per executed attention, in order, each with the states of its features
+    layers         one per executed attention layer, in order, each with the states of its features
     kinds          'a' for self-attention, 'c' for cross-attention, one per layer
-    states         what features of the stack remember, by name
-    seen           tokens processed so far; the position of the next one
-    leading        how many of them stood in front of the sequence: memory, class and prepended tokens
-    model_states   what features of the model remember
-    made_by        the flags of the stack that decide what keys and values are, if known
+    states         states of features of the stack, by name
+    seen           number of tokens processed so far; the position of the next one
+    leading        how many of them were prepended to the sequence: memory, class and prepended tokens
+    model_states   states of features of the model
+    made_by        the flags of the stack that determine keys and values, if known
 
-    An operation that some state cannot do exactly is refused, and names it; `cannot` says so beforehand.
+    An operation that some state does not support exactly raises an error that names it; `cannot` checks this before.
     """
 
     layers: list[KeysValues | None] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The tokens held. Less than `seen` only after keys and values were cut by hand."""
+        """The number of cached tokens. Less than `seen` only if keys and values were sliced by the user."""
         own = [
             layer.length
             for layer, kind in zip(self.layers, self.kinds, strict=True)
@@ -156,7 +156,7 @@ class Cache:
                        leading=other.leading, model_states={})  # fmt: skip
 
     def crop(self, length: int) -> Cache:
-        """Keep the first `length` tokens: take back the last ones.  Raises ValueError outside 0..length."""
+        """Keep the first `length` tokens and remove the others.  Raises ValueError outside 0..length."""
         held = self.length
         self.check('length', length, held)
         self.refuse('crop', held - length)
@@ -165,7 +165,7 @@ class Cache:
         return cropped
 
     def keep_last(self, count: int) -> Cache:
-        """Keep the last `count` tokens: a sliding window, whose positions are counted from its start."""
+        """Keep the last `count` tokens, as a sliding window. Positions then count from its start."""
         held = self.length
         self.check('count', count, held)
         self.refuse('keep_last', count)
@@ -176,7 +176,7 @@ class Cache:
         return kept
 
     def reorder(self, rows: Tensor) -> Cache:
-        """Take the given rows of the batch (k,), which may repeat or be left out.
+        """Select batch entries by their indices (k,), which may repeat, as in beam search.
 
         Raises TypeError or ValueError for what is no tensor of row numbers, or where there is no such row.
         """
@@ -189,7 +189,7 @@ class Cache:
         return self.mapped(lambda t: t.index_select(0, rows.to(t.device)))
 
     def expand(self, beams: int) -> Cache:
-        """Repeat each row of the batch `beams` times, side by side.  Raises ValueError for less than once."""
+        """Repeat each batch entry `beams` times, consecutively.  Raises ValueError if `beams` is less than 1."""
         if isinstance(beams, bool) or not isinstance(beams, int) or beams < 1:
             raise ValueError(f'`beams` got {beams!r}, it must be an integer of at least 1')
         self.refuse('expand')
@@ -390,10 +390,10 @@ class LayerIntermediates:
 
     @property
     def cache(self) -> Cache:
-        """The state that continues this sequence, including keys and values that were edited in place. Those that no
-        later token can see are left out of it.
+        """The cache that continues this sequence, including keys and values that were edited in place. Keys to which no
+        later token attends are removed.
 
-        Raises ValueError if nothing can follow.
+        Raises ValueError if the sequence cannot be continued.
         """
         return self.everything.trimmed()
 

@@ -292,15 +292,15 @@ class ContinuousAutoregressiveWrapper(Configurable):
         mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """The mean loss of predicting each vector of `x` from those before it.
+        """Return the mean loss of predicting each vector of `x` from the vectors before it.
 
         x              b n d   vectors, n of at least 2
-        rollout_steps          with s > 1, the loss of s vectors in a row, of which the model sees only its own
-                               predictions (the means, if it is probabilistic). They start at a random place of
-                               each row, after one vector at least; a row without s + 1 vectors counts for nothing
-        lens           b       number of real vectors of each row, or
-        mask           b n     True for the real ones; what is not real is no target, and nothing is predicted from it
-        **kwargs               to the net: `context`, `condition`, ...
+        rollout_steps          with s > 1, the loss of s consecutive vectors, for which the model gets its own
+                               predictions as input (the means, if it is probabilistic). They start at a random index
+                               of each sequence, after at least one vector; shorter sequences are ignored
+        lens           b       number of vectors of each sequence, or
+        mask           b n     True except for padding, which is neither a target nor used for predictions
+        **kwargs               passed to the model: `context`, `condition`, ...
         returns                scalar; 0 if there is no target
         raises                 ValueError or TypeError for inputs of another shape or kind
         """
@@ -392,18 +392,18 @@ class ContinuousAutoregressiveWrapper(Configurable):
 
             start_tokens  [b] n d   vectors to start from, n of at least 1
             seq_len                 number of vectors to generate
-            temperature   0 ..      factor of the standard deviation, if the net is probabilistic; 0 takes the mean
-            cache_kv                use the cache, if the net can
-            slide_cache             past `max_seq_len`, keep the cache of the last vectors, else read them again
-            generator               source of the draws, on the device of the net
-            seq_start_pos [b]       number of paddings before each start
-            **kwargs                to every call of the net: `context`, ..., and a `mask` (b n) of the start
+            temperature   0 ..      factor of the standard deviation, if the model is probabilistic; 0 for the mean
+            cache_kv                use the KV cache, if the model supports it
+            slide_cache             past `max_seq_len`, keep the cache of the last vectors, or recompute them
+            generator               random number generator, on the device of the model
+            seq_start_pos [b]       number of padding vectors before each start
+            **kwargs                passed to every call of the model: `context`, ..., and a `mask` (b n) of the start
             returns       [b] s d   the new vectors only
             raises                  ValueError or TypeError for arguments out of range
 
-        Past `max_seq_len` the oldest vectors leave the cache. The keys of deeper layers still carry them, so that the
-        net reads as if all of its attention had a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
-        with `slide_cache=False`, the last `max_seq_len` vectors are read again each time, and nothing else counts.
+        Past `max_seq_len` the oldest vectors are evicted from the cache. Keys of deeper layers still depend on them, so
+        that the result is that of attention with a window, `attn_max_attend_past=max_seq_len - 1`. Without a cache, or
+        with `slide_cache=False`, the last `max_seq_len` vectors are recomputed at each step, and only they matter.
         """
         check_sequence(start_tokens, 'start_tokens', 1, (2, 3))
         require(is_int(seq_len) and seq_len >= 0, 'seq_len', seq_len, 'an integer of at least 0')

@@ -58,7 +58,7 @@ class DPO(Configurable):
         self.beta, self.pad_id, self.sum_log_probs = beta, pad_id, bool(sum_log_probs)
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        """What is to be trained: the parameters of the model that learns."""
+        """Return the parameters of the trained model, without those of the frozen copy."""
         return self.policy_model.parameters() if recurse else super().parameters(recurse=False)
 
     def train(self, mode: bool = True) -> DPO:
@@ -77,11 +77,11 @@ class DPO(Configurable):
         preferred_seq_mask: Tensor | None = None,
         unpreferred_seq_mask: Tensor | None = None,
     ) -> Tensor:
-        """The loss of a batch of pairs.
+        """Return the loss of a batch of pairs.
 
         preferred_seq, unpreferred_seq   b n   prompt and answer, ids
         prompt_mask                      b n   True for the tokens of the prompt, which both have in common
-        ..._mask                         b n   True for real tokens; from `pad_id` if not given
+        ..._mask                         b n   True except for padding; computed from `pad_id` by default
         returns                          scalar
         raises                           ValueError or TypeError for inputs of another shape or kind
         """

@@ -348,7 +348,7 @@ class Attention(DerivedHeads, Configurable, ChoosesKernel):
         return weights_of((*((self.to_q, self.to_k) if queries_and_keys else ()), self.to_v, self.to_out))
 
     def qk_clip_(self, pre_softmax_attn: Tensor | Intermediates, tau: float = 100) -> None:
-        """Shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
+        """QK-clip: shrink queries and keys of heads with logits above `tau`, in place.  arXiv:2507.20534"""
         qk_clip_(self, largest_logits(pre_softmax_attn), tau)
 
     @staticmethod
@@ -434,9 +434,9 @@ class FeedForward(Configurable):
 
     @checked
     def forward(self, x: Tensor, deep_embed: Tensor | None = None, **inputs: Any) -> Tensor:
-        """With `deep_embed`, broadcasting to b n dim_out, the output is multiplied by it.
+        """Run the feedforward. The output is multiplied by `deep_embed`, broadcasting to (b, n, dim_out), if passed.
 
-        A stack also says, if features act, which tokens are real (`mask`), and which `layer` of what `kind` this is.
+        If a feature needs them, the stack also passes `mask` (True except for padding), `layer` and `kind`.
         """
         if x.ndim == 0 or (x.shape[-1] != self.dim and x.shape[-1] != width_read(x, self.dim, self.ff)):
             raise ValueError(f'`x` got shape {tuple(x.shape)}, its last axis must be {self.dim}')
@@ -793,7 +793,7 @@ class AttentionLayers(DerivedAttributes, Routing):
         return muon_parameters(self, queries_and_keys)
 
     def attn_qk_clip_(self, intermediates: LayerIntermediates, tau: float = 100.0) -> None:
-        """`qk_clip_` for every attention layer, with what a pass left behind."""
+        """Apply `qk_clip_` to every attention layer, with the intermediates of a forward pass."""
         stack_qk_clip_(self, intermediates, tau)
 
     def order_of(self, given: Sequence[int] | None, repeats: Any) -> tuple[int, ...]:
@@ -1105,7 +1105,7 @@ class TransformerWrapper(Wrapper):
             retie(self, name, before)
 
     def init_(self) -> None:
-        """Draw the token table again, and with `l2norm_embed` the table of positions. `__init__` ends with it."""
+        """Initialize the token table, and with `l2norm_embed` the position table. Called at the end of `__init__`."""
         if isinstance(self.token_emb, TokenEmbedding):
             self.token_emb.init_()
         if self.l2norm_embed and isinstance(self.pos_emb, AbsolutePositionalEmbedding):  # noqa: F405

@@ -180,7 +180,7 @@ class Configurable(nn.Module):
 
     @classmethod
     def accepted(cls) -> dict[str, Flag]:
-        """Every keyword of the class: its own arguments, then the flags of its features."""
+        """Return all keywords of the class: its arguments, then the flags of its features."""
         return {**cls.arguments(), **flags_of(cls.catalogue)}
 
     @classmethod
@@ -230,7 +230,7 @@ class Configurable(nn.Module):
 
     @classmethod
     def from_config(cls: type[Own], config: Mapping[str, Any] | str) -> Own:
-        """Build a module from its `config`, as a dict or a JSON text. The weights are fresh."""
+        """Build a module from its `config`, as a dict or a JSON text, with newly initialized weights."""
         config = json.loads(config) if isinstance(config, str) else dict(config)
         kind = cls.kinds.get(config.get('class', cls.__name__))
         if kind is None or not issubclass(kind, cls):
@@ -241,9 +241,9 @@ class Configurable(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Any:
-        """A model with the weights of a folder, as this library or `transformers` writes them: see `pretrained.load`.
+        """Load a model from a folder in the format of this library or of `transformers`: see `pretrained.load`.
 
-        Raises TypeError if what lies there is another class of model.
+        Raises TypeError if the folder contains another class of model.
         """
         other = beside(super(), 'from_pretrained')
         if other is not None:
@@ -271,11 +271,11 @@ class Configurable(nn.Module):
 
     @torch.no_grad()
     def stepped(self, progress: float) -> None:
-        """Tell features that change in the course of training that the optimiser has made a step.
+        """Update schedules and averages of features. Call it after each optimizer step.
 
-        progress   0 to 1, which part of the training is done
+        progress   0 to 1, the fraction of the training that is done
 
-        raises   TypeError or ValueError for what is no number from 0 to 1
+        raises   TypeError or ValueError if it is not a number from 0 to 1
         """
         if not is_number(progress):
             raise TypeError(f'`progress` got {shown(progress)}, it must be a number from 0 to 1')
@@ -293,15 +293,15 @@ class Configurable(nn.Module):
         """What the module itself changes in the course of training."""
 
     def muon_parameters(self, queries_and_keys: bool = False) -> list[nn.Parameter]:
-        """The matrices of hidden layers, which Muon updates, each once: of values, outputs and feedforwards.
+        """Return the matrices of hidden layers, for Muon, each once: those of values, outputs and feedforwards.
 
-        Embeddings, heads, norms and biases are none of them, nor are queries and keys, unless asked for: their logits
-        grow under Muon, which `attn_qk_clip_` bounds. Stacks of matrices of experts have three axes.
+        Embeddings, output heads, norms and biases are excluded, and so are queries and keys by default: their logits
+        grow under Muon, which `attn_qk_clip_` bounds. The matrices of experts have three axes.
         """
         return muon_parameters_inside(*self.children(), queries_and_keys=queries_and_keys)
 
     def explain(self) -> str:
-        """What runs in this model, stage by stage, in order, with the inputs that it takes."""
+        """Return a text that lists what runs in this model, stage by stage, with the inputs it takes."""
         return '\n'.join(explained(self))
 
 

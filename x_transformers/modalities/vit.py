@@ -161,11 +161,11 @@ class ViTransformerWrapper(Configurable):
         hidden_patches: Tensor | None = None,
         return_hiddens: bool = False,
     ) -> Any:
-        """Logits; or embeddings of prefix tokens and patches, b n d; or both.
+        """Return logits, or embeddings of prefix tokens and patches, (b, n, d), or both.
 
-        hidden_patches   b n | b h w    True for patches in whose place the mask token stands
-        return_hiddens                  instead the input of the stack, and what it is behind each block, the last one
-                                        normed: a list of b n d, of prefix tokens and patches
+        hidden_patches   b n | b h w    True for patches that are replaced by the mask token
+        return_hiddens                  instead return the input of the stack and the hidden states after each block,
+                                        the last one normalized: a list of (b, n, d), of prefix tokens and patches
         """
         if return_hiddens and (return_embeddings or return_logits_and_embeddings):
             raise ValueError('`return_hiddens` gives embeddings too, from its last entry: ask for nothing else')
